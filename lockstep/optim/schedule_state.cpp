@@ -12,14 +12,13 @@
 namespace lockstep {
 namespace {
 
-using torch::optim::LRScheduler;
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
 // Members of LibTorch's schedules that it neither saves nor exposes. A derived class may name the
 // protected one; an explicit instantiation may name private ones (C++20, [temp.spec]/6). Python's
 // state_dict() has these values.
-struct StepCount : LRScheduler {
-  static constexpr unsigned LRScheduler::*member = &StepCount::step_count_;
+struct StepCount : torch::optim::LRScheduler {
+  static constexpr unsigned torch::optim::LRScheduler::*member = &StepCount::step_count_;
 };
 
 template <class Name, auto Member>
@@ -62,7 +61,7 @@ Count count_in(const StateDict& state, const std::string& name) {
 
 class ScheduleState final : public Stateful {
  public:
-  explicit ScheduleState(LRScheduler& schedule) : schedule_(schedule) {}
+  explicit ScheduleState(torch::optim::LRScheduler& schedule) : schedule_(schedule) {}
 
   StateDict state_dict() override {
     StateDict state;
@@ -80,7 +79,7 @@ class ScheduleState final : public Stateful {
   }
 
  private:
-  LRScheduler& schedule_;
+  torch::optim::LRScheduler& schedule_;
 };
 
 class PlateauState final : public Stateful {
@@ -112,7 +111,7 @@ class PlateauState final : public Stateful {
 
 }  // namespace
 
-std::unique_ptr<Stateful> schedule_state(LRScheduler& schedule) {
+std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule) {
   return std::make_unique<ScheduleState>(schedule);
 }
 

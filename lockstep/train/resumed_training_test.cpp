@@ -8,9 +8,9 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/schedulers/step_lr.h>
 #include <torch/utils.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,11 +18,14 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/schedules/lr_scheduler.h"
+#include "lockstep/optim/schedules/schedules.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
@@ -94,7 +97,10 @@ struct Training {
       optimizer = std::make_unique<SharedOptimizer<AdamW>>(ddp, model->parameters(), options);
     else
       optimizer = std::make_unique<AdamW>(model->parameters(), options);
-    schedule = std::make_unique<torch::optim::StepLR>(*optimizer, 3, 0.7);
+    warm_up.emplace(*optimizer, LinearLROptions{.total_iters = 3});
+    cosine.emplace(*optimizer, CosineAnnealingLROptions{.T_max = 20});
+    schedule.emplace(*optimizer, std::vector<LRScheduler*>{&*warm_up, &*cosine},
+                     std::vector<std::int64_t>{3});
     if (kind == Kind::hook)
       ddp.register_comm_hook([this](GradientBucket& bucket) { feedback(bucket); });
 
@@ -137,7 +143,9 @@ struct Training {
   DistributedDataParallel<torch::nn::SequentialImpl> ddp;
   ErrorFeedback feedback;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::unique_ptr<torch::optim::StepLR> schedule;
+  std::optional<LinearLR> warm_up;
+  std::optional<CosineAnnealingLR> cosine;
+  std::optional<SequentialLR> schedule;
   DistributedSampler sampler;
   std::int64_t step = 0;
   TrainingState state;

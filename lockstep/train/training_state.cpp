@@ -5,6 +5,7 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
+#include "lockstep/optim/schedules/lr_scheduler.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
@@ -86,7 +87,13 @@ void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimi
   keep(name, pipeline.optimizer_state(optimizer));
 }
 
+void TrainingState::add(const std::string& name, LRScheduler& schedule) {
+  add(name, static_cast<Stateful&>(schedule));
+}
+
+// A schedule with a state of its own may come as a reference to LibTorch's class.
 void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {
+  if (auto* const stateful = dynamic_cast<Stateful*>(&schedule)) return add(name, *stateful);
   keep(name, schedule_state(schedule));
 }
 

@@ -38,6 +38,7 @@
 
 namespace lockstep {
 
+class LRScheduler;
 class Pipeline;
 
 // Types that a program's variable may have.
@@ -71,7 +72,9 @@ class LOCKSTEP_API TrainingState {
   // Adds an optimizer of pipeline.parameters(), under the names of the whole model.
   void add(const std::string& name, torch::optim::Optimizer& optimizer, const Pipeline& pipeline);
 
-  // Adds the number of steps made. Learning rates belong to the optimizer.
+  // Adds the whole state of one of our schedules (optim/schedules), and the number of steps of
+  // another one. Learning rates belong to the optimizer.
+  void add(const std::string& name, LRScheduler& schedule);
   void add(const std::string& name, torch::optim::LRScheduler& schedule);
   void add(const std::string& name, torch::optim::ReduceLROnPlateauScheduler& schedule);
 

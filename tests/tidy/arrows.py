@@ -31,6 +31,7 @@ SUB_ROOMS = {
     "data/images":              "",
     "data/shards":              "images",
     "data/tokens":              "",
+    "optim/schedules":          "",
     "parallel/detail":          "",
     "parallel/gradients":       "",
     "parallel/pieces":          "gradients",

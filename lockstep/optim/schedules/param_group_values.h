@@ -1,0 +1,34 @@
+// The values of param groups that schedules read and set: learning rates and momenta.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <vector>
+
+namespace lockstep::optim {
+
+// The rates that the optimizer has now, one for each param group.
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
+
+void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
+
+// Returns the rates that the optimizer had when the first of its schedules asked.
+//
+// Python keeps them in the param groups, which have no room for them in C++. Here a table of the
+// process leads from an optimizer to them, as long as one of its schedules holds them.
+// Thread safety: full, for different optimizers.
+std::shared_ptr<std::vector<double>> initial_rates(const torch::optim::Optimizer& optimizer);
+
+// Whether the optimizer has schedules.
+bool has_initial_rates(const torch::optim::Optimizer& optimizer);
+
+// Sets the option `momentum` of each param group, or the first of `betas`.
+void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta);
+
+// Errors: misuse, beginning with `schedule`, for an optimizer that has neither.
+void require_momentum(const torch::optim::Optimizer& optimizer, const char* schedule);
+
+}  // namespace lockstep::optim

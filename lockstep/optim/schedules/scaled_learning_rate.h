@@ -1,0 +1,67 @@
+// The learning rate for a global batch that is larger than the one for which the rate was found.
+//
+//   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));  // For 256 samples.
+//   lockstep::ScaledLearningRate schedule(
+//       sgd, {.base_batch = 256, .global_batch = 64 * world.size(), .warmup_steps = 5 * steps});
+//   ...
+//     sgd.step();
+//     schedule.step();
+//
+// More ranks make a larger batch and fewer steps in an epoch. With the same rate, accuracy falls.
+// The linear rule multiplies the rate by k = global_batch / base_batch, and begins with a warm-up
+// from the base rate, because the full one diverges at first (Goyal et al. 2017, "Accurate, Large
+// Minibatch SGD"). The square root of k is used with Adam (Malladi et al. 2022, "On the SDEs and
+// Scaling Rules for Adaptive Gradient Algorithms").
+//
+// It multiplies the rates of all param groups by k when it is made. Rates are then those of a
+// LinearLR from 1 / k to 1. Schedules that are made later begin at the scaled rates, so it may
+// be followed by another one, or chained with it:
+//   lockstep::CosineAnnealingLR cosine(sgd, {.T_max = all_steps - schedule.warmup_steps()});
+//   lockstep::SequentialLR both(sgd, {&schedule, &cosine}, {schedule.warmup_steps()});
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+
+#include "lockstep/base/api.h"
+#include "lockstep/optim/schedules/schedules.h"
+
+namespace lockstep {
+
+enum class RateRule : std::uint8_t {
+  linear,  // k.
+  sqrt,    // The square root of k.
+  none,    // 1. A checkpoint of another global batch is still noticed.
+};
+
+struct ScaledLearningRateOptions {
+  std::int64_t base_batch = 0;    // Samples for which the optimizer's rate was found.
+  std::int64_t global_batch = 0;  // Samples of one optimizer step, of all ranks together.
+  RateRule rule = RateRule::linear;
+  std::int64_t warmup_steps = 0;  // Goyal et al. take 5 epochs. No warm-up if k is at most 1.
+};
+
+// Its state also has the global batch. When a checkpoint of another one is loaded, a warning says
+// by which factor the rule would change the rate, which remains the checkpoint's.
+//
+// Errors: misuse for a global_batch, or a base_batch with a rule, of less than 1; for negative
+// warmup_steps; and for an optimizer that has other schedules already, which would not be scaled.
+class LOCKSTEP_API ScaledLearningRate : public LinearLR {
+ public:
+  ScaledLearningRate(torch::optim::Optimizer& optimizer, const ScaledLearningRateOptions& options);
+
+  // The scaled rates divided by the base rates: k, its square root or 1.
+  double factor() const { return factor_; }
+  std::int64_t warmup_steps() const { return options_.warmup_steps; }
+
+ private:
+  void list(optim::ScheduleFields& fields) override;
+
+  const ScaledLearningRateOptions options_;
+  const double factor_;
+};
+
+}  // namespace lockstep

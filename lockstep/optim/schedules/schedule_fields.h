@@ -1,0 +1,99 @@
+// The members of a schedule that make its state, under the names that Python gives them. One list
+// of them serves to check the options, to save, to check what was saved, and to load.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tensor/state_types.h"
+
+namespace lockstep::optim {
+
+// The numbers that a field may have.
+struct Range {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool without_least = false;
+  bool without_most = false;
+};
+
+// Whether a saved list must have as many numbers as the present one.
+enum class Count : std::uint8_t { any, fixed };
+
+// Lifetime: the members outlive it.
+class ScheduleFields {
+ public:
+  explicit ScheduleFields(std::string owner) : owner_(std::move(owner)) {}
+
+  void add(const std::string& name, double& number, const Range& range = {});
+  void add(const std::string& name, bool& flag);
+
+  // One number for each param group: their count is fixed.
+  void add(const std::string& name, std::vector<double>& numbers);
+
+  // In rising order.
+  void add(const std::string& name, std::vector<std::int64_t>& numbers, Count count);
+
+  template <std::integral T>
+    requires(!std::same_as<T, bool>)
+  void add(const std::string& name, T& count,
+           std::int64_t least = std::numeric_limits<std::int64_t>::min()) {
+    add_count(
+        name, least, [&count] { return static_cast<std::int64_t>(count); },
+        [&count](std::int64_t saved) { count = static_cast<T>(saved); });
+  }
+
+  // A count that is no member: `set` gets the saved one.
+  void add_count(const std::string& name, std::int64_t least, std::function<std::int64_t()> get,
+                 std::function<void(std::int64_t)> set);
+
+  // Saved under the name of the choice. The enumeration counts from 0.
+  template <class Enumeration>
+  void add_choice(const std::string& name, Enumeration& choice, std::vector<std::string> names) {
+    add_choice(
+        name, std::move(names), [&choice] { return static_cast<std::size_t>(choice); },
+        [&choice](std::size_t saved) { choice = static_cast<Enumeration>(saved); });
+  }
+
+  // Python's states of this schedule do not have the fields that follow.
+  void begin_own() { all_are_required_ = false; }
+
+  // Adds those of another schedule, with a prefix.
+  void add_all(const std::string& prefix, const ScheduleFields& others);
+
+  StateValues values() const;
+
+  // Errors: misuse, naming it, for a member that is out of range.
+  void require_valid() const;
+
+  // Errors: misuse for values that are missing, have another type or are out of range.
+  void require_loadable(const StateValues& saved) const;
+  void load(const StateValues& saved) const;
+
+ private:
+  struct Field {
+    std::string name;
+    bool is_required = true;
+    std::function<StateValue()> save;
+    std::function<std::string(const StateValue&)> misfit;  // Empty if the value fits.
+    std::function<void(const StateValue&)> load;
+  };
+
+  void add(Field field);
+  void add_choice(const std::string& name, std::vector<std::string> names,
+                  std::function<std::size_t()> get, std::function<void(std::size_t)> set);
+
+  const std::string owner_;
+  bool all_are_required_ = true;
+  std::vector<Field> fields_;
+};
+
+}  // namespace lockstep::optim
