@@ -25,14 +25,20 @@ function(lockstep_link target)
   target_link_libraries(${target}_objects ${ARGN})
 endfunction()
 
-# lockstep_united(<result> <name> <cpp>...)
+# lockstep_united(<result> <name> [OPTIONS_OF <folder>] <cpp>...)
 # With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to ten of the
 # given ones each, so that headers are read once for all of them; otherwise to the given ones.
 # Sources with options of their own stay alone, as do those from outside of the calling folder, such
 # as a rig of tests that replaces operator new: what it defines is not to be inlined into others.
 # CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for another
-# checkout.
+# checkout. CMake applies a source's options if they were set in the folder of its target, which is
+# the calling one unless OPTIONS_OF names it.
 function(lockstep_united result name)
+  cmake_parse_arguments(united "" "OPTIONS_OF" "" ${ARGN})
+  set(ARGN ${united_UNPARSED_ARGUMENTS})
+  if(NOT united_OPTIONS_OF)
+    set(united_OPTIONS_OF ${CMAKE_CURRENT_SOURCE_DIR})
+  endif()
   if(NOT LOCKSTEP_UNITY)
     set(${result} ${ARGN} PARENT_SCOPE)
     return()
@@ -40,7 +46,7 @@ function(lockstep_united result name)
   set(units "")
   set(others "")
   foreach(source IN LISTS ARGN)
-    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    get_source_file_property(options ${source} DIRECTORY ${united_OPTIONS_OF} COMPILE_OPTIONS)
     if(options OR source MATCHES "^(/|\\.\\./)")
       list(APPEND units ${source})
     else()
@@ -82,7 +88,8 @@ function(lockstep_room library)
   cmake_parse_arguments(room "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  lockstep_united(room_SOURCES ${name} ${room_SOURCES})
+  get_target_property(folder ${library}_objects SOURCE_DIR)
+  lockstep_united(room_SOURCES ${name} OPTIONS_OF ${folder} ${room_SOURCES})
   target_sources(${library}_objects PRIVATE ${room_SOURCES})
   lockstep_trust_united(${library}_objects)
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
