@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "lockstep/optim/mixed_precision.h"
+#include "lockstep/optim/schedules/reduce_lr_on_plateau.h"
 #include "lockstep/optim/schedules/schedules.h"
 #include "tests/fault_of.h"
 

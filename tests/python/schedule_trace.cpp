@@ -10,7 +10,9 @@
 #include <ATen/ops/zeros.h>
 #include <lockstep/checkpoint/safetensors.h>
 #include <lockstep/optim/optimizers.h>
+#include <lockstep/optim/schedules/cyclic_schedules.h>
 #include <lockstep/optim/schedules/lr_scheduler.h>
+#include <lockstep/optim/schedules/reduce_lr_on_plateau.h>
 #include <lockstep/optim/schedules/scaled_learning_rate.h>
 #include <lockstep/optim/schedules/schedules.h>
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lockstep's learning rate schedules have the rates and momenta of Python's, bit for bit, in 10,000
 steps with three param groups, of which the program edits one; and after a resume in the middle:
-Lockstep's from Python's state_dict(), and Python's from Lockstep's.
+Lockstep's from Python's state_dict(), and Python's from Lockstep's. Their states are equal, except
+for members that one side alone has.
 
 schedules_test.py SCHEDULE_TRACE
 """
@@ -27,9 +28,11 @@ RATES = (0.1, 0.05, 0.003)
 
 # Lockstep saves these with the schedule, Python with the param groups.
 OF_GROUPS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
+# Python has no ScaledLearningRate, and lists of momenta only where they cycle.
+OF_LOCKSTEP = {"global_batch", "batch_factor", "base_momentums", "max_momentums"}
 # Python's state_dict() has these, too: they follow from the constructor's arguments.
 OF_PYTHON = {"_get_lr_called_within_step", "_is_initial", "lr_lambdas", "_scale_fn_custom",
-             "cycle_momentum", "use_beta1", "mode_worse", "default_min_lr", "start_lr", "end_lr",
+             "use_beta1", "mode_worse", "default_min_lr", "start_lr", "end_lr",
              "start_momentum", "end_momentum"}
 
 
@@ -211,6 +214,24 @@ def read_states(file):
     return states
 
 
+def compare_states(name, ours, theirs):
+    def is_excepted(member):
+        start, last = member[:member.rfind(".") + 1], member.split(".")[-1]
+        is_composite = any(each.startswith(f"{start}_schedulers.") for each in theirs)
+        # Python does not count the steps of a CosineAnnealingWarmRestarts, and counts those of a
+        # schedule made of others only as a child. A ChainedScheduler of Python has no last_epoch.
+        return ((last == "_step_count" and (is_composite or f"{start}T_cur" in theirs)) or
+                (last == "last_epoch" and is_composite and member not in theirs) or
+                (last in OF_GROUPS | OF_LOCKSTEP and member not in theirs) or
+                (last in OF_PYTHON and member not in ours))
+
+    for member in sorted(ours.keys() | theirs.keys()):
+        mine, other = (None if each is None else list(each) if isinstance(each, tuple) else each
+                       for each in (ours.get(member), theirs.get(member)))
+        assert mine == other or is_excepted(member), (
+            f"{name}: the state has {member} = {mine}, and Python's {other}")
+
+
 def filled(template, values, prefix=""):
     """A state_dict() like `template` with Lockstep's values, which are taken out of `values`."""
     state = {}
@@ -243,7 +264,9 @@ def compare(what, ours, theirs, first):
 def resumed_from(name, values, at_middle):
     training = Training(name)
     training.schedule.load_state_dict(filled(training.schedule.state_dict(), values))
-    left = {each.split(".")[-1] for each in values} - OF_GROUPS - {"global_batch"}
+    left = {each.split(".")[-1] for each in values} - OF_GROUPS - OF_LOCKSTEP
+    if isinstance(training.schedule, (ChainedScheduler, SequentialLR)):
+        left -= {"last_epoch"}  # That of a ChainedScheduler.
     assert not left, f"{name}: Python knows nothing of {left}"
     training.set_values(at_middle)
     return [training.step(i) for i in range(MIDDLE + 1, ALL_STEPS + 1)]
@@ -251,14 +274,15 @@ def resumed_from(name, values, at_middle):
 
 def main():
     warnings.simplefilter("ignore")  # There are no steps of the optimizer.
-    traces, lines = {}, []
+    traces, their_states, lines = {}, {}, []
     for name in CASES:
         training = Training(name)
         traces[name] = [training.values()]
         for i in range(1, ALL_STEPS + 1):
             traces[name].append(training.step(i))
             if i == MIDDLE:
-                state = flat(training.schedule.state_dict()) | {"groups": training.values()}
+                their_states[name] = flat(training.schedule.state_dict())
+                state = their_states[name] | {"groups": training.values()}
                 lines += [f"{name} {member} {line_of(value)}" for member, value in state.items()]
         assert training.values()[:GROUPS] != list(RATES), f"{name}: no rate has changed"
     with tempfile.TemporaryDirectory() as folder:
@@ -269,6 +293,7 @@ def main():
     assert len(ours) == 2 * len(CASES), "the two sides have other cases"
     for name, theirs in traces.items():
         compare(name, rows(ours[name]), theirs, 0)
+        compare_states(name, our_states[name], their_states[name])
         rest = theirs[MIDDLE + 1:]
         compare(f"{name}, resumed from Python", rows(ours[f"{name}.resumed"]), rest, MIDDLE + 1)
         compare(f"{name}, resumed by Python", rest,

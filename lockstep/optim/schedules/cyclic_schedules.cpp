@@ -2,8 +2,12 @@
 // contraction of products and sums (CMakeLists.txt).
 
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/schedules/cyclic_schedules.h"
+
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <numbers>
 #include <string>
 #include <utility>
@@ -11,7 +15,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/schedules/param_group_values.h"
 #include "lockstep/optim/schedules/schedule_fields.h"
-#include "lockstep/optim/schedules/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -19,13 +22,28 @@ namespace {
 using std::numbers::pi;
 using torch::optim::Optimizer;
 
+// Why cycle_momentum can't be true; empty if it can be.
+std::string obstacle_of(const Optimizer& optimizer) {
+  if (optim::have_momenta(optimizer)) return "";
+  return " is true, but the optimizer has no option momentum or betas";
+}
+
 // --- CyclicLR ------------------------------------------------------------------------------------
 
-// Gives the optimizer its lowest rates, which are the initial ones if it has no other schedule.
+MomentumRange momenta_of(const Optimizer& optimizer, const CyclicLROptions& options) {
+  return {.base = options.base_momentum.of(optimizer, "CyclicLR: base_momentum"),
+          .max = options.max_momentum.of(optimizer, "CyclicLR: max_momentum")};
+}
+
+// Checks all options before it gives the optimizer its lowest rates, which are the initial ones if
+// it has no other schedule.
 Optimizer& prepared(Optimizer& optimizer, const CyclicLROptions& options) {
   require(options.step_size_up >= 1, "CyclicLR: step_size_up must be at least 1");
   require(options.step_size_down.value_or(0) >= 0, "CyclicLR: step_size_down must be at least 0");
-  if (options.cycle_momentum) optim::require_momentum(optimizer, "CyclicLR");
+  const std::string obstacle = options.cycle_momentum ? obstacle_of(optimizer) : "";
+  require(obstacle.empty(), [&] { return "CyclicLR: cycle_momentum" + obstacle; });
+  options.max_lr.of(optimizer, "CyclicLR: max_lr");
+  momenta_of(optimizer, options);
   optim::set_rates(optimizer, options.base_lr.of(optimizer, "CyclicLR: base_lr"));
   return optimizer;
 }
@@ -47,24 +65,23 @@ CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options)
       scale_fn_(options.scale_fn),
       scale_mode_(options.scale_mode),
       cycle_momentum_(options.cycle_momentum),
-      momentum_{.base = options.base_momentum.of(optimizer, "CyclicLR: base_momentum"),
-                .max = options.max_momentum.of(optimizer, "CyclicLR: max_momentum")} {
+      momentum_(momenta_of(optimizer, options)) {
   if (!scale_fn_)
     scale_mode_ = mode_ == CyclicMode::exp_range ? CyclicScale::iterations : CyclicScale::cycle;
   start();
-  base_lrs_ = options.base_lr.of(optimizer, "CyclicLR: base_lr");
+  set_base_lrs(options.base_lr.of(optimizer, "CyclicLR: base_lr"));
 }
 
 // The height of the cycles at present, as a share of the first one's.
 double CyclicLR::height(double cycle) const {
-  const double x = scale_mode_ == CyclicScale::cycle ? cycle : static_cast<double>(last_epoch_);
+  const double x = scale_mode_ == CyclicScale::cycle ? cycle : static_cast<double>(last_epoch());
   if (scale_fn_) return scale_fn_(x);
   if (mode_ == CyclicMode::triangular) return 1.0;
   return mode_ == CyclicMode::triangular2 ? 1 / std::pow(2.0, x - 1) : std::pow(gamma_, x);
 }
 
 std::vector<double> CyclicLR::rates() {
-  const double cycles = static_cast<double>(last_epoch_) / total_size_;
+  const double cycles = static_cast<double>(last_epoch()) / total_size_;
   const double cycle = std::floor(1 + cycles);
   const double x = 1.0 + cycles - cycle;
   const double share = x <= step_ratio_ ? x / step_ratio_ : (x - 1) / (step_ratio_ - 1);
@@ -72,7 +89,7 @@ std::vector<double> CyclicLR::rates() {
 
   std::vector<double> rates;
   for (std::size_t i = 0; i < max_lrs_.size(); ++i)
-    rates.push_back(base_lrs_[i] + (max_lrs_[i] - base_lrs_[i]) * share * scale);
+    rates.push_back(base_lrs()[i] + (max_lrs_[i] - base_lrs()[i]) * share * scale);
   if (!cycle_momentum_) return rates;
   std::vector<double> momenta;
   for (std::size_t i = 0; i < max_lrs_.size(); ++i)
@@ -82,14 +99,14 @@ std::vector<double> CyclicLR::rates() {
 }
 
 void CyclicLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("max_lrs", max_lrs_);
   fields.add("total_size", total_size_, {.least = 1});
   fields.add("step_ratio", step_ratio_, {.least = 0, .most = 1, .without_least = true});
   fields.add_choice("mode", mode_, {"triangular", "triangular2", "exp_range"});
   fields.add("gamma", gamma_);
   fields.add_choice("scale_mode", scale_mode_, {"cycle", "iterations"});
-  if (!cycle_momentum_) return;
+  fields.add("cycle_momentum", cycle_momentum_, obstacle_of(optimizer()));
+  fields.begin_own();  // Python saves them only if they are in use.
   fields.add("base_momentums", momentum_.base);
   fields.add("max_momentums", momentum_.max);
 }
@@ -121,7 +138,6 @@ Optimizer& checked(Optimizer& optimizer, const OneCycleLROptions& options) {
           "OneCycleLR: pct_start must be at least 0 and at most 1");
   require(options.div_factor > 0 && options.final_div_factor > 0,
           "OneCycleLR: div_factor and final_div_factor must be greater than 0");
-  if (options.cycle_momentum) optim::require_momentum(optimizer, "OneCycleLR");
   return optimizer;
 }
 
@@ -151,8 +167,8 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
   corners_[max_lr] = options.max_lr.of(optimizer, "OneCycleLR: max_lr");
   corners_[initial_lr] = quotients(corners_[max_lr], options.div_factor);
   corners_[min_lr] = quotients(corners_[initial_lr], options.final_div_factor);
-  base_lrs_ = *initial_lrs_ = corners_[initial_lr];
   start();
+  set_initial_lrs(corners_[initial_lr]);  // Only now: a refused schedule changes no others.
 }
 
 double OneCycleLR::annealed(double from, double to, double share) const {
@@ -161,29 +177,29 @@ double OneCycleLR::annealed(double from, double to, double share) const {
 }
 
 std::vector<double> OneCycleLR::rates() {
-  require(last_epoch_ <= total_steps_, [&] {
-    return "OneCycleLR: step " + std::to_string(last_epoch_) + " of " +
+  require(last_epoch() <= total_steps_, [&] {
+    return "OneCycleLR: step " + std::to_string(last_epoch()) + " of " +
            std::to_string(total_steps_) + " was tried: total_steps is too small";
   });
   std::size_t phase = 0;
   double begin = 0;
-  while (phase + 1 < end_steps_.size() && static_cast<double>(last_epoch_) > end_steps_[phase])
+  while (phase + 1 < end_steps_.size() && static_cast<double>(last_epoch()) > end_steps_[phase])
     begin = end_steps_[phase++];
   const double length = end_steps_[phase] - begin;
   require(length != 0, [&] {
     return "OneCycleLR: phase " + std::to_string(phase) + " has no steps: change pct_start";
   });
-  const double share = (static_cast<double>(last_epoch_) - begin) / length;
+  const double share = (static_cast<double>(last_epoch()) - begin) / length;
   const auto [from, to] = end_steps_.size() == 2 ? two_phases[phase] : three_phases[phase];
 
   std::vector<double> rates;
-  for (std::size_t i = 0; i < base_lrs_.size(); ++i)
+  for (std::size_t i = 0; i < corners_[from].size(); ++i)
     rates.push_back(annealed(corners_[from][i], corners_[to][i], share));
   if (!cycle_momentum_) return rates;
   const auto& momenta_from = from == max_lr ? momentum_.base : momentum_.max;
   const auto& momenta_to = to == max_lr ? momentum_.base : momentum_.max;
   std::vector<double> momenta;
-  for (std::size_t i = 0; i < base_lrs_.size(); ++i)
+  for (std::size_t i = 0; i < corners_[from].size(); ++i)
     momenta.push_back(annealed(momenta_from[i], momenta_to[i], share));
   optim::set_momenta(optimizer(), momenta);
   return rates;
@@ -191,18 +207,18 @@ std::vector<double> OneCycleLR::rates() {
 
 // Python has the last values in the param groups.
 void OneCycleLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("total_steps", total_steps_, 1);
   for (std::size_t phase = 0; phase < end_steps_.size(); ++phase) {
     std::string name = "_schedule_phases.";
     fields.add((name += std::to_string(phase)) += ".end_step", end_steps_[phase]);
   }
+  fields.add_list("_schedule_phases", end_steps_.size());
   fields.add_choice("_anneal_func_type", anneal_strategy_, {"cos", "linear"});
+  fields.add("cycle_momentum", cycle_momentum_, obstacle_of(optimizer()));
   fields.begin_own();
   fields.add("initial_lr", corners_[initial_lr]);
   fields.add("max_lr", corners_[max_lr]);
   fields.add("min_lr", corners_[min_lr]);
-  if (!cycle_momentum_) return;
   fields.add("base_momentum", momentum_.base);
   fields.add("max_momentum", momentum_.max);
 }

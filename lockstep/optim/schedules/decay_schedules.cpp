@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/schedules/param_group_values.h"
 #include "lockstep/optim/schedules/schedule_fields.h"
 #include "lockstep/optim/schedules/schedules.h"
 
@@ -47,16 +46,6 @@ std::vector<double> products(std::vector<double> rates, const std::vector<LRFact
 
 }  // namespace
 
-std::vector<double> PerGroup::of(const Optimizer& optimizer, const char* option) const {
-  const std::size_t groups = optimizer.param_groups().size();
-  if (!is_list_) return std::vector<double>(groups, numbers_.front());
-  require(numbers_.size() == groups, [&] {
-    return std::string(option) + " has " + std::to_string(numbers_.size()) +
-           " numbers, and the optimizer has " + std::to_string(groups) + " param groups";
-  });
-  return numbers_;
-}
-
 // --- LambdaLR, MultiplicativeLR ------------------------------------------------------------------
 
 LambdaLR::LambdaLR(Optimizer& optimizer, LRFactor lr_lambda)
@@ -67,7 +56,7 @@ LambdaLR::LambdaLR(Optimizer& optimizer, std::vector<LRFactor> lr_lambdas)
   start();
 }
 
-std::vector<double> LambdaLR::rates() { return products(base_lrs_, lr_lambdas_, last_epoch_); }
+std::vector<double> LambdaLR::rates() { return products(base_lrs(), lr_lambdas_, last_epoch()); }
 
 MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, LRFactor lr_lambda)
     : MultiplicativeLR(optimizer, for_all(lr_lambda, optimizer)) {}
@@ -79,7 +68,7 @@ MultiplicativeLR::MultiplicativeLR(Optimizer& optimizer, std::vector<LRFactor> l
 
 std::vector<double> MultiplicativeLR::rates() {
   if (is_starting()) return get_current_lrs();
-  return products(get_current_lrs(), lr_lambdas_, last_epoch_);
+  return products(get_current_lrs(), lr_lambdas_, last_epoch());
 }
 
 // --- StepLR, MultiStepLR -------------------------------------------------------------------------
@@ -90,14 +79,13 @@ StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
 }
 
 std::vector<double> StepLR::rates() {
-  const bool falls = last_epoch_ != 0 && last_epoch_ % options_.step_size == 0;
+  const bool falls = last_epoch() != 0 && last_epoch() % options_.step_size == 0;
   return falls ? times(get_current_lrs(), options_.gamma) : get_current_lrs();
 }
 
-std::vector<double> StepLR::first_rates() { return base_lrs_; }
+std::vector<double> StepLR::first_rates() { return base_lrs(); }
 
 void StepLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("step_size", options_.step_size, 1);
   fields.add("gamma", options_.gamma);
 }
@@ -109,7 +97,7 @@ MultiStepLR::MultiStepLR(Optimizer& optimizer, MultiStepLROptions options)
 }
 
 std::vector<double> MultiStepLR::rates() {
-  const auto times_here = std::ranges::count(options_.milestones, last_epoch_);
+  const auto times_here = std::ranges::count(options_.milestones, last_epoch());
   if (times_here == 0) return get_current_lrs();
   return times(get_current_lrs(), std::pow(options_.gamma, static_cast<double>(times_here)));
 }
@@ -117,11 +105,10 @@ std::vector<double> MultiStepLR::rates() {
 std::vector<double> MultiStepLR::first_rates() {
   const auto passed =
       std::ranges::upper_bound(options_.milestones, 0) - options_.milestones.begin();
-  return times(base_lrs_, std::pow(options_.gamma, static_cast<double>(passed)));
+  return times(base_lrs(), std::pow(options_.gamma, static_cast<double>(passed)));
 }
 
 void MultiStepLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("milestones", options_.milestones, optim::Count::any);
   fields.add("gamma", options_.gamma);
 }
@@ -134,15 +121,14 @@ ConstantLR::ConstantLR(Optimizer& optimizer, const ConstantLROptions& options)
 }
 
 std::vector<double> ConstantLR::rates() {
-  if (last_epoch_ == 0) return times(get_current_lrs(), options_.factor);
-  if (last_epoch_ != options_.total_iters) return get_current_lrs();
+  if (last_epoch() == 0) return times(get_current_lrs(), options_.factor);
+  if (last_epoch() != options_.total_iters) return get_current_lrs();
   return times(get_current_lrs(), 1.0 / options_.factor);
 }
 
-std::vector<double> ConstantLR::first_rates() { return times(base_lrs_, options_.factor); }
+std::vector<double> ConstantLR::first_rates() { return times(base_lrs(), options_.factor); }
 
 void ConstantLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("factor", options_.factor, {.least = 0, .most = 1, .without_least = true});
   fields.add("total_iters", options_.total_iters, 1);
 }
@@ -154,17 +140,16 @@ LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options)
 
 std::vector<double> LinearLR::rates() {
   const auto& [start_factor, end_factor, total_iters] = options_;
-  if (last_epoch_ == 0) return times(get_current_lrs(), start_factor);
-  if (last_epoch_ > total_iters) return get_current_lrs();
+  if (last_epoch() == 0) return times(get_current_lrs(), start_factor);
+  if (last_epoch() > total_iters) return get_current_lrs();
   const double change = end_factor - start_factor;
   return times(get_current_lrs(), 1.0 + change / (static_cast<double>(total_iters) * start_factor +
-                                                  static_cast<double>(last_epoch_ - 1) * change));
+                                                  static_cast<double>(last_epoch() - 1) * change));
 }
 
-std::vector<double> LinearLR::first_rates() { return times(base_lrs_, options_.start_factor); }
+std::vector<double> LinearLR::first_rates() { return times(base_lrs(), options_.start_factor); }
 
 void LinearLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("start_factor", options_.start_factor, {.least = 0, .most = 1, .without_least = true});
   fields.add("end_factor", options_.end_factor, {.least = 0, .most = 1});
   fields.add("total_iters", options_.total_iters, 1);
@@ -181,10 +166,9 @@ std::vector<double> ExponentialLR::rates() {
   return is_starting() ? get_current_lrs() : times(get_current_lrs(), options_.gamma);
 }
 
-std::vector<double> ExponentialLR::first_rates() { return base_lrs_; }
+std::vector<double> ExponentialLR::first_rates() { return base_lrs(); }
 
 void ExponentialLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("gamma", options_.gamma, {.least = 0, .without_least = true});
 }
 
@@ -195,16 +179,15 @@ PolynomialLR::PolynomialLR(Optimizer& optimizer, const PolynomialLROptions& opti
 
 std::vector<double> PolynomialLR::rates() {
   const auto& [total_iters, power] = options_;
-  if (is_starting() || last_epoch_ > total_iters) return get_current_lrs();
-  const auto step = static_cast<double>(last_epoch_), total = static_cast<double>(total_iters);
+  if (is_starting() || last_epoch() > total_iters) return get_current_lrs();
+  const auto step = static_cast<double>(last_epoch()), total = static_cast<double>(total_iters);
   return times(get_current_lrs(),
                std::pow((1.0 - step / total) / (1.0 - (step - 1) / total), power));
 }
 
-std::vector<double> PolynomialLR::first_rates() { return base_lrs_; }
+std::vector<double> PolynomialLR::first_rates() { return base_lrs(); }
 
 void PolynomialLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("total_iters", options_.total_iters, 1);
   fields.add("power", options_.power, {.least = 0});
 }
@@ -220,10 +203,10 @@ std::vector<double> CosineAnnealingLR::rates() {
   std::vector<double> rates = get_current_lrs();
   if (is_starting()) return rates;
   const auto& [T_max, eta_min] = options_;
-  const auto step = static_cast<double>(last_epoch_), half = static_cast<double>(T_max);
-  const bool is_lowest = (last_epoch_ - 1 - T_max) % (2 * T_max) == 0;
+  const auto step = static_cast<double>(last_epoch()), half = static_cast<double>(T_max);
+  const bool is_lowest = (last_epoch() - 1 - T_max) % (2 * T_max) == 0;
   for (std::size_t i = 0; i < rates.size(); ++i)
-    rates[i] = is_lowest ? rates[i] + (base_lrs_[i] - eta_min) * (1 - std::cos(pi / half)) / 2
+    rates[i] = is_lowest ? rates[i] + (base_lrs()[i] - eta_min) * (1 - std::cos(pi / half)) / 2
                          : (1 + std::cos(pi * step / half)) /
                                    (1 + std::cos(pi * (step - 1) / half)) * (rates[i] - eta_min) +
                                eta_min;
@@ -231,14 +214,13 @@ std::vector<double> CosineAnnealingLR::rates() {
 }
 
 std::vector<double> CosineAnnealingLR::first_rates() {
-  std::vector<double> rates = base_lrs_;
+  std::vector<double> rates = base_lrs();
   for (double& rate : rates)
     rate = options_.eta_min + (rate - options_.eta_min) * (1 + std::cos(0.0)) / 2;
   return rates;
 }
 
 void CosineAnnealingLR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("T_max", options_.T_max, 1);
   fields.add("eta_min", options_.eta_min);
 }
@@ -250,7 +232,7 @@ CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(
 }
 
 std::vector<double> CosineAnnealingWarmRestarts::rates() {
-  if (last_epoch_ == 0) {
+  if (last_epoch() == 0) {
     T_cur_ = 0;
     T_i_ = options_.T_0;
   } else if (++T_cur_ >= T_i_) {
@@ -261,14 +243,13 @@ std::vector<double> CosineAnnealingWarmRestarts::rates() {
 }
 
 std::vector<double> CosineAnnealingWarmRestarts::first_rates() {
-  std::vector<double> rates = base_lrs_;
+  std::vector<double> rates = base_lrs();
   const double share = std::cos(pi * static_cast<double>(T_cur_) / static_cast<double>(T_i_));
   for (double& rate : rates) rate = options_.eta_min + (rate - options_.eta_min) * (1 + share) / 2;
   return rates;
 }
 
 void CosineAnnealingWarmRestarts::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("T_0", options_.T_0, 1);
   fields.add("T_i", T_i_, 1);
   fields.add("T_mult", options_.T_mult, 1);
@@ -309,7 +290,6 @@ double SWALR::share_at(std::int64_t step) const {
 }
 
 void SWALR::list(optim::ScheduleFields& fields) {
-  LRScheduler::list(fields);
   fields.add("anneal_epochs", anneal_epochs_, 0);
   fields.add_choice("_anneal_strategy", anneal_strategy_, {"cos", "linear"});
   fields.begin_own();

@@ -48,16 +48,18 @@ std::string prefix_of(std::size_t child) {
 
 LRScheduler::LRScheduler(Optimizer& optimizer)
     : torch::optim::LRScheduler(optimizer),
-      initial_lrs_(optim::initial_rates(optimizer)),
-      optimizer_(optimizer) {
+      optimizer_(optimizer),
+      initial_lrs_(optim::initial_rates(optimizer)) {
   base_lrs_ = *initial_lrs_;
   last_lr_ = base_lrs_;
 }
 
+void LRScheduler::set_initial_lrs(const std::vector<double>& rates) {
+  base_lrs_ = *initial_lrs_ = rates;
+}
+
 void LRScheduler::start() {
-  optim::ScheduleFields fields(name_of(*this));
-  list(fields);
-  fields.require_valid();
+  fields().require_valid();
   first_step();
 }
 
@@ -69,9 +71,19 @@ std::vector<double> LRScheduler::get_lrs() {
            " param groups, and had " + std::to_string(base_lrs_.size()) +
            " when the schedule was made";
   });
-  ++last_epoch_;
-  last_lr_ = rates();
+  move_to(last_epoch_ + 1, &LRScheduler::rates);
   return last_lr_;
+}
+
+// A function of the program may throw, and so may a child.
+void LRScheduler::move_to(std::int64_t epoch, std::vector<double> (LRScheduler::*rates_there)()) {
+  const std::int64_t before = std::exchange(last_epoch_, epoch);
+  try {
+    last_lr_ = (this->*rates_there)();
+  } catch (...) {
+    last_epoch_ = before;
+    throw;
+  }
 }
 
 void LRScheduler::first_step() {
@@ -82,36 +94,32 @@ void LRScheduler::first_step() {
 }
 
 void LRScheduler::restart() {
-  last_epoch_ = 0;
-  last_lr_ = first_rates();
+  move_to(0, &LRScheduler::first_rates);
   optim::set_rates(optimizer_, last_lr_);
 }
 
-void LRScheduler::list(optim::ScheduleFields& fields) {
+optim::ScheduleFields LRScheduler::fields() {
+  optim::ScheduleFields fields(name_of(*this));
+  list_progress(fields);
+  list(fields);
+  return fields;
+}
+
+void LRScheduler::list_progress(optim::ScheduleFields& fields) {
   fields.add("base_lrs", base_lrs_);
   fields.add("last_epoch", last_epoch_);
   fields.add("_step_count", step_count_, 0);
   fields.add("_last_lr", last_lr_);
 }
 
-StateDict LRScheduler::state_dict() {
-  optim::ScheduleFields fields(name_of(*this));
-  list(fields);
-  return {.tensors = {}, .values = fields.values()};
-}
+StateDict LRScheduler::state_dict() { return {.tensors = {}, .values = fields().values()}; }
 
 StateRequest LRScheduler::wanted(const StateDict& saved) {
-  optim::ScheduleFields fields(name_of(*this));
-  list(fields);
-  fields.require_loadable(saved.values);
+  fields().require_loadable(saved.values);
   return {};
 }
 
-void LRScheduler::load_state_dict(StateDict state) {
-  optim::ScheduleFields fields(name_of(*this));
-  list(fields);
-  fields.load(state.values);
-}
+void LRScheduler::load_state_dict(StateDict state) { fields().load(state.values); }
 
 // --- CompositeLRScheduler ------------------------------------------------------------------------
 
@@ -124,25 +132,16 @@ CompositeLRScheduler::CompositeLRScheduler(const char* name, Optimizer& optimize
       return std::string(name) + ": all schedules must belong to the same optimizer, but the " +
              name_of(*children_[i]) + " at index " + std::to_string(i) + " has another one";
     });
+  last_epoch_ = 0;
+  last_lr_ = get_current_lrs();
 }
 
-StateRequest CompositeLRScheduler::wanted(const StateDict& saved) {
-  const std::string more = prefix_of(children_.size());
-  const auto found = saved.values.lower_bound(more);
-  require(found == saved.values.end() || !found->first.starts_with(more), [&] {
-    return name_of(*this) + ": more schedules were saved than it has, which are " +
-           std::to_string(children_.size());
-  });
-  return LRScheduler::wanted(saved);
-}
-
-void CompositeLRScheduler::list(optim::ScheduleFields& fields) {
+// Python's have neither base rates nor a count of steps.
+void CompositeLRScheduler::list_progress(optim::ScheduleFields& fields) {
   fields.add("_last_lr", last_lr_);
-  for (std::size_t i = 0; i < children_.size(); ++i) {
-    optim::ScheduleFields of_child(name_of(*children_[i]));
-    children_[i]->list(of_child);
-    fields.add_all(prefix_of(i), of_child);
-  }
+  fields.add_list("_schedulers", children_.size());
+  for (std::size_t i = 0; i < children_.size(); ++i)
+    fields.add_all(prefix_of(i), children_[i]->fields());
 }
 
 void CompositeLRScheduler::undo_start() {
@@ -155,21 +154,20 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<LRScheduler*> sched
                            std::vector<std::int64_t> milestones)
     : CompositeLRScheduler("SequentialLR", optimizer, std::move(schedulers)),
       milestones_(std::move(milestones)) {
-  require(milestones_.size() + 1 == children_.size(), [&] {
+  require(milestones_.size() + 1 == children().size(), [&] {
     return "SequentialLR: there must be one schedule more than milestones, but there are " +
-           std::to_string(children_.size()) + " schedules and " +
+           std::to_string(children().size()) + " schedules and " +
            std::to_string(milestones_.size()) + " milestones";
   });
   require(std::ranges::is_sorted(milestones_), "SequentialLR: milestones must rise");
-  for (std::size_t i = 1; i < children_.size(); ++i)
-    require(dynamic_cast<const CompositeLRScheduler*>(children_[i]) == nullptr, [&] {
-      return "SequentialLR: the " + name_of(*children_[i]) + " at index " + std::to_string(i) +
+  for (std::size_t i = 1; i < children().size(); ++i)
+    require(dynamic_cast<const CompositeLRScheduler*>(children()[i]) == nullptr, [&] {
+      return "SequentialLR: the " + name_of(*children()[i]) + " at index " + std::to_string(i) +
              " cannot begin at a milestone: list its schedules here instead";
     });
-  last_epoch_ = 0;
   optim::set_rates(optimizer, *initial_lrs_);
-  for (LRScheduler* const child : children_) child->undo_start();
-  LRScheduler& first = *children_[child_at(0)];
+  for (LRScheduler* const child : children()) child->undo_start();
+  LRScheduler& first = *children()[child_at(0)];
   first.first_step();
   last_lr_ = first.last_lr_;
 }
@@ -181,7 +179,7 @@ std::size_t SequentialLR::child_at(std::int64_t step) const {
 
 std::vector<double> SequentialLR::rates() {
   const std::size_t i = child_at(last_epoch_);
-  LRScheduler& child = *children_[i];
+  LRScheduler& child = *children()[i];
   if (i > 0 && milestones_[i - 1] == last_epoch_)
     child.restart();
   else
@@ -192,20 +190,27 @@ std::vector<double> SequentialLR::rates() {
 void SequentialLR::list(optim::ScheduleFields& fields) {
   fields.add("last_epoch", last_epoch_, 0);
   fields.add("_milestones", milestones_, optim::Count::fixed);
-  CompositeLRScheduler::list(fields);
 }
 
 // --- ChainedScheduler ----------------------------------------------------------------------------
 
 ChainedScheduler::ChainedScheduler(std::vector<LRScheduler*> schedulers)
     : CompositeLRScheduler("ChainedScheduler", optimizer_of("ChainedScheduler", schedulers),
-                           schedulers) {
-  last_lr_ = get_current_lrs();
-}
+                           schedulers) {}
 
 std::vector<double> ChainedScheduler::rates() {
-  for (LRScheduler* const child : children_) child->step();
+  for (LRScheduler* const child : children()) child->step();
   return get_current_lrs();
+}
+
+void ChainedScheduler::list(optim::ScheduleFields& fields) {
+  fields.begin_own();
+  fields.add("last_epoch", last_epoch_);
+}
+
+void ChainedScheduler::undo_start() {
+  CompositeLRScheduler::undo_start();
+  LRScheduler::undo_start();
 }
 
 }  // namespace lockstep

@@ -6,13 +6,13 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <mutex>
-#include <string>
 #include <tuple>
 
-#include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/tensor/state_types.h"
 
@@ -83,7 +83,10 @@ std::shared_ptr<std::vector<double>> initial_rates(const Optimizer& optimizer) {
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<std::vector<double>>& entry = all[&optimizer];
   std::shared_ptr<std::vector<double>> rates = entry.lock();
-  if (!rates) entry = rates = std::make_shared<std::vector<double>>(rates_of(optimizer));
+  if (!rates) entry = rates = std::make_shared<std::vector<double>>();
+  const std::vector<double> present = rates_of(optimizer);
+  if (present.size() > rates->size())
+    rates->insert(rates->end(), present.begin() + std::ssize(*rates), present.end());
   return rates;
 }
 
@@ -99,13 +102,9 @@ void set_momenta(Optimizer& optimizer, const std::vector<double>& momenta) {
     set_momentum(optimizer.param_groups()[i].options(), momenta[i]);
 }
 
-void require_momentum(const Optimizer& optimizer, const char* schedule) {
-  for (const auto& group : optimizer.param_groups())
-    require(has_momentum(group.options()), [&] {
-      return std::string(schedule) +
-             ": the optimizer must have an option momentum or betas, or "
-             "cycle_momentum must be false";
-    });
+bool have_momenta(const Optimizer& optimizer) {
+  return std::ranges::all_of(optimizer.param_groups(),
+                             [](const auto& group) { return has_momentum(group.options()); });
 }
 
 }  // namespace lockstep::optim

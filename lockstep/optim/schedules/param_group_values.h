@@ -15,10 +15,11 @@ std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
 
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
 
-// Returns the rates that the optimizer had when the first of its schedules asked.
+// Returns the rates that the optimizer had when the first of its schedules asked. A param group
+// that was added later has the rate that it had when the next one asked.
 //
 // Python keeps them in the param groups, which have no room for them in C++. Here a table of the
-// process leads from an optimizer to them, as long as one of its schedules holds them.
+// process leads from an optimizer's address to them, as long as one of its schedules holds them.
 // Thread safety: full, for different optimizers.
 std::shared_ptr<std::vector<double>> initial_rates(const torch::optim::Optimizer& optimizer);
 
@@ -28,7 +29,7 @@ bool has_initial_rates(const torch::optim::Optimizer& optimizer);
 // Sets the option `momentum` of each param group, or the first of `betas`.
 void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta);
 
-// Errors: misuse, beginning with `schedule`, for an optimizer that has neither.
-void require_momentum(const torch::optim::Optimizer& optimizer, const char* schedule);
+// Whether all param groups have one of these options.
+bool have_momenta(const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep::optim

@@ -1,6 +1,8 @@
 // After Python's lr_scheduler.py: ReduceLROnPlateau.
 
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/optim/schedules/reduce_lr_on_plateau.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -11,7 +13,6 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/schedules/param_group_values.h"
 #include "lockstep/optim/schedules/schedule_fields.h"
-#include "lockstep/optim/schedules/schedules.h"
 
 namespace lockstep {
 namespace {
@@ -67,8 +68,10 @@ bool ReduceLROnPlateau::is_better(double metric) const {
 }
 
 void ReduceLROnPlateau::reduce() {
-  if (optimizer_.param_groups().size() != min_lrs_.size())
+  const std::size_t groups = optimizer_.param_groups().size();
+  if (groups != min_lrs_.size() && options_.min_lr.is_list())
     min_lrs_ = options_.min_lr.of(optimizer_, "ReduceLROnPlateau: min_lr");
+  min_lrs_.resize(groups, min_lrs_.front());
   std::vector<double> rates = optim::rates_of(optimizer_);
   for (std::size_t i = 0; i < rates.size(); ++i) {
     const double reduced = std::max(rates[i] * options_.factor, min_lrs_[i]);
@@ -85,13 +88,13 @@ optim::ScheduleFields ReduceLROnPlateau::fields() {
   fields.add("threshold", options_.threshold);
   fields.add_choice("threshold_mode", options_.threshold_mode, {"rel", "abs"});
   fields.add("cooldown", options_.cooldown, 0);
-  fields.add("min_lrs", min_lrs_);
+  fields.add("min_lrs", min_lrs_, optimizer_.param_groups().size());
   fields.add("eps", options_.eps);
   fields.add("best", best_);
   fields.add("num_bad_epochs", num_bad_epochs_, 0);
   fields.add("cooldown_counter", cooldown_counter_, 0);
   fields.add("last_epoch", last_epoch_, 0);
-  fields.add("_last_lr", last_lr_);
+  fields.add("_last_lr", last_lr_, optimizer_.param_groups().size());
   return fields;
 }
 

@@ -51,9 +51,9 @@ LinearLROptions warm_up(const ScaledLearningRateOptions& options) {
 void warn_of(std::int64_t saved_batch, const ScaledLearningRateOptions& options) {
   const bool has_rule = options.rule != RateRule::none;
   std::ostringstream text;
-  text << "ScaledLearningRate: the checkpoint was written with a global batch of " << saved_batch
-       << ", and now it is " << options.global_batch
-       << ". The learning rate is unchanged, so accuracy may fall: the "
+  text << "ScaledLearningRate: the checkpoint's learning rate is that of a global batch of "
+       << saved_batch << ", and now it is " << options.global_batch
+       << ". It is unchanged, so accuracy may fall: the "
        << (options.rule == RateRule::sqrt ? "square root" : "linear") << " rule "
        << (has_rule ? "" : "(RateRule::linear) ") << "would multiply it by "
        << factor_of(options.rule, options.global_batch, saved_batch);
@@ -66,16 +66,19 @@ ScaledLearningRate::ScaledLearningRate(Optimizer& optimizer,
                                        const ScaledLearningRateOptions& options)
     : LinearLR(scaled(optimizer, options), warm_up(options)),
       options_(options),
+      batch_of_rate_(options.global_batch),
       factor_(factor_of(options)) {}
 
 void ScaledLearningRate::list(optim::ScheduleFields& fields) {
   LinearLR::list(fields);
   fields.begin_own();
   fields.add_count(
-      "global_batch", 1, [this] { return options_.global_batch; },
+      "global_batch", {.least = 1}, [this] { return batch_of_rate_; },
       [this](std::int64_t saved) {
+        batch_of_rate_ = saved;
         if (saved != options_.global_batch) warn_of(saved, options_);
       });
+  fields.add("batch_factor", factor_, {.least = 0, .without_least = true});
 }
 
 }  // namespace lockstep

@@ -44,16 +44,20 @@ struct ScaledLearningRateOptions {
   std::int64_t warmup_steps = 0;  // Goyal et al. take 5 epochs. No warm-up if k is at most 1.
 };
 
-// Its state also has the global batch. When a checkpoint of another one is loaded, a warning says
-// by which factor the rule would change the rate, which remains the checkpoint's.
+// Its state also has the global batch to which the rate belongs. When a checkpoint of another one
+// is loaded, each rank logs by which factor the rule would change the rate. The rate remains that
+// of the checkpoint, and so does the batch to which it belongs, also in later checkpoints.
 //
+// It multiplies the rates that it finds: do not make it again for an optimizer whose rates it has
+// scaled already.
 // Errors: misuse for a global_batch, or a base_batch with a rule, of less than 1; for negative
 // warmup_steps; and for an optimizer that has other schedules already, which would not be scaled.
 class LOCKSTEP_API ScaledLearningRate : public LinearLR {
  public:
   ScaledLearningRate(torch::optim::Optimizer& optimizer, const ScaledLearningRateOptions& options);
 
-  // The scaled rates divided by the base rates: k, its square root or 1.
+  // The scaled rates divided by the base rates: k, its square root or 1. That of a loaded state is
+  // the checkpoint's, as the rates are.
   double factor() const { return factor_; }
   std::int64_t warmup_steps() const { return options_.warmup_steps; }
 
@@ -61,7 +65,8 @@ class LOCKSTEP_API ScaledLearningRate : public LinearLR {
   void list(optim::ScheduleFields& fields) override;
 
   const ScaledLearningRateOptions options_;
-  const double factor_;
+  std::int64_t batch_of_rate_;
+  double factor_;
 };
 
 }  // namespace lockstep

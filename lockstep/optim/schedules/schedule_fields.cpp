@@ -37,6 +37,9 @@ std::string misfit_of(double number, const Range& range) {
   return text.str();
 }
 
+// Whether a double has this whole number, and its neighbours, exactly.
+bool is_whole(double number) { return std::abs(number) < 0x1p53 && number == std::trunc(number); }
+
 std::string sizes_text(std::size_t found, std::size_t expected) {
   std::string text = " has ";
   return text += std::to_string(found) + " numbers instead of " + std::to_string(expected);
@@ -59,25 +62,41 @@ void ScheduleFields::add(const std::string& name, double& number, const Range& r
        .load = [&number](const StateValue& value) { number = *number_in(value); }});
 }
 
-void ScheduleFields::add(const std::string& name, bool& flag) {
+void ScheduleFields::add(const std::string& name, bool& flag, const std::string& obstacle) {
   add({.name = name,
        .save = [&flag] { return flag; },
-       .misfit = [](const StateValue& value) -> std::string {
-         return std::holds_alternative<bool>(value) ? "" : other_type;
+       .misfit = [obstacle](const StateValue& value) -> std::string {
+         const auto* found = std::get_if<bool>(&value);
+         if (found == nullptr) return other_type;
+         return *found ? obstacle : "";
        },
        .load = [&flag](const StateValue& value) { flag = std::get<bool>(value); }});
 }
 
-void ScheduleFields::add(const std::string& name, std::vector<double>& numbers) {
+void ScheduleFields::add_numbers(const std::string& name, std::vector<double>& numbers,
+                                 std::function<std::string(std::size_t)> misfit_of_size) {
   add({.name = name,
        .save = [&numbers] { return numbers; },
-       .misfit = [size = numbers.size()](const StateValue& value) -> std::string {
+       .misfit = [misfit_of_size =
+                      std::move(misfit_of_size)](const StateValue& value) -> std::string {
          const auto* found = std::get_if<std::vector<double>>(&value);
-         if (found == nullptr) return other_type;
-         return found->size() == size ? "" : sizes_text(found->size(), size);
+         return found == nullptr ? other_type : misfit_of_size(found->size());
        },
        .load = [&numbers](
                    const StateValue& value) { numbers = std::get<std::vector<double>>(value); }});
+}
+
+void ScheduleFields::add(const std::string& name, std::vector<double>& numbers) {
+  add_numbers(name, numbers, [size = numbers.size()](std::size_t found) {
+    return found == size ? "" : sizes_text(found, size);
+  });
+}
+
+void ScheduleFields::add(const std::string& name, std::vector<double>& numbers,
+                         std::size_t groups) {
+  add_numbers(name, numbers, [groups](std::size_t found) {
+    return found > 0 && found <= groups ? "" : sizes_text(found, groups);
+  });
 }
 
 void ScheduleFields::add(const std::string& name, std::vector<std::int64_t>& numbers, Count count) {
@@ -87,6 +106,7 @@ void ScheduleFields::add(const std::string& name, std::vector<std::int64_t>& num
          const auto* found = std::get_if<std::vector<double>>(&value);
          if (found == nullptr) return other_type;
          if (count == Count::fixed && found->size() != size) return sizes_text(found->size(), size);
+         if (!std::ranges::all_of(*found, is_whole)) return " must be whole numbers";
          return std::ranges::is_sorted(*found) ? "" : " must rise";
        },
        .load =
@@ -97,15 +117,14 @@ void ScheduleFields::add(const std::string& name, std::vector<std::int64_t>& num
            }});
 }
 
-void ScheduleFields::add_count(const std::string& name, std::int64_t least,
+void ScheduleFields::add_count(const std::string& name, const Range& range,
                                std::function<std::int64_t()> get,
                                std::function<void(std::int64_t)> set) {
   add({.name = name,
        .save = [get = std::move(get)] { return get(); },
-       .misfit = [least](const StateValue& value) -> std::string {
+       .misfit = [range](const StateValue& value) -> std::string {
          const auto* found = std::get_if<std::int64_t>(&value);
-         if (found == nullptr) return other_type;
-         return misfit_of(static_cast<double>(*found), {.least = static_cast<double>(least)});
+         return found == nullptr ? other_type : misfit_of(static_cast<double>(*found), range);
        },
        .load = [set = std::move(set)](
                    const StateValue& value) { set(std::get<std::int64_t>(value)); }});
@@ -134,6 +153,7 @@ void ScheduleFields::add_all(const std::string& prefix, const ScheduleFields& ot
     field.name = prefix + field.name;
     fields_.push_back(std::move(field));
   }
+  for (const List& list : others.lists_) add_list(prefix + list.name, list.size);
 }
 
 StateValues ScheduleFields::values() const {
@@ -157,6 +177,14 @@ void ScheduleFields::require_loadable(const StateValues& saved) const {
     if (found == saved.end()) continue;
     const std::string misfit = field.misfit(found->second);
     require(misfit.empty(), [&] { return owner_ + ": the saved " + field.name + misfit; });
+  }
+  for (const List& list : lists_) {
+    const std::string next = list.name + '.' + std::to_string(list.size) + '.';
+    const auto found = saved.lower_bound(next);
+    require(found == saved.end() || !found->first.starts_with(next), [&] {
+      return owner_ + ": more " + list.name + " were saved than there are, which are " +
+             std::to_string(list.size);
+    });
   }
 }
 

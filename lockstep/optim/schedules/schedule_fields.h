@@ -34,10 +34,16 @@ class ScheduleFields {
   explicit ScheduleFields(std::string owner) : owner_(std::move(owner)) {}
 
   void add(const std::string& name, double& number, const Range& range = {});
-  void add(const std::string& name, bool& flag);
+
+  // `obstacle` says why the flag can't be true, such as " is true, but ..."; empty if it can be.
+  void add(const std::string& name, bool& flag, const std::string& obstacle = "");
 
   // One number for each param group: their count is fixed.
   void add(const std::string& name, std::vector<double>& numbers);
+
+  // The same, for an optimizer that has `groups` now. Those that were added to it since may lack
+  // numbers.
+  void add(const std::string& name, std::vector<double>& numbers, std::size_t groups);
 
   // In rising order.
   void add(const std::string& name, std::vector<std::int64_t>& numbers, Count count);
@@ -46,13 +52,17 @@ class ScheduleFields {
     requires(!std::same_as<T, bool>)
   void add(const std::string& name, T& count,
            std::int64_t least = std::numeric_limits<std::int64_t>::min()) {
+    constexpr bool is_narrow = sizeof(T) < sizeof(std::int64_t);
+    const double most = is_narrow ? static_cast<double>(std::numeric_limits<T>::max())
+                                  : std::numeric_limits<double>::infinity();
     add_count(
-        name, least, [&count] { return static_cast<std::int64_t>(count); },
+        name, {.least = static_cast<double>(least), .most = most},
+        [&count] { return static_cast<std::int64_t>(count); },
         [&count](std::int64_t saved) { count = static_cast<T>(saved); });
   }
 
   // A count that is no member: `set` gets the saved one.
-  void add_count(const std::string& name, std::int64_t least, std::function<std::int64_t()> get,
+  void add_count(const std::string& name, const Range& range, std::function<std::int64_t()> get,
                  std::function<void(std::int64_t)> set);
 
   // Saved under the name of the choice. The enumeration counts from 0.
@@ -65,6 +75,9 @@ class ScheduleFields {
 
   // Python's states of this schedule do not have the fields that follow.
   void begin_own() { all_are_required_ = false; }
+
+  // The fields of element I begin with NAME.I. More saved elements than `size` are refused.
+  void add_list(const std::string& name, std::size_t size) { lists_.push_back({name, size}); }
 
   // Adds those of another schedule, with a prefix.
   void add_all(const std::string& prefix, const ScheduleFields& others);
@@ -87,13 +100,21 @@ class ScheduleFields {
     std::function<void(const StateValue&)> load;
   };
 
+  struct List {
+    std::string name;
+    std::size_t size;
+  };
+
   void add(Field field);
+  void add_numbers(const std::string& name, std::vector<double>& numbers,
+                   std::function<std::string(std::size_t)> misfit_of_size);
   void add_choice(const std::string& name, std::vector<std::string> names,
                   std::function<std::size_t()> get, std::function<void(std::size_t)> set);
 
   const std::string owner_;
   bool all_are_required_ = true;
   std::vector<Field> fields_;
+  std::vector<List> lists_;
 };
 
 }  // namespace lockstep::optim

@@ -1,48 +1,27 @@
-// The schedules of Python's torch.optim.lr_scheduler and swa_utils.py, except those that are made
-// of others (lr_scheduler.h).
+// The schedules of Python's torch.optim.lr_scheduler and swa_utils.py, except cycles
+// (cyclic_schedules.h), ReduceLROnPlateau (reduce_lr_on_plateau.h), and those that are made of
+// others (lr_scheduler.h).
 //
-// Options have Python's names and defaults; those without a default must be given. A list has one
-// number for each param group, as in `.max_lr = {0.1, 0.2}`.
+// Options have Python's names and defaults; those without a default must be given.
+// Errors: misuse, naming it, for an option that Python refuses, and for one with which it would
+// divide by zero in some step: step_size or T_max of 0, factor of 0 in a ConstantLR, a negative
+// power. These are refused, too, though Python accepts them: step_size, T_max or total_iters of
+// less than 1, and gamma of at most 0 in an ExponentialLR.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
-#include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/comm/process_group.h"
 #include "lockstep/optim/schedules/lr_scheduler.h"
-#include "lockstep/tensor/state.h"
+#include "lockstep/optim/schedules/per_group.h"
 
 namespace lockstep {
-
-// One number for all param groups, or one for each.
-class LOCKSTEP_API PerGroup {
- public:
-  PerGroup(double number) : numbers_(1, number), is_list_(false) {}
-  PerGroup(std::initializer_list<double> numbers) : PerGroup(std::vector(numbers)) {}
-  PerGroup(std::vector<double> numbers) : numbers_(std::move(numbers)), is_list_(true) {}
-
-  bool is_list() const { return is_list_; }
-
-  // One for each param group of `optimizer`. Errors: misuse, naming the option, for a list of
-  // another length.
-  std::vector<double> of(const torch::optim::Optimizer& optimizer, const char* option) const;
-
- private:
-  std::vector<double> numbers_;
-  bool is_list_;
-};
 
 // --- Functions of the program --------------------------------------------------------------------
 
@@ -112,8 +91,8 @@ class LOCKSTEP_API MultiStepLR : public LRScheduler {
 };
 
 struct ConstantLROptions {
-  double factor = 1.0 / 3;  // In (0, 1]. Python accepts 0, and divides by it at the end.
-  std::int64_t total_iters = 5;
+  double factor = 1.0 / 3;       // In (0, 1]. Python accepts 0, and divides by it at the end.
+  std::int64_t total_iters = 5;  // At least 1.
 };
 
 // Multiplies the rate by `factor`, until step total_iters.
@@ -132,7 +111,7 @@ class LOCKSTEP_API ConstantLR : public LRScheduler {
 struct LinearLROptions {
   double start_factor = 1.0 / 3;  // In (0, 1].
   double end_factor = 1.0;        // In [0, 1].
-  std::int64_t total_iters = 5;
+  std::int64_t total_iters = 5;   // At least 1.
 };
 
 // Changes the factor of the rate evenly over total_iters steps.
@@ -168,8 +147,8 @@ class LOCKSTEP_API ExponentialLR : public LRScheduler {
 };
 
 struct PolynomialLROptions {
-  std::int64_t total_iters = 5;
-  double power = 1.0;  // At least 0.
+  std::int64_t total_iters = 5;  // At least 1.
+  double power = 1.0;            // At least 0.
 };
 
 // The initial rate times (1 - step / total_iters) ^ power.
@@ -208,7 +187,7 @@ class LOCKSTEP_API CosineAnnealingLR : public LRScheduler {
 
 struct CosineAnnealingWarmRestartsOptions {
   std::int64_t T_0 = 0;     // Steps to the first restart; at least 1.
-  std::int64_t T_mult = 1;  // Factor of the steps between two restarts.
+  std::int64_t T_mult = 1;  // Factor of the steps between two restarts; at least 1.
   double eta_min = 0.0;     // The lowest rate.
 };
 
@@ -251,147 +230,6 @@ class LOCKSTEP_API SWALR : public LRScheduler {
   std::vector<double> swa_lrs_;
   std::int64_t anneal_epochs_;
   AnnealStrategy anneal_strategy_;
-};
-
-// --- Cycles --------------------------------------------------------------------------------------
-
-// Momenta of the param groups: their option `momentum`, or the first of `betas`.
-struct MomentumRange {
-  std::vector<double> base = {};  // At the highest rate.
-  std::vector<double> max = {};   // At the lowest rate.
-};
-
-enum class CyclicMode : std::uint8_t { triangular, triangular2, exp_range };
-enum class CyclicScale : std::uint8_t { cycle, iterations };
-
-struct CyclicLROptions {
-  PerGroup base_lr;
-  PerGroup max_lr;
-  std::int64_t step_size_up = 2000;                 // At least 1.
-  std::optional<std::int64_t> step_size_down = {};  // As step_size_up if not given.
-  CyclicMode mode = CyclicMode::triangular;         // How the height of cycles changes.
-  double gamma = 1.0;                               // For exp_range.
-  std::function<double(double)> scale_fn = {};      // Instead of `mode`. It is not saved.
-  CyclicScale scale_mode = CyclicScale::cycle;      // The argument of scale_fn.
-  bool cycle_momentum = true;                       // Between max_momentum and base_momentum.
-  PerGroup base_momentum = 0.8;
-  PerGroup max_momentum = 0.9;
-};
-
-// Moves the rate between base_lr and max_lr, and the momentum the other way.
-// Errors: in addition, misuse for cycle_momentum with an optimizer that has neither.
-class LOCKSTEP_API CyclicLR : public LRScheduler {
- public:
-  CyclicLR(torch::optim::Optimizer& optimizer, const CyclicLROptions& options);
-
- private:
-  std::vector<double> rates() override;
-  void list(optim::ScheduleFields& fields) override;
-  double height(double cycle) const;
-
-  std::vector<double> max_lrs_;
-  double total_size_;
-  double step_ratio_;
-  CyclicMode mode_;
-  double gamma_;
-  const std::function<double(double)> scale_fn_;
-  CyclicScale scale_mode_;
-  const bool cycle_momentum_;
-  MomentumRange momentum_;
-};
-
-struct OneCycleLROptions {
-  PerGroup max_lr;
-  std::int64_t total_steps = 0;  // Or both of the next two.
-  std::int64_t epochs = 0;
-  std::int64_t steps_per_epoch = 0;
-  double pct_start = 0.3;  // Share of the steps in which the rate rises.
-  AnnealStrategy anneal_strategy = AnnealStrategy::cos;
-  bool cycle_momentum = true;  // Between max_momentum and base_momentum.
-  PerGroup base_momentum = 0.85;
-  PerGroup max_momentum = 0.95;
-  double div_factor = 25.0;       // max_lr over the initial rate.
-  double final_div_factor = 1e4;  // The initial rate over the last one.
-  bool three_phase = false;       // Falls to the initial rate before it falls to the last one.
-};
-
-// Raises the rate to max_lr and lowers it again, once.
-// Errors: in addition, misuse for cycle_momentum with an optimizer that has neither, and in a step
-// beyond total_steps.
-class LOCKSTEP_API OneCycleLR : public LRScheduler {
- public:
-  OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
-
- private:
-  std::vector<double> rates() override;
-  void list(optim::ScheduleFields& fields) override;
-  double annealed(double from, double to, double share) const;
-
-  std::int64_t total_steps_;
-  std::vector<double> end_steps_;  // Of two or three phases.
-  AnnealStrategy anneal_strategy_;
-  const bool cycle_momentum_;
-  std::array<std::vector<double>, 3> corners_;  // Initial, highest and last rates.
-  MomentumRange momentum_;
-};
-
-// --- Metrics -------------------------------------------------------------------------------------
-
-enum class PlateauMode : std::uint8_t { min, max };
-enum class ThresholdMode : std::uint8_t { rel, abs };
-
-struct ReduceLROnPlateauOptions {
-  PlateauMode mode = PlateauMode::min;  // Whether a better metric is lower or higher.
-  double factor = 0.1;                  // Less than 1.
-  std::int64_t patience = 10;           // Steps without a better metric before the rate is reduced.
-  double threshold = 1e-4;              // A metric that is better by less does not count.
-  ThresholdMode threshold_mode = ThresholdMode::rel;
-  std::int64_t cooldown = 0;  // Steps after a reduction that do not count.
-  PerGroup min_lr = 0.0;
-  double eps = 1e-8;  // A reduction by less is omitted.
-};
-
-// Multiplies the rate by `factor` when a metric has not become better for more than `patience`
-// steps. It begins when it is made: making it changes no rate.
-//
-// Unlike LibTorch's ReduceLROnPlateauScheduler, it computes in double, as Python does.
-// Lifetime: the optimizer outlives it.
-// Thread safety: none.
-// Errors: misuse, naming it, for an option that is out of range; and for a param group that was
-// added later if min_lr is a list.
-class LOCKSTEP_API ReduceLROnPlateau : public Stateful {
- public:
-  explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
-                             const ReduceLROnPlateauOptions& options = {});
-  ReduceLROnPlateau(const ReduceLROnPlateau&) = delete;
-  ReduceLROnPlateau& operator=(const ReduceLROnPlateau&) = delete;
-
-  // `metric` must be equal on all ranks: otherwise their rates drift apart.
-  void step(double metric);
-
-  // Takes the mean of the ranks' metrics, which has the same bits on all ranks. Collective.
-  void step(double metric, const ProcessGroup& group);
-
-  const std::vector<double>& get_last_lr() const { return last_lr_; }
-  std::int64_t last_epoch() const { return last_epoch_; }
-
-  StateDict state_dict() override;
-  StateRequest wanted(const StateDict& saved) override;
-  void load_state_dict(StateDict state) override;
-
- private:
-  optim::ScheduleFields fields();
-  bool is_better(double metric) const;
-  void reduce();
-
-  torch::optim::Optimizer& optimizer_;
-  ReduceLROnPlateauOptions options_;
-  std::vector<double> min_lrs_;
-  double best_;
-  std::int64_t num_bad_epochs_ = 0;
-  std::int64_t cooldown_counter_ = 0;
-  std::int64_t last_epoch_ = 0;
-  std::vector<double> last_lr_;
 };
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -21,7 +22,9 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/optim/schedules/cyclic_schedules.h"
 #include "lockstep/optim/schedules/lr_scheduler.h"
+#include "lockstep/optim/schedules/reduce_lr_on_plateau.h"
 #include "lockstep/optim/schedules/scaled_learning_rate.h"
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
@@ -110,6 +113,57 @@ TEST(Schedules, InitialRatesAreForgottenWithTheLastSchedule) {
   EXPECT_EQ(rate_of(sgd), 0.125);
 }
 
+TEST(Schedules, LastEpochCountsTheStepsOfSchedulesMadeOfOthersToo) {
+  SGD sgd = sgd_of({0.5});
+  LinearLR first(sgd), second(sgd), third(sgd);
+  ChainedScheduler chain({&first, &second});
+  EXPECT_EQ(chain.last_epoch(), 0);
+  for (int step = 0; step < 3; ++step) chain.step();
+  EXPECT_EQ(chain.last_epoch(), 3);
+
+  SGD other = sgd_of({0.5});
+  LinearLR its_first(other), its_second(other), its_third(other);
+  ChainedScheduler its_chain({&its_first, &its_second});
+  SequentialLR sequence(other, {&its_chain, &its_third}, {2});
+  EXPECT_EQ(its_chain.last_epoch(), 0);
+  EXPECT_EQ(its_third.last_epoch(), -1);
+  for (int step = 0; step < 3; ++step) sequence.step();
+  EXPECT_EQ(sequence.last_epoch(), 3);
+  EXPECT_EQ(its_chain.last_epoch(), 1);
+  EXPECT_EQ(its_third.last_epoch(), 1);
+
+  test::load(its_chain, chain.state_dict());
+  EXPECT_EQ(its_chain.last_epoch(), 3);
+}
+
+TEST(Schedules, AStepThatFailsIsNotCountedAndMayBeTriedAgain) {
+  SGD sgd = sgd_of({1.0});
+  bool fails = false;
+  const auto factor = [&fails](std::int64_t epoch) {
+    if (fails) throw std::runtime_error("no factor");
+    return static_cast<double>(1 + epoch);
+  };
+  ConstantLR first(sgd);
+  LambdaLR second(sgd, factor);
+  SequentialLR schedule(sgd, {&first, &second}, {2});
+  const auto fail = [&] {
+    const StateDict before = schedule.state_dict();
+    const double rate = rate_of(sgd);
+    fails = true;
+    EXPECT_THROW(schedule.step(), std::runtime_error);
+    fails = false;
+    EXPECT_EQ(schedule.state_dict().values, before.values);
+    EXPECT_EQ(rate_of(sgd), rate);
+  };
+  schedule.step();
+  fail();  // At the milestone.
+  schedule.step();
+  EXPECT_EQ(rate_of(sgd), 1.0);
+  fail();
+  schedule.step();
+  EXPECT_EQ(rate_of(sgd), 2.0);
+}
+
 TEST(Schedules, MomentumCyclesInOptionsOfEveryType) {
   struct Options : torch::optim::OptimizerCloneableOptions<Options> {
     double rate = 0.1, momentum = 0.5;
@@ -176,6 +230,27 @@ TEST(Schedules, APlateauTakesANewParamGroupUnlessItHasALimitForEach) {
   expect_in("2 param groups", refusal_of([&] { listed.step(1.0); }));
 }
 
+TEST(Schedules, APlateauWithANewParamGroupIsResumed) {
+  SGD sgd = sgd_of({1.0}), other = sgd_of({1.0}), without = sgd_of({1.0});
+  const ReduceLROnPlateauOptions options{.factor = 0.5, .patience = 0, .min_lr = 0.3};
+  ReduceLROnPlateau plateau(sgd, options);
+  ReduceLROnPlateau resumed(other, {.factor = 0.1, .min_lr = 0.9}), refuses(without, options);
+  const auto add_group_to = [](SGD& optimizer) {
+    optimizer.add_param_group(OptimizerParamGroup(weights(), std::make_unique<SGDOptions>(4.0)));
+  };
+  add_group_to(sgd);
+  add_group_to(other);
+  test::load(resumed, plateau.state_dict());  // It has numbers of the first group only.
+  for (int epoch = 0; epoch < 2; ++epoch) plateau.step(1.0);
+  test::load(resumed, plateau.state_dict());
+  EXPECT_EQ(resumed.state_dict().values, plateau.state_dict().values);
+  for (int epoch = 0; epoch < 20; ++epoch) resumed.step(1.0);
+  EXPECT_EQ(rate_of(other, 0), 0.3);
+  EXPECT_EQ(rate_of(other, 1), 0.3);
+  expect_in("min_lrs has 2 numbers instead of 1",
+            refusal_of([&] { refuses.wanted(plateau.state_dict()); }));
+}
+
 // A plateau needs a metric, so it can neither be stepped without one nor be a part of another.
 static_assert(!std::is_convertible_v<ReduceLROnPlateau*, LRScheduler*>);
 static_assert(!std::is_convertible_v<ReduceLROnPlateau*, torch::optim::LRScheduler*>);
@@ -217,6 +292,48 @@ TEST(Schedules, ASavedStateHasTheOptionsToo) {
         adam, factor == 1 ? MultiStepLROptions{.milestones = {5, 20, 9, 20}, .gamma = 0.5}
                           : MultiStepLROptions{.milestones = {1}});
   });
+}
+
+TEST(Schedules, ASavedCycleBringsItsMomentumAlong) {
+  const auto momenta_of = [](bool cycles_before_the_resume, bool cycles_after_it, auto make) {
+    SGD sgd = sgd_of({0.1}), other = sgd_of({0.1});
+    const auto before = make(sgd, cycles_before_the_resume, 0.5);
+    for (int step = 0; step < 3; ++step) before->step();
+    const auto after = make(other, cycles_after_it, 0.7);
+    test::load(*after, before->state_dict());
+    other.param_groups()[0].set_options(sgd.param_groups()[0].options().clone());
+    std::vector<double> momenta;
+    for (int step = 3; step < 10; ++step) {
+      before->step();
+      after->step();
+      for (const SGD* each : {&sgd, &other})
+        momenta.push_back(
+            static_cast<const SGDOptions&>(each->param_groups()[0].options()).momentum());
+    }
+    return momenta;
+  };
+  const auto expect_equal_pairs = [](const std::vector<double>& momenta, bool cycles) {
+    for (std::size_t i = 0; i < momenta.size(); i += 2) EXPECT_EQ(momenta[i], momenta[i + 1]);
+    EXPECT_EQ(momenta.front() != momenta[4], cycles);
+  };
+  const auto one_cycle = [](SGD& sgd, bool cycles, double base) {
+    return std::make_unique<OneCycleLR>(sgd, OneCycleLROptions{.max_lr = 1,
+                                                               .total_steps = 10,
+                                                               .cycle_momentum = cycles,
+                                                               .base_momentum = 0.5,
+                                                               .max_momentum = 0.5 + base});
+  };
+  const auto cyclic = [](SGD& sgd, bool cycles, double base) {
+    return std::make_unique<CyclicLR>(sgd, CyclicLROptions{.base_lr = 0.1,
+                                                           .max_lr = 1,
+                                                           .step_size_up = 4,
+                                                           .cycle_momentum = cycles,
+                                                           .base_momentum = base});
+  };
+  for (const bool cycles : {true, false}) {
+    expect_equal_pairs(momenta_of(cycles, !cycles, one_cycle), cycles);
+    expect_equal_pairs(momenta_of(cycles, !cycles, cyclic), cycles);
+  }
 }
 
 struct Composed {
@@ -272,8 +389,39 @@ TEST(Schedules, RefuseAnotherSchedulesState) {
   EXPECT_EQ(fault_of([&] { composed.chain.wanted(composed.sequence.state_dict()); }),
             Fault::misuse);
   ChainedScheduler shorter({&composed.sequence});
-  expect_in("more schedules were saved",
+  expect_in("more _schedulers were saved than there are, which are 1",
             refusal_of([&] { shorter.wanted(composed.chain.state_dict()); }));
+  ChainedScheduler outer({&composed.chain}), outer_of_shorter({&shorter});
+  expect_in("more _schedulers.0._schedulers were saved",
+            refusal_of([&] { outer_of_shorter.wanted(outer.state_dict()); }));
+}
+
+TEST(Schedules, RefuseTheStateOfAnotherKindOfCycle) {
+  SGD sgd = sgd_of({0.1});
+  torch::optim::Adagrad adagrad(weights());
+  OneCycleLR two(sgd, {.max_lr = 1, .total_steps = 10});
+  OneCycleLR three(sgd, {.max_lr = 1, .total_steps = 10, .three_phase = true});
+  expect_in("more _schedule_phases were saved than there are, which are 2",
+            refusal_of([&] { two.wanted(three.state_dict()); }));
+  expect_in("_schedule_phases.2.end_step was not saved",
+            refusal_of([&] { three.wanted(two.state_dict()); }));
+  OneCycleLR rates_alone(adagrad, {.max_lr = 1, .total_steps = 10, .cycle_momentum = false});
+  expect_in("cycle_momentum is true, but the optimizer has no option momentum or betas",
+            refusal_of([&] { rates_alone.wanted(two.state_dict()); }));
+}
+
+TEST(Schedules, RefuseSavedNumbersThatAreNoCounts) {
+  SGD sgd = sgd_of({0.1});
+  MultiStepLR schedule(sgd, {.milestones = {3}});
+  const auto refusal_with = [&](const std::string& name, const StateValue& value) {
+    StateDict bad = schedule.state_dict();
+    bad.values[name] = value;
+    return refusal_of([&] { schedule.wanted(bad); });
+  };
+  expect_in("_step_count must be", refusal_with("_step_count", std::int64_t{1} << 32));
+  expect_in("milestones must be whole numbers", refusal_with("milestones", std::vector{2.5}));
+  expect_in("milestones must be whole numbers", refusal_with("milestones", std::vector{1e300}));
+  expect_in("milestones must rise", refusal_with("milestones", std::vector{3.0, 2.0}));
 }
 
 // --- Errors --------------------------------------------------------------------------------------
@@ -330,7 +478,31 @@ TEST(Schedules, RefuseCyclesThatCannotBe) {
 
   OneCycleLR schedule(sgd, {.max_lr = 1, .total_steps = 5});
   for (int step = 0; step < 5; ++step) schedule.step();
-  expect_in("step 6 of 5 was tried", refusal_of([&] { schedule.step(); }));
+  for (int attempt = 0; attempt < 2; ++attempt)
+    expect_in("step 6 of 5 was tried", refusal_of([&] { schedule.step(); }));
+}
+
+TEST(Schedules, ARefusedCycleChangesNothing) {
+  SGD sgd = sgd_of({0.1});
+  const LinearLR earlier(sgd, {.start_factor = 0.5});
+  const auto options_of = [&] {
+    const auto& options = static_cast<const SGDOptions&>(sgd.param_groups()[0].options());
+    return std::vector{options.lr(), options.momentum()};
+  };
+  const std::vector<double> before = options_of();
+  const auto refuse_cyclic = [&](const CyclicLROptions& options) {
+    expect_in("2 numbers", refusal_of([&] { CyclicLR(sgd, options); }));
+    EXPECT_EQ(options_of(), before);
+  };
+  refuse_cyclic({.base_lr = 0.3, .max_lr = {1, 1}});
+  refuse_cyclic({.base_lr = {0.3, 0.3}, .max_lr = 1});
+  refuse_cyclic({.base_lr = 0.3, .max_lr = 1, .base_momentum = {0.5, 0.5}});
+  refuse_cyclic({.base_lr = 0.3, .max_lr = 1, .max_momentum = {0.5, 0.5}});
+  refusal_of([&] { OneCycleLR(sgd, {.max_lr = 1, .total_steps = -1}); });
+  refusal_of([&] { OneCycleLR(sgd, {.max_lr = 1, .total_steps = 10, .pct_start = 0.1}); });
+  EXPECT_EQ(options_of(), before);
+  const LambdaLR later(sgd, [](std::int64_t) { return 1.0; });
+  EXPECT_EQ(rate_of(sgd), 0.1) << "a refused schedule has changed the initial rate";
 }
 
 TEST(Schedules, RefuseChildrenThatDoNotFit) {
@@ -355,11 +527,14 @@ TEST(Schedules, RefuseChildrenThatDoNotFit) {
             }));
 }
 
-TEST(Schedules, AParamGroupThatWasAddedLaterIsAnError) {
+TEST(Schedules, AParamGroupThatWasAddedLaterNeedsANewSchedule) {
   SGD sgd = sgd_of({0.1});
   StepLR schedule(sgd, {.step_size = 3});
-  sgd.add_param_group(OptimizerParamGroup(weights()));
+  sgd.param_groups()[0].options().set_lr(0.05);
+  sgd.add_param_group(OptimizerParamGroup(weights(), std::make_unique<SGDOptions>(0.4)));
   expect_in("2 param groups, and had 1", refusal_of([&] { schedule.step(); }));
+  LambdaLR later(sgd, [](std::int64_t) { return 0.5; });
+  EXPECT_EQ(later.get_last_lr(), (std::vector{0.05, 0.2}));
 }
 
 // --- ScaledLearningRate --------------------------------------------------------------------------
@@ -415,7 +590,8 @@ TEST(ScaledLearningRate, WarnsOfACheckpointWithAnotherGlobalBatch) {
     ScaledLearningRate after(other, options);
     SequentialLR saved(sgd, {&before}, {}), loaded(other, {&after}, {});
     test::load(loaded, saved.state_dict());
-    EXPECT_EQ(after.state_dict().values.at("global_batch"), StateValue(options.global_batch));
+    EXPECT_EQ(after.state_dict().values.at("global_batch"), StateValue(saved_batch));
+    EXPECT_EQ(after.factor(), before.factor());
   };
   load(512, {.base_batch = 64, .global_batch = 512});
   EXPECT_TRUE(log.empty());
@@ -424,10 +600,29 @@ TEST(ScaledLearningRate, WarnsOfACheckpointWithAnotherGlobalBatch) {
   load(512, {.global_batch = 1024, .rule = RateRule::none});
   set_log_sink({});
   ASSERT_EQ(log.size(), 3U);
-  expect_in("global batch of 512, and now it is 1024", log[0]);
+  expect_in("rate is that of a global batch of 512, and now it is 1024", log[0]);
   expect_in("the linear rule would multiply it by 2", log[0]);
   expect_in("the square root rule would multiply it by 0.5", log[1]);
   expect_in("(RateRule::linear) would multiply it by 2", log[2]);
+}
+
+TEST(ScaledLearningRate, WarnsInEachResumeWithABatchToWhichTheRateDoesNotBelong) {
+  std::vector<std::string> log;
+  set_log_sink([&](LogLevel, std::string_view message) { log.emplace_back(message); });
+  StateDict state;
+  const auto warnings_with = [&](std::int64_t global_batch) {
+    SGD sgd = sgd_of({0.1});
+    ScaledLearningRate schedule(sgd, {.base_batch = 64, .global_batch = global_batch});
+    log.clear();
+    if (!state.values.empty()) test::load(schedule, state);
+    state = schedule.state_dict();
+    return log.size();
+  };
+  EXPECT_EQ(warnings_with(512), 0U);
+  EXPECT_EQ(warnings_with(1024), 1U);
+  EXPECT_EQ(warnings_with(1024), 1U);
+  EXPECT_EQ(warnings_with(512), 0U);
+  set_log_sink({});
 }
 
 TEST(ScaledLearningRate, RefusesWhatItCannotScale) {

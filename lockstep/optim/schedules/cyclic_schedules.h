@@ -1,0 +1,105 @@
+// The schedules of Python's torch.optim.lr_scheduler that raise the rate and lower it again, and
+// move the momentum the other way.
+//
+// Options have Python's names and defaults; those without a default must be given.
+// Errors: misuse, naming it, for an option that Python refuses, or with which it would divide by
+// zero in some step, such as step_size_up of 0; and for cycle_momentum with an optimizer whose
+// options have neither `momentum` nor `betas`, also if it is that of a loaded state.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/optim/schedules/lr_scheduler.h"
+#include "lockstep/optim/schedules/per_group.h"
+#include "lockstep/optim/schedules/schedules.h"
+
+namespace lockstep {
+
+// Momenta of the param groups: their option `momentum`, or the first of `betas`.
+struct MomentumRange {
+  std::vector<double> base = {};  // At the highest rate.
+  std::vector<double> max = {};   // At the lowest rate.
+};
+
+enum class CyclicMode : std::uint8_t { triangular, triangular2, exp_range };
+enum class CyclicScale : std::uint8_t { cycle, iterations };
+
+struct CyclicLROptions {
+  PerGroup base_lr;
+  PerGroup max_lr;
+  std::int64_t step_size_up = 2000;                 // At least 1.
+  std::optional<std::int64_t> step_size_down = {};  // As step_size_up if not given.
+  CyclicMode mode = CyclicMode::triangular;         // How the height of cycles changes.
+  double gamma = 1.0;                               // For exp_range.
+  std::function<double(double)> scale_fn = {};      // Instead of `mode`. It is not saved.
+  CyclicScale scale_mode = CyclicScale::cycle;      // The argument of scale_fn.
+  bool cycle_momentum = true;                       // Between max_momentum and base_momentum.
+  PerGroup base_momentum = 0.8;
+  PerGroup max_momentum = 0.9;
+};
+
+// Moves the rate between base_lr and max_lr, and the momentum the other way.
+class LOCKSTEP_API CyclicLR : public LRScheduler {
+ public:
+  CyclicLR(torch::optim::Optimizer& optimizer, const CyclicLROptions& options);
+
+ private:
+  std::vector<double> rates() override;
+  void list(optim::ScheduleFields& fields) override;
+  double height(double cycle) const;
+
+  std::vector<double> max_lrs_;
+  double total_size_;
+  double step_ratio_;
+  CyclicMode mode_;
+  double gamma_;
+  const std::function<double(double)> scale_fn_;
+  CyclicScale scale_mode_;
+  bool cycle_momentum_;
+  MomentumRange momentum_;
+};
+
+struct OneCycleLROptions {
+  PerGroup max_lr;
+  std::int64_t total_steps = 0;  // Or both of the next two.
+  std::int64_t epochs = 0;
+  std::int64_t steps_per_epoch = 0;
+  double pct_start = 0.3;  // Share of the steps in which the rate rises.
+  AnnealStrategy anneal_strategy = AnnealStrategy::cos;
+  bool cycle_momentum = true;  // Between max_momentum and base_momentum.
+  PerGroup base_momentum = 0.85;
+  PerGroup max_momentum = 0.95;
+  double div_factor = 25.0;       // max_lr over the initial rate.
+  double final_div_factor = 1e4;  // The initial rate over the last one.
+  bool three_phase = false;       // Falls to the initial rate before it falls to the last one.
+};
+
+// Raises the rate to max_lr and lowers it again, once. Other schedules of the optimizer that are
+// made later begin at its initial rate. Errors: in addition, misuse in a step beyond total_steps.
+class LOCKSTEP_API OneCycleLR : public LRScheduler {
+ public:
+  OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
+
+ private:
+  std::vector<double> rates() override;
+  void list(optim::ScheduleFields& fields) override;
+  double annealed(double from, double to, double share) const;
+
+  std::int64_t total_steps_;
+  std::vector<double> end_steps_;  // The last step of each phase, of which there are two or three.
+  AnnealStrategy anneal_strategy_;
+  bool cycle_momentum_;
+  std::array<std::vector<double>, 3> corners_;  // Initial, highest and last rates.
+  MomentumRange momentum_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,82 @@
+// The schedule of Python's torch.optim.lr_scheduler that follows a metric, such as a validation
+// loss.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/optim/schedules/per_group.h"
+#include "lockstep/tensor/state.h"
+
+namespace lockstep::optim {
+
+class ScheduleFields;
+
+}  // namespace lockstep::optim
+
+namespace lockstep {
+
+enum class PlateauMode : std::uint8_t { min, max };
+enum class ThresholdMode : std::uint8_t { rel, abs };
+
+struct ReduceLROnPlateauOptions {
+  PlateauMode mode = PlateauMode::min;  // Whether a better metric is lower or higher.
+  double factor = 0.1;                  // Less than 1.
+  std::int64_t patience = 10;           // Steps without a better metric before the rate is reduced.
+  double threshold = 1e-4;              // A metric that is better by less does not count.
+  ThresholdMode threshold_mode = ThresholdMode::rel;
+  std::int64_t cooldown = 0;  // Steps after a reduction that do not count.
+  PerGroup min_lr = 0.0;
+  double eps = 1e-8;  // A reduction by less is omitted.
+};
+
+// Multiplies the rate by `factor` when a metric has not become better for more than `patience`
+// steps. It begins when it is made: making it changes no rate.
+//
+// Unlike LibTorch's ReduceLROnPlateauScheduler, it computes in double, as Python does.
+// Lifetime: the optimizer outlives it.
+// Thread safety: none.
+// Errors: misuse, naming it, for an option that is out of range; and for a param group that was
+// added later if min_lr is a list. Add param groups before a state is loaded that has them.
+class LOCKSTEP_API ReduceLROnPlateau : public Stateful {
+ public:
+  explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
+                             const ReduceLROnPlateauOptions& options = {});
+  ReduceLROnPlateau(const ReduceLROnPlateau&) = delete;
+  ReduceLROnPlateau& operator=(const ReduceLROnPlateau&) = delete;
+
+  // `metric` must be equal on all ranks: otherwise their rates drift apart.
+  void step(double metric);
+
+  // Takes the mean of the ranks' metrics, which has the same bits on all ranks. Collective.
+  void step(double metric, const ProcessGroup& group);
+
+  const std::vector<double>& get_last_lr() const { return last_lr_; }
+  std::int64_t last_epoch() const { return last_epoch_; }
+
+  StateDict state_dict() override;
+  StateRequest wanted(const StateDict& saved) override;
+  void load_state_dict(StateDict state) override;
+
+ private:
+  optim::ScheduleFields fields();
+  bool is_better(double metric) const;
+  void reduce();
+
+  torch::optim::Optimizer& optimizer_;
+  ReduceLROnPlateauOptions options_;
+  std::vector<double> min_lrs_;
+  double best_;
+  std::int64_t num_bad_epochs_ = 0;
+  std::int64_t cooldown_counter_ = 0;
+  std::int64_t last_epoch_ = 0;
+  std::vector<double> last_lr_;
+};
+
+}  // namespace lockstep
