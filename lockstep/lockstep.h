@@ -30,6 +30,7 @@
 #include "lockstep/observe/drift_check.h"
 #include "lockstep/observe/memory_report.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"

@@ -2,7 +2,6 @@
 #include "lockstep/nn/batch_norm_kernels.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/TensorIterator.h>
 #include <ATen/ops/batch_norm_update_stats.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -11,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <type_traits>
+
+#include "lockstep/tensor/on_threads.h"
 
 namespace lockstep::nn {
 namespace {
@@ -37,22 +38,6 @@ constexpr std::int64_t rows_of_block = 64;
 
 std::int64_t blocks_of(const Layout& layout) {
   return (layout.planes + rows_of_block - 1) / rows_of_block;
-}
-
-// Calls body(0) to body(count - 1) on ATen's threads. at::parallel_for() is a template and runs
-// serially unless compiled with LibTorch's own OpenMP. An iterator's loop is split inside LibTorch.
-template <class Body>
-void parallel(std::int64_t count, const Body& body) {
-  if (count == 0) return;
-  at::Tensor numbers = at::empty({count}, at::kByte);  // Only their addresses are used.
-  const char* const first = static_cast<const char*>(numbers.data_ptr());
-  const auto loop = [&](char** data, const std::int64_t* strides, std::int64_t n, std::int64_t m) {
-    for (std::int64_t j = 0; j < m; ++j)
-      for (std::int64_t i = 0; i < n; ++i) body(data[0] + i * strides[0] + j * strides[1] - first);
-  };
-  auto config = at::TensorIteratorConfig();
-  config.set_check_mem_overlap(false).add_output(numbers).add_input(numbers);
-  config.build().for_each(loop, /*grain_size=*/1);
 }
 
 // --- Moments -------------------------------------------------------------------------------------
@@ -101,7 +86,7 @@ void moments_of_channel(const T* input, const Layout& layout, Moments& moments) 
 template <class T>
 std::vector<Moments> moments_of_planes(const T* input, const Layout& layout) {
   std::vector<Moments> moments(static_cast<std::size_t>(layout.channels));
-  parallel(layout.channels, [&](std::int64_t channel) {
+  on_threads(layout.channels, [&](std::int64_t channel) {
     moments_of_channel(input + channel * layout.run, layout, moments[channel]);
   });
   return moments;
@@ -171,11 +156,12 @@ void of_row(const Gradient<T>& all, std::int64_t first, std::int64_t channels) {
 template <class T>
 void compute(const Gradient<T>& all, const Layout& layout) {
   if (layout.run != 1) {
-    parallel(layout.planes * layout.channels,
-             [&](std::int64_t i) { of_run(all, i * layout.run, layout.run, i % layout.channels); });
+    on_threads(layout.planes * layout.channels, [&](std::int64_t i) {
+      of_run(all, i * layout.run, layout.run, i % layout.channels);
+    });
     return;
   }
-  parallel(blocks_of(layout), [&](std::int64_t block) {
+  on_threads(blocks_of(layout), [&](std::int64_t block) {
     const std::int64_t row = block * rows_of_block;
     const std::int64_t end = std::min(row + rows_of_block, layout.planes);
     for (std::int64_t i = row; i < end; ++i) of_row(all, i * layout.channels, layout.channels);

@@ -3,8 +3,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Type.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <string>
+#include <typeinfo>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -28,7 +36,29 @@ void require_fusible(const at::Tensor& parameter, std::string_view optimizer) {
     refuse(Fault::misuse, "a gradient has another shape than its parameter");
 }
 
+template <class... Types>
+bool is_any_of(const torch::optim::OptimizerOptions& options) {
+  return ((dynamic_cast<const Types*>(&options) != nullptr) || ...);
+}
+
 }  // namespace
+
+void take_options(const std::vector<ParamGroup>& given,
+                  const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups) {
+  using namespace torch::optim;
+  if (is_any_of<SGDOptions, AdamOptions, AdamWOptions, AdagradOptions, RMSpropOptions,
+                LBFGSOptions>(defaults))
+    return;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (!given[i].has_options()) continue;
+    const OptimizerOptions& options = given[i].options();
+    require(typeid(options) == typeid(defaults), [&] {
+      return "the options of a param group are of type " + c10::demangle(typeid(options).name()) +
+             ", those of the optimizer of type " + c10::demangle(typeid(defaults).name());
+    });
+    groups[i].set_options(options.clone());
+  }
+}
 
 void drop_repeated(std::vector<ParamGroup>& groups) {
   for (ParamGroup& group : groups) group.params() = distinct(std::move(group.params()));

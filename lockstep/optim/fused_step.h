@@ -1,5 +1,5 @@
-// The part that Adam, AdamW and SGD share: which parameters ATen's fused kernels can step, and the
-// batch of one kernel call.
+// The parts that optimizers share: options of param groups, closures, which parameters ATen's fused
+// kernels can step, and the batch of one kernel call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,6 +21,13 @@ using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::Opti
 
 // Runs `closure` with gradients enabled and returns its loss; undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
+
+// Gives `groups` the options with which they were `given`. LibTorch merges those of its own
+// optimizers with the `defaults`; options of other types it replaces by the defaults
+// (Optimizer::add_param_group()).
+// Errors: misuse for given options of another type than the defaults.
+void take_options(const std::vector<ParamGroup>& given,
+                  const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups);
 
 // Leaves each tensor once in its group.
 void drop_repeated(std::vector<ParamGroup>& groups);

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/layerwise.h"
 
 namespace lockstep {
 namespace {
@@ -56,6 +57,18 @@ OptimizerStateParts parts(torch::optim::RMSpropParamState& state) {
           .integers = {{"step", &state.step()}}};
 }
 
+OptimizerStateParts parts(LARSParamState& state) {
+  return {.optimizer = "LARS",
+          .tensors = {{"momentum_buffer", &state.momentum_buffer()}},
+          .integers = {}};
+}
+
+OptimizerStateParts parts(LAMBParamState& state) {
+  return {.optimizer = "LAMB",
+          .tensors = {{"exp_avg", &state.exp_avg()}, {"exp_avg_sq", &state.exp_avg_sq()}},
+          .integers = {{"step", &state.step()}}};
+}
+
 template <class State>
 bool fill(OptimizerParamState& state, OptimizerStateParts& result) {
   auto* typed = dynamic_cast<State*>(&state);
@@ -73,8 +86,8 @@ bool make(const torch::optim::Optimizer& optimizer, std::unique_ptr<OptimizerPar
 [[noreturn]] void refuse(const std::type_info& type) {
   throw Error(Fault::unsupported,
               c10::demangle(type.name()) +
-                  ": its state cannot be read: only SGD, Adam, AdamW, Adagrad, RMSprop and "
-                  "classes derived from these are supported");
+                  ": its state cannot be read: only SGD, Adam, AdamW, Adagrad, RMSprop, "
+                  "LARS, LAMB and classes derived from these are supported");
 }
 
 using torch::optim::OptimizerParamState;
@@ -102,7 +115,8 @@ OptimizerStateParts parts_of(OptimizerParamState& state) {
   OptimizerStateParts result;
   if (!fill<AdamParamState>(state, result) && !fill<AdamWParamState>(state, result) &&
       !fill<SGDParamState>(state, result) && !fill<AdagradParamState>(state, result) &&
-      !fill<RMSpropParamState>(state, result))
+      !fill<RMSpropParamState>(state, result) && !fill<LARSParamState>(state, result) &&
+      !fill<LAMBParamState>(state, result))
     refuse(typeid(state));
   return result;
 }
@@ -114,7 +128,9 @@ std::unique_ptr<OptimizerParamState> make_param_state(const torch::optim::Optimi
       !make<plain::AdamW, plain::AdamWParamState>(optimizer, state) &&
       !make<plain::SGD, plain::SGDParamState>(optimizer, state) &&
       !make<plain::Adagrad, plain::AdagradParamState>(optimizer, state) &&
-      !make<plain::RMSprop, plain::RMSpropParamState>(optimizer, state))
+      !make<plain::RMSprop, plain::RMSpropParamState>(optimizer, state) &&
+      !make<LARS, LARSParamState>(optimizer, state) &&
+      !make<LAMB, LAMBParamState>(optimizer, state))
     refuse(typeid(optimizer));
   return state;
 }

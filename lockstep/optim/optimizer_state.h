@@ -1,5 +1,5 @@
-// The state that LibTorch's optimizers keep for a parameter, in a form common to all types, and its
-// conversion to and from the state of a parameter's shards.
+// The state that LibTorch's optimizers, LARS and LAMB keep for a parameter, in a form common to all
+// types, and its conversion to and from the state of a parameter's shards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,12 +28,12 @@ struct OptimizerStateParts {
 };
 
 // Lifetime: the result points into `state`.
-// Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad or
-// RMSprop.
+// Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad,
+// RMSprop, LARS or LAMB.
 OptimizerStateParts parts_of(torch::optim::OptimizerParamState& state);
 
 // Makes an empty state of the type that `optimizer` uses.
-// Errors: unsupported, with its name, for an optimizer that is none of these five.
+// Errors: unsupported, with its name, for an optimizer that is none of these.
 std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
     const torch::optim::Optimizer& optimizer);
 

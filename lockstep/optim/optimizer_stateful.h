@@ -12,8 +12,8 @@
 // Options become the saved ones. Parameters without saved state are as if never stepped.
 //
 // Thread safety: none.
-// Errors: unsupported, naming it, for an optimizer other than SGD, Adam, AdamW, Adagrad, RMSprop
-// and classes derived from these.
+// Errors: unsupported, naming it, for an optimizer other than SGD, Adam, AdamW, Adagrad, RMSprop,
+// LARS, LAMB and classes derived from these.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -21,6 +21,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/tensor/buffers.h"
@@ -116,6 +117,7 @@ ShardedOptimizer::ShardedOptimizer(const Groups& groups, std::unique_ptr<Optimiz
     : Optimizer(groups, require_shardable(std::move(defaults))),
       make_(std::move(make)),
       group_(group) {
+  optim::take_options(groups, *defaults_, param_groups_);
   optim::drop_repeated(param_groups_);
   std::string description;
   for (std::size_t i = 0; i < param_groups_.size(); ++i)
@@ -143,6 +145,36 @@ void ShardedOptimizer::set_shards(std::vector<Shard> shards, const std::vector<a
   for (std::size_t i = 0; i < stepped_.size(); ++i)
     groups[group_of_[own_shards_[i].parameter]].params().push_back(stepped_[i]);
   local_ = make_(groups);
+  add_up_parts();
+}
+
+// A layerwise optimizer of fragments needs the sums of squares of whole parameters.
+void ShardedOptimizer::add_up_parts() {
+  auto* const layerwise = dynamic_cast<LayerwiseOptimizer*>(local_.get());
+  if (layerwise == nullptr || std::ranges::all_of(shards_, [&](const Shard& shard) {
+        return shard.begin == 0 && shard.end == all_parameters_[shard.parameter].numel();
+      }))
+    return;
+  for (const at::Tensor& parameter : all_parameters_)
+    if (const std::string part = part_text(parameter); !part.empty())
+      throw Error(
+          Fault::unsupported,
+          "a sharded LARS or LAMB: a parameter" + part +
+              ", cut over other ranks than those that step it: its whole norm is not known");
+  std::vector<std::size_t> order;  // By stepped tensor, in the order of `local_`: its parameter.
+  for (std::size_t group = 0; group < param_groups_.size(); ++group)
+    for (const Shard& shard : own_shards_)
+      if (group_of_[shard.parameter] == group) order.push_back(shard.parameter);
+  layerwise->set_add_parts([this, order](std::vector<SquareSums>& sums) {
+    std::vector<double> whole(2 * all_parameters_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      whole[2 * order[i]] += sums[i].weights;
+      whole[2 * order[i] + 1] += sums[i].update;
+    }
+    group_.all_reduce(buffer_of(whole), ReduceOp::sum, {.label = "norms of parameters"});
+    for (std::size_t i = 0; i < order.size(); ++i)
+      sums[i] = {.weights = whole[2 * order[i]], .update = whole[2 * order[i] + 1]};
+  });
 }
 
 // --- Stepping -----------------------------------------------------------------------------------

@@ -16,9 +16,10 @@
 // Param groups are fixed at construction and equal on all ranks.
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' parameters differ; misuse for no parameters or for a parameter
-// that is listed twice; unsupported for LBFGS, which needs all parameters at once; those of
-// ProcessGroup. If the inner optimizer throws in step() on one rank, the group is aborted and
-// step() throws Error(aborted) on the other ranks. Exceptions of a closure do not abort the group.
+// that is listed twice; unsupported for LBFGS, which needs all parameters at once, and for LARS and
+// LAMB with fragments of parameters that are cut over other ranks, too; those of ProcessGroup. If
+// the inner optimizer throws in step() on one rank, the group is aborted and step() throws
+// Error(aborted) on the other ranks. Exceptions of a closure do not abort the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -73,8 +74,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
                          bool error_if_nonfinite);
 
   // Gathers all state on rank `to`, which may then save() until the next step(). Collective.
-  // Errors: unsupported for optimizers other than SGD, Adam, AdamW, Adagrad, RMSprop and classes
-  // derived from these; misuse for a rank that does not exist.
+  // Errors: unsupported for optimizers other than SGD, Adam, AdamW, Adagrad, RMSprop, LARS, LAMB
+  // and classes derived from these; misuse for a rank that does not exist.
   void consolidate_state_dict(int to = 0);
 
   // Writes the archive of the plain optimizer. Errors: misuse unless consolidated on this rank
@@ -142,6 +143,7 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   friend class OptimizerState;  // Reads and sets the state of own_shards_ (optimizer_stateful.h).
   friend class GradScaler;      // Unscales gradients (mixed_precision.h).
 
+  void add_up_parts();
   void step_shards();
   std::unique_ptr<torch::optim::Optimizer> make_whole() const;
   torch::optim::OptimizerParamState* state_of(const at::Tensor& stepped) const;

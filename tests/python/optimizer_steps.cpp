@@ -9,6 +9,7 @@
 #include <lockstep/base/error.h>
 #include <lockstep/checkpoint/safetensors.h>
 #include <lockstep/optim/clip_grad_norm.h>
+#include <lockstep/optim/layerwise.h>
 #include <lockstep/optim/optimizers.h>
 
 #include <iostream>
@@ -52,15 +53,41 @@ torch::optim::SGDOptions sgd_options(const Numbers& given) {
       .nesterov(given.at("nesterov") != 0);
 }
 
+lockstep::LARSOptions lars_options(const Numbers& given) {
+  return lockstep::LARSOptions(given.at("lr"))
+      .momentum(given.at("momentum"))
+      .weight_decay(given.at("weight_decay"))
+      .nesterov(given.at("nesterov") != 0)
+      .trust_coefficient(given.at("trust_coefficient"))
+      .eps(given.at("eps"))
+      .clip(given.at("clip") != 0)
+      .adapt(given.at("adapt") != 0);
+}
+
+lockstep::LAMBOptions lamb_options(const Numbers& given) {
+  return lockstep::LAMBOptions(given.at("lr"))
+      .betas({given.at("beta1"), given.at("beta2")})
+      .eps(given.at("eps"))
+      .weight_decay(given.at("weight_decay"))
+      .adapt(given.at("adapt") != 0);
+}
+
 template <class AdamState>
+  requires requires(AdamState state) { state.max_exp_avg_sq(); }
 Tensors named(const AdamState& state) {
   return {{"exp_avg", state.exp_avg()},
           {"exp_avg_sq", state.exp_avg_sq()},
           {"max_exp_avg_sq", state.max_exp_avg_sq()}};
 }
 
-Tensors named(const torch::optim::SGDParamState& state) {
+template <class MomentumState>
+  requires requires(MomentumState state) { state.momentum_buffer(); }
+Tensors named(const MomentumState& state) {
   return {{"momentum_buffer", state.momentum_buffer()}};
+}
+
+Tensors named(const lockstep::LAMBParamState& state) {
+  return {{"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
 }
 
 template <class Optimizer, class State, class Options>
@@ -99,6 +126,10 @@ lockstep::NamedTensors run(const std::string& algorithm, const Tensors& input,
     return steps<lockstep::Adam, AdamParamState>(input, adam_options<AdamOptions>(given), given);
   if (algorithm == "AdamW")
     return steps<lockstep::AdamW, AdamWParamState>(input, adam_options<AdamWOptions>(given), given);
+  if (algorithm == "LARS")
+    return steps<lockstep::LARS, lockstep::LARSParamState>(input, lars_options(given), given);
+  if (algorithm == "LAMB")
+    return steps<lockstep::LAMB, lockstep::LAMBParamState>(input, lamb_options(given), given);
   lockstep::require(algorithm == "SGD", "no such algorithm: " + algorithm);
   return steps<lockstep::SGD, SGDParamState>(input, sgd_options(given), given);
 }

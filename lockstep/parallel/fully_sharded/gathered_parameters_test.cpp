@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/device_mesh.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
@@ -399,13 +400,14 @@ TEST(FullySharded, EditsReachAllReplicas) { EXPECT_TRUE(all_succeeded(edited_rep
 
 // One process: the float weights are stepped with the mean of the gradients, which passes in
 // bfloat16 have made.
+template <class Optimizer>
 struct Reference {
   std::shared_ptr<Net> masters = std::make_shared<Net>();
-  AdamW adamw{parameters_of(*masters), AdamWOptions(1e-3)};
+  Optimizer optimizer{parameters_of(*masters), 1e-3};
 
   // Returns rank 0's loss.
   torch::Tensor step(int ranks, int seed) {
-    adamw.zero_grad();
+    optimizer.zero_grad();
     torch::Tensor first;
     for (int rank = 0; rank < ranks; ++rank) {
       const auto net = std::make_shared<Net>();
@@ -425,24 +427,25 @@ struct Reference {
     }
     for (const torch::Tensor& parameter : parameters_of(*masters))
       if (parameter.grad().defined()) parameter.mutable_grad().div_(ranks);
-    adamw.step();
+    optimizer.step();
     return first;
   }
 };
 
+template <class Optimizer, class Options>
 void train_with_masters(const ProcessGroup& world) {
-  Reference reference;
+  Reference<Optimizer> reference;
   FullyShardedOptions options = by_block();
   options.param_type = torch::kBFloat16;
   const auto net = std::make_shared<Net>();
   FullyShardedDataParallel fsdp(net, world, options);
-  FullyShardedOptimizer<AdamW> adamw(fsdp, parameters_of(*net), AdamWOptions(1e-3));
+  FullyShardedOptimizer<Optimizer> optimizer(fsdp, parameters_of(*net), Options(1e-3));
   for (int step = 0; step < 6; ++step) {
     const torch::Tensor expected = reference.step(world.size(), 10 * step);
-    adamw.zero_grad();
+    optimizer.zero_grad();
     const torch::Tensor loss = loss_of(fsdp(tokens(10 * step + world.rank())));
     loss.backward();
-    adamw.step();
+    optimizer.step();
     if (world.rank() == 0) {
       EXPECT_TRUE(torch::equal(loss, expected)) << "step " << step;
     }
@@ -476,7 +479,8 @@ const Ranks masters("masters of fully sharded parameters", [](const Rank& rank) 
   torch::set_num_threads(1);
   ProcessGroup world =
       std::getenv("LOCKSTEP_TEST_HOSTS") ? test::join_across_hosts(rank) : init_process_group();
-  train_with_masters(world);
+  train_with_masters<AdamW, AdamWOptions>(world);
+  train_with_masters<LAMB, LAMBOptions>(world);
   destroy_process_group(world);
 });
 

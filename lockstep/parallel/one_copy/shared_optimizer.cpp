@@ -46,6 +46,10 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                        .leave_means = are_means_});
   require_same_hyperparameters(*this, group());
   set_shards(slices_->shards(), slices_->fragments(), slices_->types());
+  if (are_means_ && dynamic_cast<const LayerwiseOptimizer*>(&local()) != nullptr)
+    throw Error(Fault::unsupported,
+                "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
+                "depend on the number of ranks");
 }
 
 SharedOptimizerBase::~SharedOptimizerBase() = default;

@@ -24,8 +24,9 @@
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's; misuse without share_parameters, and if other code has written to
 // a shared parameter or given it other memory; mismatch if options differ between ranks at
-// construction. A rank lost in step() leaves the weights torn: see
-// DistributedDataParallel::has_torn_parameters().
+// construction; unsupported for LARS and LAMB with `deterministic`, because the order in which the
+// ranks' sums of squares are added up depends on their number. A rank lost in step() leaves the
+// weights torn: see DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,6 +36,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
@@ -80,9 +82,9 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 };
 
 // `Inner` gets fragments of parameters, so it must step each element separately (is_elementwise,
-// optimizers.h).
+// optimizers.h), or only need norms of whole parameters (layerwise.h).
 template <std::derived_from<torch::optim::Optimizer> Inner>
-  requires is_elementwise<Inner>
+  requires is_elementwise<Inner> || std::derived_from<Inner, LayerwiseOptimizer>
 class SharedOptimizer : public SharedOptimizerBase {
  public:
   // Collective. All parameters belong to `ddp`'s module.

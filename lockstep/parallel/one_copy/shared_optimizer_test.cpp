@@ -24,6 +24,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -146,6 +147,9 @@ const Ranks optimizers("optimizers", [](const Rank&) {
   using torch::optim::RMSpropOptions;
   expect_the_same<torch::optim::RMSprop>(world, RMSpropOptions(1e-3),
                                          RMSpropOptions(3e-3).momentum(0.9).centered(true));
+  expect_the_same<LARS>(world, LARSOptions(0.1).weight_decay(0.01),
+                        LARSOptions(1e-2).nesterov(true).adapt(false));
+  expect_the_same<LAMB>(world, LAMBOptions(1e-2).weight_decay(0.1), LAMBOptions(1e-3).adapt(false));
   destroy_process_group(world);
 });
 
@@ -572,6 +576,12 @@ const Ranks refusals("refusals", [](const Rank&) {
             }),
             Fault::unsupported);
   EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }), Fault::misuse);
+  DistributedDataParallel pieces(std::make_shared<Net>(), world,
+                                 {.share_parameters = true, .deterministic = 4});
+  EXPECT_EQ(fault_of([&] {
+              SharedOptimizer<LAMB>(pieces, pieces.module()->parameters(), LAMBOptions());
+            }),
+            Fault::unsupported);
   const auto tied = std::make_shared<Net>();
   tied->wide->bias.set_data(tied->wide->weight.flatten().slice(0, 0, 371));
   EXPECT_EQ(fault_of([&] { DistributedDataParallel(tied, world, {.share_parameters = true}); }),
@@ -584,6 +594,7 @@ concept CanShare = requires { typename SharedOptimizer<Optimizer>; };
 
 TEST(SharedOptimizer, DoesNotCompileWithAnOptimizerThatNeedsWholeParameters) {
   EXPECT_TRUE(CanShare<SGD>);
+  EXPECT_TRUE(CanShare<LARS>);
   EXPECT_FALSE(CanShare<torch::optim::LBFGS>);
   EXPECT_FALSE(CanShare<Derived>);
 }

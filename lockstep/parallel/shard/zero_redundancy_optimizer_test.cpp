@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/in_process.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/optim/schedules/schedules.h"
 #include "tests/fault_of.h"
@@ -94,7 +95,8 @@ using Cases = ::testing::Types<
     Case<AdamW, torch::optim::AdamWOptions>, Case<torch::optim::AdamW, torch::optim::AdamWOptions>,
     Case<SGD, torch::optim::SGDOptions>, Case<torch::optim::SGD, torch::optim::SGDOptions>,
     Case<torch::optim::Adagrad, torch::optim::AdagradOptions>,
-    Case<torch::optim::RMSprop, torch::optim::RMSpropOptions>>;
+    Case<torch::optim::RMSprop, torch::optim::RMSpropOptions>, Case<LARS, LARSOptions>,
+    Case<LAMB, LAMBOptions>>;
 TYPED_TEST_SUITE(ZeroRedundancy, Cases, );
 
 TYPED_TEST(ZeroRedundancy, StepsAsThePlainOptimizerBitForBit) {

@@ -1,0 +1,206 @@
+// LARS and LAMB: optimizers for large batches, which scale the step of each parameter by the norm
+// of its weights.
+//
+//   const auto options = lockstep::LAMBOptions(4e-3).weight_decay(0.01);
+//   lockstep::LAMB lamb(lockstep::decayed_and_not(*net, options), options);
+//
+// They work like other optimizers: param groups, schedulers, archives and optimizer_state(). Pass
+// all groups to the constructor: LibTorch's add_param_group() ignores the options of a group. Each
+// step reads a parameter twice: once for the norms, once to step it. Norms are summed in double
+// precision.
+//
+// They also step parts of parameters: in SharedOptimizer and FullyShardedOptimizer, ranks add up
+// the sums of squares of their parts, 16 bytes a parameter, in one all_reduce per step. Weights
+// equal those of the plain optimizer, except for the last bit where two orders of a sum in double
+// precision round to different numbers of single precision. ZeroRedundancyOptimizer has whole
+// parameters and sends nothing.
+//
+// Thread safety: none; one training loop uses an optimizer.
+// Errors: as Adam's (optimizers.h); also misuse, at construction, for options out of their ranges
+// and for param groups with options of another optimizer; unsupported for parameters that are not
+// float or double in CPU memory, and for parameters that are cut over ranks by tensor parallelism.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Sums of squares over the elements of one parameter.
+struct SquareSums {
+  double weights = 0;
+  double update = 0;  // Of the gradient for LARS, of the step before it is scaled for LAMB.
+};
+
+// An optimizer whose steps depend on the norms of whole parameters, and that may step parts.
+class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
+ public:
+  // Adds to the sums of this optimizer's parameters, in the order of its param groups, those of
+  // their parts on other ranks.
+  using AddParts = std::function<void(std::vector<SquareSums>& sums)>;
+
+  // Called once in each step, also if no parameter has a gradient.
+  void set_add_parts(AddParts add_parts) { add_parts_ = std::move(add_parts); }
+
+  torch::Tensor step(LossClosure closure = nullptr) final;
+
+ protected:
+  LayerwiseOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     std::unique_ptr<torch::optim::OptimizerOptions> defaults);
+
+  virtual std::string_view name() const = 0;
+
+  // The two passes over a parameter with a gradient, which has the parameter's strides. The second
+  // one gets the sums over the whole parameter.
+  virtual SquareSums measure(const at::Tensor& parameter, const at::Tensor& gradient,
+                             const torch::optim::OptimizerOptions& options) = 0;
+  virtual void apply(const at::Tensor& parameter, const at::Tensor& gradient,
+                     const torch::optim::OptimizerOptions& options, const SquareSums& sums) = 0;
+
+ private:
+  void require_steppable(const at::Tensor& parameter) const;
+
+  AddParts add_parts_;
+};
+
+// --- LARS ----------------------------------------------------------------------------------------
+
+struct LOCKSTEP_API LARSOptions : public torch::optim::OptimizerCloneableOptions<LARSOptions> {
+  LARSOptions(double lr) : lr_(lr) {}
+  TORCH_ARG(double, lr);
+  TORCH_ARG(double, momentum) = 0.9;
+  TORCH_ARG(double, weight_decay) = 0;
+  TORCH_ARG(bool, nesterov) = false;
+
+  // The trust coefficient: the norm of a step as a share of that of the weights, before `lr`.
+  TORCH_ARG(double, trust_coefficient) = 0.02;
+  TORCH_ARG(double, eps) = 1e-8;
+
+  // Whether scaling may only shorten a step: no learning rate is larger than `lr`.
+  TORCH_ARG(bool, clip) = false;
+
+  // Whether steps are scaled at all.
+  TORCH_ARG(bool, adapt) = true;
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override { return lr(); }
+  void set_lr(double lr) override { this->lr(lr); }
+};
+
+struct LOCKSTEP_API LARSParamState
+    : public torch::optim::OptimizerCloneableParamState<LARSParamState> {
+  TORCH_ARG(torch::Tensor, momentum_buffer);
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+
+// SGD with momentum, whose gradients are scaled by layers (You, Gitman, Ginsburg 2017). With the
+// formula of NVIDIA apex (LARC.py):
+//   scale = trust_coefficient * |w| / (|g| + weight_decay * |w| + eps)
+//   scale = min(scale / lr, 1) with `clip`
+//   g = (g + weight_decay * w) * scale, where neither norm is 0; otherwise g is left as it is
+// Unlike LARC, which wraps another optimizer, a group with adapt(false) is stepped as by SGD.
+class LOCKSTEP_API LARS : public LayerwiseOptimizer {
+ public:
+  LARS(const std::vector<torch::optim::OptimizerParamGroup>& groups, LARSOptions defaults);
+  LARS(std::vector<at::Tensor> parameters, LARSOptions defaults)
+      : LARS({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  std::string_view name() const override { return "LARS"; }
+  SquareSums measure(const at::Tensor& parameter, const at::Tensor& gradient,
+                     const torch::optim::OptimizerOptions& options) override;
+  void apply(const at::Tensor& parameter, const at::Tensor& gradient,
+             const torch::optim::OptimizerOptions& options, const SquareSums& sums) override;
+};
+
+// --- LAMB ----------------------------------------------------------------------------------------
+
+struct LOCKSTEP_API LAMBOptions : public torch::optim::OptimizerCloneableOptions<LAMBOptions> {
+  LAMBOptions(double lr = 1e-3) : lr_(lr) {}
+  TORCH_ARG(double, lr);
+  using betas_t = std::tuple<double, double>;
+  TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.999);
+  TORCH_ARG(double, eps) = 1e-6;
+  TORCH_ARG(double, weight_decay) = 0;
+
+  // Whether steps are scaled at all.
+  TORCH_ARG(bool, adapt) = true;
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override { return lr(); }
+  void set_lr(double lr) override { this->lr(lr); }
+};
+
+struct LOCKSTEP_API LAMBParamState
+    : public torch::optim::OptimizerCloneableParamState<LAMBParamState> {
+  TORCH_ARG(int64_t, step) = 0;
+  TORCH_ARG(torch::Tensor, exp_avg);
+  TORCH_ARG(torch::Tensor, exp_avg_sq);
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+
+// AdamW, whose steps are scaled by layers (You et al. 2020, algorithm 2), with Adam's m and v:
+//   u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w
+//   w = w - lr * |w| / |u| * u, where neither norm is 0; otherwise w - lr * u
+class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
+ public:
+  LAMB(const std::vector<torch::optim::OptimizerParamGroup>& groups, LAMBOptions defaults = {});
+  LAMB(std::vector<at::Tensor> parameters, LAMBOptions defaults = {})
+      : LAMB({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  std::string_view name() const override { return "LAMB"; }
+  SquareSums measure(const at::Tensor& parameter, const at::Tensor& gradient,
+                     const torch::optim::OptimizerOptions& options) override;
+  void apply(const at::Tensor& parameter, const at::Tensor& gradient,
+             const torch::optim::OptimizerOptions& options, const SquareSums& sums) override;
+};
+
+// --- Which parameters ----------------------------------------------------------------------------
+
+// Two param groups of the module's parameters: those with at least two dimensions, with `options`,
+// and the others, which are biases and the parameters of normalisation, with neither weight decay
+// nor scaling. Without this, large batches train clearly worse.
+template <class Options>
+  requires requires(Options options) { options.weight_decay(0).adapt(false); }
+std::vector<torch::optim::OptimizerParamGroup> decayed_and_not(const torch::nn::Module& module,
+                                                               const Options& options) {
+  std::vector<at::Tensor> decayed, others;
+  for (const at::Tensor& parameter : module.parameters())
+    (parameter.dim() > 1 ? decayed : others).push_back(parameter);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::move(decayed), std::make_unique<Options>(options));
+  groups.emplace_back(std::move(others),
+                      std::make_unique<Options>(Options(options).weight_decay(0).adapt(false)));
+  return groups;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+// Loops on ATen's threads, of which torch::set_num_threads() sets the number.
+//
+// at::parallel_for() is a template and runs serially unless compiled with LibTorch's own OpenMP. An
+// iterator's loop is split inside LibTorch.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+
+namespace lockstep {
+
+// Calls body(0) to body(count - 1), in any order and on several threads.
+void on_threads(std::int64_t count, c10::function_ref<void(std::int64_t)> body);
+
+}  // namespace lockstep
