@@ -65,7 +65,7 @@ class LOCKSTEP_API TrainingState {
 
   // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
   // that does not belong to the module; unsupported, naming it, for an optimizer other than SGD,
-  // Adam, AdamW, Adagrad, RMSprop and classes derived from these.
+  // Adam, AdamW, Adagrad, RMSprop, LARS, LAMB and classes derived from these.
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
 

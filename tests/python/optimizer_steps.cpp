@@ -1,6 +1,8 @@
 // Lockstep's side of optimizers_test.py: one step for each given gradient, clipped first if a
 // max_norm is given.
 //   optimizer_steps INPUT RESULT ALGORITHM [OPTION=NUMBER]...
+//   optimizer_steps INPUT RESULT EMA|SWA [OPTION=NUMBER]...
+// The gradients stand for the weights after each step, of which the averages are asked for.
 // INPUT holds weight.N, a tensor, and gradients.N, its gradient in each step, for N from 0; RESULT
 // weight.N and its state as STATE.N, and total_norms when clipping.
 
@@ -11,6 +13,7 @@
 #include <lockstep/optim/clip_grad_norm.h>
 #include <lockstep/optim/layerwise.h>
 #include <lockstep/optim/optimizers.h>
+#include <lockstep/parallel/average/averaged_model.h>
 
 #include <iostream>
 #include <map>
@@ -119,6 +122,35 @@ lockstep::NamedTensors steps(const Tensors& input, const Options& options, const
   return result;
 }
 
+// Of parameters, and of a buffer of numbers and one of an integer.
+lockstep::NamedTensors averages(const lockstep::AveragingRule& rule, const Tensors& input,
+                                const Numbers& given) {
+  torch::nn::Module net;
+  std::vector<at::Tensor> tensors;
+  for (std::size_t n = 0; input.count(key("weight", n)) != 0; ++n) {
+    const at::Tensor weight = input.at(key("weight", n)).clone();
+    const std::string name = "weight" + std::to_string(n);
+    tensors.push_back(n == 0 ? net.register_buffer(name, weight)
+                             : net.register_parameter(name, weight));
+  }
+  const at::Tensor count = net.register_buffer("count", at::zeros({}, at::kLong));
+  lockstep::AveragedModel averaged(net, rule, {.use_buffers = given.at("use_buffers") != 0});
+  const at::NoGradGuard no_grad;
+  for (std::int64_t step = 0; step < input.at(key("gradients", 0)).size(0); ++step) {
+    for (std::size_t n = 0; n < tensors.size(); ++n)
+      tensors[n].copy_(input.at(key("gradients", n))[step]);
+    count.add_(3);
+    averaged.update();
+  }
+  lockstep::NamedTensors result;
+  averaged.with_averages([&] {
+    for (std::size_t n = 0; n < tensors.size(); ++n)
+      result.emplace_back(key("weight", n), tensors[n].detach().clone());
+    result.emplace_back("count", count.clone());
+  });
+  return result;
+}
+
 lockstep::NamedTensors run(const std::string& algorithm, const Tensors& input,
                            const Numbers& given) {
   using namespace torch::optim;
@@ -130,6 +162,8 @@ lockstep::NamedTensors run(const std::string& algorithm, const Tensors& input,
     return steps<lockstep::LARS, lockstep::LARSParamState>(input, lars_options(given), given);
   if (algorithm == "LAMB")
     return steps<lockstep::LAMB, lockstep::LAMBParamState>(input, lamb_options(given), given);
+  if (algorithm == "EMA") return averages(lockstep::ema(given.at("decay")), input, given);
+  if (algorithm == "SWA") return averages(lockstep::swa(), input, given);
   lockstep::require(algorithm == "SGD", "no such algorithm: " + algorithm);
   return steps<lockstep::SGD, SGDParamState>(input, sgd_options(given), given);
 }

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lockstep's Adam, AdamW and SGD have the same weights and state after 25 steps as Python's with
 fused=True, bit for bit. This also holds if clip_grad_norm_ clips the gradients before each step;
-its total norms are the same. Those of LARS and LAMB equal a plain computation with their formulas.
+its total norms are the same. Those of LARS and LAMB equal a plain computation with their formulas,
+and AveragedModel that of torch.optim.swa_utils.
 
 optimizers_test.py OPTIMIZER_STEPS
 """
@@ -142,6 +143,31 @@ def steps_in_python(algorithm, inputs, options, clipping):
     return result
 
 
+def averages_in_python(algorithm, inputs, options, _):
+    swa_utils = torch.optim.swa_utils
+    rule = (swa_utils.get_swa_multi_avg_fn() if algorithm == "SWA" else
+            swa_utils.get_ema_multi_avg_fn(options["decay"]))
+    net = torch.nn.Module()
+    count = len(inputs) // 2
+    for n in range(count):
+        weight = inputs[f"weight.{n}"].clone()
+        if n == 0:
+            net.register_buffer("weight0", weight)
+        else:
+            net.register_parameter(f"weight{n}", torch.nn.Parameter(weight))
+    net.register_buffer("count", torch.tensor(0))
+    averaged = swa_utils.AveragedModel(net, multi_avg_fn=rule,
+                                       use_buffers=options["use_buffers"] == 1)
+    for step in range(STEPS):
+        with torch.no_grad():
+            for n in range(count):
+                getattr(net, f"weight{n}").copy_(inputs[f"gradients.{n}"][step])
+            net.count.add_(3)
+        averaged.update_parameters(net)
+    result = {f"weight.{n}": getattr(averaged.module, f"weight{n}").detach() for n in range(count)}
+    return result | {"count": averaged.module.count}
+
+
 def equal(algorithm, ours, theirs):
     """Whether both have the same bits. Norms are sums of doubles in another order, which double
     precision alone shows."""
@@ -156,7 +182,8 @@ def compare(program, directory, algorithm, inputs, options, clipping):
     numbers = [f"{name}={value!r}" for name, value in (options | clipping).items()]
     subprocess.run([program, given, result, algorithm, *numbers], check=True)
     ours = read(result, {})
-    theirs = steps_in_python(algorithm, inputs, options, clipping)
+    in_python = averages_in_python if algorithm in ("EMA", "SWA") else steps_in_python
+    theirs = in_python(algorithm, inputs, options, clipping)
     assert ours.keys() == theirs.keys(), f"{algorithm}: {list(ours)} are not {list(theirs)}"
     for name, tensor in theirs.items():
         assert tensor.dtype == ours[name].dtype, f"{algorithm}: the type of {name} differs"
@@ -173,6 +200,9 @@ def main():
     cases += [("SGD", options, {}, FULL) for options in SGD_CASES]
     cases += [("LARS", options, {}, FULL) for options in LARS_CASES]
     cases += [("LAMB", options, {}, FULL) for options in LAMB_CASES]
+    cases += [("EMA", {"decay": decay, "use_buffers": use_buffers}, {}, FULL + HALF)
+              for decay in (0.999, 0.9, 0.3) for use_buffers in (0, 1)]
+    cases += [("SWA", {"use_buffers": 0}, {}, FULL + HALF)]
     cases += [("SGD", SGD, clipping, FULL) for clipping in CLIPPING]
     cases += [("AdamW", ADAM, clipping, HALF + FULL) for clipping in CLIPPING]
     with tempfile.TemporaryDirectory() as name:

@@ -32,6 +32,7 @@ SUB_ROOMS = {
     "data/shards":              "images",
     "data/tokens":              "",
     "optim/schedules":          "",
+    "parallel/average":         "replicate",
     "parallel/detail":          "",
     "parallel/gradients":       "",
     "parallel/pieces":          "gradients",

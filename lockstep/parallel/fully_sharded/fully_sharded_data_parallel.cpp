@@ -310,12 +310,20 @@ void FullyShardedBase::follow(const std::function<void(const std::function<void(
   if (error) std::rethrow_exception(error);
 }
 
+parallel::FullyShardedModule FullyShardedBase::sharded_module(const std::function<void()>& loaded) {
+  return {.module = const_cast<torch::nn::Module&>(replica()),
+          .units = units_,
+          .has_values = [this] { return is_initialized(); },
+          .loaded = loaded};
+}
+
 std::unique_ptr<Stateful> FullyShardedBase::state_of_parts(const std::function<void()>& loaded) {
   if (!replicas_ && !has_masters_ && is_there_) return nullptr;
-  return parallel::fully_sharded_state({.module = const_cast<torch::nn::Module&>(replica()),
-                                        .units = units_,
-                                        .has_values = [this] { return is_initialized(); },
-                                        .loaded = loaded});
+  return parallel::fully_sharded_state(sharded_module(loaded));
+}
+
+std::unique_ptr<parallel::HeldTensors> FullyShardedBase::held_tensors() {
+  return parallel::held_fragments(sharded_module([] {}));
 }
 
 }  // namespace lockstep

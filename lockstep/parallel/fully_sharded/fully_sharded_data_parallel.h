@@ -84,6 +84,7 @@
 
 namespace lockstep::parallel {
 
+struct FullyShardedModule;
 class ShardedUnits;
 
 }  // namespace lockstep::parallel
@@ -157,6 +158,8 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const override;
   const ProcessGroup& stepping_group() const override { return shard_; }
+  parallel::FullyShardedModule sharded_module(const std::function<void()>& loaded);
+  std::unique_ptr<parallel::HeldTensors> held_tensors() override;
   std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded) override;
   void initialize_by(const std::function<void()>& change) override;
   void follow(const std::function<void(const std::function<void()>& change)>& act,

@@ -99,7 +99,41 @@ class FullyShardedState final : public Stateful {
   const FullyShardedModule sharded_;
 };
 
+class HeldFragments final : public HeldTensors {
+ public:
+  explicit HeldFragments(FullyShardedModule sharded)
+      : units_(sharded.units),
+        parameters_(distinct(named_parameters(sharded.module))),
+        state_(std::move(sharded)) {}
+
+  std::map<std::string, StateTensor> tensors() const override {
+    std::map<std::string, StateTensor> held;
+    const StateDict all = state_.state_dict();
+    for (const auto& [name, parameter] : parameters_)
+      if (const auto found = all.tensors.find(name); found != all.tensors.end())
+        held.insert(*found);
+    return held;
+  }
+
+  void write(const std::function<void()>& change) override {
+    units_->write([&] {
+      change();
+      for (const auto& [name, parameter] : parameters_)
+        for (const Fragment& fragment : units_->fragments_of(parameter)) fragment.publish();
+    });
+  }
+
+ private:
+  const std::shared_ptr<ShardedUnits> units_;
+  const NamedTensors parameters_;
+  mutable FullyShardedState state_;
+};
+
 }  // namespace
+
+std::unique_ptr<HeldTensors> held_fragments(FullyShardedModule sharded) {
+  return std::make_unique<HeldFragments>(std::move(sharded));
+}
 
 std::unique_ptr<Stateful> fully_sharded_state(FullyShardedModule sharded) {
   return std::make_unique<FullyShardedState>(std::move(sharded));

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
+#include "lockstep/parallel/replicate/held_tensors.h"
 #include "lockstep/tensor/state.h"
 
 namespace torch::nn {
@@ -28,5 +29,9 @@ struct FullyShardedModule {
 
 // Lifetime: the module outlives the result.
 std::unique_ptr<Stateful> fully_sharded_state(FullyShardedModule sharded);
+
+// The fragments that this rank steps.
+// Lifetime: as above.
+std::unique_ptr<HeldTensors> held_fragments(FullyShardedModule sharded);
 
 }  // namespace lockstep::parallel

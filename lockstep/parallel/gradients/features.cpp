@@ -25,6 +25,7 @@ constexpr std::string_view not_in_backward = "its gradients are not averaged in 
 constexpr std::string_view without_inputs =
     "a rank without inputs would have to go on stepping its parameters";
 constexpr std::string_view other_experts = "ranks have different ones";
+constexpr std::string_view only_parts = "a rank has only a part of the mean gradients";
 constexpr std::string_view pieces_only = "train_pieces() sums gradients";
 
 std::span<const Exclusion> exclusions() {
@@ -58,6 +59,16 @@ std::span<const Exclusion> exclusions() {
       {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
 
       {no_sync, deterministic, pieces_only, Fault::misuse},
+
+      {noise_scale, static_graph, "a gradient may come in several parts"},
+      {noise_scale, over_samples, "batches have unequal sizes"},
+      {noise_scale, share_parameters, only_parts},
+      {noise_scale, deterministic, pieces_only},
+      {noise_scale, shard_gradients, only_parts},
+      {noise_scale, experts, other_experts},
+      {noise_scale, common_parameters, "only one of the two measures their gradients"},
+      {shard_gradients, noise_scale, only_parts},
+      {join, noise_scale, "a rank without inputs has no gradient"},
 
       {experts, over_samples, "their gradients are means over ranks"},
       {experts, share_parameters, other_experts},
@@ -94,6 +105,8 @@ constexpr std::string_view name_of(Feature feature) {
       return "join()";
     case no_sync:
       return "no_sync()";
+    case noise_scale:
+      return "NoiseScale";
     case experts:
       return "experts that are cut over ranks";
     case common_parameters:

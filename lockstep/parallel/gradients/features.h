@@ -28,6 +28,7 @@ enum class Feature : std::uint8_t {
   shard_gradients,
   join,
   no_sync,
+  noise_scale,
   // The module has experts of which each rank has some.
   experts,
   // Another DistributedDataParallel has some of the parameters.

@@ -82,6 +82,27 @@ void PassReports::require_same_pass() const {
   }
 }
 
+PassReports::OwnGradients PassReports::own_gradients() const {
+  OwnGradients all;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const PassReport report = report_of(rank);
+    all.squares += report.squares;
+    all.passes += report.passes;
+  }
+  return all;
+}
+
+void PassReports::require_same_measures() const {
+  const auto measures = [this](int rank) { return report_of(rank).passes != PassReport::none; };
+  for (int rank = 1; rank < ranks_; ++rank) {
+    if (measures(rank) == measures(0)) continue;
+    const int with = measures(0) ? 0 : rank;
+    throw Error(Fault::mismatch, "rank " + std::to_string(with) + " has a NoiseScale and rank " +
+                                     std::to_string(with == 0 ? rank : 0) +
+                                     " has none: make one on every rank");
+  }
+}
+
 bool PassReports::used_by_any(std::size_t parameter) const {
   for (int rank = 0; rank < ranks_; ++rank)
     if (use(rank, parameter) == ParameterUse::used) return true;
@@ -179,6 +200,7 @@ bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parame
   *passes_ = reports.last_pass();
   reports.require_no_exception();
   reports.require_same_pass();
+  reports.require_same_measures();
   reports.require_complete(parameters);
   require(options_.mean == GradientMean::over_ranks || reports.samples() > 0,
           "no rank has counted samples: call count_samples() before backward()");

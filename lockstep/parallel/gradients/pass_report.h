@@ -18,6 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/gradients/gradient_noise.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
@@ -39,6 +40,11 @@ struct PassReport {
   std::int64_t repeated = none;    // A parameter whose gradient came too often.
   std::int64_t kept_mean = none;   // A parameter whose gradient contains an earlier pass's mean.
   std::int64_t threw = 0;  // Bytes of the exception's text that has ended the pass; 0 for none.
+
+  // For a NoiseScale: the sum of squares of this rank's own gradients since the last synchronised
+  // pass, and how many passes made them; none without a NoiseScale.
+  double squares = 0;
+  std::int64_t passes = none;
 };
 
 // All ranks' reports.
@@ -52,6 +58,14 @@ class PassReports {
   double samples() const;
   std::int64_t last_pass() const;
   bool used_by_any(std::size_t parameter) const;
+
+  // Of all ranks' gradients before they were averaged: the sum of squares, and the passes.
+  struct OwnGradients {
+    double squares = 0;
+    std::int64_t passes = 0;
+  };
+  OwnGradients own_gradients() const;
+
   std::optional<NonFiniteGradient> non_finite(const NamedTensors& parameters) const;
 
   // Errors: aborted, with the rank and its text, when an exception has ended the pass on one.
@@ -59,6 +73,9 @@ class PassReports {
 
   // Errors: mismatch when ranks average different passes with each other.
   void require_same_pass() const;
+
+  // Errors: mismatch when only some ranks have a NoiseScale.
+  void require_same_measures() const;
 
   // Errors: misuse, with the parameters' names, when a rank misses a gradient, had one repeated or
   // added one to a mean that it alone has.
@@ -102,6 +119,10 @@ class PassAgreement {
   // Counts a pass that was cut short without a word to the other ranks, which may go on.
   void count_lost_pass() { ++*passes_; }
 
+  // What a NoiseScale measures, as long as that lives; null otherwise.
+  void measure(const std::shared_ptr<GradientNoise>& noise) { noise_ = noise; }
+  std::shared_ptr<GradientNoise> noise() const { return noise_.lock(); }
+
   // Number of passes so far, also when this is gone.
   std::shared_ptr<const std::int64_t> passes() const { return passes_; }
 
@@ -114,6 +135,7 @@ class PassAgreement {
   const DistributedDataParallelOptions options_;
   const std::shared_ptr<std::int64_t> passes_ = std::make_shared<std::int64_t>(0);
   std::optional<NonFiniteGradient> non_finite_;
+  std::weak_ptr<GradientNoise> noise_;
 };
 
 }  // namespace lockstep::parallel

@@ -60,6 +60,7 @@ void Reducer::forget_window() {
   forget_pass_cut_short();
   window_.samples = 0;
   window_.touched.assign(parameters_.size(), false);
+  if (const auto noise = agreement_.noise()) noise->forget();
 }
 
 BackwardTimes Reducer::times() const {
@@ -120,6 +121,8 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   // First, as it may forget an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
   window_.touched[index] = is_ours || !window_.synchronize;
+  if (const auto noise = agreement_.noise(); noise && is_ours)
+    noise->note(incoming, torch::autograd::get_current_graph_task_id());
   if (is_averaged) intake_.add(index, incoming);
 }
 
@@ -135,6 +138,8 @@ void Reducer::finish_pass(BackwardPass& pass) {
   const PassReports reports = exchange_reports();
   if (!may_finish(reports)) return;
   intake_.finish(reports, factor_of(reports));
+  if (const auto noise = agreement_.noise())
+    noise->finish(reports, parameters_, groups_.own.size());
   count_step(groups_.own);
 }
 
@@ -190,6 +195,10 @@ PassReports Reducer::exchange_reports(std::string_view exception) {
     std::replace(uses.begin(), uses.end(), ParameterUse::missing, ParameterUse::elsewhere);
   PassReport report = intake_.report();
   report.samples = window_.samples;
+  if (const auto noise = agreement_.noise()) {
+    report.squares = noise->squares();
+    report.passes = noise->passes();
+  }
   forget_window();
   pass_.end();
   return agreement_.exchange(report, uses, groups_.own, exception);

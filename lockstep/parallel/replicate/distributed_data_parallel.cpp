@@ -15,6 +15,7 @@
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/pieces/deterministic_pass.h"
+#include "lockstep/parallel/replicate/held_tensors.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/replicate/replicas.h"
@@ -180,6 +181,7 @@ void DataParallelBase::count_samples(double samples) {
 
 void DataParallelBase::require_allowed(Feature feature) {
   features_->set(Feature::common_parameters, reducer_->has_others());
+  features_->set(Feature::noise_scale, reducer_->agreement().noise() != nullptr);
   features_->require_allowed(feature);
 }
 
@@ -205,6 +207,12 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
   auto [sink, own_group] = sinks_->with_owners(std::move(owners));
   reducer_->set_sink(std::move(sink), own_group);
   features_->set(Feature::shard_gradients, true);
+}
+
+void DataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& noise) {
+  require_allowed(Feature::noise_scale);
+  reducer_->agreement().measure(noise);
+  features_->set(Feature::noise_scale, true);
 }
 
 bool DataParallelBase::shards_gradients() const { return features_->has(Feature::shard_gradients); }
@@ -261,6 +269,11 @@ std::vector<at::Tensor> DataParallelBase::piece_memory() const {
 int DataParallelBase::pieces() const { return pieces_ != nullptr ? pieces_->pieces() : 0; }
 
 // --- State --------------------------------------------------------------------------------------
+
+std::unique_ptr<parallel::HeldTensors> DataParallelBase::held_tensors() {
+  if (!replica_->shared()) return parallel::whole_tensors_of(replica());
+  return parallel::slices_held(replica(), replica_->shared(), group());
+}
 
 std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
   return nullptr;

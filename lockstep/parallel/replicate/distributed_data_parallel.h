@@ -91,7 +91,9 @@ namespace lockstep::parallel {
 class DataParallelState;
 class DeterministicPass;
 class Features;
+class GradientNoise;
 class GradientSink;
+class HeldTensors;
 class ModuleReplica;
 class ParameterStore;
 class RankStages;
@@ -104,6 +106,8 @@ enum class Feature : std::uint8_t;
 
 namespace lockstep {
 
+class AveragedModel;
+class NoiseScale;
 class SharedOptimizerBase;
 class WholeParameterOptimizer;
 
@@ -289,6 +293,8 @@ class LOCKSTEP_API DataParallelBase {
   }
 
  private:
+  friend class AveragedModel;
+  friend class NoiseScale;
   friend class SharedOptimizerBase;
   friend LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
   friend class parallel::DataParallelState;
@@ -318,6 +324,12 @@ class LOCKSTEP_API DataParallelBase {
 
   // The ranks that together step each shared parameter once.
   virtual const ProcessGroup& stepping_group() const { return group(); }
+
+  // Not collective. What this rank holds of the parameters.
+  virtual std::unique_ptr<parallel::HeldTensors> held_tensors();
+
+  // Measures gradients for as long as `noise` lives. Errors: as NoiseScale's constructor.
+  void measure(const std::shared_ptr<parallel::GradientNoise>& noise);
 
   // The state of a class that has parameters in parts; null where the module has them. `loaded` is
   // to be called once all have values.

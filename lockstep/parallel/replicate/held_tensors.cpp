@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/parallel/replicate/held_tensors.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/replicate/parameter_store.h"
+#include "lockstep/tensor/distinct_tensors.h"
+#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace lockstep::parallel {
+namespace {
+
+class WholeTensors final : public HeldTensors {
+ public:
+  explicit WholeTensors(const torch::nn::Module& module) : module_(module) {}
+
+  std::map<std::string, StateTensor> tensors() const override {
+    std::map<std::string, StateTensor> held;
+    const StateDict all = state_of(module_);
+    for (const auto& [name, parameter] : distinct(named_parameters(module_))) {
+      // The parameter itself, which torch::load() may give other memory.
+      held.emplace(name, all.tensors.at(name)).first->second.data = parameter;
+    }
+    return held;
+  }
+
+  void write(const std::function<void()>& change) override { change(); }
+
+ private:
+  const torch::nn::Module& module_;
+};
+
+class HeldSlices final : public HeldTensors {
+ public:
+  HeldSlices(const torch::nn::Module& module, std::shared_ptr<ParameterStore> store,
+             const ProcessGroup& group)
+      : store_(std::move(store)), group_(group) {
+    const std::map<std::string, StateTensor> all = whole_tensors_of(module)->tensors();
+    for (const auto& [name, parameter] : distinct(named_parameters(module))) {
+      parameters_.push_back(parameter);
+      const std::int64_t begin = parameter.numel() * group.rank() / group.size();
+      const std::int64_t end = parameter.numel() * (group.rank() + 1) / group.size();
+      if (begin == end) continue;
+      StateTensor& tensor = held_.emplace(name, all.at(name)).first->second;
+      tensor.data = store_->fragment(parameter, begin, end);
+      tensor.begin = begin;
+      if (!parameter.is_contiguous()) tensor.strides = parameter.strides().vec();
+    }
+  }
+
+  std::map<std::string, StateTensor> tensors() const override { return held_; }
+
+  void write(const std::function<void()>& change) override {
+    store_->require_intact();
+    group_.barrier({.label = "parameters are written"});
+    store_->begin_step();
+    change();
+    store_->end_step();
+    group_.barrier({.label = "parameters were written"});
+    store_->settle_step(parameters_);
+  }
+
+ private:
+  const std::shared_ptr<ParameterStore> store_;
+  const ProcessGroup group_;
+  std::vector<at::Tensor> parameters_;
+  std::map<std::string, StateTensor> held_;
+};
+
+}  // namespace
+
+std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module) {
+  return std::make_unique<WholeTensors>(module);
+}
+
+std::unique_ptr<HeldTensors> slices_held(const torch::nn::Module& module,
+                                         std::shared_ptr<ParameterStore> store,
+                                         const ProcessGroup& group) {
+  return std::make_unique<HeldSlices>(module, std::move(store), group);
+}
+
+}  // namespace lockstep::parallel
