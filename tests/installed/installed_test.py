@@ -146,7 +146,8 @@ def guide(args):
         copy.compile(program)
         copy.start(4)
 
-    for page in ("fully-sharded.md", "learning-rates.md", "pipeline.md", "precision.md"):
+    for page in ("fully-sharded.md", "large-batches.md", "learning-rates.md", "pipeline.md",
+                 "precision.md"):
         for program in blocks(pages / page, "cpp"):
             copy.compile(program)
             copy.start(2)
