@@ -41,7 +41,7 @@ namespace lockstep {
 // Sums of squares over the elements of one parameter.
 struct SquareSums {
   double weights = 0;
-  double update = 0;  // Of the gradient for LARS, of the step before it is scaled for LAMB.
+  double update = 0;  // The gradient's for LARS, that of the unscaled step for LAMB.
 };
 
 // An optimizer whose steps depend on the norms of whole parameters, and that may step parts.

@@ -14,7 +14,7 @@
 
 namespace lockstep::optim {
 
-// Of the weights, and of `update`.
+// Both sums: that of the weights, and that of `update`.
 SquareSums square_sums(const at::Tensor& weights, const at::Tensor& update);
 
 // d = (gradient + decay * weights) * scale

@@ -122,7 +122,7 @@ lockstep::NamedTensors steps(const Tensors& input, const Options& options, const
   return result;
 }
 
-// Of parameters, and of a buffer of numbers and one of an integer.
+// Averages of parameters, of a buffer of numbers and of one of an integer.
 lockstep::NamedTensors averages(const lockstep::AveragingRule& rule, const Tensors& input,
                                 const Numbers& given) {
   torch::nn::Module net;

@@ -21,6 +21,14 @@ std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
   return replica.shared();
 }
 
+const DataParallelBase& require_exact_norms(const DataParallelBase& ddp, bool is_layerwise) {
+  if (is_layerwise && ddp.is_deterministic())
+    throw Error(Fault::unsupported,
+                "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
+                "depend on the number of ranks");
+  return ddp;
+}
+
 // Options must be equal, because each rank steps a part of every parameter.
 void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
                                   const ProcessGroup& group) {
@@ -34,8 +42,9 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
 
 SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
-                                         Make make)
-    : ShardedOptimizer(groups, std::move(defaults), std::move(make), ddp.stepping_group()),
+                                         Make make, bool is_layerwise)
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make),
+                       require_exact_norms(ddp, is_layerwise).stepping_group()),
       are_means_(ddp.is_deterministic()),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
@@ -46,10 +55,6 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                        .leave_means = are_means_});
   require_same_hyperparameters(*this, group());
   set_shards(slices_->shards(), slices_->fragments(), slices_->types());
-  if (are_means_ && dynamic_cast<const LayerwiseOptimizer*>(&local()) != nullptr)
-    throw Error(Fault::unsupported,
-                "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
-                "depend on the number of ranks");
 }
 
 SharedOptimizerBase::~SharedOptimizerBase() = default;

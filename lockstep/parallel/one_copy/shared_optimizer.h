@@ -63,9 +63,11 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   std::vector<at::Tensor> gradient_memory() const;
 
  protected:
+  // `is_layerwise`: the optimizer that `make` makes needs norms of whole parameters.
   // Errors: misuse if `ddp` does not share parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
-                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make);
+                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
+                      bool is_layerwise);
 
  private:
   void before_step() override;
@@ -94,7 +96,8 @@ class SharedOptimizer : public SharedOptimizerBase {
                   const Options& defaults)
       : SharedOptimizerBase(
             ddp, groups, std::make_unique<Options>(defaults),
-            [defaults](const Groups& some) { return std::make_unique<Inner>(some, defaults); }) {}
+            [defaults](const Groups& some) { return std::make_unique<Inner>(some, defaults); },
+            std::derived_from<Inner, LayerwiseOptimizer>) {}
 
   template <std::derived_from<torch::optim::OptimizerOptions> Options>
   SharedOptimizer(const DataParallelBase& ddp, std::vector<at::Tensor> parameters,
