@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/replicate/held_tensors.h"
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/distinct_tensors.h"
@@ -52,6 +54,27 @@ void swap(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor before = a.clone();
   a.copy_(b);
   b.copy_(before);
+}
+
+std::exception_ptr exception_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+// Collective: the exception that this rank must throw if any rank has one. `own` may be null.
+std::exception_ptr agreed(const std::exception_ptr& own, const ProcessGroup& ranks) {
+  const std::string text = own ? "with_averages() has ended with " + exception_text(own) : "";
+  const auto texts = all_gather_bytes(text, ranks, {.label = "the end of with_averages()"});
+  if (own) return own;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank)
+    if (!texts[rank].empty())
+      return std::make_exception_ptr(
+          Error(Fault::aborted, "rank " + std::to_string(rank) + ": " + texts[rank]));
+  return nullptr;
 }
 
 // Whether a saved tensor, whose elements are counted row by row, can be read into `value`.
@@ -139,27 +162,31 @@ void AveragedModel::update() {
 
 // --- Use -----------------------------------------------------------------------------------------
 
-void AveragedModel::exchange() {
+void AveragedModel::swap_held() {
   const at::NoGradGuard no_grad;
-  held_->write([this] {
-    for (const Average& tensor : parameters_) swap(tensor.value, tensor.current.data);
-  });
-  for (const Average& buffer : buffers_) swap(buffer.value, buffer.current.data);
+  for (const auto* const tensors : {&parameters_, &buffers_})
+    for (const Average& tensor : *tensors) swap(tensor.value, tensor.current.data);
   lent_ = !lent_;
+}
+
+void AveragedModel::exchange() {
+  held_->write([this] { swap_held(); });
 }
 
 void AveragedModel::with_averages(const std::function<void()>& use) {
   require_own_weights("with_averages()");
-  exchange();
+  held_->require_intact();
   std::exception_ptr error;
   try {
-    use();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  try {
     exchange();
-  } catch (const Error&) {  // If the group has ended, `error` says why.
+    error = exception_of([&] {
+      use();
+      held_->require_intact();
+    });
+    if (const ProcessGroup* const ranks = held_->sharing_ranks()) error = agreed(error, *ranks);
+    exchange();
+  } catch (const Error&) {  // The group has broken.
+    if (lent_) held_->write_alone([this] { swap_held(); });
     if (!error) throw;
   }
   if (error) std::rethrow_exception(error);
@@ -167,6 +194,7 @@ void AveragedModel::with_averages(const std::function<void()>& use) {
 
 void AveragedModel::apply() {
   require_own_weights("apply()");
+  held_->require_intact();
   const at::NoGradGuard no_grad;
   held_->write([this] {
     for (const Average& tensor : parameters_) tensor.current.data.copy_(tensor.value);
@@ -212,7 +240,8 @@ StateRequest AveragedModel::wanted(const StateDict& saved) {
                                    .boxes = described.boxes});
     }
   misfits.require_none("the saved averages are not of this model");
-  value_of<std::int64_t>(saved, "updates");
+  require(value_of<std::int64_t>(saved, "updates") >= 0,
+          "AveragedModel: the saved number of updates is negative");
   return request;
 }
 

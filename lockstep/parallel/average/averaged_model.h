@@ -78,9 +78,12 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   void update();
 
   // Runs `use` while the model's weights and buffers are the averages, then gives it back its own.
-  // What `use` has written to buffers, as update_bn() does, stays with the averages. Collective
-  // where ranks share parameters. An exception of `use` is thrown once the model has its weights
-  // again.
+  // Values that `use` has written to buffers, as update_bn() does, stay with the averages.
+  // Collective where ranks share parameters: if `use` throws on one rank, all ranks throw, the
+  // others Error(aborted) with its text.
+  // An exception is thrown once the model has its weights again. If the group has broken by then,
+  // because a rank was lost or others were in a collective of `use`, each rank has put back its own
+  // parts only: shared weights are torn (DistributedDataParallel::has_torn_parameters()).
   void with_averages(const std::function<void()>& use);
 
   // The model's weights and buffers become the averages, for good. Collective as with_averages().
@@ -104,6 +107,7 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   AveragedModel(const torch::nn::Module& module, std::unique_ptr<parallel::HeldTensors> held,
                 const AveragingRule& rule, const AveragedModelOptions& options);
   void average(const std::vector<Average>& tensors) const;
+  void swap_held();
   void exchange();
   void require_own_weights(const char* call) const;
 
@@ -119,11 +123,14 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
 
 // Gives every BatchNorm of `module`, also SyncBatchNorm, the statistics of the data on which
 // `pass_over_data` calls forward(): the mean over batches, as torch.optim.swa_utils.update_bn. The
-// module is in training mode and gradients are off meanwhile. With a `group` the statistics are
-// those of all ranks' batches, of which ranks may have unequal numbers; then collective.
+// module is in training mode and gradients are off meanwhile.
 //   ema.with_averages([&] {
-//     lockstep::update_bn(*net, [&] { for (auto& batch : loader) ddp(batch.data); }, world);
+//     lockstep::update_bn(*net, [&] { for (auto& b : loader) net->forward(b.data); }, world);
 //   });
+// With a `group` the statistics are those of all ranks' batches; then collective. Ranks may have
+// unequal numbers of batches, also none, as long as forward() does not communicate: call that of
+// the module, not DistributedDataParallel's, which may broadcast buffers. SyncBatchNorm and weights
+// that FullyShardedDataParallel gathers need equal numbers.
 LOCKSTEP_API void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,
                             const std::optional<ProcessGroup>& group = {});
 

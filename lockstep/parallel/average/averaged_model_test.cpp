@@ -12,6 +12,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <chrono>
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -165,6 +167,51 @@ TEST(AveragedModel, OfOneCopyIsThatOfReplicasInPartsOfEachRank) {
   for (const int ranks : {1, 2, 3}) EXPECT_TRUE(all_succeeded(in_parts.run(ranks))) << ranks;
 }
 
+const DistributedDataParallelOptions sharing{.share_parameters = true};
+
+// The lost rank's parts of the weights stay averages, which the others must learn.
+template <class Sharded, class Options>
+void lose_rank_1_in_use(const Rank& rank, const Options& options) {
+  torch::set_num_threads(1);
+  ProcessGroup world = init_process_group();
+  Sharded sharded(world, options);
+  AveragedModel averaged(sharded.ddp, ema());
+  averaged.update();
+  sharded.ddp.edit_parameters([&] { sharded.net->wide->weight.fill_(1); });
+  const auto loses_one = [&] {
+    averaged.with_averages([&] {
+      EXPECT_LT(sharded.net->wide->weight.max().template item<float>(), 1);
+      world.barrier();
+      if (rank.rank == 1) ::raise(SIGKILL);
+    });
+  };
+  EXPECT_FALSE(sharded.ddp.has_torn_parameters());
+  EXPECT_EQ(fault_of(loses_one), Fault::peer_lost);
+  EXPECT_TRUE(sharded.ddp.has_torn_parameters());
+  averaged.update();  // This rank's part of the weights is back.
+  const StateDict state = averaged.state_dict();
+  const auto part = state.tensors.find("wide.weight");
+  ASSERT_NE(part, state.tensors.end());
+  EXPECT_LT(part->second.data.max().template item<float>(), 0.11);
+  EXPECT_GT(part->second.data.min().template item<float>(), -0.1);
+  EXPECT_EQ(fault_of([&] { sharded.ddp(inputs(1)); }), Fault::corrupt);
+}
+
+const Ranks lost_sharing("a rank is lost in use, sharing",
+                         [](const Rank& rank) { lose_rank_1_in_use<Replicas>(rank, sharing); });
+const Ranks lost_fully_sharded("a rank is lost in use, fully sharded", [](const Rank& rank) {
+  lose_rank_1_in_use<FullySharded>(rank, FullyShardedOptions{});
+});
+
+TEST(AveragedModel, ARankThatIsLostInUseLeavesTornWeights) {
+  for (const Ranks* const ranks : {&lost_sharing, &lost_fully_sharded}) {
+    const auto exits = ranks->run(3, std::chrono::seconds(20));  // Far less than any deadline.
+    EXPECT_EQ(exits[1].signal, SIGKILL);
+    for (const std::size_t survivor : {0U, 2U})
+      EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;
+  }
+}
+
 // Float masters of weights in bfloat16 have float averages.
 const Ranks of_masters("averages of masters", [](const Rank&) {
   torch::set_num_threads(1);
@@ -198,7 +245,6 @@ TEST(AveragedModel, IsSavedAndLoadedByAnyNumberOfRanksAndReplicas) {
     SharedOptimizer<SGD> sgd(training.ddp, once(*training.net), sgd_options);
     training.run(sgd, averaged, 0, steps);
   };
-  const DistributedDataParallelOptions sharing{.share_parameters = true};
   run_in_process(3, [&](ProcessGroup& world) {
     Replicas training(world, sharing);
     AveragedModel averaged(training.ddp, ema(0.9));
@@ -228,6 +274,9 @@ TEST(AveragedModel, IsSavedAndLoadedByAnyNumberOfRanksAndReplicas) {
   std::string text;
   EXPECT_EQ(fault_of([&] { averaged.wanted(saved.whole()); }, &text), Fault::misuse);
   EXPECT_NE(text.find("the average of weight was not saved"), text.npos) << text;
+  StateDict negative = saved.whole();
+  negative.values.insert_or_assign("updates", std::int64_t{-1});
+  EXPECT_EQ(fault_of([&] { alone.wanted(negative); }), Fault::misuse);
 }
 
 TEST(AveragedModel, TheFirstUpdateCopiesAndLaterOnesAverage) {
@@ -273,6 +322,58 @@ TEST(AveragedModel, GivesTheWeightsBackAfterAnExceptionAndKeepsItsBuffersApart) 
   averaged.with_averages([&] { EXPECT_EQ(net.norm->running_mean[0].item<float>(), 7); });
 }
 
+// The exception is that of use(), or names a parameter to which use() has written.
+TEST(AveragedModel, AnExceptionOfOneRankReachesAllThatShareWeightsAndTheseAreBack) {
+  run_in_process(2, [](ProcessGroup& world) {
+    Replicas training(world, sharing);
+    AveragedModel averaged(training.ddp, ema());
+    averaged.update();
+    training.ddp.edit_parameters([&] { training.net->wide->weight.fill_(1); });
+    const auto weights = copies(named_tensors(*training.net));
+    const auto expect_faults = [&](Fault on_rank_1, const std::string& part_of_text,
+                                   const std::function<void()>& use) {
+      std::string text;
+      const auto with_averages = [&] {
+        averaged.with_averages([&] {
+          if (world.rank() == 1) use();
+        });
+      };
+      EXPECT_EQ(fault_of(with_averages, &text), world.rank() == 1 ? on_rank_1 : Fault::aborted);
+      EXPECT_NE(text.find(part_of_text), text.npos) << text;
+      EXPECT_FALSE(training.ddp.has_torn_parameters());
+      expect_equal(copies(named_tensors(*training.net)), weights);
+      world.barrier();
+    };
+    expect_faults(Fault::system, "no more room",
+                  [] { throw Error(Fault::system, "no more room"); });
+    expect_faults(Fault::misuse, "conv.bias is shared by all ranks but was written", [&] {
+      const torch::NoGradGuard no_grad;
+      training.net->conv->bias.mul_(1);
+    });
+    training.ddp(inputs(1));
+    world.barrier();
+  });
+}
+
+TEST(AveragedModel, AnExceptionOfOneRankWhileOthersCommunicateInUseLeavesTornWeights) {
+  run_in_process(2, [](ProcessGroup& world) {
+    Replicas training(world, sharing);
+    AveragedModel averaged(training.ddp, ema());
+    std::string text;
+    const auto with_averages = [&] {
+      averaged.with_averages([&] {
+        if (world.rank() == 1) throw Error(Fault::system, "no more room");
+        world.barrier();
+      });
+    };
+    EXPECT_EQ(fault_of(with_averages, &text), world.rank() == 1 ? Fault::system : Fault::mismatch);
+    EXPECT_NE(text.find(world.rank() == 1 ? "no more room" : "the end of with_averages()"),
+              text.npos)
+        << text;
+    EXPECT_TRUE(training.ddp.has_torn_parameters());
+  });
+}
+
 TEST(AveragedModel, FollowsParametersThatGetOtherMemory) {
   const torch::nn::Linear layer(2, 2);
   AveragedModel averaged(*layer, swa());
@@ -300,7 +401,7 @@ struct Statistics {
   std::int64_t batches;
 };
 
-// Of the layer of `net` that comes first, over batches of these seeds.
+// Statistics of the first layer of `net`, over batches of these seeds.
 Statistics statistics_of(Net& net, const std::vector<int>& seeds,
                          const std::optional<ProcessGroup>& group = {}) {
   update_bn(
@@ -336,12 +437,16 @@ TEST(UpdateBn, OfRanksIsThatOfOneWithAllTheirBatches) {
   Net alone;
   const Statistics expected = statistics_of(alone, {1, 2, 3, 4});
   run_in_process(2, [&](ProcessGroup& world) {
-    Net net;
-    const Statistics found =
-        statistics_of(net, world.rank() == 0 ? std::vector{1} : std::vector{2, 3, 4}, world);
-    EXPECT_TRUE(torch::allclose(found.mean, expected.mean, 1e-5, 1e-6));
-    EXPECT_TRUE(torch::allclose(found.variance, expected.variance, 1e-5, 1e-6));
-    EXPECT_EQ(found.batches, 4);
+    Replicas training(world);
+    training.ddp(inputs(9)).sum().backward();  // The next ddp() would broadcast buffers.
+    const auto expect_equal_of = [&](const std::vector<int>& on_0, const std::vector<int>& on_1) {
+      const Statistics found = statistics_of(*training.net, world.rank() == 0 ? on_0 : on_1, world);
+      EXPECT_TRUE(torch::allclose(found.mean, expected.mean, 1e-5, 1e-6));
+      EXPECT_TRUE(torch::allclose(found.variance, expected.variance, 1e-5, 1e-6));
+      EXPECT_EQ(found.batches, 4);
+    };
+    expect_equal_of({1}, {2, 3, 4});
+    expect_equal_of({}, {1, 2, 3, 4});
     world.barrier();
   });
 }

@@ -115,15 +115,26 @@ class HeldFragments final : public HeldTensors {
     return held;
   }
 
+  const ProcessGroup* sharing_ranks() const override { return &units_->ranks().copy.all; }
+  void require_intact() const override { units_->store().require_intact(); }
+
   void write(const std::function<void()>& change) override {
-    units_->write([&] {
-      change();
-      for (const auto& [name, parameter] : parameters_)
-        for (const Fragment& fragment : units_->fragments_of(parameter)) fragment.publish();
-    });
+    units_->write([&] { write_and_publish(change); });
+  }
+
+  void write_alone(const std::function<void()>& change) override {
+    const at::NoGradGuard no_grad;
+    if (!units_->store().is_torn()) units_->store().begin_step();
+    write_and_publish(change);
   }
 
  private:
+  void write_and_publish(const std::function<void()>& change) const {
+    change();
+    for (const auto& [name, parameter] : parameters_)
+      for (const Fragment& fragment : units_->fragments_of(parameter)) fragment.publish();
+  }
+
   const std::shared_ptr<ShardedUnits> units_;
   const NamedTensors parameters_;
   mutable FullyShardedState state_;

@@ -27,7 +27,10 @@ class WholeTensors final : public HeldTensors {
     return held;
   }
 
+  const ProcessGroup* sharing_ranks() const override { return nullptr; }
+  void require_intact() const override {}
   void write(const std::function<void()>& change) override { change(); }
+  void write_alone(const std::function<void()>& change) override { change(); }
 
  private:
   const torch::nn::Module& module_;
@@ -52,15 +55,21 @@ class HeldSlices final : public HeldTensors {
   }
 
   std::map<std::string, StateTensor> tensors() const override { return held_; }
+  const ProcessGroup* sharing_ranks() const override { return &group_; }
+  void require_intact() const override { store_->require_intact(); }
 
   void write(const std::function<void()>& change) override {
-    store_->require_intact();
     group_.barrier({.label = "parameters are written"});
     store_->begin_step();
     change();
     store_->end_step();
     group_.barrier({.label = "parameters were written"});
     store_->settle_step(parameters_);
+  }
+
+  void write_alone(const std::function<void()>& change) override {
+    if (!store_->is_torn()) store_->begin_step();
+    change();
   }
 
  private:

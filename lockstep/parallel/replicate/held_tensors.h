@@ -29,15 +29,25 @@ class HeldTensors {
   // Masters are meant where there are some.
   virtual std::map<std::string, StateTensor> tensors() const = 0;
 
-  // Runs `change`, which writes to these tensors. Collective where ranks have one copy together; no
-  // rank reads a parameter meanwhile.
+  // The ranks that have one copy together; null where this rank has its own.
+  virtual const ProcessGroup* sharing_ranks() const = 0;
+
+  // Errors: as ParameterStore::require_intact().
+  virtual void require_intact() const = 0;
+
+  // Runs `change`, which writes to these tensors. Collective over sharing_ranks(): no rank reads a
+  // parameter meanwhile.
   virtual void write(const std::function<void()>& change) = 0;
+
+  // The same on this rank alone, once the others can no longer be reached. One copy of several
+  // ranks is torn afterwards (ParameterStore::is_torn()).
+  virtual void write_alone(const std::function<void()>& change) = 0;
 };
 
 // All parameters of a module that is this rank's own.
 std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module);
 
-// Of parameters in `store`, each rank holds one part of 1 / group.size() of the elements.
+// Each rank holds one part, 1 / group.size() of the elements, of every parameter in `store`.
 std::unique_ptr<HeldTensors> slices_held(const torch::nn::Module& module,
                                          std::shared_ptr<ParameterStore> store,
                                          const ProcessGroup& group);
