@@ -26,6 +26,7 @@ constexpr std::string_view without_inputs =
     "a rank without inputs would have to go on stepping its parameters";
 constexpr std::string_view other_experts = "ranks have different ones";
 constexpr std::string_view only_parts = "a rank has only a part of the mean gradients";
+constexpr std::string_view hooks_change = "a hook may give other gradients than their mean";
 constexpr std::string_view pieces_only = "train_pieces() sums gradients";
 
 std::span<const Exclusion> exclusions() {
@@ -46,6 +47,7 @@ std::span<const Exclusion> exclusions() {
       {comm_hook, deterministic, pieces_only, Fault::misuse},
       {comm_hook, share_parameters, no_buckets},
       {comm_hook, shard_gradients, no_buckets},
+      {comm_hook, noise_scale, hooks_change},
 
       {shard_gradients, comm_hook, "a hook takes whole buckets"},
       {shard_gradients, share_parameters, not_in_backward},
@@ -65,6 +67,7 @@ std::span<const Exclusion> exclusions() {
       {noise_scale, share_parameters, only_parts},
       {noise_scale, deterministic, pieces_only},
       {noise_scale, shard_gradients, only_parts},
+      {noise_scale, comm_hook, hooks_change},
       {noise_scale, experts, other_experts},
       {noise_scale, common_parameters, "only one of the two measures their gradients"},
       {shard_gradients, noise_scale, only_parts},
@@ -129,6 +132,11 @@ Features::Features(const DistributedDataParallelOptions& options) {
     if (wanted) require_allowed(feature);
     set(feature, wanted);
   }
+}
+
+bool Features::has(Feature feature) const {
+  const auto i = static_cast<std::size_t>(feature);
+  return in_use_[i] || !users_[i].expired();
 }
 
 void Features::require_allowed(Feature feature) const {

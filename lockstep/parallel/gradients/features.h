@@ -5,9 +5,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
@@ -40,8 +42,13 @@ class Features {
   // Errors: as require_allowed().
   explicit Features(const DistributedDataParallelOptions& options);
 
-  bool has(Feature feature) const { return in_use_[static_cast<std::size_t>(feature)]; }
+  bool has(Feature feature) const;
   void set(Feature feature, bool used) { in_use_[static_cast<std::size_t>(feature)] = used; }
+
+  // In use for as long as `user` lives.
+  void set_while(Feature feature, const std::shared_ptr<const void>& user) {
+    users_[static_cast<std::size_t>(feature)] = user;
+  }
 
   // Errors: misuse if `feature` is in use already; the fault of the table, by default unsupported,
   // if a feature in use excludes it.
@@ -53,7 +60,10 @@ class Features {
   [[noreturn]] static void refuse_common_parameters(const std::string& names);
 
  private:
-  std::bitset<static_cast<std::size_t>(Feature::common_parameters) + 1> in_use_;
+  static constexpr std::size_t count = static_cast<std::size_t>(Feature::common_parameters) + 1;
+
+  std::bitset<count> in_use_;
+  std::array<std::weak_ptr<const void>, count> users_;
 };
 
 }  // namespace lockstep::parallel

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -46,6 +47,17 @@ TEST(Features, BeginOnceAndWithoutThoseThatExcludeThem) {
   features.set(Feature::join, false);
   features.set(Feature::shard_gradients, true);
   EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::join); }), Fault::unsupported);
+}
+
+TEST(Features, MayLastAsLongAsTheirUser) {
+  Features features{Options{}};
+  auto user = std::make_shared<int>();
+  features.set_while(Feature::noise_scale, user);
+  EXPECT_TRUE(features.has(Feature::noise_scale));
+  EXPECT_FALSE(features.allow_common_parameters());
+  user.reset();
+  EXPECT_FALSE(features.has(Feature::noise_scale));
+  EXPECT_TRUE(features.allow_common_parameters());
 }
 
 TEST(Features, OfTwoModulesMustAllowCommonParameters) {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "lockstep/tensor/named_tensors.h"
@@ -36,29 +37,43 @@ class NoiseEstimate {
   // Requires: small.batch_size < large.batch_size.
   void add(const SquaredNorm& small, const SquaredNorm& large);
 
-  // Empty before the first add(), and while the estimate of the gradient is not positive.
+  // Empty before the first add(), and while the estimate of the gradient is not positive. 0 if that
+  // of the noise is not.
   std::optional<double> batch_size() const;
 
  private:
+  // Moving averages, which begin at 0: both lack the same share, which their ratio does not show.
   const double decay_;
-  double weight_ = 0;    // Of what was added, in the averages.
-  double gradient_ = 0;  // The moving average of the squared norm of the true gradient.
-  double noise_ = 0;     // That of the trace of the covariance.
+  double gradient_ = 0;  // The squared norm of the true gradient.
+  double noise_ = 0;     // The trace of the covariance.
 };
 
-// What a Reducer measures for a NoiseScale: gradients as each backward() of this rank makes them,
-// and the mean of all of them.
+// Measures for a NoiseScale: gradients as each backward() of this rank makes them, and the mean of
+// all of them. A pass counts only if both are finite, and are of the same gradients.
 class GradientNoise {
  public:
   // `batch_size`: samples of one backward() of one rank.
   GradientNoise(double batch_size, double decay) : batch_size_(batch_size), estimate_(decay) {}
 
-  // A gradient of the backward pass that autograd knows by this number.
+  // A backward pass, which autograd knows by the number `task`, has come to an output of forward().
+  void note_output(int task) { tasks_of_outputs_.insert(task); }
+
+  // A gradient of a backward pass, or of one that it nests.
   void note(const at::Tensor& gradient, int task);
 
-  // Of this rank's gradients since forget(): the sum of squares, and the number of passes.
-  double squares();
-  std::int64_t passes() const { return passes_; }
+  // The first gradient of a parameter since forget(), and its `.grad`, which now contains it. If
+  // `.grad` contains older ones, too, the pass does not count.
+  void compare(const at::Tensor& gradient, const at::Tensor& sum);
+
+  bool has_gradients() const { return !norms_.empty(); }  // Since forget().
+
+  // The pass does not count.
+  void omit_pass() { is_omitted_ = true; }
+
+  // This rank's gradients since forget(): the sum of squares, NaN if the pass does not count, and
+  // the number of passes.
+  double squares() const;
+  std::int64_t passes() const;
   void forget();
 
   // All ranks' gradients were averaged: `parameters` have the mean.
@@ -73,8 +88,11 @@ class GradientNoise {
   const double batch_size_;
   NoiseEstimate estimate_;
   std::vector<at::Tensor> norms_;
-  std::int64_t passes_ = 0;
-  std::optional<int> task_ = {};  // The last one that was noted.
+  std::vector<at::Tensor> norms_of_firsts_;  // Those that were compared,
+  std::vector<at::Tensor> norms_of_sums_;    // with these.
+  std::set<int> tasks_;                      // Of gradients: nested passes are several.
+  std::set<int> tasks_of_outputs_;           // One for each pass; empty if no output is watched.
+  bool is_omitted_ = false;
   bool is_of_one_pass_ = false;
 };
 

@@ -42,7 +42,8 @@ struct PassReport {
   std::int64_t threw = 0;  // Bytes of the exception's text that has ended the pass; 0 for none.
 
   // For a NoiseScale: the sum of squares of this rank's own gradients since the last synchronised
-  // pass, and how many passes made them; none without a NoiseScale.
+  // pass, NaN if `.grad` contains others, too, and how many passes made them; none without a
+  // NoiseScale.
   double squares = 0;
   std::int64_t passes = none;
 };
@@ -59,7 +60,7 @@ class PassReports {
   std::int64_t last_pass() const;
   bool used_by_any(std::size_t parameter) const;
 
-  // Of all ranks' gradients before they were averaged: the sum of squares, and the passes.
+  // All ranks' gradients before they were averaged: the sum of squares, and the number of passes.
   struct OwnGradients {
     double squares = 0;
     std::int64_t passes = 0;
@@ -119,7 +120,7 @@ class PassAgreement {
   // Counts a pass that was cut short without a word to the other ranks, which may go on.
   void count_lost_pass() { ++*passes_; }
 
-  // What a NoiseScale measures, as long as that lives; null otherwise.
+  // Measures for a NoiseScale, as long as that lives; null otherwise.
   void measure(const std::shared_ptr<GradientNoise>& noise) { noise_ = noise; }
   std::shared_ptr<GradientNoise> noise() const { return noise_.lock(); }
 

@@ -80,6 +80,8 @@ void Reducer::watch(const at::Tensor& output) {
     if (alive.expired()) return;
     if (synchronize && window_.synchronize && hooks_.are_reached())
       begin_pass(device, /*watched=*/true);
+    if (const auto noise = agreement_.noise(); noise && hooks_.are_reached())
+      noise->note_output(torch::autograd::get_current_graph_task_id());
     clock_.begin();  // Its end comes after that of begin_pass().
   });
 }
@@ -120,9 +122,13 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_averaged = window_.synchronize && is_ours;
   // First, as it may forget an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
-  window_.touched[index] = is_ours || !window_.synchronize;
-  if (const auto noise = agreement_.noise(); noise && is_ours)
+  if (const auto noise = agreement_.noise(); noise && is_ours) {
+    if (!noise->has_gradients() && std::ranges::count(window_.touched, true) > 0)
+      noise->omit_pass();  // It was made after these gradients.
+    if (!window_.touched[index]) noise->compare(incoming, parameters_[index].second.grad());
     noise->note(incoming, torch::autograd::get_current_graph_task_id());
+  }
+  window_.touched[index] = is_ours || !window_.synchronize;
   if (is_averaged) intake_.add(index, incoming);
 }
 

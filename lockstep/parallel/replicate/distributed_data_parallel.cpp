@@ -181,7 +181,6 @@ void DataParallelBase::count_samples(double samples) {
 
 void DataParallelBase::require_allowed(Feature feature) {
   features_->set(Feature::common_parameters, reducer_->has_others());
-  features_->set(Feature::noise_scale, reducer_->agreement().noise() != nullptr);
   features_->require_allowed(feature);
 }
 
@@ -212,7 +211,7 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
 void DataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& noise) {
   require_allowed(Feature::noise_scale);
   reducer_->agreement().measure(noise);
-  features_->set(Feature::noise_scale, true);
+  features_->set_while(Feature::noise_scale, noise);
 }
 
 bool DataParallelBase::shards_gradients() const { return features_->has(Feature::shard_gradients); }

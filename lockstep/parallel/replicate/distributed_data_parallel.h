@@ -325,7 +325,7 @@ class LOCKSTEP_API DataParallelBase {
   // The ranks that together step each shared parameter once.
   virtual const ProcessGroup& stepping_group() const { return group(); }
 
-  // Not collective. What this rank holds of the parameters.
+  // Not collective. The parameters, or parts of them, that this rank holds.
   virtual std::unique_ptr<parallel::HeldTensors> held_tensors();
 
   // Measures gradients for as long as `noise` lives. Errors: as NoiseScale's constructor.

@@ -10,6 +10,11 @@
 // learning rate and half the steps; well above it, a larger batch gains little. The result is for
 // the weights at hand and grows during training.
 //
+// A pass does not count if its gradients are not all finite, as with a GradScaler that looks for
+// its scale, or if `.grad` contains older ones: call zero_grad() after each averaged pass. A
+// GradScaler may scale the gradients: passes from before a change of the scale only weigh more or
+// less.
+//
 // While it lives, each backward() reads every gradient once more, and twice if it is averaged. The
 // ranks' norms travel with the report that they exchange in each pass anyway. Without one, nothing
 // is measured.
@@ -21,9 +26,9 @@
 // Lifetime: `ddp` may end before. Thread safety: none; one training loop uses it.
 // Errors: misuse for a batch_size that is not positive, a decay outside of [0, 1), and a second
 // one of the same `ddp`; unsupported with share_parameters and FullyShardedDataParallel, whose
-// gradients are averaged in parts, with deterministic, shard_gradients(), join(), static_graph,
-// GradientMean::over_samples, experts and parameters of another DistributedDataParallel. backward()
-// throws mismatch, on all ranks, if only some have one.
+// gradients are averaged in parts, with deterministic, shard_gradients(), register_comm_hook(),
+// join(), static_graph, GradientMean::over_samples, experts and parameters of another
+// DistributedDataParallel. backward() throws mismatch, on all ranks, if only some have one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -60,7 +65,8 @@ class LOCKSTEP_API NoiseScale {
   NoiseScale& operator=(const NoiseScale&) = delete;
 
   // Samples of all ranks in one step at which the noise of the gradient equals the gradient; equal
-  // on all ranks. Empty before the first averaged pass, and while noise hides the gradient.
+  // on all ranks. Empty before the first pass that counts, and while noise hides the gradient; 0 if
+  // no noise shows.
   // Errors: misuse if the last averaged gradient was of a single backward().
   std::optional<double> batch_size() const;
 
