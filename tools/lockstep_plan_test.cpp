@@ -209,7 +209,7 @@ TEST_F(PlannedProgram, IsStartedAndItsLayoutsAreShown) {
 
 TEST_F(PlannedProgram, IsNotStartedIfThereIsAProfile) {
   const std::string json = scratch.path() / "plan.json", svg = scratch.path() / "plan.svg";
-  const Finished done = plan({"-n", "4", "--nnodes", "2", "--link", "1G", "--profile", file,
+  const Finished done = plan({"-n", "2", "--nnodes", "2", "--link", "1G", "--profile", file,
                               "--json", json, "--svg", svg, "--top", "3"});
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_TRUE(has(done.out, "4 ranks on 2 hosts with ")) << done.out;
@@ -265,8 +265,9 @@ TEST_F(PlannedProgram, RefusesWrongOptions) {
   refused({"-n", "2", "--memory", "64X", "/bin/true"}, "'64X' is not a size such as 64G");
   refused({"-n", "2", "--memory=-1G", "/bin/true"}, "'-1G' is not a size");
   refused({"-n", "2", "--link", "fast", "/bin/true"}, "'fast' are no bits a second such as 1G");
-  refused({"-n", "3", "--nnodes", "2", "/bin/true"}, "-n 3 cannot be divided among 2 hosts");
-  refused({"/bin/true"}, "-n is needed");
+  refused({"-n", "129", "--nnodes", "2", "/bin/true"},
+          "-n 129 on each of 2 hosts are more than 256 ranks");
+  refused({"/bin/true"}, "-n is needed: the ranks on each host");
   refused({"-n", "2", "--microbatches", "4", "/bin/true"},
           "--microbatches is not for layouts of a program");
   refused({"-n", "2", "--microbatches", "4", "--memory", "1G"}, "--memory needs PROGRAM");

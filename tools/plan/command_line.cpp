@@ -30,11 +30,12 @@ constexpr const char* about =
 constexpr const char* examples = R"(
 Examples, layouts of a program (all that follows PROGRAM is passed on to it):
   lockstep plan -n 4 gpt --layers 8                          # four ranks on this host
-  lockstep plan -n 8 --nnodes 2 --memory 64G --link 1G gpt   # two hosts such as this one
+  lockstep plan -n 4 --nnodes 2 --memory 64G --link 1G gpt   # four on each of two such hosts
   lockstep plan -n 4 --svg best.svg --json plan.json gpt
   lockstep plan -n 4 --profile gpt.profile gpt               # keep what was measured,
-  lockstep plan -n 8 --nnodes 2 --profile gpt.profile        # and use it again
+  lockstep plan -n 4 --nnodes 2 --profile gpt.profile        # and use it again
 
+-n and --nnodes mean what they mean to lockstep run: -n 4 --nnodes 2 are 8 ranks.
 PROGRAM calls lockstep::plan_if_asked() before init_process_group(). It is started once, with as
 many ranks as a host has, and ends after the measurement. DP, TP, PP and CP are the sizes of the
 mesh: replicas, parts of layers, stages, parts of sequences. FSDP: replicas share one copy of the
@@ -60,6 +61,8 @@ executable, 127 PROGRAM is not found; else that of PROGRAM.
 
 constexpr const char* program_group = "Layouts of a program";
 constexpr const char* order_group = "Schedules of a pipeline";
+
+constexpr int most_ranks = 256;  // In all.
 
 int columns_of_terminal() {
   winsize size{};
@@ -133,11 +136,11 @@ void require_sense_of_orders(const PlanCommandLine& line) {
 }
 
 void require_sense_of_program(const PlanCommandLine& line) {
-  if (line.shape.ranks == 0) throw CLI::ValidationError("-n is needed: the ranks of all hosts");
-  if (line.shape.ranks % line.hosts != 0)
-    throw CLI::ValidationError("-n " + std::to_string(line.shape.ranks) +
-                               " cannot be divided among " + std::to_string(line.hosts) +
-                               " hosts: each has as many ranks");
+  if (line.shape.ranks == 0) throw CLI::ValidationError("-n is needed: the ranks on each host");
+  if (line.shape.ranks * line.hosts > most_ranks)
+    throw CLI::ValidationError("-n " + std::to_string(line.shape.ranks) + " on each of " +
+                               std::to_string(line.hosts) + " hosts are more than " +
+                               std::to_string(most_ranks) + " ranks");
 }
 
 // Refuses what belongs to the other half of the command.
@@ -180,7 +183,8 @@ class Declared {
   }
 
   void declare_common() {
-    add_count("-n,--ranks", line_.shape.ranks, 256, "Ranks: of all hosts, or of the pipeline",
+    add_count("-n,--nproc-per-node", line_.shape.ranks, most_ranks,
+              "Ranks on each host, as for lockstep run; without PROGRAM, ranks of the pipeline",
               "Options");
     app.add_option("--svg", line_.svg, "Write the picture of the pipeline as an SVG image")
         ->type_name("FILE");
@@ -189,7 +193,8 @@ class Declared {
   }
 
   void declare_program() {
-    add_count("--nnodes", line_.hosts, 256, "Hosts, such as this one; 1 by default", program_group);
+    add_count("--nnodes", line_.hosts, most_ranks, "Hosts, such as this one; 1 by default",
+              program_group);
     app.add_option_function<std::string>(
            "--memory", [this](const std::string& text) { line_.host_bytes = parse_size(text); },
            "Memory of a host, such as 64G; by default this one's")

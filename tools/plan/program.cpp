@@ -25,7 +25,7 @@ constexpr int nothing_fits = 1;
 void say(const std::string& text) { std::fprintf(stderr, "%s: %s\n", command, text.c_str()); }
 
 Machine machine_of(const PlanCommandLine& line) {
-  Machine machine{.ranks = line.shape.ranks, .hosts = line.hosts};
+  Machine machine{.ranks = line.shape.ranks * line.hosts, .hosts = line.hosts};
   machine.host_bytes = line.host_bytes ? *line.host_bytes : memory_of_this_host();
   constexpr double assumed = 10e9 / 8;
   const auto found = line.link_bandwidth ? line.link_bandwidth : link_of_this_host();

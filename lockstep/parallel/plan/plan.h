@@ -9,8 +9,8 @@
 //     auto world = lockstep::init_process_group();
 //     ...
 //
-// `lockstep plan -n 8 --nnodes 2 PROGRAM` starts the program once, with as many ranks as a host
-// will have. Each layer is made and measured alone: its time, the memory that it takes, how both
+// `lockstep plan -n 8 --nnodes 2 PROGRAM` plans 16 ranks. It starts the program once, with the 8 of
+// a host. Each layer is made and measured alone: its time, the memory that it takes, how both
 // depend on the number of rows, and how they change when it is cut over tensor parallel ranks.
 // Layers of one kind (PlanOptions::kind_of) are measured once. The model as a whole is never there.
 //
