@@ -4,12 +4,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/from_blob.h>
 #include <malloc.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -23,10 +24,12 @@
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/operator_interception.h"
 #include "lockstep/tensor/tensor_memory.h"
+#include "lockstep/tensor/touched_tensors.h"
 
 namespace lockstep {
 namespace {
 
+using Places = std::map<std::string, at::Tensor>;
 using Stack = torch::jit::Stack;
 using tensor::OperatorInterception;
 
@@ -59,8 +62,8 @@ bool fills_its_storage(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
 }
 
-// The operators' results that become tensors of the module, by name.
-std::map<Origin, std::string> origins_of(const MakeModule& make) {
+// The operators' results that become tensors of the module, if they can lie at their places.
+std::map<Origin, std::string> origins_of(const MakeModule& make, const Places& places) {
   struct Seen {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // No other one gets its address meanwhile.
     Origin origin;
@@ -80,7 +83,10 @@ std::map<Origin, std::string> origins_of(const MakeModule& make) {
   });
   std::map<Origin, std::string> origins;
   for (const auto& [name, tensor] : tensors_of(make())) {
-    if (!fills_its_storage(tensor)) continue;
+    const auto place = places.find(name);
+    if (place == places.end() || !fills_its_storage(tensor)) continue;
+    if (tensor.sizes() != place->second.sizes() || !has_strides(tensor, place->second.strides()))
+      continue;
     const auto found = seen.find(tensor.storage().unsafeGetStorageImpl());
     if (found != seen.end()) origins.emplace(found->second.origin, name);
   }
@@ -92,7 +98,8 @@ bool makes_empty(const c10::OperatorHandle& op) {
   return name == "aten::empty" || name == "aten::empty_strided";
 }
 
-// Calls an operator that makes a tensor without values, so that it lies in `place` at once.
+// Calls an operator that makes a tensor without values, so that it lies in `place` at once. Its
+// maker may write to it without an operator.
 void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& place) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i)
@@ -101,22 +108,27 @@ void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& p
   op.callBoxed(stack);
   const at::Tensor meta = stack.back().toTensor();
   const at::TensorOptions options(meta.scalar_type());
-  stack.back() =
-      meta.nbytes() == place.nbytes()
-          ? at::from_blob(
-                place.mutable_data_ptr(), meta.sizes(), meta.strides(), [place](void*) {}, options)
-          : at::empty_strided(meta.sizes(), meta.strides(), options);
+  if (meta.scalar_type() != place.scalar_type() || meta.nbytes() != place.nbytes()) {
+    stack.back() = at::empty_strided(meta.sizes(), meta.strides(), options);
+    return;
+  }
+  touch(place);
+  stack.back() = at::empty({0}, options)
+                     .set_(place.storage(), place.storage_offset(), meta.sizes(), meta.strides());
 }
 
-// Moves the storage of `tensor` to the memory of `place`, which it keeps alive. Returns bytes
-// freed.
+// Moves `tensor` into the storage of `place`, unless others have its own. Returns bytes freed.
 std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
-  if (!tensor.has_storage() || !tensor.is_cpu() || tensor.storage().nbytes() != place.nbytes())
-    return 0;
+  at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool can_move = tensor.has_storage() && tensor.is_cpu() && tensor.storage_offset() == 0 &&
+                        tensor.scalar_type() == place.scalar_type() &&
+                        tensor.storage().nbytes() == place.nbytes() &&
+                        tensor.storage().use_count() == 1 && impl.allow_tensor_metadata_change();
+  if (!can_move) return 0;
+  touch(place);
   std::memcpy(place.mutable_data_ptr(), tensor.storage().data(), place.nbytes());
-  const auto release = [](void* owner) { delete static_cast<at::Tensor*>(owner); };
-  tensor.storage().unsafeGetStorageImpl()->set_data_ptr(
-      {place.mutable_data_ptr(), new at::Tensor(place), release, at::kCPU});
+  impl.set_storage_keep_dtype(place.storage());
+  impl.set_storage_offset(place.storage_offset());
   return place.nbytes();
 }
 
@@ -144,19 +156,20 @@ class Trimming {
 // The module, whose tensors lie in their places where their origins are known.
 std::shared_ptr<torch::nn::Module> make_at(const MakeModule& make,
                                            const std::map<Origin, std::string>& origins,
-                                           const std::map<std::string, at::Tensor>& places) {
+                                           const Places& places) {
   std::size_t calls = 0;
   Trimming trimming;
   auto next = origins.begin();
   const OperatorInterception interception([&](const c10::OperatorHandle& op, Stack& stack) {
+    touch_arguments(op, stack);
     const auto is_next = [&] { return next != origins.end() && next->first.call == calls; };
-    if (is_next() && makes_empty(op) && places.contains(next->second))
+    if (is_next() && makes_empty(op))
       make_empty(op, stack, places.at(std::exchange(next, std::next(next))->second));
     else
       op.callBoxed(stack);
     for (; is_next(); ++next) {
       const std::vector<at::Tensor> results = results_of(op, stack);
-      if (next->first.result < results.size() && places.contains(next->second))
+      if (next->first.result < results.size())
         trimming.note_freed(move(results[next->first.result], places.at(next->second)));
     }
     ++calls;
@@ -168,8 +181,7 @@ std::string text_of(const at::Tensor& tensor) {
   return std::string(c10::toString(tensor.scalar_type())) + " " + c10::str(tensor.sizes());
 }
 
-void require_same_tensors(const NamedTensors& made,
-                          const std::map<std::string, at::Tensor>& places) {
+void require_same_tensors(const NamedTensors& made, const Places& places) {
   Misfits misfits;
   std::set<std::string> found;
   for (const auto& [name, tensor] : made) {
@@ -190,16 +202,20 @@ void require_same_tensors(const NamedTensors& made,
 }
 
 // Copies what did not come into being at its place.
-void copy_others(const NamedTensors& made, const std::map<std::string, at::Tensor>& places) {
-  std::set<const void*> taken;
-  for (const auto& [name, tensor] : made) taken.insert(tensor.const_data_ptr());
+void copy_others(const NamedTensors& made, const Places& places) {
+  const auto beginning_of = [](const at::Tensor& tensor) {
+    const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    return std::pair(storage, tensor.storage_offset());
+  };
+  std::set<std::pair<const c10::StorageImpl*, std::int64_t>> taken;
+  for (const auto& [name, tensor] : made) taken.insert(beginning_of(tensor));
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : made) {
     at::Tensor place = places.at(name);
-    const void* const address = place.const_data_ptr();
+    const auto beginning = beginning_of(place);
     if (tensor.numel() == 0) continue;
-    if (tensor.const_data_ptr() == address && has_strides(tensor, place.strides())) continue;
-    require(!taken.contains(address), [&, &name = name] {
+    if (beginning_of(tensor) == beginning && has_strides(tensor, place.strides())) continue;
+    require(!taken.contains(beginning), [&, &name = name] {
       return "initialize: the function makes " + name +
              " in another way when it is called again: it must make the same module";
     });
@@ -210,10 +226,10 @@ void copy_others(const NamedTensors& made, const std::map<std::string, at::Tenso
 }  // namespace
 
 void make_in_place(const MakeModule& make, const NamedTensors& places) {
-  const std::map<std::string, at::Tensor> by_name(places.begin(), places.end());
-  std::map<std::string, at::Tensor> on_cpu = by_name;
+  const Places by_name(places.begin(), places.end());
+  Places on_cpu = by_name;
   std::erase_if(on_cpu, [](const auto& place) { return !place.second.is_cpu(); });
-  const auto module = make_at(make, origins_of(make), on_cpu);
+  const auto module = make_at(make, origins_of(make, on_cpu), on_cpu);
   const NamedTensors made = tensors_of(module);
   require_same_tensors(made, by_name);
   copy_others(made, by_name);

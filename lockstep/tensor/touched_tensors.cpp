@@ -40,7 +40,7 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
 
 // Null for a storage that is not ours, such as that of a view which was copied with its key.
 const Context* context_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.key_set().has(key) || !tensor.has_storage()) return nullptr;
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   return storage_of(tensor)._mutable_data_ptr_no_checks().cast_context<Context>(&free_context);
 }
 
@@ -75,7 +75,9 @@ bool reads_nothing(const c10::OperatorHandle& op) {
   return alias != nullptr && !alias->isWrite() && !schema.returns().empty();
 }
 
-void tell_watchers(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+}  // namespace
+
+void touch_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   std::vector<std::pair<std::shared_ptr<TouchWatcher>, std::vector<std::size_t>>> told;
   visit_arguments(op, stack, [&](const at::Tensor& tensor) {
     const Context* const context = context_of(tensor);
@@ -91,13 +93,17 @@ void tell_watchers(const c10::OperatorHandle& op, const torch::jit::Stack& stack
   for (const auto& [watcher, ids] : told) watcher->touched(ids);
 }
 
-}  // namespace
+void touch(const at::Tensor& tensor) {
+  const Context* const context = context_of(tensor);
+  if (context == nullptr) return;
+  if (const auto watcher = context->watcher.lock()) watcher->touched({context->id});
+}
 
 void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack& stack) {
   const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
   if (reads_nothing(op)) return op.redispatchBoxed(after, &stack);
-  tell_watchers(op, stack);
+  touch_arguments(op, stack);
   const c10::impl::ExcludeDispatchKeyGuard told(key);  // The operators that this one calls.
   op.redispatchBoxed(after, &stack);
 }

@@ -61,6 +61,14 @@ void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
 void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory);
 void detach_memory(const at::Tensor& watched, const std::string& text);
 
+// Tells the watchers of the tensors among an operator's arguments, also of tensors without the key
+// that share a watched one's memory: for code that intercepts operators.
+void touch_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+// As an operator on `tensor` would, which need not be watched: for code that uses its memory
+// without one.
+void touch(const at::Tensor& tensor);
+
 // The kernel of the key, for operators that are not intercepted (operator_interception.h).
 void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack& stack);
