@@ -10,6 +10,7 @@
 
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
+#include "lockstep/tensor/on_meta.h"
 #include "tests/cuda/trained.h"
 #include "tests/fault_of.h"
 
@@ -131,6 +132,24 @@ TEST_F(Offload, IsEditedAndSavedAsAnyOther) {
     const StateDict state = data_parallel_state(fsdp)->state_dict();
     for (const auto& [name, tensor] : state.tensors)
       EXPECT_TRUE(tensor.of_rank_0 || tensor.data.is_cpu()) << name;
+    destroy_process_group(group);
+  });
+}
+
+TEST_F(Offload, GetsItsValuesInTheHostsMemory) {
+  const auto make = [] { return std::make_shared<Net>(); };
+  const auto expected = make();
+  StandInDevices devices;
+  note_calls(devices);
+  run_on(2, devices, [&](ProcessGroup& group) {
+    FullyShardedDataParallel fsdp(on_meta(make), group,
+                                  {.units = units, .offload = local_device(group)});
+    fsdp.initialize(make);
+    fsdp.with_gathered([&] {
+      const auto a = fsdp.module()->named_parameters(), b = expected->named_parameters();
+      for (const auto& item : a)
+        EXPECT_TRUE(torch::equal(item.value().detach().cpu(), b[item.key()])) << item.key();
+    });
     destroy_process_group(group);
   });
 }

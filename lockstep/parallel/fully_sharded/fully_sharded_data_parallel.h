@@ -31,6 +31,14 @@
 // are not there: with_gathered() lends them, edit_parameters() changes them. Evaluation goes
 // through this class, too, on all ranks.
 //
+// Within edit_parameters() and initialize() units come to rank 0 in the same way, in any order, and
+// go back to all ranks with their changes when others take their slots. So rank 0 has no more than
+// its slices and its host's resident_units units, besides what the function itself makes. An
+// operator uses at most resident_units units. Memory that is used without an operator, by
+// data_ptr(), is there from an operator on that parameter until one on another unit. The function
+// calls operators on one thread. A tensor of initialize(make) that is a part of a larger one is
+// copied when the whole module is made.
+//
 // With param_type, such as bfloat16, forward() and backward() use parameters of that type, and the
 // optimizer steps masters of the original type, of which each rank has its fragments. Checkpoints
 // have the masters. Passes under no_sync() add up gradients in param_type.

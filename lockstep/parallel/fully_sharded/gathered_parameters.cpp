@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/fully_sharded/gathered_parameters.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/buffers.h"
 
@@ -46,9 +46,7 @@ GatheredParameters::GatheredParameters(const NamedTensors& parameters,
   const std::size_t slots = std::min(resident_units, units.size());
   slots_ = std::make_shared<const RegisteredMemory>(
       groups_.host.allocate_shared(slots * bytes_of_slot_));
-  const RegisteredMemory staged = staging();
-  for (const Place& place : places_)
-    if (!place.parameter.is_meta()) scatter(place, place.parameter.detach(), staged);
+  for (std::size_t i = 0; i < touched.size(); ++i) scatter_values(touched[i], cuts_[i]);
   touched_.emplace(std::move(touched), slots, c10::Device(at::kCPU),
                    static_cast<UnitSource&>(*this));
 }
@@ -180,13 +178,14 @@ std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory
   std::string what = "unit " + touched_->units()[unit].name;
   // Part of the label: ranks that evict other units must not go on.
   if (to.slot) what += " into slot " + std::to_string(*to.slot);
-  return [this, unit, to, what = std::move(what)] { gather(what, cuts_[unit], to.data); };
+  return [this, unit, to, what = std::move(what)] {
+    move(Way::to_all_hosts, "gather of " + what, cuts_[unit], to.data);
+  };
 }
 
-// Into memory of the host, once no rank of it uses what was there.
-void GatheredParameters::gather(const std::string& what, const std::vector<Cut>& cuts,
-                                std::byte* to) const {
-  const std::string label = "gather of " + what;
+// Begins once no rank of the host uses what was in its memory.
+void GatheredParameters::move(Way way, const std::string& label, const std::vector<Cut>& cuts,
+                              std::byte* memory) const {
   naming_errors(label, [&] {
     groups_.host.barrier({.label = label});
     const int first = groups_.first_of_lane();
@@ -200,9 +199,15 @@ void GatheredParameters::gather(const std::string& what, const std::vector<Cut>&
         Counts bytes;
         for (int host = 0; host < groups_.hosts(); ++host)
           bytes.push_back(at(first + host + 1) - at(first + host));
-        const Buffer output = bytes_of(to + cut.offsets[i] + at(first), sum_of(bytes));
-        if (output.count > 0)
-          groups_.lane->all_gather(bytes_of(cut.slices[i]), output, bytes, {.label = label});
+        const Buffer slice = bytes_of(cut.slices[i]);
+        const Buffer of_lane = bytes_of(memory + cut.offsets[i] + at(first), sum_of(bytes));
+        if (of_lane.count == 0) continue;
+        if (way == Way::to_all_hosts)
+          groups_.lane->all_gather(slice, of_lane, bytes, {.label = label});
+        else if (way == Way::to_rank_0)
+          groups_.lane->gather(slice, of_lane, 0, bytes, {.label = label});
+        else
+          groups_.lane->scatter(of_lane, slice, 0, bytes, {.label = label});
       }
     groups_.host.barrier({.label = label});
   });
@@ -232,78 +237,68 @@ void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
 
 // --- Changes of rank 0 ---------------------------------------------------------------------------
 
-GatheredParameters::OfLane GatheredParameters::of_lane(const Place& place,
-                                                       const RegisteredMemory& staging) const {
-  OfLane lane{.own = bytes_of(nullptr, 0), .staged = bytes_of(nullptr, 0), .bytes = {}};
-  lane.bytes.resize(static_cast<std::size_t>(groups_.hosts()), 0);
-  const std::size_t size = place.parameter.element_size();
-  for (const Shard& shard : slices_of(place)) {
-    const int host = shard.owner - groups_.first_of_lane();
-    if (host < 0 || host >= groups_.hosts()) continue;
-    const std::size_t bytes = static_cast<std::size_t>(shard.end - shard.begin) * size;
-    if (lane.staged.count == 0)
-      lane.staged.data = address_in(staging, static_cast<std::size_t>(shard.begin) * size);
-    lane.staged.count += bytes;
-    lane.bytes[static_cast<std::size_t>(host)] = bytes;
-    if (shard.owner == groups_.own_slice())
-      lane.own = bytes_of(fragment(place.parameter, shard.begin, shard.end));
-  }
-  return lane;
-}
-
-// Room for one parameter, on each host.
-RegisteredMemory GatheredParameters::staging() const {
-  std::size_t bytes = 0;
-  for (const Place& place : places_) bytes = std::max(bytes, place.parameter.nbytes());
-  return groups_.host.allocate_shared(bytes);
-}
-
-// From rank 0 into all slices.
-void GatheredParameters::scatter(const Place& place, const at::Tensor& values,
-                                 const RegisteredMemory& staging) const {
-  const std::string label = "parameter " + place.name;
+// From rank 0's tensors, if they have values, into all slices.
+void GatheredParameters::scatter_values(const TouchedUnits::Unit& unit,
+                                        const std::vector<Cut>& cuts) const {
+  const auto has_values = [](const TouchedUnits::Member& member) {
+    return !member.parameter.is_meta() && member.parameter.nbytes() > 0;
+  };
+  if (std::ranges::none_of(unit.members, has_values)) return;
+  std::byte* const memory = slot(0).data;
   if (groups_.all.rank() == 0) {
-    const at::Tensor plain = values.contiguous();
-    if (plain.nbytes() > 0) std::memcpy(staging.data(), plain.const_data_ptr(), plain.nbytes());
+    std::memset(memory, 0, unit.bytes);
+    for (const TouchedUnits::Member& member : unit.members) {
+      if (!has_values(member)) continue;
+      const at::Tensor plain = member.parameter.detach().contiguous();
+      std::memcpy(memory + member.offset, plain.const_data_ptr(), plain.nbytes());
+    }
   }
-  groups_.host.barrier({.label = label});
-  const OfLane lane = of_lane(place, staging);
-  if (lane.staged.count > 0)
-    groups_.lane->scatter(lane.staged, lane.own, 0, lane.bytes, {.label = label});
-  groups_.host.barrier({.label = label});
-}
-
-// From all slices into rank 0's `values`.
-void GatheredParameters::collect(const Place& place, const at::Tensor& values,
-                                 const RegisteredMemory& staging) const {
-  const std::string label = "parameter " + place.name;
-  const OfLane lane = of_lane(place, staging);
-  if (lane.staged.count > 0)
-    groups_.lane->gather(lane.own, lane.staged, 0, lane.bytes, {.label = label});
-  groups_.host.barrier({.label = label});
-  if (values.defined() && values.nbytes() > 0)
-    std::memcpy(values.mutable_data_ptr(), staging.data(), values.nbytes());
-  groups_.host.barrier({.label = label});
+  move(Way::from_rank_0, "first values of unit " + unit.name, cuts, memory);
 }
 
 std::exception_ptr GatheredParameters::edit(std::string_view call,
                                             const std::function<void()>& change) {
   groups_.all.barrier({.label = call});  // No rank may still read.
   begin_step();
-  const RegisteredMemory staged = staging();
-  std::vector<at::Tensor> values(places_.size());
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const at::Tensor& parameter = places_[i].parameter;
-    if (groups_.all.rank() == 0)
-      values[i] = at::empty(parameter.sizes(), at::TensorOptions().dtype(parameter.scalar_type()));
-    collect(places_[i], values[i], staged);
-  }
-  const std::exception_ptr error =
-      attempt_on_rank_0(groups_.all, call, [&] { touched_->edit(values, change); });
-  for (std::size_t i = 0; i < places_.size(); ++i) scatter(places_[i], values[i], staged);
+  const auto follow = [this] {
+    for (Order given = order({}); given.verb != Order::Verb::end; given = order({}))
+      carry_out(given);
+  };
+  const auto lead = [&] {
+    const auto end = [this] { order({.verb = Order::Verb::end}); };
+    try {
+      touched_->edit(change);
+    } catch (...) {
+      end();
+      throw;
+    }
+    end();
+  };
+  if (groups_.all.rank() != 0) follow();
+  const std::exception_ptr error = attempt_on_rank_0(groups_.all, call, lead);
   groups_.all.barrier();
   settle_step({});
   return error;
+}
+
+void GatheredParameters::bring(std::size_t unit, const Memory& to) {
+  carry_out(order({Order::Verb::bring, unit, *to.slot}));
+}
+
+void GatheredParameters::take_back(std::size_t unit, const Memory& from) {
+  carry_out(order({Order::Verb::take_back, unit, *from.slot}));
+}
+
+// Collective: what rank 0 has `given`.
+GatheredParameters::Order GatheredParameters::order(const Order& given) const {
+  return broadcast_value(given, groups_.all, 0, {.label = "order of rank 0, which edits"});
+}
+
+void GatheredParameters::carry_out(const Order& order) const {
+  const bool comes = order.verb == Order::Verb::bring;
+  const std::string label = "unit " + touched_->units()[order.unit].name +
+                            (comes ? " to rank 0, which edits" : " from rank 0, which edits");
+  move(comes ? Way::to_rank_0 : Way::from_rank_0, label, cuts_[order.unit], slot(order.slot).data);
 }
 
 }  // namespace lockstep::parallel

@@ -6,6 +6,10 @@
 // within its lane (one_copy/host_groups.h). There are few slots, so most units are in slices alone
 // at any time (touched_units.h). After a step all units have to be gathered anew.
 //
+// An edit is such a pass of rank 0 alone. A unit that it touches comes into a slot of rank 0's
+// host, and goes back into all slices when it leaves the slot; the other ranks follow rank 0's
+// orders. So no rank has more weights at any time than in a pass.
+//
 // Ranks touch units in the same order, as they run the same model. Otherwise the gathers, which
 // carry names of unit and slot, end in a mismatch on all ranks.
 //
@@ -69,6 +73,14 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   std::size_t slot_bytes() const { return slots_->bytes(); }
 
  private:
+  // An order of rank 0 to the others, in an edit.
+  struct Order {
+    enum class Verb : std::int64_t { bring, take_back, end };
+    Verb verb;
+    std::uint64_t unit = 0;
+    std::uint64_t slot = 0;
+  };
+
   // Parameters of a unit that are cut together: those that require gradients, or the frozen ones.
   struct Cut {
     SliceLayout layout;
@@ -84,14 +96,6 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
     std::size_t number = 0;  // In the cut's layout.
   };
 
-  // The bytes of one parameter that this rank has, those of its lane in staging memory, and how
-  // many of these each host has.
-  struct OfLane {
-    Buffer own;
-    Buffer staged;
-    Counts bytes;
-  };
-
   std::vector<TouchedUnits::Unit> lay_out(const NamedTensors& parameters,
                                           const std::vector<Unit>& units);
   void add_cut(TouchedUnits::Unit& unit, const std::vector<std::size_t>& parameters);
@@ -102,12 +106,16 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   Memory slot(std::size_t number) const override;
   std::function<void()> filling(std::size_t unit, const Memory& to) override;
   void after_filling(std::size_t) override {}
-  void gather(const std::string& what, const std::vector<Cut>& cuts, std::byte* to) const;
+  void bring(std::size_t unit, const Memory& to) override;
+  void take_back(std::size_t unit, const Memory& from) override;
+  Order order(const Order& given) const;
+  void carry_out(const Order& order) const;
+  void scatter_values(const TouchedUnits::Unit& unit, const std::vector<Cut>& cuts) const;
 
-  OfLane of_lane(const Place& place, const RegisteredMemory& staging) const;
-  RegisteredMemory staging() const;
-  void scatter(const Place& place, const at::Tensor& values, const RegisteredMemory& staging) const;
-  void collect(const Place& place, const at::Tensor& values, const RegisteredMemory& staging) const;
+  // Moves a unit between the slices of all ranks and memory of hosts: of each, or of rank 0's.
+  enum class Way { to_all_hosts, to_rank_0, from_rank_0 };
+  void move(Way way, const std::string& label, const std::vector<Cut>& cuts,
+            std::byte* memory) const;
 
   const HostGroups groups_;
   std::vector<Place> places_;                             // In the order of units and members.

@@ -110,13 +110,8 @@ std::function<void()> OffloadedParameters::filling(std::size_t unit, const Memor
     const at::NoGradGuard no_grad;
     const c10::StreamGuard guard(copies_);
     used->block(copies_);
-    for (const TouchedUnits::Member& member : touched_->units()[unit].members) {
-      const at::Tensor& parameter = member.parameter;
-      const at::Tensor place = at::from_blob(
-          to.data + member.offset, parameter.sizes(), [](void*) {},
-          at::TensorOptions().dtype(parameter.scalar_type()).device(device_), device_);
-      place.copy_(host_of(parameter));
-    }
+    for (const TouchedUnits::Member& member : touched_->units()[unit].members)
+      tensor_at(to, member).copy_(host_of(member.parameter));
     copied_[unit].emplace(device_.type());
     copied_[unit]->record(copies_);
   };
@@ -124,6 +119,14 @@ std::function<void()> OffloadedParameters::filling(std::size_t unit, const Memor
 
 void OffloadedParameters::after_filling(std::size_t unit) {
   copied_[unit]->block(guard_of(device_).getStream(device_));
+}
+
+// Of its form.
+at::Tensor OffloadedParameters::tensor_at(const Memory& memory,
+                                          const TouchedUnits::Member& member) const {
+  return at::from_blob(
+      memory.data + member.offset, member.watched.sizes(), [](void*) {},
+      at::TensorOptions().dtype(member.watched.scalar_type()).device(device_), device_);
 }
 
 void OffloadedParameters::with_gathered(const std::vector<at::Tensor>& parameters,
@@ -140,27 +143,19 @@ void OffloadedParameters::with_gathered(const std::vector<at::Tensor>& parameter
 std::exception_ptr OffloadedParameters::edit(std::string_view call,
                                              const std::function<void()>& change) {
   touched_->forget();
-  const std::exception_ptr error = store_->edit(call, [&] {
-    const at::NoGradGuard no_grad;
-    std::vector<at::Tensor> hosts, values;
-    for (const TouchedUnits::Unit& unit : touched_->units())
-      for (const TouchedUnits::Member& member : unit.members) {
-        hosts.push_back(host_of(member.parameter));
-        values.push_back(hosts.back().detach().to(device_));
-      }
-    const auto copy_back = [&] {
-      for (std::size_t i = 0; i < hosts.size(); ++i) hosts[i].copy_(values[i]);
-    };
-    try {
-      touched_->edit(values, change);
-    } catch (...) {
-      copy_back();
-      throw;
-    }
-    copy_back();
-  });
+  const std::exception_ptr error = store_->edit(call, [&] { touched_->edit(change); });
   touched_->note_written();
   return error;
+}
+
+void OffloadedParameters::bring(std::size_t unit, const Memory& to) {
+  filling(unit, to)();
+  after_filling(unit);
+}
+
+void OffloadedParameters::take_back(std::size_t unit, const Memory& from) {
+  for (const TouchedUnits::Member& member : touched_->units()[unit].members)
+    host_of(member.parameter).copy_(tensor_at(from, member));
 }
 
 // --- Steps ---------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
 
-  // The whole model is then on rank 0's device.
+  // Rank 0's device then has a few units at a time.
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
@@ -71,6 +71,9 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   Memory slot(std::size_t number) const override { return slots_[number]; }
   std::function<void()> filling(std::size_t unit, const Memory& to) override;
   void after_filling(std::size_t unit) override;
+  void bring(std::size_t unit, const Memory& to) override;
+  void take_back(std::size_t unit, const Memory& from) override;
+  at::Tensor tensor_at(const Memory& memory, const TouchedUnits::Member& member) const;
 
   const c10::Device device_;
   const c10::Stream copies_;

@@ -17,7 +17,8 @@ std::uint32_t version_of(const at::Tensor& parameter) {
 }
 
 bool lies_where_expected(const TouchedUnits::Member& member) {
-  return member.parameter.storage().unsafeGetStorageImpl() == member.storage.unsafeGetStorageImpl();
+  return member.parameter.storage().unsafeGetStorageImpl() ==
+         member.watched.storage().unsafeGetStorageImpl();
 }
 
 std::string text_of_detached(const std::string& name, const std::string& unit) {
@@ -25,6 +26,12 @@ std::string text_of_detached(const std::string& name, const std::string& unit) {
          " is not here outside of a pass: use it in forward() and backward() of "
          "FullyShardedDataParallel, or within with_gathered(), and write to it within "
          "edit_parameters()";
+}
+
+std::string text_of_detached_in_edit(const std::string& name, const std::string& unit) {
+  return "parameter " + name + " of unit " + unit +
+         " is not here until an operator of LibTorch uses it: within edit_parameters() and " +
+         "initialize(), call one before data_ptr()";
 }
 
 }  // namespace
@@ -41,13 +48,15 @@ class TouchedUnits::Watcher final : public TouchWatcher {
 TouchedUnits::TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Device device,
                            UnitSource& source)
     : units_(std::move(units)),
-      device_(device),
+      slots_(slots),
       source_(source),
       watcher_(std::make_shared<Watcher>(*this)),
       resident_(units_.size(), slots) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     for (Member& member : units_[i].members) {
-      watch(member, i, member.parameter.detach());
+      const at::Tensor form = member.parameter.detach();
+      watch_tensor(member.parameter, {form.sizes(), form.scalar_type(), device}, watcher_, i);
+      member.watched = member.parameter.variable_data();
       member.version = version_of(member.parameter);
     }
     detach(units_[i]);
@@ -61,7 +70,7 @@ TouchedUnits::~TouchedUnits() {
 
 void TouchedUnits::require_intact() const {
   jobs_.wait();  // They may use the parameters.
-  require(!is_editing_, "call forward() and step() after edit_parameters(), not within it");
+  require(!edited_, "call forward() and step() after edit_parameters(), not within it");
   for (const Unit& unit : units_)
     for (const Member& member : unit.members) {
       require(lies_where_expected(member), [&] {
@@ -77,12 +86,13 @@ void TouchedUnits::require_intact() const {
     }
 }
 
+// Parts of a tensor may have one counter.
 void TouchedUnits::note_written() {
-  for (Unit& unit : units_)
-    for (Member& member : unit.members) {
+  for (const Unit& unit : units_)
+    for (const Member& member : unit.members)
       member.parameter.unsafeGetTensorImpl()->bump_version();
-      member.version = version_of(member.parameter);
-    }
+  for (Unit& unit : units_)
+    for (Member& member : unit.members) member.version = version_of(member.parameter);
 }
 
 // --- Passes --------------------------------------------------------------------------------------
@@ -104,8 +114,9 @@ void TouchedUnits::end_pass() noexcept {
 }
 
 void TouchedUnits::touched(const std::vector<std::size_t>& units) {
+  if (edited_) return bring_to_edit(units);
   const bool in_pass = in_pass_ || is_evaluating_;
-  if (is_editing_ || (in_pass && units == last_touched_)) return;
+  if (in_pass && units == last_touched_) return;
   std::vector<std::size_t> needed;
   for (const std::size_t unit : units)
     if (!units_[unit].is_lent) needed.push_back(unit);
@@ -133,20 +144,15 @@ void TouchedUnits::start(const ResidentUnits::Arrival& arrival) {
   units_[arrival.unit].job = jobs_.start(source_.filling(arrival.unit, source_.slot(arrival.slot)));
 }
 
-// `form` has the type and shape.
-void TouchedUnits::watch(Member& member, std::size_t unit, const at::Tensor& form) const {
-  watch_tensor(member.parameter, {form.sizes(), form.scalar_type(), device_}, watcher_, unit);
-  member.storage = member.parameter.storage();
-}
-
 void TouchedUnits::attach(const Unit& unit, const UnitSource::Memory& memory) {
   for (const Member& member : unit.members)
-    attach_memory(member.parameter, memory.data + member.offset, memory.owner);
+    attach_memory(member.watched, memory.data + member.offset, memory.owner);
 }
 
 void TouchedUnits::detach(const Unit& unit) {
+  const auto text = edited_ ? text_of_detached_in_edit : text_of_detached;
   for (const Member& member : unit.members)
-    detach_memory(member.parameter, text_of_detached(member.name, unit.name));
+    detach_memory(member.watched, text(member.name, unit.name));
 }
 
 void TouchedUnits::forget() {
@@ -202,39 +208,73 @@ void TouchedUnits::lend(const std::vector<at::Tensor>& parameters,
   require_intact();
 }
 
-void TouchedUnits::edit(std::vector<at::Tensor>& values, const std::function<void()>& change) {
+// --- Edits ---------------------------------------------------------------------------------------
+
+void TouchedUnits::edit(const std::function<void()>& change) {
   require_intact();
-  const at::NoGradGuard no_grad;
-  std::vector<std::pair<std::size_t, Member*>> all;
-  for (std::size_t i = 0; i < units_.size(); ++i)
-    for (Member& member : units_[i].members) all.emplace_back(i, &member);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    attach_memory(all[i].second->parameter, values[i].mutable_data_ptr(),
-                  std::make_shared<const at::Tensor>(values[i]));
+  forget();
   std::exception_ptr error;
-  is_editing_ = true;
-  try {
-    change();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto& [unit, member] = all[i];
-    const at::Tensor& parameter = member->parameter;
-    if (!lies_where_expected(*member)) {
-      const bool fits = parameter.scalar_type() == values[i].scalar_type() &&
-                        parameter.sizes() == values[i].sizes();
-      if (fits)
-        values[i] = parameter.detach().to(device_).clone(at::MemoryFormat::Contiguous);
-      else if (!error)
-        error = std::make_exception_ptr(Error(
-            Fault::misuse, "parameter " + member->name + " has another type or shape than before"));
-      watch(*member, unit, values[i]);
+  const auto attempt = [&](const std::function<void()>& act) {
+    try {
+      act();
+    } catch (...) {
+      if (!error) error = std::current_exception();
     }
-    detach_memory(parameter, text_of_detached(member->name, units_[unit].name));
+  };
+  const at::NoGradGuard no_grad;
+  edited_.emplace(units_.size(), slots_);
+  for (const Unit& unit : units_) detach(unit);  // With the text of an edit.
+  attempt(change);
+  attempt([&] { take_in_other_memory(); });
+  attempt([&] {
+    for (std::size_t i = 0; i < units_.size(); ++i)
+      if (const auto slot = edited_->slot_of(i)) take_back(i, *slot);
+  });
+  edited_.reset();
+  for (Unit& unit : units_) {
+    unit.is_attached = false;
+    detach(unit);
   }
-  is_editing_ = false;
   if (error) std::rethrow_exception(error);
+}
+
+void TouchedUnits::bring_to_edit(const std::vector<std::size_t>& units) {
+  for (const ResidentUnits::Arrival& arrival : edited_->need(units)) {
+    if (arrival.leaves) take_back(*arrival.leaves, arrival.slot);
+    const UnitSource::Memory memory = source_.slot(arrival.slot);
+    source_.bring(arrival.unit, memory);
+    attach(units_[arrival.unit], memory);
+    units_[arrival.unit].is_attached = true;
+  }
+}
+
+void TouchedUnits::take_back(std::size_t unit, std::size_t slot) {
+  if (!std::exchange(units_[unit].is_attached, false)) return;  // It could not be brought.
+  detach(units_[unit]);
+  source_.take_back(unit, source_.slot(slot));
+}
+
+// Copies the values of memory that parameters were given. They may have exchanged theirs, so none
+// is written before all such values are known.
+void TouchedUnits::take_in_other_memory() {
+  std::vector<std::pair<const Member*, at::Tensor>> given;
+  for (const Unit& unit : units_)
+    for (const Member& member : unit.members) {
+      if (lies_where_expected(member)) continue;
+      const at::Tensor values = member.parameter.variable_data();
+      const bool is_a_parameter = values.key_set().has(watched_key);
+      given.emplace_back(&member, is_a_parameter ? values.clone() : values);
+      member.parameter.set_data(member.watched.variable_data());
+    }
+  std::string misfit;
+  for (const auto& [member, values] : given)
+    if (values.scalar_type() == member->watched.scalar_type() &&
+        values.sizes() == member->watched.sizes())
+      at::Tensor(member->watched).copy_(values);
+    else if (misfit.empty())
+      misfit = member->name;
+  require(misfit.empty(),
+          [&] { return "parameter " + misfit + " has another type or shape than before"; });
 }
 
 }  // namespace lockstep::parallel

@@ -4,8 +4,8 @@
 // of memory, in place of another one, and perhaps the next unit early (resident_units.h). A
 // UnitSource fills slots, on a thread, in the order in which units come.
 //
-// Units come in passes only. Outside of one, and without this object, the use of a parameter is an
-// exception that says so.
+// Units come in passes, and in edits: there the unit that leaves a slot takes its changes along.
+// Outside of both, and without this object, the use of a parameter is an exception that says so.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -49,6 +49,10 @@ class UnitSource {
 
   // The job is done: operators that are enqueued after this call find the unit.
   virtual void after_filling(std::size_t unit) = 0;
+
+  // In an edit, at once: a unit comes into memory, and goes back with its changes.
+  virtual void bring(std::size_t unit, const Memory& to) = 0;
+  virtual void take_back(std::size_t unit, const Memory& from) = 0;
 };
 
 // The reason of a store that ends while units come.
@@ -61,7 +65,7 @@ class TouchedUnits {
     std::string name;
     at::Tensor parameter;
     std::size_t offset;         // In bytes from the beginning of the unit.
-    c10::Storage storage = {};  // The parameter's, as expected.
+    at::Tensor watched = {};    // What the parameter is expected to be: shares its memory.
     std::uint32_t version = 0;  // As expected, too.
   };
 
@@ -74,8 +78,7 @@ class TouchedUnits {
     bool is_lent = false;      // Has memory of its own, in lend().
   };
 
-  // Parameters become watched tensors on `device`, without memory; they have some during edit().
-  // `source` outlives this.
+  // Parameters become watched tensors on `device`, without memory. `source` outlives this.
   TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Device device, UnitSource& source);
   ~TouchedUnits();
   TouchedUnits(const TouchedUnits&) = delete;
@@ -106,31 +109,36 @@ class TouchedUnits {
             const std::function<UnitSource::Memory(std::size_t bytes)>& make,
             const std::function<void()>& use);
 
-  // Runs `change` while the parameters lie in `values`, one for each in the order of units and
-  // members. Where it has given a parameter other memory, `values` has that afterwards.
-  // Errors: those of `change`; misuse if a parameter has another type or shape than before.
-  void edit(std::vector<at::Tensor>& values, const std::function<void()>& change);
+  // Runs `change`, on this rank alone. It may read and write parameters in any order, by operators
+  // of one thread, each of which uses at most as many units as there are slots. It may give
+  // parameters other memory, whose values count afterwards. Without an operator, by data_ptr(),
+  // memory can be used from an operator on the parameter until one on another unit.
+  // Errors: those of `change`; misuse if a parameter has another type or shape than before. Changes
+  // made before an Error are changes.
+  void edit(const std::function<void()>& change);
 
  private:
   class Watcher;
 
   void touched(const std::vector<std::size_t>& units);
   void start(const ResidentUnits::Arrival& arrival);
-  void watch(Member& member, std::size_t unit, const at::Tensor& form) const;
   void attach(const Unit& unit, const UnitSource::Memory& memory);
   void detach(const Unit& unit);
+  void bring_to_edit(const std::vector<std::size_t>& units);
+  void take_back(std::size_t unit, std::size_t slot);
+  void take_in_other_memory();
   std::size_t unit_of(const at::Tensor& parameter) const;
 
   std::vector<Unit> units_;
-  const c10::Device device_;
+  const std::size_t slots_;
   UnitSource& source_;
   const std::shared_ptr<TouchWatcher> watcher_;
   ResidentUnits resident_;
   std::vector<std::size_t> last_touched_;  // All of them are attached.
   bool in_pass_ = false;
   bool is_evaluating_ = false;
-  bool is_editing_ = false;
-  mutable OrderedJobs jobs_;  // Last, as its thread uses the others.
+  std::optional<ResidentUnits> edited_;  // During edit(), those that may have changes.
+  mutable OrderedJobs jobs_;             // Last, as its thread uses the others.
 };
 
 }  // namespace lockstep::parallel

@@ -22,6 +22,7 @@
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/make_in_place.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/touched_tensors.h"
 
 namespace lockstep {
 namespace {
@@ -131,6 +132,7 @@ void DataParallelBase::initialize(
     for (const auto& [name, tensor] : tensors) {
       if (firsts.at(name) != name) continue;
       at::Tensor value = tensor;
+      touch(tensor);  // It may be filled without an operator.
       fill(name, value);
       if (value.is_same(tensor)) continue;
       require(value.defined() && value.sizes() == tensor.sizes(), [&, &name = name] {
@@ -142,7 +144,7 @@ void DataParallelBase::initialize(
 }
 
 void DataParallelBase::initialize_as(const MakeModule& make) {
-  initialize_by([&] { make_in_place(make, named_tensors(replica())); });
+  initialize_by([&] { make_in_place(make, replica_->tensors_on_host()); });
 }
 
 void DataParallelBase::initialize_by(const std::function<void()>& change) {

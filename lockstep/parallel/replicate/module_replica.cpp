@@ -117,6 +117,14 @@ NamedTensors ModuleReplica::averaged_parameters() const {
   return without_experts(named_parameters(*module_), *module_);
 }
 
+NamedTensors ModuleReplica::tensors_on_host() const {
+  NamedTensors tensors = named_parameters(*module_);
+  if (shared_ != nullptr)
+    for (auto& [name, parameter] : tensors) parameter = shared_->on_host(parameter);
+  for (auto& buffer : named_buffers(*module_)) tensors.push_back(std::move(buffer));
+  return tensors;
+}
+
 void ModuleReplica::require_intact() const {
   require(without_value_.empty(), [this] {
     return without_value_ +

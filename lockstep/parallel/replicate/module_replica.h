@@ -46,6 +46,11 @@ class ModuleReplica {
 
   // Null if parameters are this rank's own.
   const std::shared_ptr<ParameterStore>& shared() const { return shared_; }
+
+  // named_tensors() of the module, where shared parameters are those in the hosts' memory
+  // (ParameterStore::on_host()).
+  NamedTensors tensors_on_host() const;
+
   bool is_torn() const;
 
   // Before forward(). Collective if buffers are due: as in PyTorch, they are not synchronised in
