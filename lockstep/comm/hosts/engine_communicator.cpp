@@ -91,8 +91,8 @@ class EngineCommunicator::Caller {
         watch();
         lock.lock();
         if (job_ != nullptr && Clock::now() >= deadline)
-          throw Error(Fault::timeout, fmt::format("{}: {} did not complete it in time", what_,
-                                                  options_.engine->name));
+          throw Error(Fault::timeout, fmt::format("{}: {} did not complete it in time, with {}",
+                                                  what_, options_.engine->name, others()));
       }
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
@@ -149,6 +149,16 @@ class EngineCommunicator::Caller {
 
  private:
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
+
+  // All have begun the call: who of them did not go on is not known.
+  std::string others() const {
+    std::string text;
+    for (int rank = 0; rank < size(); ++rank)
+      if (rank != options_.rank)
+        text += fmt::format("{}{}", text.empty() ? (size() == 2 ? "rank " : "ranks ") : ", ",
+                            options_.world_ranks[static_cast<std::size_t>(rank)]);
+    return text + " of the job";
+  }
 
   bool swaps(const Collective& collective) const {
     return size() == 2 && collective.signature.operation == Operation::all_reduce &&

@@ -59,7 +59,9 @@
 //
 // As with the option share_parameters of DistributedDataParallel, only edit_parameters() may write
 // to parameters, besides the optimizer. All that is said there of forward(), Errors and exceptions
-// holds here. register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
+// holds here, except that an exception in backward() ends the group on several hosts, as units
+// cannot come any more. register_comm_hook(), shard_gradients(), join() and train_pieces() are
+// unsupported.
 //
 // A module that is larger than a rank's memory is made on the meta device (tensor/on_meta.h).
 //

@@ -56,14 +56,9 @@ GatheredParameters::~GatheredParameters() {
 }
 
 // Other ranks' gathers, and ours, would wait for each other.
-void GatheredParameters::abandon(std::string_view reason) noexcept {
-  try {
-    const std::string text = "a pass of FullyShardedDataParallel ended with " + std::string(reason);
-    groups_.host.abort(text);
-    groups_.lane->abort(text);
-  } catch (const std::exception&) {
-    // They have been given up already.
-  }
+bool GatheredParameters::abandon(std::string_view reason) noexcept {
+  give_up({groups_.host, groups_.lane}, reason);
+  return true;
 }
 
 std::vector<TouchedUnits::Unit> GatheredParameters::lay_out(const NamedTensors& parameters,

@@ -66,7 +66,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void begin_step() override;
   void end_step() override {}
   void settle_step(const std::vector<at::Tensor>& written) override;
-  void abandon(std::string_view reason) noexcept override;
+  bool abandon(std::string_view reason) noexcept override;
 
   // Bytes of this rank's slices, and of the host's slots.
   std::size_t slice_bytes() const;

@@ -3,15 +3,24 @@
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <regex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/optim/layerwise.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
@@ -321,6 +330,49 @@ const Ranks killed("fully sharded with a rank that is killed", [](const Rank& ra
 TEST_F(AcrossHosts, ALostRankIsNamedOnAllHosts) {
   const auto exits = run(killed, "aabb");
   for (const test::Exit& exit : exits)
+    EXPECT_TRUE(exit.rank == 3 ? exit.signal == SIGKILL : exit.code == 0)
+        << exit.rank << ": " << exit.output;
+}
+
+// In backward(), where others wait in the gather of the unit before. The engine's call takes up to
+// 3 s to be cancelled.
+const Ranks stopped("fully sharded with a rank that is stopped", [](const Rank& rank) {
+  torch::set_num_threads(1);
+  constexpr std::chrono::seconds timeout{6};
+  ProcessGroup world = test::join_across_hosts(rank, timeout);
+  const auto net = std::make_shared<Net>();
+  FullyShardedDataParallel fsdp(net, world, by_block());
+  FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
+  const auto step = [&] {
+    loss_of(fsdp(tokens(rank.rank))).backward();
+    sgd.step();
+  };
+  step();
+  const std::string pid = broadcast_bytes(std::to_string(::getpid()), world, 3);
+  if (rank.rank == 3)
+    net->blocks[1]->as<Block>()->up->weight.register_hook(
+        [](const torch::Tensor&) { std::raise(SIGSTOP); });
+  const auto begin = Clock::now();
+  try {
+    step();
+    ADD_FAILURE() << "backward() succeeded";
+  } catch (const Error& error) {
+    EXPECT_LT(seconds_since(begin), 2.0 * timeout.count()) << error.what();
+    // A group of some ranks has numbers of its own for them. Rank 0 has none with the stopped rank,
+    // but with rank 1, which waits for it.
+    const std::regex named("rank 3|pid " + pid + (rank.rank == 0 ? "|rank 1" : ""));
+    EXPECT_TRUE(std::regex_search(error.what(), named)) << error.what();
+  }
+  // The stopped rank lives until all others have their Errors.
+  std::ofstream(rank.scratch / ("done" + std::to_string(rank.rank)));
+  for (const char* const other : {"done0", "done1", "done2"})
+    while (!std::filesystem::exists(rank.scratch / other))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (rank.rank == 0) ::kill(static_cast<pid_t>(std::stoi(pid)), SIGKILL);
+});
+
+TEST_F(AcrossHosts, AStoppedRankIsNamedAfterOneTimeout) {
+  for (const test::Exit& exit : run(stopped, "aabb"))
     EXPECT_TRUE(exit.rank == 3 ? exit.signal == SIGKILL : exit.code == 0)
         << exit.rank << ": " << exit.output;
 }

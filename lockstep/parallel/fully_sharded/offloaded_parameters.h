@@ -63,7 +63,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   void begin_step() override;
   void end_step() override { store_->end_step(); }
   void settle_step(const std::vector<at::Tensor>& written) override;
-  void abandon(std::string_view reason) noexcept override { store_->abandon(reason); }
+  bool abandon(std::string_view reason) noexcept override { return store_->abandon(reason); }
 
  private:
   at::Tensor host_of(const at::Tensor& parameter) const;

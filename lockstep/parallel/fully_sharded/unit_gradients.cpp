@@ -139,9 +139,13 @@ void UnitGradients::release() noexcept {
   units_->forget();
 }
 
-// The others may wait in the gather of a unit.
-void UnitGradients::cut_short(std::string_view reason) const noexcept {
-  units_->store().abandon(reason);
+// The others may wait in the gather of a unit, or in the means of one. Means need all ranks, which
+// no gather brings there any more.
+bool UnitGradients::cut_short(std::string_view reason) const noexcept {
+  if (!units_->store().abandon(reason)) return false;
+  const ShardedUnits::Ranks& ranks = units_->ranks();
+  give_up({ranks.copy.host, ranks.copy.lane, ranks.replicas}, reason);
+  return true;
 }
 
 std::vector<RegisteredMemory> UnitGradients::memory() const {

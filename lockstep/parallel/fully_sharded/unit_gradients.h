@@ -53,7 +53,7 @@ class UnitGradients final : public GradientSink {
 
   // Fragments keep no gradient either.
   void release() noexcept override;
-  void cut_short(std::string_view reason) const noexcept override;
+  bool cut_short(std::string_view reason) const noexcept override;
 
   std::shared_ptr<GradientPool> pool() const override { return pool_; }
   std::vector<RegisteredMemory> memory() const override;

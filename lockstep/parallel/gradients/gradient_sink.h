@@ -76,9 +76,9 @@ class GradientSink {
   // Drops the pass, once all that was started is done. The sink keeps no gradient.
   virtual void release() noexcept = 0;
 
-  // An exception has ended the pass on this rank alone: `reason` goes to ranks that may wait for it
-  // elsewhere than in reductions.
-  virtual void cut_short(std::string_view /*reason*/) const noexcept {}
+  // An exception has ended the pass on this rank alone. Returns whether no rank can come to its end
+  // therefore: `reason` then goes to those that wait for this one in the sink's own groups.
+  virtual bool cut_short(std::string_view /*reason*/) const noexcept { return false; }
 
   // Memory for large gradients, which is armed during a pass. Null where there is none.
   virtual std::shared_ptr<GradientPool> pool() const = 0;

@@ -166,7 +166,8 @@ void Reducer::end_pass(const BackwardPass& pass) {
   const auto take_part = [this, &pass](std::string_view text) {
     if (is_agreed(pass.exception()))
       return intake_.complete();  // All ranks know, by another reducer.
-    if (!has_lost_a_peer(pass.exception())) sink().cut_short(text);
+    if (!has_lost_a_peer(pass.exception()) && sink().cut_short(text))
+      throw Error(Fault::aborted, "no rank can end the pass");
     if (!pass.has_announced) announce();
     intake_.complete();
     exchange_reports(text);

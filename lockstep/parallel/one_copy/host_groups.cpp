@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -42,6 +43,17 @@ HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
       .host = group.split(leader, 0, {.label = host_label}),
       .lane = group.split(static_cast<int>(lane), static_cast<int>(place), {.label = lane_label}),
       .owners = std::move(owners)};
+}
+
+void give_up(std::initializer_list<std::optional<ProcessGroup>> groups,
+             std::string_view reason) noexcept {
+  try {
+    const std::string text = "a pass of FullyShardedDataParallel ended with " + std::string(reason);
+    for (const auto& group : groups)
+      if (group) group->abort(text);
+  } catch (const std::exception&) {
+    // They have ended already.
+  }
 }
 
 }  // namespace lockstep::parallel

@@ -8,8 +8,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -32,5 +34,10 @@ struct HostGroups {
 // Collective. Ranks that share no memory count as on several hosts. `label` becomes part of the
 // groups' names. Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
 HostGroups host_groups(const ProcessGroup& group, const std::string& label);
+
+// After an exception on this rank, given by `reason`, in a pass: ranks that wait for it in one of
+// `groups`, some of which may be none, get an Error(aborted).
+void give_up(std::initializer_list<std::optional<ProcessGroup>> groups,
+             std::string_view reason) noexcept;
 
 }  // namespace lockstep::parallel

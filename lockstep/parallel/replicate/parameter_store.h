@@ -78,8 +78,9 @@ class ParameterStore {
   virtual void settle_step(const std::vector<at::Tensor>& written) = 0;
 
   // After an exception on this rank, given by `reason`: other ranks that wait for its part of a
-  // gather get an Error(aborted). The store can bring no parameters any more.
-  virtual void abandon(std::string_view /*reason*/) noexcept {}
+  // gather get an Error(aborted). Returns whether there are gathers: then the store can bring no
+  // parameters any more.
+  virtual bool abandon(std::string_view /*reason*/) noexcept { return false; }
 };
 
 }  // namespace lockstep::parallel
