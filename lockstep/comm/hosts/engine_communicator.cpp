@@ -2,10 +2,13 @@
 #include "lockstep/comm/hosts/engine_communicator.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -23,6 +26,7 @@
 namespace lockstep::comm {
 namespace {
 
+constexpr std::size_t most_named = 8;  // Ranks in a message.
 constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds time_to_cancel{3};
 constexpr std::chrono::seconds time_to_end{10};
@@ -150,13 +154,14 @@ class EngineCommunicator::Caller {
  private:
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
 
-  // All have begun the call: who of them did not go on is not known.
+  // All ranks have begun the call, and nobody knows which of them did not go on. Names a few.
   std::string others() const {
-    std::string text;
-    for (int rank = 0; rank < size(); ++rank)
-      if (rank != options_.rank)
-        text += fmt::format("{}{}", text.empty() ? (size() == 2 ? "rank " : "ranks ") : ", ",
-                            options_.world_ranks[static_cast<std::size_t>(rank)]);
+    std::vector<int> named = options_.world_ranks;
+    named.erase(named.begin() + options_.rank);
+    const std::size_t others = named.size();
+    named.resize(std::min(others, most_named));
+    std::string text = fmt::format("{} {}", others == 1 ? "rank" : "ranks", fmt::join(named, ", "));
+    if (named.size() < others) text += fmt::format(" and {} more", others - named.size());
     return text + " of the job";
   }
 

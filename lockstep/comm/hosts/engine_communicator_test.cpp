@@ -10,6 +10,8 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -154,6 +156,20 @@ TEST_F(Calls, AreCancelledAtTheirDeadline) {
   EXPECT_EQ(fault_of([&] { communicator->wait(in(50ms), [] {}); }), Fault::timeout);
   EXPECT_TRUE(gate_.is_cancelled);
   EXPECT_EQ(values_.use_count(), 1);  // The call no longer uses its memory.
+}
+
+TEST_F(Calls, NameAFewOfTheOtherRanksAfterATimeout) {
+  std::vector<int> members(1000);
+  std::iota(members.begin(), members.end(), 40);
+  const Engine engine = engine_of(Cancelling::at_once);
+  const auto communicator = make(engine, members);
+  gate_.is_open = false;
+  communicator->start(all_reduce(), values_);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { communicator->wait(in(50ms), [] {}); }, &text), Fault::timeout);
+  EXPECT_NE(text.find("with ranks 41, 42, 43, 44, 45, 46, 47, 48 and 991 more of the job"),
+            text.npos)
+      << text;
 }
 
 TEST_F(Calls, AreCancelledWhenTheirWatchThrows) {
