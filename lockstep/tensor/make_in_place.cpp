@@ -205,9 +205,10 @@ void require_same_tensors(const NamedTensors& made, const Places& places) {
 void copy_others(const NamedTensors& made, const Places& places) {
   const auto beginning_of = [](const at::Tensor& tensor) {
     const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-    return std::pair(storage, tensor.storage_offset());
+    const auto offset = static_cast<std::size_t>(tensor.storage_offset());
+    return std::pair(storage, offset * tensor.element_size());  // In bytes.
   };
-  std::set<std::pair<const c10::StorageImpl*, std::int64_t>> taken;
+  std::set<std::pair<const c10::StorageImpl*, std::size_t>> taken;
   for (const auto& [name, tensor] : made) taken.insert(beginning_of(tensor));
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : made) {

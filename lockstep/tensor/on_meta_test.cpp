@@ -244,6 +244,27 @@ TEST(MakeInPlace, LeavesNoCopyOfComputedTensorsInTheProcess) {
   EXPECT_NEAR(memory.std().item<float>(), 0.02, 1e-4);
 }
 
+// Tensors of two types may have the same offset in elements, and do not lie together.
+TEST(MakeInPlace, PlacesOfSeveralTypesMayShareAStorage) {
+  struct Mixed : torch::nn::Module {
+    Mixed() {
+      const auto parts = torch::randn({2, 8}, torch::kDouble).unbind();  // Not at its place.
+      register_parameter("a", parts[1]);
+      register_parameter("b", torch::randn({8}));
+    }
+  };
+  const auto make_mixed = [] { return std::make_shared<Mixed>(); };
+  torch::manual_seed(3);
+  const auto expected = make_mixed();
+  const torch::Tensor floats = torch::zeros({32});
+  const torch::Tensor doubles =
+      torch::empty({0}, torch::kDouble).set_(floats.storage(), 8, {8}, {1});
+  const NamedTensors places{{"a", doubles}, {"b", floats.slice(0, 8, 16)}};
+  torch::manual_seed(3);
+  make_in_place(make_mixed, places);
+  expect_equal(places, *expected);
+}
+
 TEST(MakeInPlace, TheMemoryOutlivesItsTensors) {
   std::shared_ptr<Net> made;
   {
