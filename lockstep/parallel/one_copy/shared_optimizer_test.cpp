@@ -505,6 +505,44 @@ TEST(SharedOptimizer, RefusesParametersThatWereWrittenPastIt) {
   EXPECT_TRUE(all_succeeded(written_past.run(2)));
 }
 
+// Parameters that were parts of one tensor, with one version counter.
+struct Parts : torch::nn::Module {
+  Parts() {
+    const std::vector<torch::Tensor> parts = torch::ones({3, 8}).unbind();
+    first = register_parameter("first", parts[0]);
+    second = register_parameter("second", parts[1]);
+    unused = register_parameter("unused", parts[2]);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return (x * first + second).sum(); }
+  torch::Tensor first, second, unused;
+};
+
+const Ranks parts("parts of a tensor", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  const auto net = std::make_shared<Parts>();
+  DistributedDataParallel ddp(net, world,
+                              {.find_unused_parameters = true, .share_parameters = true});
+  SharedOptimizer<SGD> sgd(ddp, net->parameters(), SGDOptions(0.5));
+  ddp.edit_parameters([&] { net->second.fill_(3); });
+  for (int step = 0; step < 2; ++step) {
+    ddp(torch::ones({8})).backward();
+    sgd.step();
+    sgd.zero_grad();
+  }
+  EXPECT_EQ(net->first.sum().item<float>(), 0);
+  EXPECT_EQ(net->second.sum().item<float>(), 16);
+  EXPECT_EQ(net->unused.sum().item<float>(), 8);
+  world.barrier();
+  const torch::NoGradGuard no_grad;
+  net->second.zero_();
+  std::string text;
+  EXPECT_EQ(fault_of([&] { ddp(torch::ones({8})); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("parameter second"), text.npos) << text;
+  destroy_process_group(world);
+});
+
+TEST(SharedOptimizer, StepsPartsOfOneTensor) { EXPECT_TRUE(all_succeeded(parts.run(2))); }
+
 const Ranks edits("edits", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   for (const bool share : {true, false}) {
@@ -533,6 +571,10 @@ const Ranks edits("edits", [](const Rank& rank) {
       EXPECT_EQ(fault_of(fail, &text), Fault::aborted);
     EXPECT_EQ(text.find("no file") != std::string::npos, rank.rank != 0);
     EXPECT_EQ(net->out->bias.sum().item<float>(), 7);  // Equal on all ranks.
+    ddp(inputs(0));
+    const auto nested = [&] { ddp.edit_parameters([&] { ddp.edit_parameters([] {}); }); };
+    EXPECT_EQ(fault_of(nested, &text), rank.rank == 0 ? Fault::misuse : Fault::aborted);
+    EXPECT_NE(text.find("within each other"), text.npos) << text;
     ddp(inputs(0));
   }
   const auto net = std::make_shared<Net>();

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/ScopeExit.h>
 
 #include <cstdint>
 #include <cstring>
@@ -162,6 +163,9 @@ void ModuleReplica::edit(std::string_view call, const std::function<void()>& cha
     throw Error(Fault::unsupported,
                 "edit_parameters() of a module whose experts are cut over ranks: it would change "
                 "those of rank 0 alone");
+  require(!is_editing_, "edit_parameters() and initialize() cannot be called within each other");
+  is_editing_ = true;
+  const auto ended = c10::make_scope_exit([this] { is_editing_ = false; });
   const auto without_gradients = [&] {
     const at::NoGradGuard no_grad;
     change();

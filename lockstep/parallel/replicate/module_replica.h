@@ -94,6 +94,7 @@ class ModuleReplica {
   const std::shared_ptr<ParameterStore> shared_;
   Join* join_ = nullptr;
   bool buffers_are_due_ = true;
+  bool is_editing_ = false;
 };
 
 }  // namespace lockstep::parallel

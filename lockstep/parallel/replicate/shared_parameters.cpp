@@ -49,6 +49,9 @@ SharedParameters::SharedParameters(const NamedTensors& parameters, const Process
   const at::NoGradGuard no_grad;
   for (const Place& place : places_) {
     const at::Tensor shared = view(place);
+    // Parts of one tensor have one version counter, and are tensors of their own from now on.
+    place.parameter.unsafeGetTensorImpl()->set_version_counter(
+        c10::VariableVersion(version_of(place.parameter)));
     if (place.parameter.is_meta()) {
       move_from_meta(place.parameter, shared);
       continue;
