@@ -5,11 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "lockstep/base/time.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/store/store.h"
@@ -47,6 +52,21 @@ inline ProcessGroup join_across_hosts(const Rank& rank,
   ::setenv("LOCKSTEP_HOST_ID", host_of_rank(rank.rank).c_str(), 1);
   options.store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
   return init_process_group(options);
+}
+
+// Tells other ranks that this one is `done`, and waits for `ranks`, for a minute at most.
+inline void wait_until_done(const Rank& rank, const std::vector<int>& ranks) {
+  const auto mark_of = [&](int of) { return rank.scratch / ("done" + std::to_string(of)); };
+  std::ofstream(mark_of(rank.rank)).flush();
+  const Clock::time_point begin = Clock::now();
+  for (const int other : ranks)
+    while (!std::filesystem::exists(mark_of(other))) {
+      if (seconds_since(begin) > 60) {
+        ADD_FAILURE() << "rank " << other << " is not done";
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
 }
 
 // True if its plugin is in the folder that ctest names.

@@ -7,16 +7,25 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
+#include <regex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -43,6 +52,15 @@ class EditsAcrossHosts : public testing::Test {
     const HostLayout layout{hosts, hosts.size() == 2 ? "gloo" : "shm+gloo"};
     layout.set();
     EXPECT_TRUE(all_succeeded(body.run(layout.ranks(), std::chrono::minutes(3)))) << hosts;
+  }
+
+  // Rank 3 is killed in the end.
+  static void expect_loss(const Ranks& body) {
+    const HostLayout layout{"aabb", "shm+gloo"};
+    layout.set();
+    for (const test::Exit& exit : body.run(layout.ranks(), std::chrono::minutes(3)))
+      EXPECT_TRUE(exit.rank == 3 ? exit.signal == SIGKILL : exit.code == 0)
+          << exit.rank << ": " << exit.output;
   }
 };
 
@@ -174,6 +192,19 @@ struct Large : torch::nn::Module {
   torch::nn::ModuleList layers;
 };
 
+// In this process's mappings of shared memory, with contents.
+std::size_t shared_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "RssShmem:") {
+      std::size_t kilobytes = 0;
+      status >> kilobytes;
+      return kilobytes << 10;
+    }
+  ADD_FAILURE() << "/proc/self/status has no RssShmem";
+  return 0;
+}
+
 const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = test::join_across_hosts(rank);
@@ -182,6 +213,11 @@ const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   FullyShardedDataParallel fsdp(net, world);
   fsdp.with_gathered({"layers.0.weight"}, [] {});        // Starts its thread.
   const test::MemoryLimit limit(std::size_t{24} << 20);  // With the slices, half of the model.
+  // Memory that ranks share does not count in the limit: two slots of 4 MiB.
+  const std::size_t shared = shared_bytes();
+  const auto expect_few_slots = [&] {
+    EXPECT_LE(shared_bytes(), shared + (std::size_t{16} << 20));
+  };
   const auto weight = [&](std::size_t i) {
     return net->layers[i]->as<torch::nn::Linear>()->weight;
   };
@@ -195,19 +231,27 @@ const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   const auto made = [] { return torch::nn::Linear(1024, 1024)->weight.detach(); };
 
   torch::manual_seed(2);
-  fsdp.initialize(make_large);
+  fsdp.initialize([&] {
+    const auto large = make_large();
+    expect_few_slots();
+    return large;
+  });
   torch::manual_seed(2);
   expect_weights(made);
 
   fsdp.edit_parameters([&] {
     for (std::size_t i = net->layers->size(); i-- > 0;) weight(i).mul_(2);
+    expect_few_slots();
   });
   torch::manual_seed(2);
   expect_weights([&] { return made().mul_(2); });
 
   torch::manual_seed(3);
   const auto normal = [](at::Tensor tensor) { return tensor.normal_(); };
-  fsdp.initialize([&](const std::string&, torch::Tensor& tensor) { normal(tensor); });
+  fsdp.initialize([&](const std::string&, torch::Tensor& tensor) {
+    normal(tensor);
+    expect_few_slots();
+  });
   torch::manual_seed(3);
   expect_weights([&] {
     const torch::Tensor expected = normal(torch::empty({1024, 1024}));
@@ -261,6 +305,7 @@ const Ranks edited("edits across hosts: in any order", [](const Rank& rank) {
   expect_failure([&] { net->weight(1).set_data(torch::ones({2})); },
                  "blocks.1.weight has another type or shape than before");
   expect_failure([&] { fsdp.with_gathered([] {}); }, "not within it");
+  expect_failure([&] { fsdp.edit_parameters([] {}); }, "within each other");
   fsdp.edit_parameters([&] {
     try {
       net->weight(2).data_ptr<float>();
@@ -299,6 +344,79 @@ const Ranks failing("edits across hosts: failing", [](const Rank& rank) {
 });
 
 TEST_F(EditsAcrossHosts, AConstructorThatThrowsMayBeTriedAgain) { expect_success(failing, "ab"); }
+
+// --- A lost rank ---------------------------------------------------------------------------------
+
+// In the midst of an edit, or of initialize(), rank 3 gets `signal` while units move. Rank 0 and
+// rank 3 are both in no group through which they move.
+void lose_rank_3(const Rank& rank, int signal, bool initializes) {
+  torch::set_num_threads(1);
+  constexpr std::chrono::seconds timeout{12};
+  ProcessGroup world = test::join_across_hosts(rank, timeout);
+  const std::string pid = broadcast_bytes(std::to_string(::getpid()), world, 3);
+  const auto send = [&](int number) { ::kill(static_cast<pid_t>(std::stoi(pid)), number); };
+  const auto make_large = [] { return std::make_shared<Large>(); };
+  const auto net = on_meta(make_large);
+  FullyShardedDataParallel fsdp(net, world);
+  const auto change = [&] {
+    const auto sent = std::async(std::launch::async, [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      send(signal);
+    });
+    while (true)  // Until an Error.
+      for (const torch::Tensor& parameter : net->parameters()) parameter.zero_();
+  };
+  if (!initializes) fsdp.initialize(make_large);
+  const auto begin = Clock::now();
+  std::string text;
+  const Fault fault = fault_of(
+      [&] {
+        if (initializes)
+          fsdp.initialize([&](const std::string&, torch::Tensor&) { change(); });
+        else
+          fsdp.edit_parameters(change);
+      },
+      &text);
+  // An engine's call takes up to 3 s to be cancelled.
+  EXPECT_LT(seconds_since(begin), 1.75 * timeout.count()) << text;
+  if (signal == SIGKILL)
+    EXPECT_EQ(fault, Fault::peer_lost) << text;
+  else
+    EXPECT_TRUE(fault == Fault::timeout || fault == Fault::aborted) << text;
+  // Groups of few ranks have numbers of their own. Rank 0 waits for a rank that waits for rank 3.
+  const std::regex named("\\b(rank 3|pid " + pid + (rank.rank == 0 ? "|rank [12]" : "") + ")\\b");
+  EXPECT_TRUE(std::regex_search(text, named)) << text;
+  EXPECT_TRUE(fsdp.has_torn_parameters());
+  test::wait_until_done(rank, {0, 1, 2});
+  if (rank.rank == 0) send(SIGKILL);
+}
+
+const Ranks killed_in_edit("edits across hosts: killed in an edit", [](const Rank& rank) {
+  lose_rank_3(rank, SIGKILL, /*initializes=*/false);
+});
+
+const Ranks killed_in_initialize("edits across hosts: killed in initialize", [](const Rank& rank) {
+  lose_rank_3(rank, SIGKILL, /*initializes=*/true);
+});
+
+const Ranks stopped_in_edit("edits across hosts: stopped in an edit", [](const Rank& rank) {
+  lose_rank_3(rank, SIGSTOP, /*initializes=*/false);
+});
+
+const Ranks stopped_in_initialize("edits across hosts: stopped in initialize",
+                                  [](const Rank& rank) {
+                                    lose_rank_3(rank, SIGSTOP, /*initializes=*/true);
+                                  });
+
+TEST_F(EditsAcrossHosts, AKilledRankIsNamed) {
+  expect_loss(killed_in_edit);
+  expect_loss(killed_in_initialize);
+}
+
+TEST_F(EditsAcrossHosts, AStoppedRankIsNamedAfterOneTimeout) {
+  expect_loss(stopped_in_edit);
+  expect_loss(stopped_in_initialize);
+}
 
 }  // namespace
 }  // namespace lockstep::parallel::edits_across_hosts_test

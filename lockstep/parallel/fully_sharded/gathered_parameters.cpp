@@ -57,7 +57,7 @@ GatheredParameters::~GatheredParameters() {
 
 // Other ranks' gathers, and ours, would wait for each other.
 bool GatheredParameters::abandon(std::string_view reason) noexcept {
-  give_up({groups_.host, groups_.lane}, reason);
+  give_up({groups_.host, groups_.lane}, "a pass of FullyShardedDataParallel", reason);
   return true;
 }
 
@@ -255,38 +255,59 @@ std::exception_ptr GatheredParameters::edit(std::string_view call,
                                             const std::function<void()>& change) {
   groups_.all.barrier({.label = call});  // No rank may still read.
   begin_step();
-  const auto follow = [this] {
-    for (Order given = order({}); given.verb != Order::Verb::end; given = order({}))
-      carry_out(given);
-  };
-  const auto lead = [&] {
-    const auto end = [this] { order({.verb = Order::Verb::end}); };
-    try {
-      touched_->edit(change);
-    } catch (...) {
-      end();
-      throw;
-    }
-    end();
-  };
-  if (groups_.all.rank() != 0) follow();
-  const std::exception_ptr error = attempt_on_rank_0(groups_.all, call, lead);
-  groups_.all.barrier();
+  std::exception_ptr error;
+  try {
+    if (groups_.all.rank() != 0) follow_edit();
+    error = attempt_on_rank_0(groups_.all, call, [&] { lead_edit(change); });
+    groups_.all.barrier();
+  } catch (const Error&) {
+    if (edit_error_) std::rethrow_exception(edit_error_);  // The first one.
+    throw;
+  }
   settle_step({});
   return error;
 }
 
+void GatheredParameters::lead_edit(const std::function<void()>& change) {
+  std::exception_ptr error;
+  try {
+    touched_->edit(change);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (!edit_error_) obey({.verb = Order::Verb::end});
+  if (error) std::rethrow_exception(error);
+}
+
+void GatheredParameters::follow_edit() {
+  while (obey({}) != Order::Verb::end) continue;
+}
+
 void GatheredParameters::bring(std::size_t unit, const Memory& to) {
-  carry_out(order({Order::Verb::bring, unit, *to.slot}));
+  obey({Order::Verb::bring, unit, *to.slot});
 }
 
 void GatheredParameters::take_back(std::size_t unit, const Memory& from) {
-  carry_out(order({Order::Verb::take_back, unit, *from.slot}));
+  obey({Order::Verb::take_back, unit, *from.slot});
 }
 
-// Collective: what rank 0 has `given`.
-GatheredParameters::Order GatheredParameters::order(const Order& given) const {
-  return broadcast_value(given, groups_.all, 0, {.label = "order of rank 0, which edits"});
+// Collective: all ranks carry out the order that rank 0 has `given`. Returns its verb. After an
+// Error there is no further order, and the groups are given up, as ranks may wait in each of them.
+// Without that, all ranks learn of a lost one.
+GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
+  if (edit_error_) std::rethrow_exception(edit_error_);
+  try {
+    const Order order =
+        broadcast_value(given, groups_.all, 0, {.label = "order of rank 0, which edits"});
+    if (order.verb != Order::Verb::end) carry_out(order);
+    return order.verb;
+  } catch (const Error& error) {
+    edit_error_ = std::current_exception();
+    if (error.fault() != Fault::peer_lost)
+      give_up({groups_.all, groups_.host, groups_.lane},
+              "a change of parameters of FullyShardedDataParallel", error.what());
+    throw;
+  }
 }
 
 void GatheredParameters::carry_out(const Order& order) const {

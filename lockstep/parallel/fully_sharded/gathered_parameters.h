@@ -8,7 +8,8 @@
 //
 // An edit is such a pass of rank 0 alone. A unit that it touches comes into a slot of rank 0's
 // host, and goes back into all slices when it leaves the slot; the other ranks follow rank 0's
-// orders. So no rank has more weights at any time than in a pass.
+// orders. So no rank has more weights at any time than in a pass. The first Error of an order ends
+// the groups, so that ranks that wait in other groups learn of it within one timeout.
 //
 // Ranks touch units in the same order, as they run the same model. Otherwise the gathers, which
 // carry names of unit and slot, end in a mismatch on all ranks.
@@ -22,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -108,7 +110,9 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void after_filling(std::size_t) override {}
   void bring(std::size_t unit, const Memory& to) override;
   void take_back(std::size_t unit, const Memory& from) override;
-  Order order(const Order& given) const;
+  void lead_edit(const std::function<void()>& change);
+  void follow_edit();
+  Order::Verb obey(const Order& given);
   void carry_out(const Order& order) const;
   void scatter_values(const TouchedUnits::Unit& unit, const std::vector<Cut>& cuts) const;
 
@@ -124,6 +128,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   std::size_t bytes_of_slot_ = 0;
   std::shared_ptr<const RegisteredMemory> slots_;
   bool is_torn_ = false;
+  std::exception_ptr edit_error_;        // Of the orders of an edit: the groups have ended.
   std::optional<TouchedUnits> touched_;  // Last, as its thread uses the others.
 };
 

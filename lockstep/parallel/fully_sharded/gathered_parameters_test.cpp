@@ -7,13 +7,10 @@
 
 #include <chrono>
 #include <csignal>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <regex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -24,6 +21,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
+#include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -338,7 +336,7 @@ TEST_F(AcrossHosts, ALostRankIsNamedOnAllHosts) {
 // 3 s to be cancelled.
 const Ranks stopped("fully sharded with a rank that is stopped", [](const Rank& rank) {
   torch::set_num_threads(1);
-  constexpr std::chrono::seconds timeout{6};
+  constexpr std::chrono::seconds timeout{15};
   ProcessGroup world = test::join_across_hosts(rank, timeout);
   const auto net = std::make_shared<Net>();
   FullyShardedDataParallel fsdp(net, world, by_block());
@@ -360,14 +358,10 @@ const Ranks stopped("fully sharded with a rank that is stopped", [](const Rank& 
     EXPECT_LT(seconds_since(begin), 2.0 * timeout.count()) << error.what();
     // A group of some ranks has numbers of its own for them. Rank 0 has none with the stopped rank,
     // but with rank 1, which waits for it.
-    const std::regex named("rank 3|pid " + pid + (rank.rank == 0 ? "|rank 1" : ""));
+    const std::regex named("\\b(rank 3|pid " + pid + (rank.rank == 0 ? "|rank 1" : "") + ")\\b");
     EXPECT_TRUE(std::regex_search(error.what(), named)) << error.what();
   }
-  // The stopped rank lives until all others have their Errors.
-  std::ofstream(rank.scratch / ("done" + std::to_string(rank.rank)));
-  for (const char* const other : {"done0", "done1", "done2"})
-    while (!std::filesystem::exists(rank.scratch / other))
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  test::wait_until_done(rank, {0, 1, 2});  // The stopped rank lives until all have their Errors.
   if (rank.rank == 0) ::kill(static_cast<pid_t>(std::stoi(pid)), SIGKILL);
 });
 
@@ -398,6 +392,32 @@ const Ranks throwing("fully sharded with a rank that throws", [](const Rank& ran
 // Long before the timeout, as the others wait in the gather of a unit.
 TEST_F(AcrossHosts, AnExceptionInBackwardReachesRanksThatGather) {
   EXPECT_TRUE(all_succeeded(run(throwing, "aabb")));
+}
+
+// The group of the module's ranks is the user's, too: SyncBatchNorm reduces in it in backward().
+const Ranks throwing_beside(
+    "fully sharded with a rank that throws beside a reduction", [](const Rank& rank) {
+      torch::set_num_threads(1);
+      ProcessGroup world = test::join_across_hosts(rank);
+      const auto net = std::make_shared<Net>();
+      FullyShardedDataParallel fsdp(net, world, by_block());
+      net->blocks[2]->as<Block>()->up->weight.register_hook([&](const torch::Tensor&) {
+        if (rank.rank == 3) throw std::runtime_error("for a test");
+        all_reduce(torch::ones({1}), world);
+      });
+      const auto pass = [&] { loss_of(fsdp(tokens(rank.rank))).backward(); };
+      if (rank.rank == 3) {
+        EXPECT_THROW(pass(), std::runtime_error);
+      } else {
+        std::string text;
+        EXPECT_EQ(fault_of(pass, &text), Fault::aborted);
+        EXPECT_NE(text.find("for a test"), text.npos) << text;
+      }
+      test::wait_until_done(rank, {0, 1, 2});
+    });
+
+TEST_F(AcrossHosts, AnExceptionInBackwardReachesRanksThatReduceInTheUsersGroup) {
+  EXPECT_TRUE(all_succeeded(run(throwing_beside, "aabb")));
 }
 
 // --- Several copies ------------------------------------------------------------------------------

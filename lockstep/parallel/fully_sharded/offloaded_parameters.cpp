@@ -121,7 +121,7 @@ void OffloadedParameters::after_filling(std::size_t unit) {
   copied_[unit]->block(guard_of(device_).getStream(device_));
 }
 
-// Of its form.
+// The tensor has the form of the parameter.
 at::Tensor OffloadedParameters::tensor_at(const Memory& memory,
                                           const TouchedUnits::Member& member) const {
   return at::from_blob(

@@ -254,18 +254,18 @@ void TouchedUnits::take_back(std::size_t unit, std::size_t slot) {
   source_.take_back(unit, source_.slot(slot));
 }
 
-// Copies the values of memory that parameters were given. They may have exchanged theirs, so none
-// is written before all such values are known.
+// Copies the values of memory that parameters were given, once all have their own again. They may
+// have exchanged theirs, so none is written before all such values are known.
 void TouchedUnits::take_in_other_memory() {
   std::vector<std::pair<const Member*, at::Tensor>> given;
   for (const Unit& unit : units_)
     for (const Member& member : unit.members) {
       if (lies_where_expected(member)) continue;
-      const at::Tensor values = member.parameter.variable_data();
-      const bool is_a_parameter = values.key_set().has(watched_key);
-      given.emplace_back(&member, is_a_parameter ? values.clone() : values);
+      given.emplace_back(&member, member.parameter.variable_data());
       member.parameter.set_data(member.watched.variable_data());
     }
+  for (auto& [member, values] : given)
+    if (values.key_set().has(watched_key)) values = values.clone();  // Another parameter's.
   std::string misfit;
   for (const auto& [member, values] : given)
     if (values.scalar_type() == member->watched.scalar_type() &&

@@ -65,8 +65,8 @@ class TouchedUnits {
     std::string name;
     at::Tensor parameter;
     std::size_t offset;         // In bytes from the beginning of the unit.
-    at::Tensor watched = {};    // What the parameter is expected to be: shares its memory.
-    std::uint32_t version = 0;  // As expected, too.
+    at::Tensor watched = {};    // Shares the memory that the parameter is expected to have.
+    std::uint32_t version = 0;  // The expected one.
   };
 
   struct Unit {

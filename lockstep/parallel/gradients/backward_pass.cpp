@@ -61,10 +61,12 @@ void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& ow
     const std::string reason = "a pass of DistributedDataParallel ended with " + text;
     const GiveUpLater unless_they_come({own, given}, reason, patience);
     try {
-      take_part(text);
+      if (take_part(text)) return;
     } catch (...) {
-      own.abort(reason);
+      return own.abort(reason);
     }
+    own.abort(reason);
+    given.abort(reason);
   } catch (...) {  // No memory or no thread for it: they learn when this rank ends.
   }
 }

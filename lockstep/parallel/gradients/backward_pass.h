@@ -101,13 +101,14 @@ class PassUnderWay {
 
 // --- A pass that an exception has cut short -----------------------------------------------------
 
-using TakePart = std::function<void(std::string_view text)>;
+// Returns whether the others can come to the end of the pass.
+using TakePart = std::function<bool(std::string_view text)>;
 
 // Ends the pass together with the other ranks. `error` has ended it here; null is an unknown
 // exception. `take_part` gets the exception's text and does what the others wait for, so that they
 // learn of it. If `take_part` throws, `own` is given up. Both groups are given up, with the text,
-// after three times the `longest_pass` so far, and not before 5 s: the others may wait for this
-// rank in a group of the user's.
+// at once if `take_part` returns false, and otherwise after three times the `longest_pass` so far,
+// and not before 5 s: the others may wait for this rank in a group of the user's.
 // Blocking: until the others have come to the end of the pass.
 void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& own,
                          const ProcessGroup& given, std::chrono::nanoseconds longest_pass,

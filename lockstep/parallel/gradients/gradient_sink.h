@@ -76,8 +76,8 @@ class GradientSink {
   // Drops the pass, once all that was started is done. The sink keeps no gradient.
   virtual void release() noexcept = 0;
 
-  // An exception has ended the pass on this rank alone. Returns whether no rank can come to its end
-  // therefore: `reason` then goes to those that wait for this one in the sink's own groups.
+  // An exception has ended the pass on this rank alone. Returns true if no rank can come to the end
+  // of the pass any more: `reason` then goes to those that wait for this one in the sink's groups.
   virtual bool cut_short(std::string_view /*reason*/) const noexcept { return false; }
 
   // Memory for large gradients, which is armed during a pass. Null where there is none.

@@ -164,13 +164,15 @@ void Reducer::end_pass(const BackwardPass& pass) {
   longest_pass_ = std::max(longest_pass_, pass.elapsed());
   if (pass.has_reported) return;
   const auto take_part = [this, &pass](std::string_view text) {
-    if (is_agreed(pass.exception()))
-      return intake_.complete();  // All ranks know, by another reducer.
-    if (!has_lost_a_peer(pass.exception()) && sink().cut_short(text))
-      throw Error(Fault::aborted, "no rank can end the pass");
+    if (is_agreed(pass.exception())) {  // All ranks know, by another reducer.
+      intake_.complete();
+      return true;
+    }
+    if (!has_lost_a_peer(pass.exception()) && sink().cut_short(text)) return false;
     if (!pass.has_announced) announce();
     intake_.complete();
     exchange_reports(text);
+    return true;
   };
   end_with_the_others(pass.exception(), groups_.own, groups_.given, longest_pass_, take_part);
   intake_.drop();

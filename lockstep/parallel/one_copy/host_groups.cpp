@@ -45,14 +45,15 @@ HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
       .owners = std::move(owners)};
 }
 
-void give_up(std::initializer_list<std::optional<ProcessGroup>> groups,
+void give_up(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
              std::string_view reason) noexcept {
-  try {
-    const std::string text = "a pass of FullyShardedDataParallel ended with " + std::string(reason);
-    for (const auto& group : groups)
-      if (group) group->abort(text);
-  } catch (const std::exception&) {
-    // They have ended already.
+  for (const auto& group : groups) {
+    if (!group) continue;
+    try {
+      group->abort(std::string(what) + " ended with " + std::string(reason));
+    } catch (const std::exception&) {
+      // It has ended already.
+    }
   }
 }
 

@@ -21,7 +21,7 @@ namespace lockstep::parallel {
 struct HostGroups {
   ProcessGroup all;
   ProcessGroup host;                      // The ranks of this host, in their order in `all`.
-  std::optional<ProcessGroup> lane = {};  // One rank of each host; none if there is one host.
+  std::optional<ProcessGroup> lane = {};  // One rank of each host. Absent if there is one host.
   std::vector<int> owners;                // Ranks of `all`: those of lane 0, of lane 1 and so on.
 
   int hosts() const { return lane ? lane->size() : 1; }
@@ -35,9 +35,9 @@ struct HostGroups {
 // groups' names. Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
 HostGroups host_groups(const ProcessGroup& group, const std::string& label);
 
-// After an exception on this rank, given by `reason`, in a pass: ranks that wait for it in one of
-// `groups`, some of which may be none, get an Error(aborted).
-void give_up(std::initializer_list<std::optional<ProcessGroup>> groups,
+// An exception, whose text is `reason`, has ended `what` on this rank. Ranks that wait for it in
+// one of `groups`, some of which may be absent, get an Error(aborted).
+void give_up(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
              std::string_view reason) noexcept;
 
 }  // namespace lockstep::parallel

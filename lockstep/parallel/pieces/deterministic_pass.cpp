@@ -130,6 +130,7 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
     const auto take_part = [this](std::string_view text) {
       sum_over_pieces(std::vector<Outcome>(steps_.size()));
       reducer_.agreement().exchange(report_, uses_, group_, text);
+      return true;
     };
     end_with_the_others(std::current_exception(), group_, group_, longest_, take_part);
     throw;
