@@ -45,6 +45,8 @@
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/gradients/power_sgd.h"
+#include "lockstep/parallel/local_steps/local_steps.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/pieces/piece.h"
 #include "lockstep/parallel/pipeline/layer_list.h"

@@ -148,17 +148,60 @@ void several_forwards(Rig& rig) {
   rig.record_all(ddp);
 }
 
-void train_with_hook(Rig& rig, lockstep::CommunicationHook hook) {
+void train_with_hook(Rig& rig, lockstep::CommunicationHook hook,
+                     const lockstep::DistributedDataParallelOptions& options) {
   const auto net = mlp(rig);
-  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  DistributedDataParallel ddp(net, rig.world(), options);
   ddp.register_comm_hook(std::move(hook));
   auto optimizer = sgd(*net);
   train(rig, ddp, optimizer);
   rig.record_all(ddp);
 }
 
-void fp16_hook(Rig& rig) { train_with_hook(rig, lockstep::fp16_compress_hook()); }
-void bf16_hook(Rig& rig) { train_with_hook(rig, lockstep::bf16_compress_hook()); }
+void fp16_hook(Rig& rig) { train_with_hook(rig, lockstep::fp16_compress_hook(), rig.options()); }
+void bf16_hook(Rig& rig) { train_with_hook(rig, lockstep::bf16_compress_hook(), rig.options()); }
+
+// In one bucket.
+void train_with_power_sgd(Rig& rig, const lockstep::PowerSGDOptions& power_options) {
+  const lockstep::PowerSGD power(rig.world(), power_options);
+  auto options = rig.options();
+  options.bucket_cap_mb.reset();
+  train_with_hook(rig, power.hook(), options);
+}
+
+void power_sgd(Rig& rig) { train_with_power_sgd(rig, {.start_step = 3}); }
+
+void power_sgd_of_rank_4(Rig& rig) {
+  train_with_power_sgd(
+      rig,
+      {.matrix_approximation_rank = 4, .start_step = 3, .batch_tensors_with_same_shape = true});
+}
+
+void power_sgd_from_cold(Rig& rig) {
+  train_with_power_sgd(rig, {.matrix_approximation_rank = 2,
+                             .start_step = 3,
+                             .warm_start = false,
+                             .orthogonalization_epsilon = 1e-8,
+                             .random_seed = 5});
+}
+
+// Each rank steps alone after the warm-up.
+void post_local_sgd(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = sgd(*net);
+  lockstep::LocalSGD local(
+      *net, optimizer, rig.world(),
+      {.period = 3, .warmup_steps = 4, .subgroup = rig.world().split(rig.world().rank())});
+  ddp.register_comm_hook(local.hook());
+  for (std::size_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    rig.loss(ddp(rig.x(step)), step).backward();
+    optimizer.step();
+    local.step();
+  }
+  rig.record_all(ddp);
+}
 
 }  // namespace
 
@@ -180,5 +223,9 @@ Scenarios gradient_scenarios() {
           {"frozen", frozen},
           {"several_forwards", several_forwards},
           {"fp16_hook", fp16_hook},
-          {"bf16_hook", bf16_hook}};
+          {"bf16_hook", bf16_hook},
+          {"power_sgd", power_sgd},
+          {"power_sgd_of_rank_4", power_sgd_of_rank_4},
+          {"power_sgd_from_cold", power_sgd_from_cold},
+          {"post_local_sgd", post_local_sgd}};
 }

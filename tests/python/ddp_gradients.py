@@ -2,9 +2,12 @@
 """PyTorch's side of ddp_gradients.cpp: the same names, the same steps."""
 
 import torch
+import torch.distributed as dist
 from ddp_models import Complex, Mlp
 from ddp_rig import STEPS, fused_adam, sgd, train, train_with_sgd
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import (default_hooks, post_localSGD_hook,
+                                                             powerSGD_hook)
+from torch.distributed.algorithms.model_averaging import averagers
 
 
 def small_buckets(rig):
@@ -134,10 +137,10 @@ def several_forwards(rig):
     rig.record_all(ddp)
 
 
-def train_with_hook(rig, hook):
+def train_with_hook(rig, hook, state=None, **options):
     net = rig.load("Mlp")
-    ddp = rig.wrap(net)
-    ddp.register_comm_hook(None, hook)
+    ddp = rig.wrap(net, **options)
+    ddp.register_comm_hook(state, hook)
     train(rig, ddp, sgd(net))
     rig.record_all(ddp)
 
@@ -152,8 +155,44 @@ def bf16_hook(rig):
     train_with_hook(rig, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
 
 
+def train_with_power_sgd(rig, rank, **options):
+    # One bucket: with several under way, PyTorch's hook starts collectives on several threads, and
+    # ranks may get them in different orders.
+    state = powerSGD_hook.PowerSGDState(None, rank, start_powerSGD_iter=3, **options)
+    train_with_hook(rig, powerSGD_hook.powerSGD_hook, state, bucket_cap_mb=None)
+
+
+def power_sgd(rig):
+    train_with_power_sgd(rig, 1)
+
+
+def power_sgd_of_rank_4(rig):
+    train_with_power_sgd(rig, 4, batch_tensors_with_same_shape=True)
+
+
+def power_sgd_from_cold(rig):
+    train_with_power_sgd(rig, 2, warm_start=False, orthogonalization_epsilon=1e-8, random_seed=5)
+
+
+def post_local_sgd(rig):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    optimizer = sgd(net)
+    alone, _ = dist.new_subgroups(1)
+    state = post_localSGD_hook.PostLocalSGDState(None, alone, start_localSGD_iter=4)
+    ddp.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    averager = averagers.PeriodicModelAverager(period=3, warmup_steps=4)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        rig.loss(ddp(rig.x(step)), step).backward()
+        optimizer.step()
+        averager.average_parameters(net.parameters())
+    rig.record_all(ddp)
+
+
 SCENARIOS = (
     small_buckets, default_buckets, bucket_list, in_double, sampled_cnn, large_mlp, accumulation,
     accumulation_onto_zeros, adam, tied, mixed_types, complex_parameter, common_layer,
-    common_layer_in_turns, frozen, several_forwards, fp16_hook, bf16_hook,
+    common_layer_in_turns, frozen, several_forwards, fp16_hook, bf16_hook, power_sgd,
+    power_sgd_of_rank_4, power_sgd_from_cold, post_local_sgd,
 )

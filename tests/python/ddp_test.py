@@ -23,8 +23,11 @@ from torch_or_skip import torch
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS = (1, 2, 3)
 TOLERANCE = 1e-6
+# PowerSGD's orthogonal columns amplify rounding errors, and PyTorch also feeds back the errors of
+# gradients that it does not compress; their mean is zero.
+ROUNDED = ("power_sgd", "power_sgd_of_rank_4", "power_sgd_from_cold")
 # Sums of three have 11 or 8 bits; across hosts they are rounded on each host and between hosts.
-TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2}
+TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2, **dict.fromkeys(ROUNDED, 5e-6)}
 TOLERANCES_ACROSS = {"fp16_hook": 1e-2, "bf16_hook": 8e-2}
 
 
@@ -110,7 +113,8 @@ def check(program, lockstep, engine, inputs, folder, ranks):
     equal_bits = equal_bits_expected(ours, theirs, ranks)
     print(f"{ranks} rank(s): PyTorch's bits are {'' if equal_bits else 'not '}expected")
     for scenario in (function.__name__ for function in SCENARIOS):
-        tolerance = 0 if equal_bits else TOLERANCES.get(scenario, TOLERANCE)
+        exact = equal_bits and scenario not in ROUNDED
+        tolerance = 0 if exact else TOLERANCES.get(scenario, TOLERANCE)
         yield compare(ours, theirs, scenario, ranks, tolerance)
         yield compare(overlapped, ours, scenario, ranks, 0)
         if across:

@@ -38,6 +38,7 @@ SUB_ROOMS = {
     "parallel/pieces":          "gradients",
     "parallel/shard":           "gradients",
     "parallel/replicate":       "detail gradients pieces shard",
+    "parallel/local_steps":     "gradients replicate",
     "parallel/one_copy":        "gradients replicate",
     "parallel/fully_sharded":   "gradients one_copy replicate",
     "parallel/tensor_parallel": "gradients",

@@ -1,0 +1,100 @@
+// PowerSGD: each gradient travels as two thin matrices, whose product is its mean approximately.
+//
+//   lockstep::PowerSGD power(world, {.matrix_approximation_rank = 4});
+//   ddp.register_comm_hook(power.hook());
+//   state.add("power_sgd", power);  // In a TrainingState, for a resumption.
+//
+// Method: Vogels, Karimireddy, Jaggi, PowerSGD (arXiv 1905.13727). Semantics, defaults and random
+// numbers are those of PyTorch 2.13's powerSGD_hook
+// (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py). A gradient with n rows and m
+// columns is sent as n * r and m * r numbers, where r is the rank of the approximation. Gradients
+// that this makes little shorter, such as those of biases, are averaged as they are. With r equal
+// to n or m the result is the mean, up to rounding.
+//
+// Rows of a gradient are its slices along dim 0. Where another dim has the largest stride in
+// memory, they are the slices along that one. Complex numbers are pairs of reals.
+//
+// Differences from PyTorch: a gradient of zeros, or of a lower rank than r, is no division by
+// nearly zero without an epsilon. Errors of gradients that are not compressed, whose mean is zero,
+// are not kept. An infinity or a NaN spoils one pass, not the errors of all later ones: errors and
+// Q of its bucket begin anew.
+//
+// The state has, for each compressed gradient, the error of each rank, and Q. It belongs to the
+// gradients' names, not to buckets, which may differ when it is loaded. With another number of
+// ranks, each rank gets the mean of all saved errors: what the next step corrects stays the same.
+//
+// Thread safety: none; members are not called during backward().
+// Errors: misuse for options out of range, and for a loaded state of another approximation rank.
+// mismatch if the options of ranks differ. The first pass after a load throws misuse, naming it, if
+// a gradient's shape differs from the loaded one or it is compressed no longer.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/communication_hook.h"
+#include "lockstep/tensor/state.h"
+
+namespace lockstep {
+
+// Names are PyTorch's; `start_step` is its start_powerSGD_iter.
+struct PowerSGDOptions {
+  // Rank of the approximation, at least 1. Bytes and time grow with it, the error shrinks: try 1,
+  // 2, 4 and so on.
+  std::int64_t matrix_approximation_rank = 1;
+
+  // Passes before this one average gradients as they are, because early gradients bear no error. A
+  // tenth of the training is a good first choice. At least 2 with error feedback or warm start:
+  // buckets, and so the random numbers, are final from then on.
+  std::int64_t start_step = 1000;
+
+  // A gradient is compressed if that divides its size by more than this.
+  double min_compression_rate = 2;
+
+  // Whether each rank adds the error of its last approximation to its next gradient. Costs memory
+  // for all compressed gradients. Without it, training rarely reaches the same accuracy.
+  bool use_error_feedback = true;
+
+  // Whether Q is the last step's, not random: a better approximation for the same bytes.
+  bool warm_start = true;
+
+  // Added to the length of each column that is made a unit vector, with a rank of up to 2 or half
+  // precision.
+  double orthogonalization_epsilon = 0;
+
+  std::uint32_t random_seed = 0;  // Of the first Q.
+
+  // Whether gradients of one shape in a bucket are multiplied in one call, for many small ones.
+  // Changes the random numbers.
+  bool batch_tensors_with_same_shape = false;
+};
+
+namespace parallel {
+class PowerSGDHook;
+}
+
+class LOCKSTEP_API PowerSGD : public Stateful {
+ public:
+  // Collective. `group` has the ranks of the DistributedDataParallel.
+  explicit PowerSGD(const ProcessGroup& group, const PowerSGDOptions& options = {});
+  ~PowerSGD() override;
+
+  // For one DistributedDataParallel. Lifetime: the hook may outlive this.
+  CommunicationHook hook() const;
+
+  // All elements of the gradients, divided by those that are sent. 1 before compression begins.
+  double compression_rate() const;
+
+  StateDict state_dict() override;
+  StateRequest wanted(const StateDict& saved) override;
+  void load_state_dict(StateDict state) override;
+
+ private:
+  const std::shared_ptr<parallel::PowerSGDHook> hook_;
+};
+
+}  // namespace lockstep
