@@ -20,6 +20,7 @@ struct Options {
   std::optional<bool> overlap = {};  // As in DistributedDataParallelOptions.
   std::string optimizer = "adam";    // A name of optimizer_names().
   bool bf16 = false;                 // Gradients travel as bfloat16.
+  int power_sgd = 0;                 // Rank of PowerSGD's approximation; 0 for none.
   bool amp = false;                  // Operators compute in bfloat16, on channels_last images.
   bool memory = false;               // A memory_report() follows the steps.
 };

@@ -17,11 +17,12 @@ import measure  # noqa: E402, from the folder above
 
 # By side: options of bench_ddp under `lockstep run`.
 OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
-        "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"], "Lockstep amp": ["--amp"]}
+        "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"], "PowerSGD": ["--power-sgd", 4],
+        "Lockstep amp": ["--amp"]}
 
 # By side: options of train_pytorch.py under torchrun.
 THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"],
-          "PyTorch amp": ["--amp"]}
+          "PyTorch PowerSGD": ["--power-sgd", 4], "PyTorch amp": ["--amp"]}
 
 # By side: options of bench_ddp for copies of the bare model.
 BARE = {"alone": [], "alone amp": ["--amp"]}

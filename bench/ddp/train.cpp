@@ -144,8 +144,14 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(optimizer_names()))
       ->capture_default_str()
       ->excludes(alone);
-  app.add_flag("--bf16", options.bf16, "Let gradients travel as bfloat16, by bf16_compress_hook()")
-      ->excludes(alone);
+  auto* bf16 = app.add_flag("--bf16", options.bf16,
+                            "Let gradients travel as bfloat16, by bf16_compress_hook()")
+                   ->excludes(alone);
+  app.add_option("--power-sgd", options.power_sgd,
+                 "Let gradients travel as matrices of this rank, by PowerSGD")
+      ->check(CLI::PositiveNumber)
+      ->excludes(alone)
+      ->excludes(bf16);
   app.add_flag(
       "--amp", options.amp,
       "Compute in bfloat16, by lockstep::Autocast, with images and weights of convolutions "

@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import models
@@ -24,6 +24,8 @@ def parse_options():
     parser.add_argument("--zero", action="store_true", help="ZeroRedundancyOptimizer")
     parser.add_argument("--find-unused", action="store_true")
     parser.add_argument("--fp16", action="store_true", help="gradients travel as float16")
+    parser.add_argument("--power-sgd", type=int, metavar="RANK",
+                        help="gradients travel as matrices of this rank")
     parser.add_argument("--amp", action="store_true",
                         help="compute in bfloat16, on channels_last images and weights")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
@@ -31,11 +33,17 @@ def parse_options():
 
 
 def distributed(net, options):
+    # With several buckets under way, collectives of the hook for PowerSGD come in different orders
+    # on the ranks, which Gloo does not survive.
+    buckets = {"bucket_cap_mb": 25} if options.power_sgd else {}
     ddp = nn.parallel.DistributedDataParallel(
-        net, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
+        net, **buckets, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
         find_unused_parameters=options.find_unused, static_graph=not options.find_unused)
     if options.fp16:  # Its hook for bfloat16 needs a GPU.
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if options.power_sgd:
+        state = powerSGD_hook.PowerSGDState(None, options.power_sgd, start_powerSGD_iter=2)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return ddp
 
 

@@ -2,6 +2,7 @@
 #include "bench/ddp/workload.h"
 
 #include <lockstep/parallel/gradients/communication_hook.h>
+#include <lockstep/parallel/gradients/power_sgd.h>
 #include <lockstep/parallel/replicate/distributed_data_parallel.h>
 #include <torch/nn/functional/loss.h>
 
@@ -45,6 +46,11 @@ Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tens
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
   if (options.bf16) ddp->register_comm_hook(lockstep::bf16_compress_hook());
+  if (options.power_sgd > 0)
+    ddp->register_comm_hook(
+        lockstep::PowerSGD(*world,
+                           {.matrix_approximation_rank = options.power_sgd, .start_step = 2})
+            .hook());
   work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
   work.ddp = ddp;
   return work;

@@ -12,6 +12,10 @@ of ./dev bench ddp, on the backend that Lockstep chooses.
 
 All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
 median and range.
+
+Local steps train the CNN on Fashion-MNIST (Debian's dataset-fashion-mnist, or LOCKSTEP_DATA): by
+DiLoCo, with a synchronisation every 100 steps, by DistributedDataParallel, and without any
+communication. The last shows what the machine can give, the second what the final loss should be.
 """
 
 import os
@@ -21,16 +25,17 @@ import jobs
 import report
 from all_reduce import Engines, measure_all_reduce
 from jobs import measure
-from training import measure_training
+from training import measure_local_steps, measure_training
 
 EXAMPLES = """examples:
   ./dev bench hosts
   ./dev bench hosts --quick
   ./dev bench hosts --only ddp --links "1 Gbit/s" --rounds 7
+  ./dev bench hosts --only local_steps --links "1 Gbit/s" --ranks 1
   ./dev bench hosts --only all_reduce --engines gloo oneccl --ranks 2 --json hosts.json
 """
 
-PARTS = ("all_reduce", "ddp")
+PARTS = ("all_reduce", "ddp", "local_steps")
 ENGINES = ("gloo", "mpi", "oneccl")
 
 
@@ -59,6 +64,8 @@ def parse_options():
         measure.require_built(parser, options, "bench_hosts_engine")
     if "ddp" in options.only:
         measure.require_built(parser, options, "bench_ddp")
+    if "local_steps" in options.only:
+        measure.require_built(parser, options, "bench_hosts_local_steps")
     return options
 
 
@@ -84,7 +91,8 @@ def main():
     load = measure.warn_if_busy()
     engines = Engines(options)
     parts = {"all_reduce": lambda *args: measure_all_reduce(engines, options, *args),
-             "ddp": lambda *args: measure_training(engines.absent, options, *args)}
+             "ddp": lambda *args: measure_training(engines.absent, options, *args),
+             "local_steps": lambda job, link, *args: measure_local_steps(options, job, *args)}
     parts = {name: act for name, act in parts.items() if name in options.only}
     started = time.monotonic()
     rounds = []

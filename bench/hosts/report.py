@@ -7,7 +7,7 @@ import statistics
 from all_reduce import SIZES, Side
 from cases import MB, Case
 from jobs import HOSTS, measure
-from training import BATCH, SIDES
+from training import BATCH, KINDS as KINDS_OF_STEPS, SIDES
 
 KINDS = ("Lockstep", "flat", "own", "PyTorch")
 
@@ -18,17 +18,21 @@ SHAPED = "1 Gbit/s"
 # Least ratios of all_reduce: to the flat way, on SHAPED; to the engine's own, on all links.
 FLAT_GOAL, OWN_GOAL = 1.5, 0.9
 # Least ratios of training on SHAPED, by the compared sides.
-DDP_GOALS = {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch fp16"): None}
+DDP_GOALS = {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch fp16"): None,
+             ("PowerSGD", "PyTorch"): 2.5, ("PowerSGD", "PyTorch PowerSGD"): 1.2}
+# Least speed of DiLoCo to no communication on SHAPED, and least ratio of the losses of synchronous
+# training and of DiLoCo.
+DILOCO_GOAL, LOSS_GOAL = 0.95, 0.99
 
 
 def results_of(rounds):
     """Returns a list of figures for each part, from all rounds so far."""
-    results = {"all_reduce": [], "ddp": []}
+    rows_of = {"all_reduce": all_reduce_rows, "ddp": training_rows, "local_steps": local_rows}
+    results = {part: [] for part in rows_of}
     for part, link, ranks in rounds[0]:
         figures = [entry[part, link, ranks] for entry in rounds]
-        rows_of = all_reduce_rows if part == "all_reduce" else training_rows
         results[part] += [{"link": link, "ranks_a_host": ranks, **row}
-                          for row in rows_of(figures, link, ranks)]
+                          for row in rows_of[part](figures, link, ranks)]
     return results
 
 
@@ -84,6 +88,23 @@ def training_rows(figures, link, ranks):
     return [row]
 
 
+# --- Local steps ----------------------------------------------------------------------------------
+
+def local_rows(figures, link, ranks):
+    def all_of(kind, name):
+        return [entry[kind][name] for entry in figures]
+
+    row = {kind: {name: all_of(kind, name) for name in figures[0][kind]} for kind in figures[0]}
+    goal = DILOCO_GOAL if link == SHAPED else None
+    speed, loss = "samples_per_second", "loss"
+    return [row | {"ratios": {
+        "DiLoCo / alone": compared(all_of("diloco", speed), all_of("alone", speed), goal),
+        "DiLoCo / synchronous": compared(all_of("diloco", speed), all_of("synchronous", speed),
+                                         None),
+        "loss, synchronous / DiLoCo": compared(all_of("synchronous", loss),
+                                               all_of("diloco", loss), LOSS_GOAL)}}]
+
+
 # --- Output ---------------------------------------------------------------------------------------
 
 def print_all(results, options, absent):
@@ -97,6 +118,8 @@ def print_all(results, options, absent):
         print_all_reduce(results["all_reduce"])
     if results["ddp"]:
         print_training(results["ddp"])
+    if results["local_steps"]:
+        print_local_steps(results["local_steps"])
     print_goals(results)
     if len(os.sched_getaffinity(0)) < HOSTS * max(options.ranks):
         print(
@@ -147,16 +170,29 @@ def print_training(rows):
         f"\nTraining steps of a CNN, batch {BATCH} a rank; samples/s of all ranks, and the ms of "
         "a step on rank 0. Gradients\nof bf16 and fp16 travel in half of the bytes.")
     for row in rows:
-        print(f"\n{title_of(row)}\n{'':<14}{'samples/s':>10}{'forward':>9}{'backward':>10}"
+        print(f"\n{title_of(row)}\n{'':<17}{'samples/s':>10}{'forward':>9}{'backward':>10}"
               f"{'optimizer':>11}")
         for side, speeds in row["samples_per_second"].items():
             parts = [measure.short(row["parts_ms"][side][name])
                      for name in ("forward", "backward", "optimizer")]
             print(
-                f"{side:<14}{measure.short(statistics.median(speeds)):>10}{parts[0]:>9}"
+                f"{side:<17}{measure.short(statistics.median(speeds)):>10}{parts[0]:>9}"
                 f"{parts[1]:>10}{parts[2]:>11}")
         for name, ratio in row["ratios"].items():
-            print(f"  {name:<22}{ratio_text(ratio)}")
+            print(f"  {name:<28}{ratio_text(ratio)}")
+
+
+def print_local_steps(rows):
+    print("\nTraining of the CNN on Fashion-MNIST; samples/s of all ranks, and the final loss of "
+          "the test images.\n`alone` is without any communication.")
+    for row in rows:
+        print(f"\n{title_of(row)}\n{'':<14}{'samples/s':>10}{'loss':>9}")
+        for kind in KINDS_OF_STEPS:
+            speed, loss = (measure.short(statistics.median(row[kind][name]))
+                           for name in ("samples_per_second", "loss"))
+            print(f"{kind:<14}{speed:>10}{loss:>9}")
+        for name, ratio in row["ratios"].items():
+            print(f"  {name:<28}{ratio_text(ratio)}")
 
 
 def judged(results):
@@ -170,7 +206,7 @@ def judged(results):
             if "met" in row.get(which, {}):
                 groups.setdefault(f"{row['engine']}, {name}, {title_of(row)}", []).append(
                     (row[which], place))
-    for row in results["ddp"]:
+    for row in results["ddp"] + results["local_steps"]:
         for name, ratio in row["ratios"].items():
             if "met" in ratio:
                 groups.setdefault(f"training, {name}, {title_of(row)}", []).append((ratio, ""))
