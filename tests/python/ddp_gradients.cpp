@@ -185,6 +185,11 @@ void power_sgd_from_cold(Rig& rig) {
                              .random_seed = 5});
 }
 
+void power_sgd_in_buckets(Rig& rig) {
+  const lockstep::PowerSGD power(rig.world(), {.start_step = 3});
+  train_with_hook(rig, power.hook(), rig.options());
+}
+
 // Each rank steps alone after the warm-up.
 void post_local_sgd(Rig& rig) {
   const auto net = mlp(rig);
@@ -227,5 +232,6 @@ Scenarios gradient_scenarios() {
           {"power_sgd", power_sgd},
           {"power_sgd_of_rank_4", power_sgd_of_rank_4},
           {"power_sgd_from_cold", power_sgd_from_cold},
+          {"power_sgd_in_buckets", power_sgd_in_buckets},
           {"post_local_sgd", post_local_sgd}};
 }

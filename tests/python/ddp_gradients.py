@@ -174,6 +174,17 @@ def power_sgd_from_cold(rig):
     train_with_power_sgd(rig, 2, warm_start=False, orthogonalization_epsilon=1e-8, random_seed=5)
 
 
+def power_sgd_in_buckets(rig):
+    # The hook waits for each bucket, so that ranks start collectives in one order.
+    def hook(state, bucket):
+        done = torch.futures.Future()
+        done.set_result(powerSGD_hook.powerSGD_hook(state, bucket).wait())
+        return done
+
+    state = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=3)
+    train_with_hook(rig, hook, state)
+
+
 def post_local_sgd(rig):
     net = rig.load("Mlp")
     ddp = rig.wrap(net)
@@ -194,5 +205,5 @@ SCENARIOS = (
     small_buckets, default_buckets, bucket_list, in_double, sampled_cnn, large_mlp, accumulation,
     accumulation_onto_zeros, adam, tied, mixed_types, complex_parameter, common_layer,
     common_layer_in_turns, frozen, several_forwards, fp16_hook, bf16_hook, power_sgd,
-    power_sgd_of_rank_4, power_sgd_from_cold, post_local_sgd,
+    power_sgd_of_rank_4, power_sgd_from_cold, power_sgd_in_buckets, post_local_sgd,
 )

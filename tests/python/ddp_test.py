@@ -25,7 +25,7 @@ RANKS = (1, 2, 3)
 TOLERANCE = 1e-6
 # PowerSGD's orthogonal columns amplify rounding errors, and PyTorch also feeds back the errors of
 # gradients that it does not compress; their mean is zero.
-ROUNDED = ("power_sgd", "power_sgd_of_rank_4", "power_sgd_from_cold")
+ROUNDED = ("power_sgd", "power_sgd_of_rank_4", "power_sgd_from_cold", "power_sgd_in_buckets")
 # Sums of three have 11 or 8 bits; across hosts they are rounded on each host and between hosts.
 TOLERANCES = {"fp16_hook": 1e-3, "bf16_hook": 2e-2, **dict.fromkeys(ROUNDED, 5e-6)}
 TOLERANCES_ACROSS = {"fp16_hook": 1e-2, "bf16_hook": 8e-2}

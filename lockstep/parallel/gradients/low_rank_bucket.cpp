@@ -10,6 +10,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
@@ -23,14 +24,12 @@ namespace lockstep::parallel {
 namespace {
 
 double eps_of(at::ScalarType type) {
-  if (type == at::kDouble) return std::numeric_limits<double>::epsilon();
-  if (type == at::kHalf) return std::numeric_limits<at::Half>::epsilon();
-  if (type == at::kBFloat16) return std::numeric_limits<at::BFloat16>::epsilon();
-  return std::numeric_limits<float>::epsilon();
+  return type == at::kDouble ? std::numeric_limits<double>::epsilon()
+                             : std::numeric_limits<float>::epsilon();
 }
 
 // A row that depends on those before it is nothing but rounding errors, once these are removed: it
-// becomes zero.
+// becomes zero. One whose length is not finite becomes NaNs, so that no overflow looks like zero.
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   const std::int64_t rows = matrices.size(1);
   const double rounding = 16 * eps_of(matrices.scalar_type());
@@ -39,8 +38,9 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   for (std::int64_t i = 0; i < rows; ++i) {
     const at::Tensor row = matrices.narrow(1, i, 1);
     const at::Tensor length = at::linalg_vector_norm(row, 2, {2}, /*keepdim=*/true);
-    const at::Tensor is_noise = length.le(noise.narrow(1, i, 1));
-    row.div_(length.add(epsilon)).masked_fill_(is_noise, 0);
+    const at::Tensor is_noise = length.le(noise.narrow(1, i, 1)).logical_and_(length.isfinite());
+    const at::Tensor zero_or_nan = length.mul(0);
+    row.div_(length.add(epsilon)).add_(zero_or_nan).masked_fill_(is_noise, 0);
     if (i + 1 == rows) return;
     const at::Tensor rest = matrices.narrow(1, i + 1, rows - i - 1);
     rest.sub_((row * rest).sum(2, /*keepdim=*/true) * row);
@@ -73,8 +73,13 @@ void restore(const at::Tensor& place, const at::Tensor& kept, const std::string&
 }  // namespace
 
 void orthogonalize(const at::Tensor& matrices, double epsilon) {
-  if (matrices.size(1) <= 2 || at::isReducedFloatingType(matrices.scalar_type()))
-    return gram_schmidt(matrices, epsilon);
+  if (at::isReducedFloatingType(matrices.scalar_type())) {
+    const at::Tensor wide = matrices.to(at::kFloat);
+    orthogonalize(wide, epsilon);
+    matrices.copy_(wide);
+    return;
+  }
+  if (matrices.size(1) <= 2) return gram_schmidt(matrices, epsilon);
   matrices.copy_(std::get<0>(at::linalg_qr(matrices.transpose(1, 2))).transpose(1, 2));
 }
 
@@ -110,6 +115,11 @@ LowRankBucket::LowRankBucket(const GradientBucket& bucket, const PowerSGDOptions
 }
 
 bool LowRankBucket::fits(const GradientBucket& bucket) const { return matrices_of(bucket) == all_; }
+
+bool LowRankBucket::has_lost_rows() const {
+  return std::any_of(batches_.begin(), batches_.end(),
+                     [](const Batch& batch) { return batch.q.eq(0).all(2).any().item<bool>(); });
+}
 
 // As PyTorch: batches are in the order of the first matrix of their shape.
 void LowRankBucket::divide(const std::vector<Matrix>& matrices) {
@@ -167,12 +177,18 @@ void LowRankBucket::allocate(const GradientBucket& bucket) {
 
 // --- Memory between passes ----------------------------------------------------------------------
 
-// The draws of PyTorch: on the CPU, by one generator for all batches of a bucket.
 void LowRankBucket::draw(std::uint64_t seed) {
+  qs_.zero_();
+  draw_lost_rows(seed);
+}
+
+// The draws of PyTorch: on the CPU, by one generator for all batches of a bucket.
+void LowRankBucket::draw_lost_rows(std::uint64_t seed) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   for (const Batch& batch : batches_) {
     const at::Tensor q = batch.q.transpose(1, 2);
-    q.copy_(at::randn(q.sizes(), generator, q.options().device(at::kCPU)));
+    const at::Tensor drawn = at::randn(q.sizes(), generator, q.options().device(at::kCPU));
+    q.copy_(at::where(q.eq(0).all(1, /*keepdim=*/true), drawn.to(q.device()), q));
   }
 }
 
@@ -218,9 +234,11 @@ bool LowRankBucket::average(const GradientBucket& bucket) {
   if (batches_.empty()) return true;
   average_qs(bucket);
   store(bucket.buffer);
-  if (at::isfinite(qs_).all().item<bool>()) return true;
-  ms_.zero_();
-  return false;
+  if (!at::isfinite(qs_).all().item<bool>()) {
+    ms_.zero_();
+    qs_.zero_();
+  }
+  return !options_.warm_start || !has_lost_rows();
 }
 
 // The memory of the errors becomes M.

@@ -25,12 +25,12 @@
 namespace lockstep::parallel {
 
 // Makes the rows of each matrix [count, r, n], r <= n, orthonormal: by Gram-Schmidt, or by QR for r
-// > 2 in a type that LAPACK has. `epsilon` is added to lengths in Gram-Schmidt, in which rows that
-// depend on those before them become zero.
+// > 2. Computes in float for 16-bit types. `epsilon` is added to lengths in Gram-Schmidt, in which
+// rows that depend on those before them become zero. Rows that are not finite become NaNs.
 LOCKSTEP_API void orthogonalize(const at::Tensor& matrices, double epsilon);
 
-// By gradient: the part of PowerSGD's state that outlives a pass. Undefined without error feedback,
-// or without warm start.
+// The part of PowerSGD's state that outlives a pass, for one gradient. Undefined without error
+// feedback, or without warm start.
 struct LowRankMemory {
   at::Tensor error;  // [rows, columns]
   at::Tensor q;      // [rank, columns]
@@ -48,19 +48,23 @@ class LowRankBucket {
   // Draws every Q from a normal distribution; equal on all ranks.
   void draw(std::uint64_t seed);
 
+  // Draws the rows of zeros in every Q, and leaves the others. Such a row, of a gradient that was
+  // zero or had a low rank, would stay zero for ever: P = M Q and Q = M^T P.
+  void draw_lost_rows(std::uint64_t seed);
+
   // Whether `memories` has every Q.
   bool has_qs_in(const LowRankMemories& memories) const;
 
-  // Takes what `memories` has of this bucket's gradients out of it. Errors: misuse, naming it, for
-  // a gradient of another shape.
+  // Moves the memories of this bucket's gradients here. Errors: misuse, naming it, for a gradient
+  // of another shape.
   void take_from(LowRankMemories& memories);
 
   // Views of the memory of all compressed gradients.
   LowRankMemories memories() const;
 
   // Blocking: replaces the bucket's gradients by approximations of their means, in two collectives.
-  // Returns false if a compressed gradient of any rank was not finite; errors are zero then, and
-  // every Q is to be drawn.
+  // Returns false, on all ranks, if rows of a Q are zero and lost rows are to be drawn. They all
+  // are, and errors are zero, after a gradient of any rank that was not finite.
   bool average(const GradientBucket& bucket);
 
   std::int64_t elements() const { return elements_; }
@@ -89,6 +93,7 @@ class LowRankBucket {
   };
 
   static std::vector<Matrix> matrices_of(const GradientBucket& bucket);
+  bool has_lost_rows() const;
   void divide(const std::vector<Matrix>& matrices);
   void allocate(const GradientBucket& bucket);
   void load(const at::Tensor& buffer) const;

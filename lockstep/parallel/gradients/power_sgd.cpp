@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/power_sgd.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
@@ -8,11 +9,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/gradients/low_rank_bucket.h"
 #include "lockstep/tensor/collectives.h"
+#include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/differences.h"
 
 namespace lockstep {
@@ -84,6 +87,14 @@ void require_valid(const PowerSGDOptions& options) {
       "PowerSGD: orthogonalization_epsilon is negative or not finite");
 }
 
+// Ranks of a group save errors under their rank in it, so all must have the same parameters.
+void require_whole(const GradientBucket& bucket) {
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
+    if (!part_text(bucket.parameters[i]).empty())
+      throw Error(Fault::unsupported,
+                  "PowerSGD: parameter " + bucket.gradients[i].first + " is cut over ranks");
+}
+
 // Names in the state.
 constexpr std::string_view q_prefix = "q.";
 
@@ -111,6 +122,7 @@ class PowerSGDHook {
   void make(const GradientBucket& bucket);
   void end_pass();
   LowRankMemories memories() const;
+  std::vector<std::string> own_prefixes(std::int64_t saved_ranks) const;
 
   const ProcessGroup group_;
   const PowerSGDOptions options_;
@@ -125,10 +137,11 @@ class PowerSGDHook {
 void PowerSGDHook::average(GradientBucket& bucket) {
   require(bucket.group.size() == group_.size(),
           "PowerSGD: DistributedDataParallel has other ranks than the group of PowerSGD");
+  if (buckets_.find(bucket.index) == buckets_.end()) require_whole(bucket);
   if (step_ < options_.start_step)
     all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
   else if (LowRankBucket& low_rank = bucket_for(bucket); !low_rank.average(bucket))
-    low_rank.draw(seeds_.next());
+    low_rank.draw_lost_rows(seeds_.next());
   if (bucket.index + 1 == bucket.count) end_pass();
 }
 
@@ -186,6 +199,8 @@ StateDict PowerSGDHook::state() const {
   StateDict state;
   state.values["step"] = step_;
   state.values["matrix_approximation_rank"] = options_.matrix_approximation_rank;
+  state.values["use_error_feedback"] = options_.use_error_feedback;
+  state.values["warm_start"] = options_.warm_start;
   state.values["seeds_drawn"] = seeds_.drawn();
   state.values["world_size"] = std::int64_t{group_.size()};
   const std::string prefix = error_prefix(group_.rank());
@@ -197,38 +212,52 @@ StateDict PowerSGDHook::state() const {
 }
 
 StateRequest PowerSGDHook::wanted(const StateDict& saved) const {
-  const auto rank = value_of<std::int64_t>(saved, "matrix_approximation_rank");
-  require(rank == options_.matrix_approximation_rank, [&] {
-    return "PowerSGD: the state was saved with matrix_approximation_rank " + std::to_string(rank) +
-           ", not " + std::to_string(options_.matrix_approximation_rank);
-  });
+  const auto require_saved = [&](const char* option, auto value) {
+    const auto was = value_of<decltype(value)>(saved, option);
+    require(was == value, [&] {
+      std::string text = "PowerSGD: the state was saved with ";
+      return text.append(option)
+          .append(" ")
+          .append(std::to_string(was))
+          .append(", not ")
+          .append(std::to_string(value));
+    });
+  };
+  require_saved("matrix_approximation_rank", options_.matrix_approximation_rank);
+  require_saved("use_error_feedback", options_.use_error_feedback);
+  require_saved("warm_start", options_.warm_start);
+  const std::vector<std::string> own = own_prefixes(value_of<std::int64_t>(saved, "world_size"));
   StateRequest request = everything(saved);
-  if (value_of<std::int64_t>(saved, "world_size") != group_.size()) return request;
-  const std::string own = error_prefix(group_.rank());
   std::erase_if(request, [&](const auto& entry) {
-    return !entry.first.starts_with(q_prefix) && !entry.first.starts_with(own);
+    const auto has = [&](const std::string& prefix) { return entry.first.starts_with(prefix); };
+    return !has(std::string(q_prefix)) && std::none_of(own.begin(), own.end(), has);
   });
   return request;
 }
 
+// The saved ranks whose errors this rank continues, so that every error is read once.
+std::vector<std::string> PowerSGDHook::own_prefixes(std::int64_t saved_ranks) const {
+  std::vector<std::string> prefixes;
+  for (std::int64_t rank = group_.rank(); rank < saved_ranks; rank += group_.size())
+    prefixes.push_back(error_prefix(rank));
+  return prefixes;
+}
+
+// Sums of errors are scaled, so that the mean over all ranks stays the same.
 void PowerSGDHook::load(const StateDict& state) {
-  const auto ranks = value_of<std::int64_t>(state, "world_size");
-  const bool has_own = ranks == group_.size();
+  const auto saved_ranks = value_of<std::int64_t>(state, "world_size");
+  const double scale = static_cast<double>(group_.size()) / static_cast<double>(saved_ranks);
   LowRankMemories loaded;
+  std::map<std::string, at::Tensor> sums;  // In double.
   for (const auto& [name, tensor] : state.tensors)
     if (name.starts_with(q_prefix)) loaded[name.substr(q_prefix.size())].q = tensor.data;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    if (has_own && rank != group_.rank()) continue;
-    const std::string prefix = error_prefix(rank);
+  for (const std::string& prefix : own_prefixes(saved_ranks))
     for (const auto& [name, tensor] : state.tensors) {
       if (!name.starts_with(prefix)) continue;
-      at::Tensor& error = loaded[name.substr(prefix.size())].error;
-      error = error.defined() ? error.add(tensor.data) : tensor.data;
+      at::Tensor& sum = sums[name.substr(prefix.size())];
+      sum = sum.defined() ? sum.add(tensor.data) : tensor.data.to(at::kDouble);
+      loaded[name.substr(prefix.size())].error = sum.mul(scale).to(tensor.data.scalar_type());
     }
-  }
-  if (!has_own)
-    for (auto& [name, memory] : loaded)
-      if (memory.error.defined()) memory.error = memory.error.div(ranks);
   step_ = value_of<std::int64_t>(state, "step");
   seeds_.go_to(value_of<std::int64_t>(state, "seeds_drawn"));
   buckets_.clear();

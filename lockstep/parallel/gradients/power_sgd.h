@@ -15,18 +15,28 @@
 // memory, they are the slices along that one. Complex numbers are pairs of reals.
 //
 // Differences from PyTorch: a gradient of zeros, or of a lower rank than r, is no division by
-// nearly zero without an epsilon. Errors of gradients that are not compressed, whose mean is zero,
-// are not kept. An infinity or a NaN spoils one pass, not the errors of all later ones: errors and
-// Q of its bucket begin anew.
+// nearly zero without an epsilon; rows of Q that it makes zero are drawn anew, so that a later
+// gradient is seen. 16-bit types are orthonormalised in float. Errors of gradients that are not
+// compressed, whose mean is zero, are not kept. An infinity or a NaN spoils one pass, not the
+// errors of all later ones: errors and Q of its bucket begin anew.
+//
+// A pass whose gradients are dropped, by NonFinite::skip, a GradScaler or an exception, has changed
+// errors and Q of its other buckets, as in PyTorch: errors lack the gradients that were sent.
+//
+// Every rank orthonormalises P and multiplies P by Q itself. Replicas keep the same bits where all
+// ranks have the same processors and LibTorch; elsewhere they may differ by rounding. DriftCheck
+// (lockstep/observe/drift_check.h) tells.
 //
 // The state has, for each compressed gradient, the error of each rank, and Q. It belongs to the
-// gradients' names, not to buckets, which may differ when it is loaded. With another number of
-// ranks, each rank gets the mean of all saved errors: what the next step corrects stays the same.
+// gradients' names, not to buckets, which may differ when it is loaded. On n ranks, rank r
+// continues the errors of ranks r, r + n, and so on. They are scaled so that the mean over all
+// ranks, which the next step corrects, stays the same.
 //
 // Thread safety: none; members are not called during backward().
-// Errors: misuse for options out of range, and for a loaded state of another approximation rank.
-// mismatch if the options of ranks differ. The first pass after a load throws misuse, naming it, if
-// a gradient's shape differs from the loaded one or it is compressed no longer.
+// Errors: misuse for options out of range, and for a loaded state of another approximation rank,
+// error feedback or warm start. mismatch if the options of ranks differ. unsupported, from
+// backward(), for a parameter that is cut over ranks. The first pass after a load throws misuse,
+// naming it, if a gradient's shape differs from the loaded one or it is compressed no longer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -66,7 +76,7 @@ struct PowerSGDOptions {
   // precision.
   double orthogonalization_epsilon = 0;
 
-  std::uint32_t random_seed = 0;  // Of the first Q.
+  std::uint32_t random_seed = 0;  // For the first Q.
 
   // Whether gradients of one shape in a bucket are multiplied in one call, for many small ones.
   // Changes the random numbers.

@@ -9,7 +9,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string>
@@ -20,6 +22,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/gradients/low_rank_bucket.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
@@ -201,6 +204,103 @@ TEST(PowerSGD, ForgetsAPassWithANaN) {
   });
 }
 
+// --- One gradient -------------------------------------------------------------------------------
+
+// What `power` makes of this gradient of each rank.
+torch::Tensor averaged(const PowerSGD& power, const torch::Tensor& gradient,
+                       const ProcessGroup& world) {
+  const torch::Tensor buffer = gradient.flatten().clone();
+  GradientBucket bucket{.index = 0,
+                        .count = 1,
+                        .buffer = buffer,
+                        .gradients = {{"weight", buffer.view(gradient.sizes())}},
+                        .label = "bucket 0",
+                        .group = world};
+  power.hook()(bucket);
+  return bucket.buffer.view(gradient.sizes());
+}
+
+// [16, 12], of this rank.
+torch::Tensor gradient_of_rank(std::int64_t rank, at::ScalarType type) {
+  const auto wave = [](std::int64_t count, double speed) {
+    return torch::arange(count, torch::kDouble).mul(speed).add(1).sin();
+  };
+  auto gradient = torch::zeros({16, 12}, torch::kDouble);
+  for (std::int64_t i = 1; i <= rank; ++i) {
+    const auto speed = static_cast<double>(i);
+    gradient += torch::outer(wave(16, 0.7 * speed), wave(12, 1.1 * speed));
+  }
+  return gradient.to(type);
+}
+
+bool is_close(const torch::Tensor& a, const torch::Tensor& b) {
+  const double tolerance = a.scalar_type() == at::kFloat ? 1e-5 : 0.05;
+  return torch::allclose(a.to(at::kDouble), b.to(at::kDouble), tolerance, tolerance);
+}
+
+const auto types = {at::kFloat, at::kHalf, at::kBFloat16};
+
+// A head that no rank uses in the first compressed pass, and a gradient that lacks a direction for
+// a while.
+TEST(PowerSGD, SeesAGradientAgainThatWasZeroOrOfALowerRank) {
+  run_in_process(2, [](ProcessGroup& world) {
+    for (const at::ScalarType type : types)
+      for (const std::int64_t rank : {1, 2})
+        for (const std::int64_t lower : {std::int64_t{0}, rank - 1}) {
+          const PowerSGD power(world, of_rank(rank));
+          const auto low = gradient_of_rank(lower, type);
+          for (int step = 0; step < 4; ++step) averaged(power, low, world);
+          const auto gradient = gradient_of_rank(rank, type);
+          torch::Tensor sum = torch::zeros_like(gradient, at::kDouble);
+          constexpr int steps = 8;  // Errors of the first are made up for.
+          for (int step = 0; step < steps; ++step) sum += averaged(power, gradient, world);
+          EXPECT_TRUE(is_close(averaged(power, gradient, world), gradient)) << type << rank;
+          EXPECT_TRUE(is_close((sum / steps).to(type), gradient)) << type << rank << lower;
+        }
+  });
+}
+
+TEST(PowerSGD, ForgetsAPassWithANumberThatIsNotFinite) {
+  run_in_process(2, [](ProcessGroup& world) {
+    for (const at::ScalarType type : types)
+      for (const std::int64_t rank : {1, 2, 5})
+        for (const double broken :
+             {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+          const PowerSGD power(world, of_rank(rank));
+          const auto gradient = gradient_of_rank(rank, type);
+          for (int step = 0; step < 4; ++step) averaged(power, gradient, world);
+          auto spoilt = gradient.clone();
+          if (world.rank() == 1) spoilt[3][5] = broken;
+          EXPECT_FALSE(averaged(power, spoilt, world).isfinite().all().item<bool>());
+          averaged(power, gradient, world);
+          EXPECT_TRUE(is_close(averaged(power, gradient, world), gradient)) << type << rank;
+        }
+  });
+}
+
+// A GradScaler must see it. Every element is finite, but sums of them are not.
+TEST(PowerSGD, IsNotFiniteAfterAnOverflow) {
+  run_in_process(2, [](ProcessGroup& world) {
+    for (const std::int64_t rank : {1, 2, 5}) {
+      const PowerSGD power(world, of_rank(rank));
+      const auto gradient = gradient_of_rank(rank, at::kHalf);
+      for (int step = 0; step < 4; ++step) averaged(power, gradient, world);
+      const auto large = torch::full_like(gradient, 60000) * gradient.sign();
+      EXPECT_FALSE(averaged(power, large, world).isfinite().all().item<bool>()) << rank;
+      averaged(power, gradient, world);
+      EXPECT_TRUE(is_close(averaged(power, gradient, world), gradient)) << rank;
+    }
+  });
+}
+
+TEST(Orthogonalize, MakesRowsNaNsWhoseLengthOverflows) {
+  for (const std::int64_t rank : {1, 2}) {
+    const auto matrices = torch::full({1, rank, 6}, 3e38F);
+    orthogonalize(matrices, 0);
+    EXPECT_TRUE(matrices[0][0].isnan().all().item<bool>());
+  }
+}
+
 // --- State --------------------------------------------------------------------------------------
 
 struct Training {
@@ -261,7 +361,7 @@ TEST(PowerSGD, ContinuesFromItsState) {
   });
 }
 
-TEST(PowerSGD, GivesAnotherNumberOfRanksTheMeanOfAllErrors) {
+TEST(PowerSGD, KeepsTheMeanOfAllErrorsOnAnotherNumberOfRanks) {
   SavedState saved;
   run_in_process(3, [&](ProcessGroup& world) {
     Training training(world);
@@ -270,19 +370,26 @@ TEST(PowerSGD, GivesAnotherNumberOfRanksTheMeanOfAllErrors) {
   });
   const std::string name = "error.2.weight";
   const auto& tensors = saved.whole().tensors;
-  const auto mean = (tensors.at("rank.0." + name).data + tensors.at("rank.1." + name).data +
-                     tensors.at("rank.2." + name).data) /
-                    3;
-  EXPECT_GT(mean.abs().max().item<double>(), 0);
-  run_in_process(2, [&](ProcessGroup& world) {
-    PowerSGD power(world, of_rank(2));
-    test::load(power, saved.whole());
-    const StateDict now = power.state_dict();
-    std::string own = "rank.";
-    own.append(std::to_string(world.rank())).append(".").append(name);
-    EXPECT_TRUE(torch::allclose(now.tensors.at(own).data, mean));
-    EXPECT_EQ(now.tensors.count("q.2.weight"), 1U);
-  });
+  const auto sum = tensors.at("rank.0." + name).data + tensors.at("rank.1." + name).data +
+                   tensors.at("rank.2." + name).data;
+  EXPECT_GT(sum.abs().max().item<double>(), 0);
+  for (const int ranks : {1, 2, 4}) {
+    SavedState resumed;
+    std::atomic<std::size_t> errors_read = 0;
+    run_in_process(ranks, [&](ProcessGroup& world) {
+      PowerSGD power(world, of_rank(2));
+      for (const auto& [wanted, range] : test::load(power, saved.whole()))
+        if (wanted.ends_with(name)) ++errors_read;
+      const StateDict now = power.state_dict();
+      resumed.add(now, world.rank());
+      EXPECT_EQ(now.tensors.count("q.2.weight"), 1U);
+    });
+    EXPECT_EQ(errors_read.load(), 3U);
+    auto now = torch::zeros_like(sum);
+    for (const auto& [entry, tensor] : resumed.whole().tensors)
+      if (entry.ends_with("." + name)) now += tensor.data;
+    EXPECT_TRUE(torch::allclose(now / ranks, sum / 3, 1e-5, 1e-8)) << ranks << " ranks";
+  }
 }
 
 // --- Errors -------------------------------------------------------------------------------------
@@ -299,6 +406,26 @@ TEST(PowerSGD, RefusesOptionsOutOfRange) {
     refused({.min_compression_rate = 0});
     refused({.orthogonalization_epsilon = -1});
     PowerSGD power(world, {.start_step = 0, .use_error_feedback = false, .warm_start = false});
+  });
+}
+
+// Its tensor-parallel ranks would save different errors under one name.
+TEST(PowerSGD, RefusesParametersThatAreCut) {
+  run_in_process(1, [](ProcessGroup& world) {
+    const PowerSGD power(world, of_rank(1));
+    const auto parameter = torch::ones({4, 4});
+    note_part(parameter, {.shape = {8, 4},
+                          .boxes = {.list = {{.offsets = {0, 0}, .sizes = {4, 4}}}},
+                          .group = world});
+    const auto buffer = torch::ones({16});
+    GradientBucket bucket{.index = 0,
+                          .count = 1,
+                          .buffer = buffer,
+                          .gradients = {{"weight", buffer.view({4, 4})}},
+                          .parameters = {parameter},
+                          .label = "bucket 0",
+                          .group = world};
+    EXPECT_EQ(fault_of([&] { power.hook()(bucket); }), Fault::unsupported);
   });
 }
 
@@ -322,8 +449,14 @@ TEST(PowerSGD, RefusesAStateThatDoesNotFit) {
     Training training(world);
     training.train(0, 3);
     saved.add(training.power.state_dict(), 0);
-    PowerSGD power(world, of_rank(1));
-    EXPECT_EQ(fault_of([&] { test::load(power, saved.whole()); }), Fault::misuse);
+    PowerSGDOptions without_errors = of_rank(2);
+    without_errors.use_error_feedback = false;
+    PowerSGDOptions cold = of_rank(2);
+    cold.warm_start = false;
+    for (const PowerSGDOptions& options : {of_rank(1), without_errors, cold}) {
+      PowerSGD power(world, options);
+      EXPECT_EQ(fault_of([&] { test::load(power, saved.whole()); }), Fault::misuse);
+    }
   });
   const auto refused = [&](const std::string& from, const std::string& to) {
     StateDict changed = saved.whole();

@@ -9,7 +9,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/local_steps/local_steps.h"
-#include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
 namespace {
@@ -80,36 +79,31 @@ DiLoCo::DiLoCo(torch::nn::Module& module, torch::optim::Optimizer& inner, const 
   for (const auto& [name, parameter] : parameters()) synced_.push_back(parameter.detach().clone());
 }
 
-bool DiLoCo::synchronize_after(std::int64_t step, bool& all) {
+LocalSteps::Range DiLoCo::due_after(std::int64_t step) const {
   const std::int64_t interval = options_.sync_every / options_.fragments;
-  if ((step + 1) % interval != 0) return false;
+  if ((step + 1) % interval != 0) return {};
   const auto fragment = static_cast<std::size_t>(step / interval % options_.fragments);
-  synchronize_range(fragment == 0 ? 0 : ends_[fragment - 1], ends_[fragment]);
-  all = options_.fragments == 1;
-  return true;
+  return {.begin = fragment == 0 ? 0 : ends_[fragment - 1], .end = ends_[fragment]};
 }
 
-void DiLoCo::synchronize_all() { synchronize_range(0, parameters().size()); }
+// The outer gradient.
+at::Tensor DiLoCo::contribution(std::size_t index) const {
+  return synced_[index].sub(parameters()[index].second.detach());
+}
 
-// The formulas of torch.optim.SGD. No collective follows the first write to a parameter.
-void DiLoCo::synchronize_range(std::size_t begin, std::size_t end) {
-  std::vector<at::Tensor> gradients;
-  for (std::size_t i = begin; i < end; ++i)
-    gradients.push_back(synced_[i].sub(parameters()[i].second.detach()));
-  all_reduce_coalesced(gradients, group(), ReduceOp::average, {.label = label()});
-  for (std::size_t i = begin; i < end; ++i) {
-    at::Tensor step = gradients[i - begin];
-    if (options_.outer_momentum > 0) {
-      at::Tensor& momentum = momentum_[i];
-      if (momentum.defined())
-        momentum.mul_(options_.outer_momentum).add_(step);
-      else
-        momentum = step.clone();
-      step = options_.nesterov ? step.add(momentum, options_.outer_momentum) : momentum;
-    }
-    synced_[i].sub_(step, options_.outer_lr);
-    parameters()[i].second.detach().copy_(synced_[i]);
+// The formulas of torch.optim.SGD.
+void DiLoCo::take_mean(std::size_t index, const at::Tensor& mean) {
+  at::Tensor step = mean;
+  if (options_.outer_momentum > 0) {
+    at::Tensor& momentum = momentum_[index];
+    if (momentum.defined())
+      momentum.mul_(options_.outer_momentum).add_(mean);
+    else
+      momentum = mean.clone();
+    step = options_.nesterov ? mean.add(momentum, options_.outer_momentum) : momentum;
   }
+  synced_[index].sub_(step, options_.outer_lr);
+  parameters()[index].second.detach().copy_(synced_[index]);
 }
 
 // --- State --------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <string>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/local_steps/local_steps.h"
 #include "lockstep/tensor/collectives.h"
-#include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep {
 namespace {
@@ -16,7 +17,8 @@ std::string text_of(const LocalSGDOptions& options) {
   std::string text = "period ";
   return text.append(std::to_string(options.period))
       .append("\nwarmup_steps ")
-      .append(std::to_string(options.warmup_steps));
+      .append(std::to_string(options.warmup_steps))
+      .append(options.subgroup ? "\na subgroup" : "\nno subgroup");
 }
 
 const LocalSGDOptions& require_valid(const LocalSGDOptions& options) {
@@ -36,22 +38,27 @@ LocalSGD::LocalSGD(torch::nn::Module& module, torch::optim::Optimizer& optimizer
 CommunicationHook LocalSGD::hook() const {
   return [this](GradientBucket& bucket) {
     const ProcessGroup& ranks = is_local() ? subgroup_ : bucket.group;
-    all_reduce(bucket.buffer, ranks, ReduceOp::average, {.label = bucket.label});
+    try {
+      all_reduce(bucket.buffer, ranks, ReduceOp::average, {.label = bucket.label});
+    } catch (const std::exception& error) {  // DistributedDataParallel ends only bucket.group.
+      ranks.abort(std::string("the hook of LocalSGD ended with ") + error.what());
+      throw;
+    }
   };
 }
 
-bool LocalSGD::synchronize_after(std::int64_t step, bool& all) {
-  all = step >= options_.warmup_steps && (step - options_.warmup_steps) % options_.period == 0;
-  if (all) synchronize_all();
-  return all;
+LocalSteps::Range LocalSGD::due_after(std::int64_t step) const {
+  const std::int64_t local = step - options_.warmup_steps;
+  if (local < 0 || local % options_.period != 0) return {};
+  return {.begin = 0, .end = parameters().size()};
 }
 
-// By copies: an Error of a collective leaves all parameters as they were.
-void LocalSGD::synchronize_all() {
-  std::vector<at::Tensor> means;
-  for (const auto& [name, parameter] : parameters()) means.push_back(parameter.detach().clone());
-  all_reduce_coalesced(means, group(), ReduceOp::average, {.label = label()});
-  for (std::size_t i = 0; i < means.size(); ++i) parameters()[i].second.detach().copy_(means[i]);
+at::Tensor LocalSGD::contribution(std::size_t index) const {
+  return parameters()[index].second.detach().clone();
+}
+
+void LocalSGD::take_mean(std::size_t index, const at::Tensor& mean) {
+  parameters()[index].second.detach().copy_(mean);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/tensor_lists.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -73,18 +75,30 @@ struct Prefixes {
   std::string optimizer;
 };
 
-Prefixes prefixes_in(const StateDict& saved, int rank) {
-  const std::string own = rank_prefix(rank % value_of<std::int64_t>(saved, "world_size"));
+// On other hosts, other ranks may step together, which they can with equal values only: those of
+// one saved rank.
+Prefixes prefixes_in(const StateDict& saved, const std::string& hosts, int rank) {
+  const bool has_own = value_of<std::string>(saved, "hosts") == hosts;
+  const std::string own = rank_prefix(has_own ? rank : 0);
   const bool in_sync = value_of<bool>(saved, "in_sync");
   return {.module = (in_sync ? "" : own) + module_prefix, .optimizer = own + optimizer_prefix};
+}
+
+constexpr const char* host_label = "ranks of a host";
+
+// Such as "0 0 2 2": by rank, the first one on its host.
+std::string hosts_of(const ProcessGroup& group) {
+  std::string text;
+  for (const int first : sharing_ranks(group, host_label))
+    text.append(text.empty() ? "" : " ").append(std::to_string(first));
+  return text;
 }
 
 }  // namespace
 
 ProcessGroup host_group(const ProcessGroup& group) {
-  constexpr const char* label = "ranks of a host";
-  return group.split(sharing_ranks(group, label)[static_cast<std::size_t>(group.rank())], 0,
-                     {.label = label});
+  const std::vector<int> first = sharing_ranks(group, host_label);
+  return group.split(first[static_cast<std::size_t>(group.rank())], 0, {.label = host_label});
 }
 
 LocalSteps::LocalSteps(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
@@ -94,10 +108,12 @@ LocalSteps::LocalSteps(torch::nn::Module& module, torch::optim::Optimizer& optim
       name_(std::move(name)),
       parameters_(trained_parameters(named_parameters(module))),
       module_state_(module_state(module)),
-      optimizer_state_(optimizer_state(optimizer, named_parameters(module))) {
+      optimizer_state_(optimizer_state(optimizer, named_parameters(module))),
+      equal_{.begin = 0, .end = parameters_.size()} {
   require_own_parameters(parameters_, name_);
   require_whole(optimizer, name_);
   parallel::require_same_lines(options, "the options of " + name_, group_);
+  hosts_ = hosts_of(group_);
   const NamedTensors tensors = named_tensors(module);
   parallel::require_same_tensors(tensors, group_);
   const at::NoGradGuard no_grad;
@@ -106,59 +122,111 @@ LocalSteps::LocalSteps(torch::nn::Module& module, torch::optim::Optimizer& optim
 
 LocalSteps::~LocalSteps() = default;
 
-std::string LocalSteps::label() const {
-  std::string label = name_;
-  return label.append(" after step ").append(std::to_string(steps_ + 1));
-}
-
 bool LocalSteps::step() {
-  const at::NoGradGuard no_grad;
-  bool all = false;
-  const bool synchronized = synchronize_after(steps_, all);
-  if (all) finish_all();
+  std::string label = name_;
+  label.append(", step ").append(std::to_string(steps_ + 1));
+  const Range due = due_after(steps_);
+  if (!due.is_empty()) synchronize({due}, label);
   ++steps_;
-  in_sync_ = all;
-  return synchronized;
+  equal_ = due;
+  return !due.is_empty();
 }
 
 void LocalSteps::synchronize() {
-  const at::NoGradGuard no_grad;
-  synchronize_all();
-  finish_all();
-  in_sync_ = true;
+  if (in_sync()) return;
+  std::string label = name_;
+  label.append(", synchronize() after step ").append(std::to_string(steps_));
+  synchronize({{.begin = 0, .end = equal_.begin}, {.begin = equal_.end, .end = parameters_.size()}},
+              label);
+  equal_ = {.begin = 0, .end = parameters_.size()};
 }
 
-void LocalSteps::finish_all() { parallel::broadcast_replica(named_buffers(module_), group_); }
+// All collectives come before the first write, so that an Error leaves all as it was.
+void LocalSteps::synchronize(const std::vector<Range>& ranges, const std::string& label) {
+  const at::NoGradGuard no_grad;
+  require_all_known();
+  std::vector<at::Tensor> means;
+  for (const Range& range : ranges)
+    for (std::size_t i = range.begin; i < range.end; ++i) means.push_back(contribution(i));
+  all_reduce_coalesced(means, group_, ReduceOp::average, {.label = label});
+  const bool is_last = ranges.back().end == parameters_.size();
+  const NamedTensors buffers = is_last ? named_buffers(module_) : NamedTensors{};
+  NamedTensors received;
+  for (const auto& [name, buffer] : buffers) received.emplace_back(name, buffer.detach().clone());
+  parallel::broadcast_replica(received, group_);
+
+  auto mean = means.cbegin();
+  for (const Range& range : ranges)
+    for (std::size_t i = range.begin; i < range.end; ++i) take_mean(i, *mean++);
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    buffers[i].second.detach().copy_(received[i].second);
+}
+
+void LocalSteps::require_all_known() const {
+  for (const auto& [name, parameter] : trained_parameters(named_parameters(module_)))
+    require(std::any_of(parameters_.begin(), parameters_.end(),
+                        [&, &tensor = parameter](const auto& known) {
+                          return known.second.is_same(tensor);
+                        }),
+            [&, &name = name] {
+              return name_ + ": parameter " + name +
+                     " was replaced or unfrozen after the construction, so it would be "
+                     "synchronised never";
+            });
+}
 
 // --- State --------------------------------------------------------------------------------------
 
 StateDict LocalSteps::state_dict() {
   StateDict state;
-  state.values = {
-      {"steps", steps_}, {"world_size", std::int64_t{group_.size()}}, {"in_sync", in_sync_}};
+  state.values = {{"steps", steps_},
+                  {"hosts", hosts_},
+                  {"in_sync", in_sync()},
+                  {"equal_begin", static_cast<std::int64_t>(equal_.begin)},
+                  {"equal_end", static_cast<std::int64_t>(equal_.end)}};
   const std::string own = rank_prefix(group_.rank());
   StateDict module = module_state_->state_dict();
-  if (!in_sync_)
+  if (!in_sync())
     for (auto& [name, tensor] : module.tensors) tensor.of_rank_0 = false;  // Each rank's counts.
-  add(state, (in_sync_ ? "" : own) + module_prefix, std::move(module));
+  add(state, (in_sync() ? "" : own) + module_prefix, std::move(module));
   add(state, own + optimizer_prefix, optimizer_state_->state_dict());
   return state;
 }
 
 StateRequest LocalSteps::wanted(const StateDict& saved) {
-  const Prefixes prefixes = prefixes_in(saved, group_.rank());
+  const auto& saved_hosts = value_of<std::string>(saved, "hosts");
+  require(value_of<bool>(saved, "in_sync") || saved_hosts == hosts_, [&] {
+    return name_ +
+           ": the state was saved between two synchronisations, when ranks differed, with "
+           "hosts " +
+           saved_hosts + ", not " + hosts_ +
+           " (the first rank on the host of each rank). Continue it there, or from a state that "
+           "was saved after synchronize()";
+  });
+  equal_in(saved);
+  const Prefixes prefixes = prefixes_in(saved, hosts_, group_.rank());
   StateRequest request;
   add(request, prefixes.module, module_state_->wanted(part_of(saved, prefixes.module)));
   add(request, prefixes.optimizer, optimizer_state_->wanted(part_of(saved, prefixes.optimizer)));
   return request;
 }
 
+LocalSteps::Range LocalSteps::equal_in(const StateDict& saved) const {
+  if (value_of<bool>(saved, "in_sync")) return {.begin = 0, .end = parameters_.size()};
+  const Range range{.begin = static_cast<std::size_t>(value_of<std::int64_t>(saved, "equal_begin")),
+                    .end = static_cast<std::size_t>(value_of<std::int64_t>(saved, "equal_end"))};
+  require(range.begin <= range.end && range.end <= parameters_.size(), [&] {
+    return name_ + ": the state was saved with more trained parameters than the module has";
+  });
+  return range;
+}
+
 void LocalSteps::load_state_dict(StateDict state) {
-  const Prefixes prefixes = prefixes_in(state, group_.rank());
+  const Prefixes prefixes = prefixes_in(state, hosts_, group_.rank());
   module_state_->load_state_dict(part_of(state, prefixes.module));
   optimizer_state_->load_state_dict(part_of(state, prefixes.optimizer));
   steps_ = value_of<std::int64_t>(state, "steps");
-  in_sync_ = value_of<bool>(state, "in_sync");
+  equal_ = equal_in(state);
 }
 
 }  // namespace lockstep

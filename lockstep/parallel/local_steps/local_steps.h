@@ -1,5 +1,5 @@
-// Training on slow networks: ranks take steps of their own, and make their parameters one again
-// every so many steps.
+// Training on slow networks: ranks take steps of their own, and synchronise their parameters every
+// so many steps.
 //
 //   lockstep::ProcessGroup host = lockstep::host_group(world);
 //   lockstep::DistributedDataParallel ddp(model, host);  // Or the plain module: each rank alone.
@@ -11,21 +11,24 @@
 //     diloco.step();    // Communicates in each hundredth step.
 //
 // Construction gives all ranks rank 0's parameters and buffers. A synchronisation makes trained
-// parameters equal on all ranks of the group, and buffers those of rank 0, as
-// DistributedDataParallel does. Means are over ranks: hosts with more ranks count more. The state
-// of the optimizer stays each rank's own.
+// parameters equal on all ranks of the group. Buffers become those of rank 0 with the last
+// parameter. Means are over ranks: hosts with more ranks count more. The state of the optimizer
+// stays each rank's own.
 //
 // The state, for checkpoints, takes the place of those of module and optimizer. Values that are
 // equal on all ranks are saved once, a rank's own ones under its rank. With another number of
-// ranks, rank r continues from the values of rank r modulo the saved number.
+// ranks, or other ranks on a host, every rank continues with the optimizer of rank 0, because ranks
+// that step together must be equal. For the same reason, such a state is refused unless it was
+// in_sync() when saved.
 //
 // Thread safety: none; one training loop uses it.
 // Blocking: step() blocks in a synchronisation only, until all ranks have come.
 // Errors: mismatch, on all ranks, if modules or options differ, or ranks synchronise in different
 // steps; misuse for options out of range, and for parameters that ranks of a host share;
 // unsupported for parameters that are cut over ranks, and for sharded optimizers; those of
-// ProcessGroup. If one comes out of a synchronisation, all parameters are still this rank's own, or
-// all are synchronised.
+// ProcessGroup. Misuse, too, in a synchronisation, for a parameter that requires a gradient only
+// since the construction, and for a state that other hosts have saved between synchronisations. An
+// Error of a synchronisation changes nothing on this rank: it could be repeated.
 // Lifetime: module and optimizer outlive it.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -63,14 +66,16 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   // Call it after each step of the optimizer, on all ranks. Returns whether it synchronised.
   bool step();
 
-  // Collective: synchronises all parameters now, for example after the last step.
+  // Collective: synchronises all parameters now, for example after the last step or before a
+  // checkpoint for other hosts. Does nothing if in_sync(). For DiLoCo it is an outer step of all
+  // fragments but one that the last step() has synchronised, so it changes the training.
   void synchronize();
 
   std::int64_t steps() const { return steps_; }
 
   // Whether all parameters are equal on all ranks, because a synchronisation of all of them came
   // last. Checkpoints are smallest then.
-  bool in_sync() const { return in_sync_; }
+  bool in_sync() const { return equal_.size() == parameters_.size(); }
 
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
@@ -82,25 +87,39 @@ class LOCKSTEP_API LocalSteps : public Stateful {
              const ProcessGroup& group, std::string name, const std::string& options);
 
   const NamedTensors& parameters() const { return parameters_; }  // The trained ones.
-  const ProcessGroup& group() const { return group_; }
-  std::string label() const;  // Of a synchronisation: names the step.
+
+  // Parameters begin to end - 1.
+  struct Range {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+
+    bool is_empty() const { return begin == end; }
+    std::size_t size() const { return end - begin; }
+  };
 
  private:
-  // Whether step number `step`, counted from 0, ends with a synchronisation. Sets `all` if it makes
-  // all parameters equal.
-  virtual bool synchronize_after(std::int64_t step, bool& all) = 0;
-  virtual void synchronize_all() = 0;
+  // The parameters that step number `step`, counted from 0, synchronises.
+  virtual Range due_after(std::int64_t step) const = 0;
 
-  void finish_all();
+  // A new tensor, to be averaged over ranks for this parameter.
+  virtual at::Tensor contribution(std::size_t index) const = 0;
+
+  // Writes the parameter. No Error can follow a first one.
+  virtual void take_mean(std::size_t index, const at::Tensor& mean) = 0;
+
+  void synchronize(const std::vector<Range>& ranges, const std::string& label);
+  void require_all_known() const;
+  Range equal_in(const StateDict& saved) const;
 
   torch::nn::Module& module_;
   const ProcessGroup group_;
   const std::string name_;
+  std::string hosts_;  // By rank: the first one on its host.
   const NamedTensors parameters_;
   const std::unique_ptr<Stateful> module_state_;
   const std::unique_ptr<Stateful> optimizer_state_;
   std::int64_t steps_ = 0;
-  bool in_sync_ = true;
+  Range equal_;  // Parameters that are equal on all ranks: those of the last call.
 };
 
 // --- Post-local SGD ------------------------------------------------------------------------------
@@ -114,7 +133,8 @@ struct LocalSGDOptions {
   // not averaged then. Early gradients change too fast for local steps.
   std::int64_t warmup_steps = 0;
 
-  // Ranks over which hook() averages gradients after the warm-up: by default host_group().
+  // Ranks over which hook() averages gradients after the warm-up: by default host_group(). All
+  // ranks give one, or none does.
   std::optional<ProcessGroup> subgroup = {};
 };
 
@@ -126,9 +146,9 @@ struct LocalSGDOptions {
 //   lockstep::LocalSGD local(*model, sgd, world, {.period = 8, .warmup_steps = 500});
 //   ddp.register_comm_hook(local.hook());
 //
-// After the warm-up such a pass still agrees on a few bytes with all ranks. To avoid this, let
-// ranks step alone instead of registering the hook: const auto alone =
-// ddp.no_sync(local.is_local());
+// After the warm-up such a pass still agrees with all ranks on a few bytes, and broadcasts buffers
+// unless broadcast_buffers is false. To avoid both, let ranks step alone instead of registering the
+// hook: const auto alone = ddp.no_sync(local.is_local());
 class LOCKSTEP_API LocalSGD final : public LocalSteps {
  public:
   // Collective.
@@ -136,15 +156,19 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
            const LocalSGDOptions& options = {});
 
   // For a DistributedDataParallel of all ranks: averages gradients over all of them in the warm-up,
-  // over the subgroup afterwards. Lifetime: this outlives the last backward().
+  // over the subgroup afterwards. With means over samples, and with join(), gradients are scaled by
+  // the samples and ranks of all, not of the subgroup: give all ranks as many.
+  // Errors: those of the subgroup may take until its timeout to reach its other ranks.
+  // Lifetime: this outlives the last backward().
   CommunicationHook hook() const;
 
   // Whether the warm-up is over.
   bool is_local() const { return steps() >= options_.warmup_steps; }
 
  private:
-  bool synchronize_after(std::int64_t step, bool& all) override;
-  void synchronize_all() override;
+  Range due_after(std::int64_t step) const override;
+  at::Tensor contribution(std::size_t index) const override;
+  void take_mean(std::size_t index, const at::Tensor& mean) override;
 
   const LocalSGDOptions options_;
   const ProcessGroup subgroup_;
@@ -162,7 +186,7 @@ struct DiLoCoOptions {
   // bytes.
   std::int64_t fragments = 1;
 
-  // Of the outer optimizer, SGD.
+  // The outer optimizer is SGD.
   double outer_lr = 0.7;
   double outer_momentum = 0.9;
   bool nesterov = true;
@@ -182,9 +206,9 @@ class LOCKSTEP_API DiLoCo final : public LocalSteps {
   void load_state_dict(StateDict state) override;
 
  private:
-  bool synchronize_after(std::int64_t step, bool& all) override;
-  void synchronize_all() override;
-  void synchronize_range(std::size_t begin, std::size_t end);
+  Range due_after(std::int64_t step) const override;
+  at::Tensor contribution(std::size_t index) const override;
+  void take_mean(std::size_t index, const at::Tensor& mean) override;
 
   const DiLoCoOptions options_;
   const std::vector<std::size_t> ends_;  // By fragment: index behind its last parameter.

@@ -22,6 +22,7 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/tensor_lists.h"
 #include "tests/fault_of.h"
 #include "tests/saved_state.h"
 
@@ -211,7 +212,7 @@ class SerialDiLoCo {
   std::vector<std::unique_ptr<AdamW>> inner_;
 };
 
-TEST(DiLoCo, StepsByTheMeanOfTheWaysOfAllRanks) {
+TEST(DiLoCo, StepsByTheMeanOfHowFarRanksHaveCome) {
   for (const auto& [momentum, nesterov] : {std::pair(0.9, true), {0.9, false}, {0.0, false}})
     run_in_process(3, [momentum = momentum, nesterov = nesterov](ProcessGroup& world) {
       const DiLoCoOptions options{
@@ -275,6 +276,29 @@ TEST(DiLoCo, KeepsRanksOfAHostInStepByTheirOwnDistributedDataParallel) {
   });
 }
 
+// A gradient of zeros would still move weights by the outer momentum.
+TEST(DiLoCo, DoesNotSynchronizeWhatHasJustBeenSynchronized) {
+  run_in_process(2, [](ProcessGroup& world) {
+    for (const std::int64_t fragments : {1, 2})
+      for (const int steps : {4, 6, 7}) {
+        DiLoCoTraining training(world, {.sync_every = 4, .fragments = fragments});
+        for (int step = 0; step < steps; ++step) training.step();
+        const auto before = training.model->parameters()[0].clone();
+        const auto last = training.model->parameters()[4].clone();
+        training.steps.synchronize();
+        const bool first_is_due = steps != 4 || fragments != 1;
+        const bool was_first = fragments == 2 && steps == 6;
+        EXPECT_EQ(torch::equal(before, training.model->parameters()[0]),
+                  !first_is_due || was_first);
+        EXPECT_EQ(torch::equal(last, training.model->parameters()[4]), steps == 4);
+        const std::string weights = weights_of(*training.model);
+        training.steps.synchronize();
+        EXPECT_EQ(weights_of(*training.model), weights);
+        EXPECT_TRUE(equal_on_all(*training.model, world));
+      }
+  });
+}
+
 TEST(LocalSteps, GiveAllRanksTheWeightsOfRank0AndItsBuffersInASynchronization) {
   run_in_process(2, [](ProcessGroup& world) {
     DiLoCoTraining training(world, {.sync_every = 2}, /*seed=*/world.rank());
@@ -289,6 +313,17 @@ TEST(LocalSteps, GiveAllRanksTheWeightsOfRank0AndItsBuffersInASynchronization) {
     training.step();
     EXPECT_TRUE(buffers_equal());
     EXPECT_FALSE(torch::equal(own, training.model->buffers()[0]));
+  });
+}
+
+TEST(DiLoCo, SynchronizesBuffersWithItsLastFragment) {
+  run_in_process(2, [](ProcessGroup& world) {
+    DiLoCoTraining training(world, {.sync_every = 4, .fragments = 2});
+    for (int step = 0; step < 8; ++step) {
+      training.step();
+      const auto all = all_gather_bytes(sha256(training.model->buffers()), world);
+      EXPECT_EQ(all[0] == all[1], step % 4 == 3) << step;
+    }
   });
 }
 
@@ -323,22 +358,54 @@ TEST(LocalSteps, ContinueFromTheirState) {
   expect_resumed<DiLoCoTraining>(DiLoCoOptions{.sync_every = 3}, 6);
 }
 
-TEST(LocalSteps, ContinueOnAnotherNumberOfRanks) {
+// Ranks that step together stay equal, whichever they are.
+TEST(LocalSteps, ContinueOnAnotherNumberOfRanksFromASynchronization) {
   SavedState saved;
-  std::vector<std::string> weights(2);
+  std::string weights;
+  run_in_process(2, [&](ProcessGroup& world) {
+    DiLoCoTraining training(world, {.sync_every = 3});
+    for (int step = 0; step < 4; ++step) training.step();
+    training.steps.synchronize();
+    saved.add(training.steps.state_dict(), world.rank());
+    if (world.rank() == 0) weights = weights_of(*training.model);
+  });
+  run_in_process(4, [&](ProcessGroup& world) {
+    const ProcessGroup host = world.split(world.rank() / 2);
+    DistributedDataParallel ddp(net(), host);
+    AdamW adamw(ddp.module()->parameters(), AdamWOptions(1e-2));
+    DiLoCo diloco(*ddp.module(), adamw, world, {.sync_every = 3});
+    test::load(diloco, saved.whole());
+    EXPECT_EQ(weights_of(*ddp.module()), weights);
+    for (int step = 0; step < 2; ++step) {
+      adamw.zero_grad();
+      loss_of(ddp(inputs(world.rank(), step))).backward();
+      adamw.step();
+      EXPECT_EQ(diloco.step(), step == 1);
+      EXPECT_TRUE(equal_on_all(*ddp.module(), host)) << step;
+    }
+    EXPECT_TRUE(equal_on_all(*ddp.module(), world));
+  });
+}
+
+TEST(LocalSteps, RefuseAStateBetweenSynchronizationsOnOtherHosts) {
+  SavedState saved;
   run_in_process(2, [&](ProcessGroup& world) {
     DiLoCoTraining training(world, {.sync_every = 3});
     for (int step = 0; step < 4; ++step) training.step();
     saved.add(training.steps.state_dict(), world.rank());
-    weights[static_cast<std::size_t>(world.rank())] = weights_of(*training.model);
   });
-  run_in_process(3, [&](ProcessGroup& world) {
-    DiLoCoTraining training(world, {.sync_every = 3});
-    test::load(training.steps, saved.whole());
-    EXPECT_EQ(weights_of(*training.model), weights[static_cast<std::size_t>(world.rank() % 2)]);
-    for (int step = 0; step < 2; ++step) training.step();
-    EXPECT_TRUE(equal_on_all(*training.model, world));
-  });
+  const auto refused = [](int ranks, const StateDict& state, const std::string& why) {
+    run_in_process(ranks, [&](ProcessGroup& world) {
+      DiLoCoTraining training(world, {.sync_every = 3});
+      std::string text;
+      EXPECT_EQ(fault_of([&] { test::load(training.steps, state); }, &text), Fault::misuse);
+      EXPECT_NE(text.find(why), text.npos) << text;
+    });
+  };
+  refused(3, saved.whole(), "with hosts 0 0, not 0 0 0");
+  StateDict of_two_hosts = saved.whole();
+  of_two_hosts.values["hosts"] = std::string("0 1");
+  refused(2, of_two_hosts, "with hosts 0 1, not 0 0");
 }
 
 // --- Errors -------------------------------------------------------------------------------------
@@ -381,6 +448,30 @@ TEST(LocalSteps, RefuseRanksThatDisagree) {
   });
 }
 
+TEST(LocalSGD, RefusesASubgroupThatOnlySomeRanksGive) {
+  run_in_process(2, [](ProcessGroup& world) {
+    LocalSGDOptions options;
+    const ProcessGroup alone = world.split(world.rank());
+    if (world.rank() == 1) options.subgroup = alone;
+    EXPECT_EQ(fault_of([&] { LocalTraining training(world, options); }), Fault::mismatch);
+    world.barrier();
+  });
+}
+
+TEST(LocalSteps, RefuseAParameterThatIsTrainedLater) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const auto model = net();
+    model->parameters()[0].requires_grad_(false);
+    AdamW adamw(model->parameters(), AdamWOptions(1e-2));
+    DiLoCo diloco(*model, adamw, world, {.sync_every = 1});
+    EXPECT_TRUE(diloco.step());
+    model->parameters()[0].requires_grad_(true);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { diloco.step(); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("parameter 0.weight"), text.npos) << text;
+  });
+}
+
 TEST(LocalSteps, RefuseParametersAndOptimizersThatRanksShare) {
   run_in_process(2, [](ProcessGroup& world) {
     const auto model = net();
@@ -415,6 +506,38 @@ TEST(LocalSteps, NameARankThatIsLostInASynchronization) {
                                   EXPECT_EQ(steps->steps(), 0);
                                 }),
                  std::runtime_error);
+}
+
+// The means of all parameters have come, the buffers do not.
+TEST(LocalSteps, StayAsTheyWereWhenARankIsLostBeforeTheBuffers) {
+  EXPECT_THROW(run_in_process(3,
+                              [](ProcessGroup& world) {
+                                DiLoCoTraining training(world, {.sync_every = 1});
+                                training.step();
+                                compute_gradients(*training.model, world.rank(), 1);
+                                training.adamw.step();
+                                if (world.rank() == 1) {
+                                  std::vector<at::Tensor> means;
+                                  for (const auto& weights : training.model->parameters())
+                                    means.push_back(torch::zeros_like(weights));
+                                  all_reduce_coalesced(means, world, ReduceOp::average,
+                                                       {.label = "DiLoCo, step 2"});
+                                  throw std::runtime_error("lost");
+                                }
+                                const auto bits = [&] {
+                                  const StateDict state = training.steps.state_dict();
+                                  std::vector<at::Tensor> tensors;
+                                  for (const auto& [name, tensor] : state.tensors)
+                                    tensors.push_back(tensor.data);
+                                  return sha256(tensors);
+                                };
+                                const std::string before = bits();
+                                EXPECT_EQ(fault_of([&] { training.steps.step(); }),
+                                          Fault::peer_lost);
+                                EXPECT_EQ(bits(), before);
+                                EXPECT_EQ(training.steps.steps(), 1);
+                              }),
+               std::runtime_error);
 }
 
 }  // namespace
