@@ -16,11 +16,12 @@ struct Options {
   bool on_cue = false;      // The clock waits for a line from bench.py.
   bool find_unused = false;
   bool broadcast_buffers = true;
-  int deterministic = 0;             // Number of micro-batches; 0 for the usual passes.
-  std::optional<bool> overlap = {};  // As in DistributedDataParallelOptions.
-  std::string optimizer = "adam";    // A name of optimizer_names().
-  bool bf16 = false;                 // Gradients travel as bfloat16.
-  int power_sgd = 0;                 // Rank of PowerSGD's approximation; 0 for none.
-  bool amp = false;                  // Operators compute in bfloat16, on channels_last images.
-  bool memory = false;               // A memory_report() follows the steps.
+  int deterministic = 0;                     // Number of micro-batches; 0 for the usual passes.
+  std::optional<bool> overlap = {};          // As in DistributedDataParallelOptions.
+  std::string optimizer = "adam";            // A name of optimizer_names().
+  bool bf16 = false;                         // Gradients travel as bfloat16.
+  int power_sgd = 0;                         // Rank of PowerSGD's approximation; 0 for none.
+  std::optional<double> bucket_cap_mb = {};  // As in DistributedDataParallelOptions.
+  bool amp = false;     // Operators compute in bfloat16, on channels_last images.
+  bool memory = false;  // A memory_report() follows the steps.
 };

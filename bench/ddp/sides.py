@@ -18,6 +18,7 @@ import measure  # noqa: E402, from the folder above
 # By side: options of bench_ddp under `lockstep run`.
 OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--optimizer", "zero1"],
         "ZeRO-2": ["--optimizer", "zero2"], "bf16": ["--bf16"], "PowerSGD": ["--power-sgd", 4],
+        "PowerSGD 25 MB": ["--power-sgd", 4, "--bucket-cap-mb", 25],
         "Lockstep amp": ["--amp"]}
 
 # By side: options of train_pytorch.py under torchrun.

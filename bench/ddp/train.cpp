@@ -152,6 +152,10 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber)
       ->excludes(alone)
       ->excludes(bf16);
+  app.add_option("--bucket-cap-mb", options.bucket_cap_mb,
+                 "MiB of gradients in a bucket; by default those of DistributedDataParallel")
+      ->check(CLI::PositiveNumber)
+      ->excludes(alone);
   app.add_flag(
       "--amp", options.amp,
       "Compute in bfloat16, by lockstep::Autocast, with images and weights of convolutions "

@@ -22,6 +22,7 @@ using World = std::optional<lockstep::ProcessGroup>;
 lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
   return {.broadcast_buffers = options.broadcast_buffers,
           .find_unused_parameters = options.find_unused,
+          .bucket_cap_mb = options.bucket_cap_mb,
           .overlap = options.overlap,
           .share_parameters = options.optimizer == "shared",
           .deterministic = options.deterministic};

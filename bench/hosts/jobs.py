@@ -23,7 +23,7 @@ from sides import measure  # noqa: E402
 
 HOSTS = 2
 PORT = 29400
-TIME_LIMIT = 300  # Seconds for a job, many times the need of the slowest.
+TIME_LIMIT = 900  # Seconds for a job, many times the need of the slowest.
 TIME_TO_FOLLOW = 10  # Seconds until a host's launcher has learnt of another's failure.
 
 # By name: the rate of tbf in each direction, at both ends.

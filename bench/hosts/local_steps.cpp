@@ -97,7 +97,7 @@ void train(const Options& options, const lockstep::ProcessGroup& world) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Prints the samples/s of all ranks and the final loss of the test images.");
-  app.add_option("--kind", options.kind, "How ranks become one")
+  app.add_option("--kind", options.kind, "How ranks synchronise")
       ->check(CLI::IsMember({"synchronous", "diloco", "alone"}))
       ->capture_default_str();
   app.add_option("--steps", options.steps, "Steps of each rank, on 32 images")
