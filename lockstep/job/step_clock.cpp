@@ -7,6 +7,10 @@
 namespace lockstep {
 namespace {
 
+// Of times(), which then takes what it has read. They take longer than a thread that is changing
+// the clock waits for its core.
+constexpr int most_tries = 10'000;
+
 thread_local StepClock* of_thread = nullptr;
 std::atomic<bool> is_process_taken{false};
 
@@ -51,7 +55,8 @@ StepClock* StepClock::adopted() {
 
 // --- Phases -------------------------------------------------------------------------------------
 
-// times() reads again if it has seen an odd version, or another one at its end.
+// times() reads again if it has seen an odd version, or another one at its end. In a child that was
+// fork()ed amid a change, the version stays odd.
 template <class Change>
 void StepClock::change(Change change) {
   const std::uint64_t before = version_.load(std::memory_order_relaxed);
@@ -94,6 +99,7 @@ StepTimes StepClock::times() const {
   std::array<Ticks, step_phases> spent{};
   std::array<Ticks, most_ranks> waited{};
   std::uint64_t version = 0;
+  int tries = 0;
   do {
     version = get(version_);
     std::transform(spent_.begin(), spent_.end(), spent.begin(), get<Ticks>);
@@ -101,7 +107,8 @@ StepTimes StepClock::times() const {
     const Ticks since = get(since_);
     const Ticks now = ticks_now();
     if (since != 0 && now > since) spent[index(get(phase_))] += now - since;
-  } while (version % 2 != 0 || version_.load(std::memory_order_relaxed) != version);
+  } while ((version % 2 != 0 || version_.load(std::memory_order_relaxed) != version) &&
+           ++tries < most_tries);
   StepTimes times{.steps = steps_.load(std::memory_order_relaxed)};
   std::transform(spent.begin(), spent.end(), times.spent.begin(), time_in);
   for (std::size_t rank = 0; rank < most_ranks; ++rank)
