@@ -28,6 +28,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/signals.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::data {
 namespace {
@@ -103,7 +104,7 @@ std::exception_ptr named(const std::exception_ptr& error, const std::string& sam
     try {
       std::rethrow_exception(error);
     } catch (const Error& known) {
-      std::throw_with_nested(Error(known.fault(), samples + ": " + known.what()));
+      std::throw_with_nested(Error(known.fault(), samples + ": " + bare_text(known)));
     } catch (const c10::Error& known) {
       std::throw_with_nested(
           Error(Fault::corrupt, samples + ": " + known.what_without_backtrace()));
@@ -242,6 +243,11 @@ BatchFiller::BatchFiller(const BatchDataset& dataset, std::uint64_t seed, int th
   try {
     for (int i = 0; i < threads; ++i)
       threads_.emplace_back([shared = shared_.get()] { shared->work(); });
+  } catch (const Error& error) {
+    stop();
+    std::string text = "LoaderOptions::threads is " + std::to_string(threads);
+    text += ", and only " + std::to_string(threads_.size());
+    throw Error(error.fault(), text + " could be started: " + bare_text(error));
   } catch (...) {
     stop();
     throw;

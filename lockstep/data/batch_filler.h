@@ -41,7 +41,8 @@ struct PendingBatch {
 // Thread safety: none; one thread calls.
 class BatchFiller {
  public:
-  // `dataset` outlives the filler. Errors: system when the host allows this user no more threads.
+  // `dataset` outlives the filler. Errors: system, naming LoaderOptions::threads, when the host
+  // allows this user no more threads.
   BatchFiller(const BatchDataset& dataset, std::uint64_t seed, int threads);
 
   // Blocking: as cancel(). In a fork()ed child it leaves behind what the threads used.

@@ -7,15 +7,20 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <optional>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/data/agreement.h"
 #include "lockstep/data/batch_filler.h"
 #include "lockstep/job/step_times.h"
+#include "lockstep/tensor/registered_region.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +87,11 @@ class Loader::Pass {
  public:
   Pass(const BatchDataset& dataset, DistributedSampler sampler, const LoaderOptions& options);
 
+  // Before the first pass: slots lie in `region` as long as it has room.
+  void set_region(std::shared_ptr<RegisteredRegion> region) { region_ = std::move(region); }
+  RegisteredMemory region() const { return region_ ? region_->memory() : RegisteredMemory(); }
+  std::size_t region_bytes() const;
+
   std::size_t batches_of_epoch() const;
   std::size_t bytes() const { return slots_.size() * slot_bytes_; }
   void consume(const Batch& batch);
@@ -96,7 +106,7 @@ class Loader::Pass {
   void stop() noexcept;
   void start_next();
   Slot& free_slot();
-  void allocate(Slot& slot) const;
+  at::Tensor with_rows(const SampleSpec& spec, at::MemoryFormat format) const;
   std::optional<std::vector<std::size_t>> draw();
   void present(Slot& slot);
   void take_back(Slot& slot) noexcept;
@@ -109,6 +119,7 @@ class Loader::Pass {
   const std::size_t slot_bytes_;
   const std::size_t most_slots_;
 
+  std::shared_ptr<RegisteredRegion> region_;  // May be null.
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> free_;
   std::deque<Slot*> started_;  // In the order of their batches.
@@ -236,22 +247,29 @@ std::optional<std::vector<std::size_t>> Loader::Pass::draw() {
 Slot& Loader::Pass::free_slot() {
   if (free_.empty()) free_.push_back(slots_.emplace_back(std::make_unique<Slot>()).get());
   Slot& slot = *free_.back();
-  if (!slot.data.defined()) allocate(slot);
+  if (!slot.data.defined()) {
+    slot.data = with_rows(data_spec_, options_.memory_format);
+    slot.target = with_rows(target_spec_, at::MemoryFormat::Contiguous);
+  }
   free_.pop_back();
   return slot;
 }
 
-void Loader::Pass::allocate(Slot& slot) const {
-  const auto with_rows = [&](const SampleSpec& spec) {
-    std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
-    sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
-    return sizes;
-  };
-  const bool pinned = options_.device.is_cuda();
-  slot.data = at::empty(with_rows(data_spec_), at::dtype(data_spec_.type).pinned_memory(pinned),
-                        options_.memory_format);
-  slot.target =
-      at::empty(with_rows(target_spec_), at::dtype(target_spec_.type).pinned_memory(pinned));
+// Memory for the rows of a whole batch.
+at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat format) const {
+  std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
+  sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
+  const at::Tensor room = region_ ? empty_in(region_, sizes, spec.type, format) : at::Tensor();
+  if (room.defined()) return room;
+  return at::empty(sizes, at::dtype(spec.type).pinned_memory(options_.device.is_cuda()), format);
+}
+
+// Of all slots that a pass may need. 0 if they are not to lie there.
+std::size_t Loader::Pass::region_bytes() const {
+  if (!options_.device.is_cpu()) return 0;
+  const std::size_t slots = std::min(most_slots_, std::max<std::size_t>(1, batches_of_epoch()));
+  return slots * (padded(options_.batch_size * bytes_of(data_spec_)) +
+                  padded(options_.batch_size * bytes_of(target_spec_)));
 }
 
 void Loader::Pass::present(Slot& slot) {
@@ -280,16 +298,30 @@ void Loader::Pass::take_back(Slot& slot) noexcept {
 
 namespace {
 
+// Collective. All ranks have a region of the same size, or none has one. `bytes` is 0 on a rank
+// that wants none.
+std::shared_ptr<RegisteredRegion> region_of(std::size_t bytes, const ProcessGroup& group) {
+  const auto all = all_gather_value(bytes, group, {.label = "memory of a Loader"});
+  if (group.size() == 1 || std::ranges::min(all) == 0) return nullptr;
+  try {
+    return std::make_shared<RegisteredRegion>(group.allocate(std::ranges::max(all)));
+  } catch (const Error& error) {
+    if (error.fault() != Fault::system) throw;
+    if (group.rank() == 0)
+      log(LogLevel::warning, "Loader: batches lie in ordinary memory: " + bare_text(error));
+    return nullptr;
+  }
+}
+
 // Throws unless all ranks have the same options. Ranks agree before one of them refuses its own.
-const LoaderOptions& same_on_all(const BatchDataset& dataset, const LoaderOptions& options,
-                                 const ProcessGroup& group) {
+void require_same_on_all(const BatchDataset& dataset, const LoaderOptions& options,
+                         const ProcessGroup& group) {
   data::require_agreement("Loader",
                           {{"the dataset's size", dataset.size()},
                            {"batch_size", options.batch_size},
                            {"drop_last", options.drop_last, true},
                            {"seed", options.seed}},
                           group);
-  return options;
 }
 
 }  // namespace
@@ -297,9 +329,20 @@ const LoaderOptions& same_on_all(const BatchDataset& dataset, const LoaderOption
 Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options)
     : pass_(std::make_unique<Pass>(dataset, std::move(sampler), options)) {}
 
+// A rank whose options are wrong takes part in the exchange before it throws.
 Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
-               LoaderOptions options)
-    : Loader(dataset, std::move(sampler), same_on_all(dataset, options, group)) {}
+               LoaderOptions options) {
+  require_same_on_all(dataset, options, group);
+  std::exception_ptr refused;
+  try {
+    pass_ = std::make_unique<Pass>(dataset, std::move(sampler), options);
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  auto region = region_of(pass_ ? pass_->region_bytes() : 0, group);
+  if (refused) std::rethrow_exception(refused);
+  pass_->set_region(std::move(region));
+}
 
 Loader::~Loader() = default;
 
@@ -316,6 +359,8 @@ Loader::Iterator Loader::begin() {
 void Loader::consume(const Batch& batch) { pass_->consume(batch); }
 
 std::size_t Loader::bytes() const { return pass_->bytes(); }
+
+RegisteredMemory Loader::batch_memory() const { return pass_->region(); }
 
 Loader::Iterator::Iterator(Pass& pass) : pass_(&pass) {}
 

@@ -28,6 +28,13 @@
 // holds them: the loader reuses their memory once the loop has gone on to the next batch and the
 // program holds neither them nor views of them, and allocates new memory otherwise. Raw pointers
 // into a batch are valid until the loop goes on.
+//
+// Memory: a loader with a group of several ranks allocates its batches once, in memory that is
+// registered with the group. Collectives of that group on a batch, such as broadcast(batch.data,
+// world), then copy nothing. All of it is reserved when the loader is made, and new memory in place
+// of batches that the program keeps is ordinary, as is all memory on a host that has too little.
+// Messages, and collectives of other groups, pass through staging buffers as always. Without a
+// group, batches lie in ordinary memory; for a CUDA device, in pinned memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,6 +51,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/comm/core/buffer.h"
 #include "lockstep/data/batch_dataset.h"
 #include "lockstep/data/distributed_sampler.h"
 
@@ -95,7 +103,8 @@ class LOCKSTEP_API Loader {
   Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options = {});
 
   // Collective: all ranks of `group` make their loaders in the same order. Errors: mismatch on all
-  // ranks if the dataset's size, batch_size, drop_last or seed differ.
+  // ranks if the dataset's size, batch_size, drop_last or seed differ. Too little registered memory
+  // is none: rank 0 logs it.
   Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
          LoaderOptions options = {});
 
@@ -123,6 +132,9 @@ class LOCKSTEP_API Loader {
   // Bytes of the batches that the loader has memory for now: at most prefetch_bytes and one batch,
   // or two batches.
   std::size_t bytes() const;
+
+  // The registered memory in which batches lie, for memory_report(). Empty without such memory.
+  RegisteredMemory batch_memory() const;
 
  private:
   class Pass;

@@ -754,6 +754,113 @@ TEST(Loader, NamesTheRankWhoseOptionsDiffer) {
         "rank 0 has drop_last = false, rank 2 has drop_last = true");
 }
 
+// --- Registered memory ---------------------------------------------------------------------------
+
+bool lies_in(const RegisteredMemory& memory, const at::Tensor& tensor) {
+  const auto* const begin = static_cast<const std::byte*>(memory.data());
+  const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return data >= begin && data + tensor.nbytes() <= begin + memory.bytes();
+}
+
+TEST(Loader, OfAGroupHasItsBatchesInRegisteredMemory) {
+  const Noise noise(120);
+  run_in_process(2, [&](ProcessGroup& world) {
+    const DistributedSampler sampler(120, world);
+    // What a rank needs may differ: the largest counts.
+    Loader loader(noise, sampler, world,
+                  {.batch_size = 8,
+                   .threads = world.rank(),
+                   .memory_format = at::MemoryFormat::ChannelsLast});
+    const RegisteredMemory memory = loader.batch_memory();
+    EXPECT_EQ(memory.bytes(), 8U * (8 * 24 * 8 + 8 * 8)) << "all 8 batches of 8 rows";
+    std::size_t batches = 0;
+    for (int pass = 0; pass < 2; ++pass)
+      for (const Batch& batch : loader) {
+        EXPECT_TRUE(lies_in(memory, batch.data));
+        EXPECT_TRUE(lies_in(memory, batch.target));
+        EXPECT_TRUE(batch.data.is_contiguous(at::MemoryFormat::ChannelsLast));
+        world.broadcast({.data = batch.data.mutable_data_ptr(),
+                         .count = static_cast<std::size_t>(batch.data.numel()),
+                         .dtype = DType::float64},
+                        /*root=*/1);
+        world.broadcast({.data = batch.target.mutable_data_ptr(),
+                         .count = static_cast<std::size_t>(batch.target.numel()),
+                         .dtype = DType::int64},
+                        /*root=*/1);
+        EXPECT_EQ(
+            batch.data.select(1, 0).select(1, 0).select(1, 0).to(at::kLong).equal(batch.target),
+            true);
+        ++batches;
+      }
+    EXPECT_EQ(batches, 16U);
+  });
+}
+
+TEST(Loader, LeavesBatchesThatAreKeptInRegisteredMemoryAsTheyAre) {
+  const Noise noise(400);
+  std::vector<Batch> kept(2);
+  run_in_process(2, [&](ProcessGroup& world) {
+    const DistributedSampler sampler(400, world, {.shuffle = false});
+    const auto rank = static_cast<std::size_t>(world.rank());
+    std::vector<Batch> all;
+    {
+      Loader loader(noise, sampler, world, {.batch_size = 4, .prefetch_bytes = 4000});
+      const RegisteredMemory memory = loader.batch_memory();
+      for (const Batch& batch : loader) all.push_back(batch);
+      EXPECT_TRUE(lies_in(memory, all.front().data));
+      EXPECT_FALSE(lies_in(memory, all.back().data)) << "there is no room left";
+      std::vector<Batch> plain;
+      Loader other(noise, sampler, {.batch_size = 4});
+      for (const Batch& batch : other) plain.push_back(copy_of(batch));
+      expect_equal(all, plain);
+      EXPECT_EQ(other.batch_memory().bytes(), 0U);
+      all.resize(1);
+      bool has_room_again = false;
+      for (const Batch& batch : loader) has_room_again |= lies_in(memory, batch.data);
+      EXPECT_TRUE(has_room_again);
+    }
+    kept[rank] = all.front();
+  });
+  for (const std::size_t rank : {0, 1})  // After loader and group.
+    EXPECT_EQ(kept[rank].data[0][0][0][0].item<double>(), static_cast<double>(rank));
+}
+
+TEST(Loader, GoesOnInOrdinaryMemoryWhereAHostHasTooLittle) {
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel level, std::string_view text) {
+    const std::lock_guard lock(mutex);
+    if (level == LogLevel::warning) warnings.emplace_back(text);
+  });
+  const Noise noise(std::size_t{1} << 38);
+  run_in_process(2, [&](ProcessGroup& world) {
+    const DistributedSampler sampler(noise.size(), world, {.shuffle = false});
+    Loader loader(noise, sampler, world,
+                  {.batch_size = 1 << 10, .prefetch_bytes = std::size_t{1} << 44});
+    EXPECT_EQ(loader.batch_memory().bytes(), 0U);
+    const auto first = loader.begin();
+    EXPECT_EQ(first->target[1].item<std::int64_t>(), world.rank() + 2);
+  });
+  set_log_sink({});
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_TRUE(warnings[0].starts_with("Loader: batches lie in ordinary memory: ")) << warnings[0];
+}
+
+TEST(Loader, OfARankWithWrongOptionsLeavesTheOthersInPeace) {
+  const Noise noise(120);
+  run_in_process(2, [&](ProcessGroup& world) {
+    const DistributedSampler sampler(120, world);
+    const auto make = [&] { Loader(noise, sampler, world, {.threads = -world.rank()}); };
+    if (world.rank() == 0)
+      EXPECT_NO_THROW(make());
+    else
+      EXPECT_EQ(fault_of(make), Fault::misuse);
+  });
+  run_in_process(1, [&](ProcessGroup& world) {
+    EXPECT_EQ(Loader(noise, DistributedSampler(120, world), world).batch_memory().bytes(), 0U);
+  });
+}
+
 TEST(Loader, ServesRanksThatAreThreadsFromOneDataset) {
   const Noise noise(120);
   std::mutex mutex;

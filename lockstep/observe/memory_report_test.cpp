@@ -108,6 +108,10 @@ const Ranks with_a_cache("with a cache", [](const Rank& rank) {
   Adam optimizer(ddp.replica().parameters(), adam_options);
   step(ddp, optimizer);
   const RegisteredMemory cache = group.allocate_shared(1 << 20);
+  const RegisteredMemory own = group.allocate(1 << 20);  // Such as Loader::batch_memory().
+  const auto both = memory_report(ddp, optimizer, group, {cache, own}).measured;
+  EXPECT_EQ(both.ranks.front().caches, 2U << 20);
+  EXPECT_EQ(both.host.caches, (1 + static_cast<std::size_t>(rank.world_size)) << 20);
   const MemoryReport report = memory_report(ddp, optimizer, group, {cache});
   for (const MemoryTable& table : {report.measured, report.predicted}) {
     EXPECT_EQ(table.host.caches, 1 << 20);

@@ -4,9 +4,8 @@
 // A group has one pool on each rank: one region of registered memory, from which rooms of any size
 // are taken. A room is free again when its tensor's last reference dies. Ranks sum a tensor in
 // place if all of them have it in one region, at whatever offset: so only the region's growth is
-// collective, and it depends on the sizes asked for alone. If the region is full on
-// some ranks or on all, the tensor gets ordinary memory, and its sum passes through staging
-// buffers.
+// collective, and it depends on the sizes asked for alone. If the region is full on some ranks or
+// on all, the tensor gets ordinary memory, and its sum passes through staging buffers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,33 +13,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <mutex>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/registered_region.h"
 
 namespace lockstep::tensor {
-
-// Registered memory whose parts are taken and given back in any order.
-//
-// Thread safety: every member may be called from any thread.
-class RegisteredRegion {
- public:
-  explicit RegisteredRegion(RegisteredMemory memory);
-
-  std::size_t bytes() const { return memory_.bytes(); }
-
-  // Null when there is no room. Begins at a cache line.
-  void* take(std::size_t bytes);
-  void give_back(void* room);
-
- private:
-  const RegisteredMemory memory_;
-  std::mutex mutex_;
-  std::map<std::byte*, std::size_t> free_;  // Bytes by place; neighbours are joined.
-  std::map<std::byte*, std::size_t> taken_;
-};
 
 // Thread safety: any thread may call it. Calls are in one order on all ranks, as those of
 // collectives.
