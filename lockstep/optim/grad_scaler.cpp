@@ -10,6 +10,7 @@
 #include <array>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -114,23 +115,37 @@ GradScaler::Found GradScaler::unscale_gradients(const std::vector<at::Tensor>& t
   return found;
 }
 
-GradScaler::Found GradScaler::agreed(Found found, const ProcessGroup& group) {
-  return std::ranges::max(all_gather_value(found, group, {.label = "infinities of a GradScaler"}));
+GradScaler::Step& GradScaler::step_of(const Optimizer& optimizer) {
+  const auto found = std::ranges::find(steps_, &optimizer, &Step::optimizer);
+  return found != steps_.end() ? *found : steps_.emplace_back(Step{.optimizer = &optimizer});
+}
+
+// Some ranks of the group may have no loss to scale.
+void GradScaler::agree(Step& step, const char* function) {
+  constexpr std::string_view label = "infinities of a GradScaler";
+  if (step.apart)
+    step.found = std::ranges::max(all_gather_value(step.found, *step.apart, {.label = label}));
+  if (!group_) return;
+  for (const Seen& seen :
+       all_gather_value(Seen{step.found, has_scaled_}, *group_, {.label = label})) {
+    step.found = std::max(step.found, seen.found);
+    has_scaled_ = has_scaled_ || seen.has_scaled;
+  }
+  require_scaled(function);
 }
 
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!options_.enabled) return;
   const InPhase phase(StepPhase::optimizer);
-  require_scaled("unscale_");
-  Step& step = steps_[&optimizer];
+  if (!group_) require_scaled("unscale_");
+  Step& step = step_of(optimizer);
   require(step.stage != Stage::unscaled,
           "GradScaler: unscale_() was called for this optimizer since the last update()");
   require(step.stage != Stage::stepped, "GradScaler: unscale_() was called after step()");
   auto* const sharded = dynamic_cast<ShardedOptimizer*>(&optimizer);
   step.found = unscale_gradients(sharded != nullptr ? sharded->tensors_with_gradients()
                                                     : parameters_of(optimizer));
-  if (sharded != nullptr) step.found = agreed(step.found, sharded->group());
-  if (group_) step.found = agreed(step.found, *group_);
+  if (sharded != nullptr && sharded->has_gradients_apart()) step.apart = sharded->group();
   step.stage = Stage::unscaled;
 }
 
@@ -139,19 +154,22 @@ bool GradScaler::step(Optimizer& optimizer) {
     optimizer.step();
     return true;
   }
-  require_scaled("step");
-  Step& step = steps_[&optimizer];
+  const InPhase phase(StepPhase::optimizer);
+  if (!group_) require_scaled("step");
+  Step& step = step_of(optimizer);
   require(step.stage != Stage::stepped,
           "GradScaler: step() was called for this optimizer since the last update()");
   if (step.stage == Stage::ready) unscale_(optimizer);
+  agree(step, "step");
   require(step.found != Found::no_gradient,
           "GradScaler: the optimizer has no gradients. DistributedDataParallel takes those that "
           "are not finite away, unless its option is NonFinite::ignore");
   const bool is_finite = step.found == Found::finite;
-  if (is_finite)
+  auto* const sharded = dynamic_cast<ShardedOptimizer*>(&optimizer);
+  if (sharded == nullptr && is_finite)
     optimizer.step();
-  else if (auto* const sharded = dynamic_cast<ShardedOptimizer*>(&optimizer))
-    sharded->omit_step();
+  else if (sharded != nullptr)
+    is_finite ? sharded->step_all(/*have_met=*/step.apart.has_value()) : sharded->omit_step();
   step.stage = Stage::stepped;
   return is_finite;
 }
@@ -160,9 +178,12 @@ bool GradScaler::step(Optimizer& optimizer) {
 
 void GradScaler::update() {
   if (!options_.enabled) return;
-  require_scaled("update");
+  if (!group_) require_scaled("update");
   Found found = Found::no_gradient;
-  for (const auto& [optimizer, step] : steps_) found = std::max(found, step.found);
+  for (Step& step : steps_) {
+    if (step.stage == Stage::unscaled) agree(step, "update");
+    found = std::max(found, step.found);
+  }
   require(found != Found::no_gradient,
           "GradScaler: update() was called, and no optimizer with gradients was unscaled or "
           "stepped since the last one");

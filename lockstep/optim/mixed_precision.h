@@ -29,7 +29,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
@@ -82,10 +81,18 @@ struct GradScalerOptions {
 // overflow. Scale, steps and state equal those of Python's GradScaler.
 //
 // All ranks make the same steps. DistributedDataParallel's gradients are means, so all ranks have
-// the same infinities; its option `non_finite` must be NonFinite::ignore. A sharded or shared
-// optimizer has a part of the gradients on each rank: its ranks exchange whether one is not finite.
+// the same infinities; its option `non_finite` must be NonFinite::ignore. The same holds of
+// ZeroRedundancyOptimizer. With shard_gradients(), and with SharedOptimizer and
+// FullyShardedOptimizer, each rank has a part of the means, and step() exchanges one byte. Where
+// the step would begin with a barrier, the byte takes its place: with FullyShardedOptimizer, and
+// with SharedOptimizer after clipping. Otherwise it is a collective of its own, because only the
+// means tell whether a sum has overflowed. SharedOptimizer makes them after the reports that ranks
+// exchange in backward(); with shard_gradients(), the reports could tell of them only after one
+// more pass over all means, which takes longer.
+//
 // Where ranks have other parameters, as with tensor parallel layers, experts and pipelines, pass a
-// `group` of these ranks: they exchange it too.
+// `group` of these ranks: step() then asks all of them. One of them at least calls scale(): in a
+// pipeline, the one that computes the loss.
 //
 // A TrainingState saves it: state.add("scaler", scaler). Values have Python's names.
 //
@@ -106,18 +113,19 @@ class LOCKSTEP_API GradScaler : public Stateful {
 
   // Divides the gradients of the optimizer by the scale and looks for infinities and NaN. Once
   // between two calls of update(), before step(), which otherwise does it. Collective for a
-  // ShardedOptimizer, and with a group.
+  // ShardedOptimizer.
   // Errors: misuse for the second call, for a call after step(), and for a gradient of float16;
   // those of the optimizer's step(), as some make their gradients here.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   // Steps the optimizer if all gradients of all ranks are finite, and returns whether it did.
-  // Collective as unscale_() and the optimizer's step().
+  // Collective as unscale_() and the optimizer's step(), and with a group.
   // Errors: in addition, misuse if no rank has a gradient, and for the second call before update().
   bool step(torch::optim::Optimizer& optimizer);
 
   // Lowers the scale if an optimizer was not stepped, and raises it after enough calls. Once after
-  // the steps of all optimizers. Errors: misuse if none was unscaled or stepped.
+  // the steps of all optimizers. Collective as step() for those that were only unscaled.
+  // Errors: misuse if none was unscaled or stepped.
   void update();
 
   // Sets the scale. Errors: misuse before the first scale().
@@ -145,21 +153,30 @@ class LOCKSTEP_API GradScaler : public Stateful {
   // In rising order: the largest of all ranks counts.
   enum class Found : std::uint8_t { no_gradient, finite, non_finite };
 
+  // An optimizer's, since the last update().
   struct Step {
+    const torch::optim::Optimizer* optimizer;  // May be gone.
+    std::optional<ProcessGroup> apart = {};    // Ranks with other gradients, of a ShardedOptimizer.
     Stage stage = Stage::ready;
-    Found found = Found::no_gradient;
+    Found found = Found::no_gradient;  // Of this rank until all ranks agree.
   };
 
-  static Found agreed(Found found, const ProcessGroup& group);
+  struct Seen {
+    Found found;
+    bool has_scaled;
+  };
+
+  Step& step_of(const torch::optim::Optimizer& optimizer);
+  void agree(Step& step, const char* function);
   void require_scaled(const char* function) const;
   Found unscale_gradients(const std::vector<at::Tensor>& tensors) const;
 
   GradScalerOptions options_;
   const std::optional<ProcessGroup> group_;
-  bool has_scaled_ = false;
+  bool has_scaled_ = false;          // This rank, or another one of the group.
   const at::Tensor scale_;           // float32,
   const at::Tensor growth_tracker_;  // and int32: of one element each, in CPU memory.
-  std::map<const torch::optim::Optimizer*, Step> steps_;  // Since the last update().
+  std::vector<Step> steps_;          // In the order of the calls, the same on all ranks.
 };
 
 }  // namespace lockstep

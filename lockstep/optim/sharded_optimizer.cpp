@@ -181,19 +181,23 @@ void ShardedOptimizer::add_up_parts() {
 
 torch::Tensor ShardedOptimizer::step(LossClosure closure) {
   torch::Tensor loss = optim::loss_of(closure);
+  step_all(/*have_met=*/false);
+  return loss;
+}
+
+void ShardedOptimizer::step_all(bool have_met) {
   const InPhase phase(StepPhase::optimizer);
   const at::NoGradGuard no_grad;
   whole_.reset();
   copy_options(param_groups_, local_->param_groups());
-  step_shards();
+  step_shards(have_met);
   after_step();
-  return loss;
 }
 
 // The other ranks wait for the result of this rank's step.
-void ShardedOptimizer::step_shards() {
+void ShardedOptimizer::step_shards(bool have_met) {
   try {
-    before_step();
+    before_step(have_met);
     local_->step();
   } catch (const std::exception& error) {
     const std::string text = error.what();

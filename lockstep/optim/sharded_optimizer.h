@@ -109,8 +109,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
                   std::vector<at::ScalarType> types = {});
 
   // Called around the step of the shards, with gradients disabled, to exchange the other ranks'
-  // parts.
-  virtual void before_step() {}
+  // parts. `have_met`: all ranks have come to this step, and none reads parameters any more.
+  virtual void before_step(bool /*have_met*/) {}
   virtual void after_step() {}
 
   // Makes the gradients of this rank's shards, if they are not there yet.
@@ -122,6 +122,9 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // The tensors on this rank whose gradients step() uses or the program may read before. Makes
   // these gradients, if they are not there yet: collective.
   virtual std::vector<at::Tensor> tensors_with_gradients();
+
+  // Whether each rank has other gradients in these tensors.
+  virtual bool has_gradients_apart() const { return true; }
 
   // Instead of a step, after tensors_with_gradients(): drops gradients that step() would use up.
   virtual void omit_step() {}
@@ -144,7 +147,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   friend class GradScaler;      // Unscales gradients (mixed_precision.h).
 
   void add_up_parts();
-  void step_shards();
+  void step_all(bool have_met);
+  void step_shards(bool have_met);
   std::unique_ptr<torch::optim::Optimizer> make_whole() const;
   torch::optim::OptimizerParamState* state_of(const at::Tensor& stepped) const;
 

@@ -7,6 +7,8 @@
 #include <torch/types.h>
 
 #include <filesystem>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -19,6 +21,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/nn/experts.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -83,10 +86,10 @@ const std::vector<Mesh> meshes = {{"ep2", 1, 2},
                                   {"ep2, recomputed", 1, 2, true}};
 
 struct Training {
-  Training(const Mesh& shape, const ProcessGroup& world)
+  Training(const Mesh& shape, const ProcessGroup& world, NonFinite non_finite = NonFinite::fail)
       : mesh(world, {{"dp", shape.dp}, {"ep", shape.ep}}),
         net(make(shape)),
-        ddp(net, world),
+        ddp(net, world, {.non_finite = non_finite}),
         adamw(net->parameters(), torch::optim::AdamWOptions(1e-2)) {
     state.add("model", ddp);
     state.add("optimizer", adamw, *net);
@@ -100,7 +103,7 @@ struct Training {
   }
 
   // Two passes, each of 8 rows, of which each rank takes its part.
-  void step(int number) {
+  void backward(int number, const std::function<at::Tensor(const at::Tensor&)>& scaled) {
     adamw.zero_grad();
     for (const int pass : {0, 1}) {
       const auto no_sync = ddp.no_sync(pass == 0);
@@ -110,8 +113,12 @@ struct Training {
       const at::Tensor x = numbers({8, 4}, 2 * number + pass);
       const auto [y, router_loss] = ddp(part(x));
       const at::Tensor target = part(x.narrow(1, 0, 2) * x.narrow(1, 2, 2));
-      ((y - target).pow(2).mean() + router_loss).backward();
+      scaled((y - target).pow(2).mean() + router_loss).backward();
     }
+  }
+
+  void step(int number) {
+    backward(number, [](const at::Tensor& loss) { return loss; });
     norms.push_back(clip_grad_norm_(*net, 0.5).item<double>());
     adamw.step();
   }
@@ -142,6 +149,44 @@ TEST(ExpertParallel, TrainsToTheWeightsOfOneProcess) {
         EXPECT_NEAR(training.norms[step], norms[step], 1e-9) << shape.name;
       const NamedTensors ours = whole_parameters(*training.net);
       ASSERT_EQ(ours.size(), expected.size());
+      for (std::size_t i = 0; i < ours.size(); ++i)
+        EXPECT_LE((ours[i].second - expected[i].second).abs().max().item<double>(), 1e-9)
+            << shape.name << ": " << ours[i].first;
+    });
+}
+
+// In every third step, one rank's experts alone have an infinite gradient.
+TEST(ExpertParallel, AScalerOmitsAStepInWhichAnExpertOverflows) {
+  constexpr int all_steps = 7;
+  const auto is_bad = [](int step) { return step % 3 == 1; };
+  NamedTensors expected;
+  std::vector<double> norms;
+  run_in_process(1, [&](ProcessGroup& world) {
+    Training training(one, world);
+    for (int step = 0; step < all_steps; ++step)
+      if (!is_bad(step)) training.step(step);
+    expected = named_parameters(*training.net);
+    norms = training.norms;
+  });
+  for (const Mesh& shape : meshes)
+    run_in_process(shape.dp * shape.ep, [&](ProcessGroup& world) {
+      Training training(shape, world, NonFinite::ignore);
+      GradScaler scaler(world, {.init_scale = 1024, .growth_interval = 2});
+      for (int step = 0; step < all_steps; ++step) {
+        training.backward(step, [&](const at::Tensor& loss) { return scaler.scale(loss); });
+        if (is_bad(step) && world.rank() == step % world.size())
+          training.net->experts->up.grad().view(-1)[0] = std::numeric_limits<double>::infinity();
+        scaler.unscale_(training.adamw);
+        const double norm = clip_grad_norm_(*training.net, 0.5).item<double>();
+        if (!is_bad(step)) training.norms.push_back(norm);
+        EXPECT_EQ(scaler.step(training.adamw), !is_bad(step)) << shape.name << ", step " << step;
+        scaler.update();
+      }
+      EXPECT_EQ(scaler.get_scale(), 1024) << "halved twice, and doubled as often";
+      ASSERT_EQ(training.norms.size(), norms.size());
+      for (std::size_t i = 0; i < norms.size(); ++i)
+        EXPECT_NEAR(training.norms[i], norms[i], 1e-9) << shape.name;
+      const NamedTensors ours = whole_parameters(*training.net);
       for (std::size_t i = 0; i < ours.size(); ++i)
         EXPECT_LE((ours[i].second - expected[i].second).abs().max().item<double>(), 1e-9)
             << shape.name << ": " << ours[i].first;
@@ -266,7 +311,7 @@ TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
     EXPECT_EQ(
         fault_of([&] { ZeroRedundancyOptimizer<AdamW>(net->parameters(), mesh["ep"], options); }),
         Fault::mismatch);
-    const ZeroRedundancyOptimizer<AdamW> zero({net->in->weight}, mesh["ep"], options);
+    ZeroRedundancyOptimizer<AdamW> zero({net->in->weight}, mesh["ep"], options);
     EXPECT_EQ(fault_of([&] { ddp.shard_gradients(zero); }), Fault::unsupported);
   });
 }

@@ -76,9 +76,8 @@ void move_buffers(const torch::nn::Module& module, c10::Device device) {
 // An optimizer's slices of its parameters. backward() has made the means already.
 class SlicesOfUnits final : public parallel::SteppedSlices {
  public:
-  SlicesOfUnits(const std::vector<at::Tensor>& parameters, std::shared_ptr<ShardedUnits> units,
-                const ProcessGroup& group)
-      : units_(std::move(units)), group_(group) {
+  SlicesOfUnits(const std::vector<at::Tensor>& parameters, std::shared_ptr<ShardedUnits> units)
+      : units_(std::move(units)) {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       indices_.push_back(units_->index_of(parameters[i]));
       types_.push_back(units_->type_of(parameters[i]));
@@ -105,10 +104,10 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
   std::vector<at::ScalarType> types() const override { return types_; }
 
-  void average() override {
-    group_.barrier({.label = "step of fully sharded parameters"});
+  bool average() override {
     used_.clear();
     for (const auto& i : indices_) used_.push_back(i && units_->is_used(*i));
+    return false;
   }
 
   bool is_averaged() const override { return true; }
@@ -129,7 +128,6 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
  private:
   const std::shared_ptr<ShardedUnits> units_;
-  const ProcessGroup group_;
   std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter.
   std::vector<at::ScalarType> types_;                // By the same.
   std::vector<Shard> shards_;
@@ -257,7 +255,7 @@ std::vector<std::vector<std::string>> FullyShardedBase::units() const {
 
 std::shared_ptr<parallel::SteppedSlices> FullyShardedBase::slices_of(
     const std::vector<at::Tensor>& parameters) const {
-  return std::make_shared<SlicesOfUnits>(parameters, units_, shard_);
+  return std::make_shared<SlicesOfUnits>(parameters, units_);
 }
 
 void FullyShardedBase::with_gathered(const std::vector<std::string>& names,

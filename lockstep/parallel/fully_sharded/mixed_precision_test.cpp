@@ -194,6 +194,121 @@ const Ranks clipped("mixed precision: clipped", [](const Rank&) {
 
 TEST(GradScalerOfRanks, ClippingComesAfterUnscaling) { EXPECT_TRUE(all_succeeded(clipped.run(2))); }
 
+// --- What the infinities of all ranks cost -------------------------------------------------------
+
+// The number of the group's last collective.
+std::int64_t collectives_of(const ProcessGroup& group) {
+  const std::string record = group.flight_record();
+  const std::string key = "\"sequence\":";
+  const std::size_t last = record.rfind(key, record.find("\"messages\""));
+  return last == record.npos ? 0 : std::atoll(record.c_str() + last + key.size());
+}
+
+// Collectives that a step with a scaler makes beyond those of a step without one. `clip` is called
+// before each step.
+template <class Ddp, class Optimizer, class Clip>
+std::int64_t cost_of_scaler(Ddp& ddp, Optimizer& optimizer, const ProcessGroup& world,
+                            const Clip& clip) {
+  GradScaler scaler({.init_scale = 64});
+  const auto collectives = [&](const auto& step) {
+    optimizer.zero_grad();
+    scaler.scale(loss_of(ddp(tokens(world.rank())))).backward();
+    const std::int64_t before = collectives_of(world);
+    step();
+    return collectives_of(world) - before;
+  };
+  const std::int64_t without = collectives([&] {
+    clip();
+    optimizer.step();
+  });
+  const std::int64_t with = collectives([&] {
+    scaler.unscale_(optimizer);
+    clip();
+    EXPECT_TRUE(scaler.step(optimizer));
+  });
+  return with - without;
+}
+
+const Ranks counted("mixed precision: collectives", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  bool bad = false;
+  const torch::optim::SGDOptions still(0);
+  const auto unclipped = [] {};
+  {
+    DistributedDataParallel ddp(net_with(bad), world, replicas);
+    SGD sgd(parameters_of(*ddp.module()), still);
+    EXPECT_EQ(cost_of_scaler(ddp, sgd, world, unclipped), 0);
+    ZeroRedundancyOptimizer<SGD> zero(parameters_of(*ddp.module()), world, still);
+    EXPECT_EQ(cost_of_scaler(ddp, zero, world, unclipped), 0);
+  }
+  {
+    DistributedDataParallel ddp(net_with(bad), world, replicas);
+    ZeroRedundancyOptimizer<SGD> zero(parameters_of(*ddp.module()), world, still);
+    ddp.shard_gradients(zero);
+    EXPECT_EQ(cost_of_scaler(ddp, zero, world, unclipped), 1);
+  }
+  {
+    auto options = replicas;
+    options.share_parameters = true;
+    DistributedDataParallel ddp(net_with(bad), world, options);
+    SharedOptimizer<SGD> shared(ddp, parameters_of(*ddp.module()), still);
+    EXPECT_EQ(cost_of_scaler(ddp, shared, world, unclipped), 1);
+    EXPECT_EQ(cost_of_scaler(ddp, shared, world, [&] { shared.clip_grad_norm_(1); }), 0);
+  }
+  {
+    FullyShardedDataParallel fsdp(
+        net_with(bad), world,
+        {.units = {"blocks.*"}, .find_unused_parameters = true, .non_finite = NonFinite::ignore});
+    FullyShardedOptimizer<SGD> sharded(fsdp, parameters_of(*fsdp.module()), still);
+    EXPECT_EQ(cost_of_scaler(fsdp, sharded, world, unclipped), 0);
+    EXPECT_EQ(cost_of_scaler(fsdp, sharded, world, [&] { sharded.clip_grad_norm_(1); }), 0);
+  }
+  destroy_process_group(world);
+});
+
+TEST(GradScalerOfRanks, StepsThatWaitForAllRanksAnywayMakeNoFurtherCollective) {
+  EXPECT_TRUE(all_succeeded(counted.run(2)));
+}
+
+// Gradients that are finite on each rank have an infinite sum.
+const Ranks overflowing("mixed precision: the sum overflows", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  const auto huge = [](auto& ddp, GradScaler& scaler) {
+    const torch::Tensor weight = ddp.module()->scale;
+    (scaler.scale(loss_of(ddp(tokens(3)))) + weight[0] * std::numeric_limits<double>::max())
+        .backward();
+  };
+  const auto expect_omitted = [&](auto& ddp, auto& optimizer) {
+    GradScaler scaler({.init_scale = 64});
+    optimizer.zero_grad();
+    huge(ddp, scaler);
+    EXPECT_FALSE(scaler.step(optimizer));
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), 32);
+  };
+  bool bad = false;
+  const torch::optim::SGDOptions still(0);
+  DistributedDataParallel owning(net_with(bad), world, replicas);
+  ZeroRedundancyOptimizer<SGD> zero(parameters_of(*owning.module()), world, still);
+  owning.shard_gradients(zero);
+  expect_omitted(owning, zero);
+  auto options = replicas;
+  options.share_parameters = true;
+  DistributedDataParallel sharing(net_with(bad), world, options);
+  SharedOptimizer<SGD> shared(sharing, parameters_of(*sharing.module()), still);
+  expect_omitted(sharing, shared);
+  FullyShardedDataParallel fsdp(
+      net_with(bad), world,
+      {.units = {"blocks.*"}, .find_unused_parameters = true, .non_finite = NonFinite::ignore});
+  FullyShardedOptimizer<SGD> optimizer(fsdp, parameters_of(*fsdp.module()), still);
+  expect_omitted(fsdp, optimizer);
+  destroy_process_group(world);
+});
+
+TEST(GradScalerOfRanks, ASumThatOverflowsIsFoundOnAllRanks) {
+  EXPECT_TRUE(all_succeeded(overflowing.run(2)));
+}
+
 // Every rank has all means then, and SharedOptimizer slices them in step().
 const Ranks in_pieces("mixed precision: in pieces", [](const Rank&) {
   ProcessGroup world = init_process_group();

@@ -66,8 +66,11 @@ void SharedOptimizerBase::average() {
   slices_->average();
 }
 
-void SharedOptimizerBase::before_step() {
-  average();
+// Ranks that have met have looked at the parameters before, and some step them already.
+void SharedOptimizerBase::before_step(bool have_met) {
+  if (!have_met) parameters_->require_intact();
+  const bool have_averaged = slices_->average();
+  if (!have_averaged && !have_met) group().barrier({.label = "step of shared parameters"});
   parameters_->begin_step();
 }
 

@@ -70,11 +70,12 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
                       bool is_layerwise);
 
  private:
-  void before_step() override;
+  void before_step(bool have_met) override;
   void after_step() override;
   void make_gradients() override;
   double gradient_norm(double norm_type) override;
   std::vector<at::Tensor> tensors_with_gradients() override;
+  bool has_gradients_apart() const override { return !are_means_; }
   void omit_step() override;
   void average();
 

@@ -21,7 +21,6 @@ const std::vector<at::Tensor>& required(const std::vector<at::Tensor>& parameter
 SlicedInStep::SlicedInStep(const std::vector<at::Tensor>& parameters, const ParameterStore& shared,
                            const ProcessGroup& group, Passes passes)
     : parameters_(parameters),
-      group_(group),
       passes_(std::move(passes)),
       slices_(required(parameters, shared), host_groups(group, "shared parameters")) {
   for (const auto& [parameter, begin, end, owner] : slices_.shards())
@@ -35,12 +34,8 @@ bool SlicedInStep::is_averaged() const {
                       [](const at::Tensor& p) { return p.grad().defined(); });
 }
 
-void SlicedInStep::average() {
-  if (is_averaged()) {
-    // Other ranks may still read the parameters.
-    group_.barrier({.label = "step of shared parameters"});
-    return;
-  }
+bool SlicedInStep::average() {
+  if (is_averaged()) return false;
   forget();
   GradientSlices::Gradients gradients;
   for (const at::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
@@ -53,6 +48,7 @@ void SlicedInStep::average() {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     if (used_[i]) parameters_[i].mutable_grad().reset();
   averaged_in_ = *passes_.averaged;
+  return true;
 }
 
 void SlicedInStep::forget() {

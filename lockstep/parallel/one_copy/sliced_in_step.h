@@ -30,7 +30,7 @@ class SlicedInStep final : public SteppedSlices {
 
   const std::vector<Shard>& shards() const override { return slices_.shards(); }
   const std::vector<at::Tensor>& fragments() const override { return fragments_; }
-  void average() override;
+  bool average() override;
   bool is_averaged() const override;
   const std::vector<bool>& used() const override { return used_; }
   void forget() override;
@@ -38,7 +38,6 @@ class SlicedInStep final : public SteppedSlices {
 
  private:
   const std::vector<at::Tensor> parameters_;
-  const ProcessGroup group_;
   const Passes passes_;
   const GradientSlices slices_;
   std::vector<at::Tensor> fragments_;

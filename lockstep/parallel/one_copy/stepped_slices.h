@@ -26,8 +26,9 @@ class SteppedSlices {
   virtual std::vector<at::ScalarType> types() const { return {}; }
 
   // Collective. Afterwards the `.grad` of a fragment is the mean over all ranks, or undefined if no
-  // rank has a gradient of the parameter; and no rank reads parameters until it steps.
-  virtual void average() = 0;
+  // rank has a gradient of the parameter. Returns whether ranks have waited for each other;
+  // otherwise some may still read parameters.
+  virtual bool average() = 0;
 
   // Whether the fragments have the means of all passes so far.
   virtual bool is_averaged() const = 0;

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -29,6 +30,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/plan/plan.h"
 #include "lockstep/tensor/activation_checkpoint.h"
@@ -125,6 +127,135 @@ TEST(Pipeline, RandomOrdersNeverStop) {
     });
   }
 }
+
+// --- Scaled losses -------------------------------------------------------------------------------
+
+// The scale is too large at first: gradients overflow by themselves. Later, one weight's gradient
+// is made infinite in some steps.
+constexpr GradScalerOptions from_too_large{
+    .init_scale = 0x1p126, .backoff_factor = 0x1p-60, .growth_interval = 3};
+constexpr int scaled_steps = 14;
+
+torch::Tensor large_loss_of(const torch::Tensor& output, const Microbatch& part) {
+  return 1000 * loss_of(output, part);
+}
+
+void overflow(const NamedTensors& parameters, int step) {
+  const std::string name = "h." + std::to_string(step % 4) + ".linear.weight";
+  for (const auto& [own, parameter] : parameters)
+    if (step % 5 == 4 && own == name)
+      parameter.grad().view(-1)[0] = std::numeric_limits<float>::infinity();
+}
+
+// What a training with a scaler comes to.
+struct Scaled {
+  std::vector<double> losses, norms;  // Norms of steps that are made.
+  std::vector<bool> made;
+  double scale = 0;
+  Gradients weights;
+};
+
+// `backward` returns the scaled loss.
+Scaled train_scaled(GradScaler& scaler, const NamedTensors& parameters,
+                    const std::function<double()>& backward, const std::function<double()>& clip) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
+  SGD sgd(tensors, torch::optim::SGDOptions(5e-5).momentum(0.9));
+  Scaled result;
+  for (int step = 0; step < scaled_steps; ++step) {
+    sgd.zero_grad();
+    result.losses.push_back(backward() / scaler.get_scale());
+    overflow(parameters, step);
+    if (step % 2 == 1) scaler.unscale_(sgd);
+    const double norm = step % 2 == 1 ? clip() : 0;
+    result.made.push_back(scaler.step(sgd));
+    if (result.made.back()) result.norms.push_back(norm);
+    scaler.update();
+  }
+  result.scale = scaler.get_scale();
+  for (const auto& [name, parameter] : parameters) result.weights[name] = parameter.detach();
+  return result;
+}
+
+Scaled train_scaled_in_one_process() {
+  torch::nn::Sequential all;
+  NamedTensors parameters;
+  for (int i = 0; i < 4; ++i) all->push_back(std::to_string(i), Block(i));
+  for (const auto& each : all->named_parameters())
+    parameters.emplace_back("h." + each.key(), each.value());
+  GradScaler scaler(from_too_large);
+  const auto backward = [&] {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) {
+      const Microbatch part{i, 4};
+      const torch::Tensor loss = scaler.scale(large_loss_of(all->forward(part.of(rows(8))), part));
+      sum += loss.item<double>() / 4;
+      (loss / 4).backward();
+    }
+    return sum;
+  };
+  // So large a norm leaves the gradients as they are.
+  return train_scaled(scaler, parameters, backward,
+                      [&] { return clip_grad_norm_(all->parameters(), 1e9).item<double>(); });
+}
+
+TEST(Pipeline, AScalerOmitsTheStepsThatItOmitsInOneProcess) {
+  const Scaled expected = train_scaled_in_one_process();
+  EXPECT_FALSE(expected.made.front());
+  EXPECT_EQ(std::ranges::count(expected.made, false), 3);
+  const auto expect_the_same = [&](Pipeline& pipeline, const ProcessGroup& world) {
+    GradScaler scaler(world, from_too_large);
+    const auto backward = [&] {
+      return pipeline.step(rows(8), [&](const torch::Tensor& output, const Microbatch& part) {
+        return scaler.scale(large_loss_of(output, part));
+      });
+    };
+    const Scaled result = train_scaled(scaler, pipeline.named_parameters(), backward, [&] {
+      return pipeline.clip_grad_norm_(1e9).item<double>();
+    });
+    EXPECT_EQ(result.made, expected.made);
+    EXPECT_EQ(result.scale, expected.scale);
+    expect_equal(result.weights, expected.weights);
+    ASSERT_EQ(result.norms.size(), expected.norms.size());
+    for (std::size_t i = 0; i < result.norms.size(); ++i)
+      EXPECT_NEAR(result.norms[i], expected.norms[i], 1e-6 * expected.norms[i]);
+    for (std::size_t i = 0; i < result.losses.size(); ++i) {
+      if (std::isfinite(expected.losses[i])) {
+        EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-6 * expected.losses[i]) << i;
+      }
+    }
+  };
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble})
+    for (const int ranks : {1, 2, 4})
+      run_in_process(ranks, [&](ProcessGroup& world) {
+        Pipeline pipeline(blocks(4), world, {.schedule = schedule, .microbatches = 4});
+        expect_the_same(pipeline, world);
+      });
+  run_in_process(4, [&](ProcessGroup& world) {  // Replicas have the same batch.
+    const DeviceMesh mesh(world, {{"dp", 2}, {"pp", 2}});
+    Pipeline pipeline(
+        blocks(4), mesh["pp"],
+        {.microbatches = 4,
+         .data_parallel = mesh["dp"],
+         .data_parallel_options = DistributedDataParallelOptions{.non_finite = NonFinite::ignore}});
+    expect_the_same(pipeline, world);
+  });
+}
+
+TEST(Pipeline, AScalerThatNoRankUsesIsNamedOnAllRanks) {
+  run_in_process(2, [](ProcessGroup& world) {
+    Pipeline pipeline(blocks(2), world, {.microbatches = 2});
+    SGD sgd(pipeline.parameters(), torch::optim::SGDOptions(0.1));
+    GradScaler scaler(world);
+    pipeline.step(rows(8), loss_of);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { scaler.step(sgd); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("scale() was not"), text.npos) << text;
+  });
+}
+
+// --- Messages ------------------------------------------------------------------------------------
 
 // Whether LibTorch allocated it, and not a slot that the sender has written.
 bool is_copy(const torch::Tensor& x) {

@@ -195,7 +195,7 @@ void DataParallelBase::register_comm_hook(CommunicationHook hook) {
   features_->set(Feature::comm_hook, true);
 }
 
-void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer) {
+void DataParallelBase::shard_gradients(WholeParameterOptimizer& optimizer) {
   require_allowed(Feature::shard_gradients);
   require_cpu(replica(), "shard_gradients");
   require(!reducer_->has_passed(), "shard_gradients: a backward pass has been averaged already");
@@ -208,6 +208,7 @@ void DataParallelBase::shard_gradients(const WholeParameterOptimizer& optimizer)
   auto [sink, own_group] = sinks_->with_owners(std::move(owners));
   reducer_->set_sink(std::move(sink), own_group);
   features_->set(Feature::shard_gradients, true);
+  optimizer.has_gradients_apart_ = true;
 }
 
 void DataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& noise) {

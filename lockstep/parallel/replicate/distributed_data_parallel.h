@@ -149,7 +149,7 @@ class LOCKSTEP_API DataParallelBase {
   // Errors: misuse after the first backward() that was averaged, and for parameters that the
   // optimizer does not step; unsupported with a communication hook, on a CUDA device, and if
   // another DistributedDataParallel has some of the parameters; join() is then unsupported.
-  void shard_gradients(const WholeParameterOptimizer& optimizer);
+  void shard_gradients(WholeParameterOptimizer& optimizer);
 
   // Whether each gradient is on one rank alone.
   bool shards_gradients() const;

@@ -46,9 +46,13 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
                           const ProcessGroup& group);
 
  private:
+  friend class DataParallelBase;  // Tells of shard_gradients().
+
   void after_step() override;
+  bool has_gradients_apart() const override { return has_gradients_apart_; }
 
   const std::vector<std::vector<std::size_t>> partition_;
+  bool has_gradients_apart_ = false;
 };
 
 // `Plain` is constructible from param groups and `Options`, its own options type. The name
