@@ -25,6 +25,11 @@ elseif(LOCKSTEP_WITH_TORCH)
   message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
 endif()
 
+# Only the header of xxHash: it is compiled into the units that hash, nothing is linked.
+find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
+add_library(xxhash::header INTERFACE IMPORTED)
+target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})
+
 # MPI, for the engine and for comparisons with it, without its former C++ classes. Debian installs
 # mpicxx with mpirun, without the headers. find_package(MPI) then ends in an error even where MPI is
 # not required.
@@ -59,11 +64,6 @@ if(LOCKSTEP_WITH_TORCH)
   find_package(ZLIB REQUIRED)
   find_package(JPEG REQUIRED)  # libjpeg-turbo, whose functions decode parts of an image.
   find_package(PNG REQUIRED)
-
-  # Only the header of xxHash: it is compiled into the one unit that hashes, nothing is linked.
-  find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
-  add_library(xxhash::header INTERFACE IMPORTED)
-  target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})
 endif()
 
 if(LOCKSTEP_BUILD_TESTS)

@@ -2,6 +2,8 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -30,14 +32,22 @@ std::string shown_bytes(std::uint64_t bytes) {
   return text.data();
 }
 
+// "1 shard", "2 shards".
+std::string counted(std::size_t count, const char* one, const char* several) {
+  return std::to_string(count) + ' ' + (count == 1 ? one : several);
+}
+
 std::string shown(const ShardFolderReport& report) {
-  std::string text = std::to_string(report.samples) + " samples in " +
-                     std::to_string(report.shards) + (report.shards == 1 ? " shard" : " shards") +
-                     " of " + shown_bytes(report.bytes) + " together";
-  if (report.classes > 0) text += ", " + std::to_string(report.classes) + " classes";
-  if (report.kept > 0) text += "; " + std::to_string(report.kept) + " shards were there already";
+  std::string text = counted(report.samples, "sample", "samples") + " in " +
+                     counted(report.shards, "shard", "shards") + " of " +
+                     shown_bytes(report.bytes) + (report.shards == 1 ? "" : " together");
+  if (report.classes > 0) text += ", " + counted(report.classes, "class", "classes");
+  if (report.kept > 0)
+    text += "; " + counted(report.kept, "shard was", "shards were") + " there already";
+  if (report.removed > 0)
+    text += "; " + counted(report.removed, "shard", "shards") + " of an earlier run removed";
   if (report.left_out > 0)
-    text += "; " + std::to_string(report.left_out) + " files left out, such as " +
+    text += "; " + counted(report.left_out, "file", "files") + " left out, such as " +
             lockstep::clean_text(report.first_left_out);
   return text + "\n";
 }

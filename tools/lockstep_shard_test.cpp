@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -74,7 +76,7 @@ TEST_F(LockstepShard, WritesTheFilesOfASampleNextToEachOther) {
   EXPECT_EQ(members("shard"),
             (Members{{"a.txt", "2"}, {"b.jpg", "1"}, {"b.json", "3"}, {"c/a.txt", "4"}}));
   EXPECT_TRUE(has(done.out,
-                  "3 samples in 1 shard of 5.1 KB together; 2 files left out, such as "
+                  "3 samples in 1 shard of 5.1 KB; 2 files left out, such as "
                   ".hidden.txt\n"))
       << done.out;
   EXPECT_TRUE(has(done.err, "shards: 1/1")) << done.err;
@@ -103,13 +105,11 @@ TEST_F(LockstepShard, GivesFoldersNumbersAsImageFolderDoes) {
 TEST_F(LockstepShard, RefusesClassesWithoutImages) {
   write("in/cat/1.jpg", "a");
   write("in/dog/1.txt", "b");
-  Finished refused = shard({"--labels"});
+  const Finished refused = shard({"--labels"});
   EXPECT_EQ(refused.code, 64);
   EXPECT_TRUE(has(refused.err, "'dog' is a folder of a class without images")) << refused.err;
   write("in/dog/1.2.jpg", "c");
-  refused = shard({"--labels"});
-  EXPECT_EQ(refused.code, 64);
-  EXPECT_TRUE(has(refused.err, "'dog/1' would be a sample with an image '2.jpg'")) << refused.err;
+  EXPECT_EQ(shard({"--labels"}).code, 0) << "it is the sample 1_2";
 }
 
 TEST_F(LockstepShard, CountsEmptyFoldersAndLinksAsClasses) {
@@ -193,8 +193,52 @@ TEST_F(LockstepShard, ReplacesShardsOfOtherSamplesOnlyIfItMust) {
   EXPECT_TRUE(has(shard({}).err, "or with files that were changed since"));
   EXPECT_EQ(shard({"--force"}).code, 0);
   EXPECT_EQ(members("shard"), (Members{{"a.txt", "33"}}));
+}
+
+TEST_F(LockstepShard, RemovesWhatEarlierRunsHaveLeftOver) {
+  write("in/a.txt", "1");
   write("out/shard-000001.tar", "of a larger run");
-  EXPECT_TRUE(has(shard({"--force"}).err, "a shard of another run"));
+  write("out/shard-000007.tar", "likewise");
+  write("out/shard-000007.tar.index", "its index");
+  write("out/shard-000008.tar.bak", "another file");
+  EXPECT_TRUE(has(shard({}).err, "shard-000001.tar: a shard of another run"));
+  const Finished forced = shard({"--force"});
+  EXPECT_EQ(forced.out, "1 sample in 1 shard of 2.0 KB; 2 shards of an earlier run removed\n");
+  EXPECT_FALSE(fs::exists(path("out/shard-000001.tar")));
+  EXPECT_FALSE(fs::exists(path("out/shard-000007.tar")));
+  EXPECT_FALSE(fs::exists(path("out/shard-000007.tar.index")));
+  EXPECT_TRUE(fs::exists(path("out/shard-000008.tar.bak")));
+  const pid_t killed = ::fork();
+  if (killed == 0) ::_exit(0);
+  ::waitpid(killed, nullptr, 0);
+  const std::string ended = std::to_string(killed), running = std::to_string(::getpid());
+  write("out/shard-000000.tar.tmp-" + ended + "-0", "half");
+  write("out/shard-000000.tar.tmp-" + running + "-3", "half");
+  write("out/other-000000.tar.tmp-" + ended + "-0", "half");
+  EXPECT_EQ(shard({}).out, "1 sample in 1 shard of 2.0 KB; 1 shard was there already\n");
+  EXPECT_FALSE(fs::exists(path("out/shard-000000.tar.tmp-" + ended + "-0")));
+  EXPECT_TRUE(fs::exists(path("out/shard-000000.tar.tmp-" + running + "-3")));
+  EXPECT_TRUE(fs::exists(path("out/other-000000.tar.tmp-" + ended + "-0")));
+}
+
+TEST_F(LockstepShard, TakesDotsInTheNamesOfImagesForUnderscores) {
+  write("in/cat/a.b.jpg", "1");
+  write("in/cat/a.b.json", "2");
+  write("in/cat/a.c.d.JPG", "3");
+  write("in/cat/e.notes.txt", "4");
+  write("in/dog/f.jpg", "5");
+  const Finished done = shard({"--labels", "--in-order"});
+  EXPECT_TRUE(has(done.out, "3 samples in 1 shard")) << done.out << done.err;
+  EXPECT_TRUE(has(done.out, "1 file left out, such as cat/e.notes.txt")) << done.out;
+  EXPECT_EQ(members("shard"), (Members{{"cat/a_b.jpg", "1"},
+                                       {"cat/a_b.json", "2"},
+                                       {"cat/a_b.cls", "0"},
+                                       {"cat/a_c_d.JPG", "3"},
+                                       {"cat/a_c_d.cls", "0"},
+                                       {"dog/f.jpg", "5"},
+                                       {"dog/f.cls", "1"}}));
+  write("in/cat/a_b.jpg", "6");
+  EXPECT_TRUE(has(shard({"--labels", "--name", "twice"}).err, "'cat/a_b' would be two samples"));
 }
 
 TEST_F(LockstepShard, RefusesFilesThatWouldBecomeOneSampleByMistake) {
@@ -224,6 +268,8 @@ TEST_F(LockstepShard, ExplainsItself) {
   write("in/a.txt", "1");
   EXPECT_EQ(shard({"--size", "1M", "--samples", "3"}).code, 64);
   EXPECT_EQ(shard({"--name", "a/b"}).code, 64);
+  EXPECT_TRUE(has(shard({"--size", "0"}).err, "--size: 0 is not at least 1"));
+  EXPECT_TRUE(has(shard({"--samples", "0"}).err, "--samples: 0 is not at least 1"));
 }
 
 }  // namespace

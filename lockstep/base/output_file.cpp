@@ -2,17 +2,21 @@
 #include "lockstep/base/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/signals.h"
 
 namespace lockstep {
@@ -90,6 +94,9 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   if (size_ - started_ >= write_back_size) start_writing_back();
 }
 
+// File systems without locks refuse it; remove_unfinished() gets none there either.
+void OutputFile::lock() { ::flock(fd_.get(), LOCK_EX | LOCK_NB); }
+
 void OutputFile::sync() {
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail();
 }
@@ -106,6 +113,36 @@ void OutputFile::fail() const {
   if (error != EFBIG) throw_errno(name_, error);
   throw Error(Fault::system,
               name_ + ": " + std::generic_category().message(error) + file_size_limit());
+}
+
+namespace {
+
+// The process in a name NAME.tmp-PID-N that begins with `prefix`.
+std::optional<pid_t> writer_of(std::string_view name, std::string_view prefix) {
+  constexpr std::string_view mark = ".tmp-";
+  const std::size_t at = name.rfind(mark);
+  if (!name.starts_with(prefix) || at == name.npos) return std::nullopt;
+  const char* const begin = name.data() + at + mark.size();
+  const char* const end = name.data() + name.size();
+  pid_t pid = 0;
+  unsigned serial = 0;
+  const auto after = std::from_chars(begin, end, pid);
+  if (after.ec != std::errc() || after.ptr == end || *after.ptr != '-') return std::nullopt;
+  const auto last = std::from_chars(after.ptr + 1, end, serial);
+  if (last.ec != std::errc() || last.ptr != end) return std::nullopt;
+  return pid;
+}
+
+}  // namespace
+
+void remove_unfinished(const std::filesystem::path& directory, std::string_view prefix) {
+  for (const std::string& name : names_in(directory)) {
+    const auto pid = writer_of(name, prefix);
+    if (!pid || process_stat(*pid)) continue;
+    const std::filesystem::path path = directory / name;
+    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+  }
 }
 
 int try_to_sync_directory(const std::filesystem::path& directory) {
@@ -154,6 +191,7 @@ void AtomicFile::open_aside() {
     path += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
   } while (::faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0);
   file_.emplace(path, target_.string());
+  file_->lock();
   aside_ = std::move(path);
 }
 

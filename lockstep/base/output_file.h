@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
@@ -29,6 +30,9 @@ class LOCKSTEP_API OutputFile {
 
   // Appends.
   void write(std::span<const std::byte> bytes);
+
+  // For remove_unfinished(): tells other processes that this one still writes.
+  void lock();
 
   // Returns when the file would survive a power failure. An error is final: the kernel may have
   // dropped data that it could not write, so a retry would prove nothing.
@@ -49,7 +53,8 @@ class LOCKSTEP_API OutputFile {
 // A file that gets its name only when it is complete. Until then, an existing file of that name
 // stays unchanged.
 // Errors: in addition, system if the name is that of a device, a FIFO or a folder. Nothing is left
-// of a file that was not committed. Only a killed process leaves NAME.tmp-PID-N.
+// of a file that was not committed. Only a killed process leaves NAME.tmp-PID-N, which
+// remove_unfinished() removes.
 class LOCKSTEP_API AtomicFile {
  public:
   // Reserves `size` bytes if the file system can, so that a full disk is reported at once.
@@ -74,6 +79,11 @@ class LOCKSTEP_API AtomicFile {
   std::filesystem::path aside_;  // Empty if there is no such file to remove.
   std::optional<OutputFile> file_;
 };
+
+// Removes the files NAME.tmp-PID-N, where NAME begins with `prefix`, that ended processes of this
+// host have left in `directory`. Those of other hosts, which have a lock, stay.
+LOCKSTEP_API void remove_unfinished(const std::filesystem::path& directory,
+                                    std::string_view prefix);
 
 // Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.
 LOCKSTEP_API void sync_directory(const std::filesystem::path& directory);

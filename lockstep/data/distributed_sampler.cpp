@@ -8,11 +8,16 @@
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/data/agreement.h"
 #include "lockstep/data/grouped_epoch.h"
 
@@ -62,18 +67,55 @@ std::uint64_t digest_of_order(const DistributedSamplerOptions& options) {
   return options.order ? data::digest_of(*options.order) : 0;
 }
 
+// Errors: mismatch on all ranks, with the first group that differs. They have equally many groups.
+void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
+  struct Digests {
+    std::uint64_t sizes, samples;
+  };
+  const auto digests =
+      all_gather_value(Digests{hash_of_elements(order.group_sizes), order.fingerprint}, group,
+                       {.label = "groups of a DistributedSampler"});
+  const auto differs = [&](std::uint64_t Digests::*digest) {
+    const auto found = std::ranges::find_if(
+        digests, [&](const Digests& each) { return each.*digest != digests[0].*digest; });
+    return static_cast<std::size_t>(found - digests.begin());
+  };
+  const std::size_t groups = order.group_sizes.size();
+  if (const std::size_t rank = differs(&Digests::sizes); rank < digests.size()) {
+    std::vector<std::size_t> mine = order.group_sizes;
+    std::vector<std::size_t> all(groups * digests.size());
+    group.all_gather(buffer_of(mine), buffer_of(all), {}, {.label = "sizes of groups"});
+    const auto theirs = all.begin() + static_cast<std::ptrdiff_t>(rank * groups);
+    const auto [ours, other] =
+        std::mismatch(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(groups), theirs);
+    std::string text = "DistributedSampler: group " + std::to_string(ours - all.begin());
+    text += " of its order, such as a shard, has " + std::to_string(*ours) + " samples on rank 0, ";
+    throw Error(Fault::mismatch,
+                text + std::to_string(*other) + " on rank " + std::to_string(rank));
+  }
+  if (const std::size_t rank = differs(&Digests::samples); rank < digests.size())
+    throw Error(Fault::mismatch,
+                "DistributedSampler: rank 0 and rank " + std::to_string(rank) +
+                    " have groups of the same sizes, such as shards, with other samples in them: "
+                    "their names or their places differ");
+}
+
 // Throws unless all settings agree: with unequal settings, ranks would train on some samples twice
 // and on others never. Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                         const DistributedSamplerOptions& options) {
-  data::require_agreement("DistributedSampler",
-                          {{"size", size},
-                           {"seed", options.seed},
-                           {"shuffle", options.shuffle, true},
-                           {"drop_last", options.drop_last, true},
-                           {"pad", options.pad, true},
-                           {"order of groups", digest_of_order(options)}},
-                          group);
+  data::require_agreement(
+      "DistributedSampler",
+      {{"size", size},
+       {"seed", options.seed},
+       {"shuffle", options.shuffle, true},
+       {"drop_last", options.drop_last, true},
+       {"pad", options.pad, true},
+       {"an order of groups", options.order.has_value(), true},
+       {"groups in its order", options.order ? options.order->group_sizes.size() : 0},
+       {"groups_per_block", options.order ? options.order->groups_per_block : 0}},
+      group);
+  if (options.order) require_same_groups(*options.order, group);
   return size;
 }
 

@@ -421,6 +421,33 @@ TEST(DistributedSampler, RefusesRanksThatDealByOtherRulesAndNamesThem) {
   expect(refusal_of_rank_2(10, {.drop_last = true, .pad = false}), "rank 2 has drop_last = true");
 }
 
+TEST(DistributedSampler, NamesTheFirstGroupThatDiffersBetweenRanks) {
+  const auto refusal = [](const GroupedOrder& usual, const GroupedOrder& of_rank_1) {
+    std::string text;
+    run_in_process(2, [&](ProcessGroup& world) {
+      std::string told;
+      const auto make = [&] {
+        DistributedSampler(10, world, {.order = world.rank() == 1 ? of_rank_1 : usual});
+      };
+      EXPECT_EQ(fault_of(make, &told), Fault::mismatch);
+      if (world.rank() == 0) text = told;
+    });
+    return text;
+  };
+  const auto expect = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), text.npos) << text;
+  };
+  expect(refusal({.group_sizes = {2, 3, 5}}, {.group_sizes = {2, 4, 4}}),
+         "group 1 of its order, such as a shard, has 3 samples on rank 0, 4 on rank 1");
+  expect(refusal({.group_sizes = {5, 5}}, {.group_sizes = {10}}),
+         "rank 0 has groups in its order = 2, rank 1 has groups in its order = 1");
+  expect(refusal({.group_sizes = {5, 5}}, {.group_sizes = {5, 5}, .groups_per_block = 3}),
+         "rank 1 has groups_per_block = 3");
+  expect(
+      refusal({.group_sizes = {5, 5}, .fingerprint = 7}, {.group_sizes = {5, 5}, .fingerprint = 8}),
+      "with other samples in them");
+}
+
 TEST(DistributedSampler, RefusesWhatCannotBeMeant) {
   EXPECT_EQ(fault_of([] { DistributedSampler(10, 0, 0); }), Fault::misuse);
   EXPECT_EQ(fault_of([] { DistributedSampler(10, 4, 4); }), Fault::misuse);

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <span>
 
-#include "lockstep/data/hash.h"
+#include "lockstep/base/hash.h"
 
 namespace lockstep::data {
 namespace {

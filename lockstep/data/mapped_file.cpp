@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/corrupt_file.h"
 
 namespace lockstep::data {
 
@@ -52,6 +53,20 @@ std::size_t read_next(const FileDescriptor& fd, std::span<std::uint8_t> out,
     if (got > 0) done += static_cast<std::size_t>(got);
   }
   return done;
+}
+
+void read_exactly_at(const FileDescriptor& fd, const std::string& name, std::uint64_t offset,
+                     std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd.get(), out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_errno(clean_text(name));
+    if (got == 0)
+      throw_corrupt(name, offset, std::to_string(out.size()) + " more bytes",
+                    "the end of the file");
+    out = out.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
 }
 
 MappedFile::MappedFile(std::filesystem::path path, Pages pages) : path_(std::move(path)) {

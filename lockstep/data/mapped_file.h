@@ -42,6 +42,10 @@ FileStamp stamp_of(const FileDescriptor& fd, const std::string& name);
 std::size_t read_next(const FileDescriptor& fd, std::span<std::uint8_t> out,
                       const std::string& name);
 
+// Fills all of `out` from byte `offset` on. Errors: system; corrupt if the file ends too early.
+void read_exactly_at(const FileDescriptor& fd, const std::string& name, std::uint64_t offset,
+                     std::span<std::byte> out);
+
 class MappedFile {
  public:
   // copy_on_write: this process may write to the pages. It then has copies of its own, and the file

@@ -13,10 +13,8 @@
 #include <utility>
 #include <vector>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/tensor/differences.h"
@@ -47,16 +45,14 @@ std::string fingerprint_of(const at::Tensor& tensor) {
   return {text.data(), end.ptr};
 }
 
-std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
-
 // What ranks exchange at first.
 struct Hashes {
   std::uint64_t whole = 0, parts = 0, boxes = 0;
 };
 
 Hashes hashes_of(const ReplicaState& state) {
-  return {hash_of(encode(state.settings) + encode(state.fingerprints)),
-          hash_of(encode(state.parts)), hash_of(state.boxes)};
+  return {hash_of_elements(encode(state.settings) + encode(state.fingerprints)),
+          hash_of_elements(encode(state.parts)), hash_of_elements(state.boxes)};
 }
 
 // Whether a member is equal on all ranks.

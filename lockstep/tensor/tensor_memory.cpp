@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/tensor/tensor_memory.h"
 
+#include <cstddef>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -9,10 +10,8 @@
 #include <string>
 #include <utility>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 
 namespace lockstep {
 namespace {
@@ -60,7 +59,7 @@ Blocks& blocks() {
 
 std::uint64_t digest_of(const at::Tensor& tensor) {
   const at::Tensor values = plain_values(tensor);
-  return XXH3_64bits(values.const_data_ptr(), values.nbytes());
+  return hash_of({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
 }
 
 void require_values(const NamedTensors& tensors, std::string_view call) {

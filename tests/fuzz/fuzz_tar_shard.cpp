@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/hash.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/data/shards/shard_index.h"
 #include "lockstep/data/shards/shard_names.h"
 #include "lockstep/data/shards/tar_members.h"

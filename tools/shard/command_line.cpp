@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/shard/command_line.h"
 
+#include <cstdlib>
+#include <string>
+
 #include "tools/command_line.h"
 
 namespace lockstep::tools {
@@ -24,12 +27,22 @@ Examples:
 
 With --labels, each top-level folder is a class, as in torchvision's ImageFolder: a sample gets the
 part `cls`, the number of its folder in alphabetical order, and NAME-classes.txt lists the folders.
-Files that are no part of a sample with an image (.jpg, .jpeg, .png, .webp) are left out.
+Files that are no part of a sample with an image (.jpg, .jpeg, .png, .webp) are left out. Dots
+within the name of an image become _: a.b.jpg is the sample a_b.
 
 A shard that exists is kept if it has the files' names and sizes and none was changed since.
 
 Exit code: 0 success, 64 usage, or files that fit no sample, 71 a file cannot be read or written.
 )";
+
+// CLI::PositiveNumber shows the limits of a double.
+CLI::Validator at_least_one() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        return std::strtod(text.c_str(), nullptr) >= 1 ? "" : text + " is not at least 1";
+      },
+      "");
+}
 
 }  // namespace
 
@@ -56,9 +69,9 @@ ShardCommandLine parse_shard(int argc, char** argv) {
                                            "Most bytes of a shard, such as 500M or 2G")
                                 ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
                                 ->default_str("256M")
-                                ->check(CLI::PositiveNumber);
+                                ->check(at_least_one());
   app.add_option("--samples", line.options.samples, "Samples of a shard, of any size")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->excludes(size);
   app.add_flag("--labels", line.options.labels,
                "Top-level folders are classes; add their number as `cls`");
@@ -67,7 +80,8 @@ ShardCommandLine parse_shard(int argc, char** argv) {
   app.add_option("--seed", line.options.seed, "Another order")
       ->capture_default_str()
       ->excludes(in_order);
-  app.add_flag("--force", line.options.replace, "Replace shards that exist");
+  app.add_flag("--force", line.options.replace,
+               "Replace shards that exist, and remove those beyond the last one");
   app.add_flag("--quiet", line.quiet, "Show no progress");
   parse(app, argc, argv);
   return line;

@@ -20,8 +20,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/hash.h"
 
 namespace lockstep::data {
 namespace {

@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/agreement.h"
 
 namespace lockstep::data {
@@ -62,12 +63,23 @@ bool lives(std::uint64_t owner) {
          owner_of(pid, stat->started.value_or(1)) == owner;
 }
 
-RegisteredMemory allocate(const HostCache& options) {
+RegisteredMemory allocated(const HostCache& options) {
   if (options.group) return options.group->allocate_shared(options.bytes, {.label = "HostCache"});
   const auto mapping =
       std::make_shared<SharedMapping>(SharedMapping::create("HostCache", options.bytes));
   mapping->close_descriptor();
   return {mapping, mapping->data(), options.bytes};
+}
+
+// The Error names the option.
+RegisteredMemory allocate(const HostCache& options) {
+  try {
+    return allocated(options);
+  } catch (const Error& error) {
+    if (error.fault() != Fault::system) throw;
+    throw Error(Fault::system, "HostCache::bytes is " + std::to_string(options.bytes) +
+                                   ", which this host cannot give: " + bare_text(error));
+  }
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ void FetchCommand::run(const std::string& url, const std::string& path,
   const Deadline deadline = in(timeout_);
   FetchProcess process(words(url, path));
   const auto fail = [&](Fault fault, const std::string& what) {
-    std::string text = "'" + text_ + "' " + what + " for " + clean_text(url);
+    std::string text = "'" + text_ + "' " + what;
     if (!process.printed().empty()) text += ": " + clean_text(process.printed());
     throw Error(fault, text);
   };

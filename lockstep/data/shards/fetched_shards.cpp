@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/batch_filler.h"
-#include "lockstep/data/hash.h"
 #include "lockstep/data/shards/shard_index.h"
 
 namespace lockstep::data {
@@ -31,6 +31,12 @@ constexpr std::chrono::milliseconds longest_pause = std::chrono::minutes(1);
 class ChangedShard : public Error {
   using Error::Error;
 };
+
+// A message without the file's name in front, for one that names it already.
+std::string without_name(std::string message, const std::string& file) {
+  const std::string name = file + ": ";
+  return message.starts_with(name) ? message.substr(name.size()) : message;
+}
 
 // A shard in the cache has other times than where it comes from.
 FileStamp size_only(const FileStamp& stamp) { return {.size = stamp.size, .changed_ns = 0}; }
@@ -85,6 +91,8 @@ std::string FetchedShards::index_path(std::size_t shard) const {
   return index_beside(cache_.path(cached_name(shard)));
 }
 
+// An index that a power failure has damaged is none. It is replaced, not removed: another process
+// may have replaced it already.
 bool FetchedShards::has_index(std::size_t shard) const {
   const std::string path = index_path(shard);
   std::error_code absent;
@@ -94,7 +102,6 @@ bool FetchedShards::has_index(std::size_t shard) const {
     return true;
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
-    std::filesystem::remove(path, absent);  // Damaged by a power failure: made again.
     return false;
   }
 }
@@ -124,25 +131,36 @@ bool FetchedShards::provide_index(std::size_t shard, bool wait) {
 }
 
 bool FetchedShards::provide_fetched_index(std::size_t shard, Deadline deadline) {
-  return cache_.provide(
-      cached_name(shard), index_path(shard), 0,
-      [&](const std::string& path) {
-        fetch(shard, index_beside(urls_[shard]), path,
-              [](const std::string& fetched) { ShardIndex check(fetched); });
-      },
-      deadline);
+  return cache_.provide({.name = cached_name(shard),
+                         .target = index_path(shard),
+                         .is_there = [&] { return has_index(shard); },
+                         .fetch =
+                             [&](const std::string& path) {
+                               fetch(shard, index_beside(urls_[shard]), path,
+                                     [](const std::string& fetched) { ShardIndex check(fetched); });
+                             }},
+                        deadline);
 }
 
 bool FetchedShards::provide_shard(std::size_t shard, Deadline deadline) {
   const std::string name = cached_name(shard);
   const std::uint64_t expected = has_index(shard) ? ShardIndex(index_path(shard))->shard().size : 0;
-  return cache_.provide(
-      name, cache_.path(name), expected,
-      [&](const std::string& path) {
-        fetch(shard, urls_[shard], path,
-              [&](const std::string& fetched) { check_shard(shard, fetched); });
-      },
-      deadline);
+  const std::string target = cache_.path(name);
+  return cache_.provide({.name = name,
+                         .target = target,
+                         .expected = expected,
+                         .is_there =
+                             [&] {
+                               std::error_code absent;
+                               return std::filesystem::exists(target, absent);
+                             },
+                         .fetch =
+                             [&](const std::string& path) {
+                               fetch(shard, urls_[shard], path, [&](const std::string& fetched) {
+                                 check_shard(shard, fetched);
+                               });
+                             }},
+                        deadline);
 }
 
 // Tries again what may succeed then: a command that failed, and a file that is incomplete.
@@ -162,14 +180,15 @@ void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::
       std::error_code ignored;
       std::filesystem::remove(part, ignored);
       const bool may_succeed = error.fault() != Fault::aborted;
+      const std::string reason = without_name(bare_text(error), urls_[shard]);
       if (!may_succeed || attempt == policy_.attempts) {
         std::string text = "fetching " + clean_text(urls_[shard]) + " failed";
         if (attempt > 1) text += " " + std::to_string(attempt) + " times";
-        throw Error(error.fault(), text + ": " + bare_text(error));
+        throw Error(error.fault(), text + ": " + reason);
       }
       const std::chrono::milliseconds pause = policy_.pause_after(attempt);
       log(LogLevel::warning, "fetching " + clean_text(url) + " failed, next attempt in " +
-                                 std::to_string(pause.count()) + " ms: " + bare_text(error));
+                                 std::to_string(pause.count()) + " ms: " + reason);
       for (const Deadline end = in(pause); Clock::now() < end && !is_stopped();)
         std::this_thread::sleep_for(std::min(wait_slice, until(end)));
       if (is_stopped()) throw;
@@ -247,8 +266,10 @@ void FetchedShards::fetch_ahead() {
       // A shard that is there is used soon, so that others are evicted before it.
       // Shards that another process fetches already are left to it.
       if (!cache_.find(cached_name(shard))) provide_shard(shard, Clock::now());
-    } catch (const std::exception& error) {
+    } catch (const Error& error) {
       // open() fetches it once more, and reports a failure.
+      if (!stop_) log(LogLevel::warning, "fetching ahead: " + bare_text(error));
+    } catch (const std::exception& error) {
       if (!stop_) log(LogLevel::warning, std::string("fetching ahead: ") + error.what());
     }
   }

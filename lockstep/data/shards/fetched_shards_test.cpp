@@ -116,6 +116,30 @@ class FetchedShards : public testing::Test {
   const test::ScratchDirectory folder_;
 };
 
+TEST_F(FetchedShards, TellHowManyIndexesAreThere) {
+  std::vector<std::pair<std::size_t, std::size_t>> told;
+  TarShardsOptions options = copying();
+  options.at_index = [&](std::size_t done, std::size_t all) { told.emplace_back(done, all); };
+  for (int start = 0; start < 2; ++start) {
+    told.clear();
+    const TarShards shards({urls()}, options);
+    ASSERT_EQ(told.size(), 6U);
+    for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(told[i], std::pair(i + 1, std::size_t{6}));
+  }
+}
+
+TEST_F(FetchedShards, RefuseACacheForWhichTheDiskHasNoRoom) {
+  TarShardsOptions options = copying();
+  options.cache_bytes = std::uint64_t{1} << 60;
+  std::string text;
+  EXPECT_EQ(fault_of([&] { TarShards({urls()}, options); }, &text), Fault::system);
+  EXPECT_NE(text.find("TarShardsOptions::cache_bytes is 1152921504606846976, and the disk of"),
+            text.npos)
+      << text;
+  options.cache_bytes = std::nullopt;  // What there is room for.
+  EXPECT_EQ(TarShards({urls()}, options).size(), 60U);
+}
+
 TEST_F(FetchedShards, AreFetchedOnceAndReadFromTheCache) {
   const TarShards shards({urls()}, copying());
   EXPECT_EQ(shards.size(), 60U);
@@ -422,6 +446,40 @@ const test::Ranks read_all("each shard is fetched once for all ranks", [](const 
 
 TEST(FetchedShardsOfRanks, AreFetchedOnceForAHost) {
   EXPECT_TRUE(test::all_succeeded(read_all.run(3)));
+}
+
+// Processes that find damaged indexes at once do not remove what another one has made anew.
+const test::Ranks over_damage("start over damaged indexes", [](const test::Rank& rank) {
+  constexpr int starts = 5;
+  const auto start = [&](int number) {
+    const TarShards shards({(rank.scratch / "remote").string() + "/train-{000000..000005}.tar"},
+                           {.fetch = "cp {url} {path}",
+                            .cache = rank.scratch / ("cache" + std::to_string(number)),
+                            .fetch_indexes = true});
+    EXPECT_EQ(shards.size(), 60U);
+  };
+  if (rank.rank == 0) {
+    write_remote(rank.scratch / "remote", 6);
+    int damaged = 0;
+    for (int number = 0; number < starts; ++number) {
+      start(number);
+      for (const auto& entry :
+           fs::directory_iterator(rank.scratch / ("cache" + std::to_string(number))))
+        if (entry.path().extension() == ".index") {
+          std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary).seekp(70)
+              << "damage";
+          ++damaged;
+        }
+    }
+    EXPECT_EQ(damaged, 6 * starts);
+    std::ofstream{rank.scratch / "ready"};
+  }
+  while (!fs::exists(rank.scratch / "ready")) std::this_thread::sleep_for(1ms);
+  for (int number = 0; number < starts; ++number) start(number);
+});
+
+TEST(FetchedShardsOfRanks, StartTogetherOverDamagedIndexes) {
+  EXPECT_TRUE(test::all_succeeded(over_damage.run(3)));
 }
 
 // Rank 0 is killed while it fetches; rank 1 goes on with the shard.

@@ -76,20 +76,31 @@ void require_distinct_parts(const Sample& sample, bool labels) {
 // Whether ShardImages finds an image in the sample.
 bool has_image(const Sample& sample) {
   const std::vector<std::string> images = ShardImagesOptions().image;
-  const auto is_image = [&](const std::string& suffix) {
-    return std::ranges::find(images, suffix) != images.end();
-  };
-  std::string hidden;
-  for (const SamplePart& part : sample.parts) {
+  return std::ranges::any_of(sample.parts, [&](const SamplePart& part) {
     const std::string suffix = divide_name("x." + part.suffix)->suffix;
-    if (is_image(suffix)) return true;
-    if (is_image(last_extension(suffix))) hidden = suffix;
-  }
-  require(hidden.empty(), [&] {
-    return "'" + clean_text(sample.key) + "' would be a sample with an image '" +
-           clean_text(hidden) + "', which is not looked for: " + one_dot;
+    return std::ranges::find(images, suffix) != images.end();
   });
-  return false;
+}
+
+// The sample, if an image is in it. Otherwise its files are divided at their last dots instead, and
+// dots within their names become _: a.b.jpg and a.b.json are the sample a_b.
+std::vector<Sample> with_image(Sample sample) {
+  if (has_image(sample)) return {std::move(sample)};
+  std::map<std::string, Sample> divided;
+  for (SamplePart& part : sample.parts) {
+    const std::string extension = last_extension(part.suffix);
+    std::string key = sample.key;
+    if (extension.size() < part.suffix.size())
+      (key += '_') += part.suffix.substr(0, part.suffix.size() - extension.size() - 1);
+    const std::size_t base = sample.key.size();
+    std::replace(key.begin() + static_cast<std::ptrdiff_t>(base), key.end(), '.', '_');
+    part.suffix = extension;
+    divided[key].key = key;
+    divided[key].parts.push_back(std::move(part));
+  }
+  std::vector<Sample> samples;
+  for (auto& [key, each] : divided) samples.push_back(std::move(each));
+  return samples;
 }
 
 // Empty if the sample lies in no folder.
@@ -105,15 +116,23 @@ void keep_images(FolderSamples& found, const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     if (entry.is_directory(absent)) without_images.insert(entry.path().filename());
   std::vector<Sample> kept;
-  for (Sample& sample : found.samples) {
-    if (has_image(sample)) {
-      kept.push_back(std::move(sample));
-      continue;
+  for (Sample& whole : found.samples)
+    for (Sample& sample : with_image(std::move(whole))) {
+      if (has_image(sample)) {
+        kept.push_back(std::move(sample));
+        continue;
+      }
+      without_images.insert(class_of(sample));
+      for (const SamplePart& part : sample.parts)
+        leave_out(found, part.file.lexically_relative(folder));
     }
-    without_images.insert(class_of(sample));
-    for (const SamplePart& part : sample.parts) leave_out(found, sample.key + "." + part.suffix);
-  }
   found.samples = std::move(kept);
+  std::ranges::sort(found.samples, {}, &Sample::key);
+  const auto same = std::ranges::adjacent_find(found.samples, {}, &Sample::key);
+  require(same == found.samples.end(), [&] {
+    return "'" + clean_text(same->key) +
+           "' would be two samples: with --labels, dots within a name become _";
+  });
   for (const Sample& sample : found.samples) without_images.erase(class_of(sample));
   without_images.erase("");
   require(without_images.empty(), [&] {

@@ -33,9 +33,10 @@ struct FolderSamples {
 
 // Finds the regular files below `folder`, also through links. Hidden files and those without a
 // suffix are left out. With `labels`, only samples with an image that ShardImages finds are taken,
-// and each gets the number of its class. Errors: misuse, naming the files, for two that would be
-// the same part of a sample, and for a link to a folder above it; with labels, for an image in no
-// class, or a class without images; system.
+// and each gets the number of its class; where the files of one key have no such image, they are
+// divided at their last dots. Errors: misuse, naming the files, for two that would be the same part
+// of a sample, and for a link to a folder above it; with labels, for an image in no class, or a
+// class without images; system.
 FolderSamples find_samples(const std::filesystem::path& folder, bool labels);
 
 // Whether `path`, which need not exist, is `folder` or below it, also by links.

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/hash.h"
 #include "lockstep/data/shards/file_lock.h"
 #include "lockstep/data/shards/shard_index.h"
 

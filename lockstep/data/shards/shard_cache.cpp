@@ -26,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::uint64_t usual_bytes = std::uint64_t{64} << 30;
+
 // A reader has a shard open for the time of one read.
 constexpr auto longest_use = std::chrono::seconds(30);
 
@@ -70,6 +72,20 @@ std::uint64_t free_bytes(const fs::path& folder) {
   return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
+// Bytes that a cache in `folder` may have: those that are free, and those that it has, also of
+// files that processes are fetching.
+std::uint64_t room_in(const fs::path& folder) {
+  std::uint64_t bytes = free_bytes(folder);
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    const std::uint64_t size = entry->is_regular_file(gone) ? entry->file_size(gone) : 0;
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
 // A folder that ends with this object.
 class PartFolder {
  public:
@@ -98,11 +114,17 @@ class PartFolder {
 
 }  // namespace
 
-ShardCache::ShardCache(std::string folder, std::uint64_t bytes)
-    : folder_(std::move(folder)), bytes_(bytes) {
+ShardCache::ShardCache(std::string folder, std::optional<std::uint64_t> bytes)
+    : folder_(std::move(folder)) {
   make_folders(fs::path(folder_) / "locks");
   make_folders(fs::path(folder_) / "parts");
   remove_leavings();
+  const std::uint64_t room = room_in(folder_);
+  if (bytes && *bytes > room)
+    throw Error(Fault::system, "TarShardsOptions::cache_bytes is " + std::to_string(*bytes) +
+                                   ", and the disk of " + folder_ + " has room for " +
+                                   std::to_string(room) + " bytes, those of the cache included");
+  bytes_ = bytes.value_or(std::min(usual_bytes, room));
 }
 
 void ShardCache::remove_leavings() const {
@@ -129,24 +151,21 @@ std::optional<FileDescriptor> ShardCache::find(const std::string& name) const {
   return fd;
 }
 
-bool ShardCache::provide(const std::string& name, const std::string& target, std::uint64_t expected,
-                         const std::function<void(const std::string& path)>& fetch,
-                         Deadline deadline) const {
-  const auto lock = FileLock::take(folder_ + "/locks/" + name, deadline);
+bool ShardCache::provide(const Wanted& wanted, Deadline deadline) const {
+  const auto lock = FileLock::take(folder_ + "/locks/" + wanted.name, deadline);
   if (!lock) return false;
-  std::error_code absent;
-  if (fs::exists(target, absent)) return true;
-  make_room(expected);
-  const PartFolder folder(folder_ + "/parts/" + name);
+  if (wanted.is_there()) return true;
+  make_room(wanted.expected);
+  const PartFolder folder(folder_ + "/parts/" + wanted.name);
   const std::string part = folder.new_file();
-  fetch(part);
+  wanted.fetch(part);
   std::error_code error;
   const std::uint64_t bytes = fs::file_size(part, error);
   if (error) throw_errno(part, error.value());
   const FileLock room = make_room(bytes);
   // Many commands give a copy the time of its original: it would be the next one to be evicted.
   ::utimensat(AT_FDCWD, part.c_str(), nullptr, 0);
-  if (::rename(part.c_str(), target.c_str()) != 0) throw_errno(target);
+  if (::rename(part.c_str(), wanted.target.c_str()) != 0) throw_errno(wanted.target);
   return true;
 }
 
@@ -178,7 +197,8 @@ FileLock ShardCache::make_room(std::uint64_t needed) const {
     if (Clock::now() >= deadline)
       throw Error(Fault::system, folder_ + ": all shards in the cache are being read, and " +
                                      std::to_string(used) + " bytes are needed of " +
-                                     std::to_string(bytes_) + ": cache_bytes is too small");
+                                     std::to_string(bytes_) +
+                                     ": TarShardsOptions::cache_bytes is too small");
   }
 }
 

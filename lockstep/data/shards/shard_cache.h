@@ -27,8 +27,10 @@ namespace lockstep::data {
 class ShardCache {
  public:
   // Creates the folder if necessary. `bytes` is the limit of the complete shards in it. Their
-  // indexes, and a shard that each process is fetching, come on top.
-  ShardCache(std::string folder, std::uint64_t bytes);
+  // indexes, and a shard that each process is fetching, come on top. Without `bytes`, the limit is
+  // 64 GiB, or as much as the disk has room for. Errors: system, naming the option, if the disk has
+  // no room for `bytes`.
+  ShardCache(std::string folder, std::optional<std::uint64_t> bytes);
 
   std::uint64_t bytes() const { return bytes_; }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
@@ -37,12 +39,18 @@ class ShardCache {
   // stays readable, and is not evicted.
   std::optional<FileDescriptor> find(const std::string& name) const;
 
-  // Calls fetch(path) unless `target`, a path in the folder, exists, and gives the file that it
-  // makes that name. One process of the host does so for `name`, the others wait. `expected` is the
-  // size if it is known, else 0. Returns false if another process was still at it at `deadline`.
-  // Errors: those of `fetch`; misuse if the file is larger than the cache.
-  bool provide(const std::string& name, const std::string& target, std::uint64_t expected,
-               const std::function<void(const std::string& path)>& fetch, Deadline deadline) const;
+  // A file in the folder, and how to get it.
+  struct Wanted {
+    std::string name;            // Of the shard; one process of the host fetches for it at a time.
+    std::string target;          // Path that the file gets.
+    std::uint64_t expected = 0;  // Its size, if it is known.
+    std::function<bool()> is_there;                      // Whether the file is there already.
+    std::function<void(const std::string& path)> fetch;  // Makes the file at `path`.
+  };
+
+  // Fetches the file unless it is there. Returns false if another process was still at it at
+  // `deadline`. Errors: those of `fetch`; misuse if the file is larger than the cache.
+  bool provide(const Wanted& wanted, Deadline deadline) const;
 
  private:
   void remove_leavings() const;
@@ -52,7 +60,7 @@ class ShardCache {
   FileLock make_room(std::uint64_t bytes) const;
 
   const std::string folder_;
-  const std::uint64_t bytes_;
+  std::uint64_t bytes_ = 0;  // Not changed after construction.
 };
 
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/shards/shard_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <span>
@@ -155,17 +156,51 @@ std::uint64_t bytes_of(const std::vector<Shard>& shards) {
   return bytes;
 }
 
+// Shards NAME-NUMBER.tar of another run, whose number is `shards` or larger.
+std::vector<fs::path> shards_beyond(const fs::path& prefix, std::size_t shards) {
+  const std::string last = ShardWriter::shard_path(prefix, shards).filename();
+  std::vector<fs::path> beyond;
+  std::error_code error;
+  for (fs::directory_iterator entry(prefix.parent_path(), error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string file = entry->path().filename();
+    const std::size_t number = prefix.filename().native().size() + 1;
+    const bool is_shard = file.size() == last.size() && file.ends_with(".tar") &&
+                          file.starts_with(last.substr(0, number)) &&
+                          file.find_first_not_of("0123456789", number) == file.size() - 4;
+    if (is_shard && file >= last) beyond.push_back(entry->path());
+  }
+  if (error) throw_errno(prefix.parent_path().string(), error.value());
+  std::ranges::sort(beyond);
+  return beyond;
+}
+
 // Makes the folder of the shards, and returns the beginning of their paths.
 fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
   std::error_code error;
   fs::create_directories(options.out, error);
   if (error) throw_errno(options.out.string(), error.value());
+  remove_unfinished(options.out, options.name + "-");
   fs::path prefix = options.out / options.name;
-  const fs::path next = ShardWriter::shard_path(prefix, shards);
-  require(!fs::exists(next, error), [&] {
-    return next.string() + ": a shard of another run, beyond the last one of this: remove it";
+  const std::vector<fs::path> beyond = shards_beyond(prefix, shards);
+  require(options.replace || beyond.empty(), [&] {
+    return beyond.front().string() +
+           ": a shard of another run, beyond the last one of this: remove it, or do so with "
+           "--force";
   });
   return prefix;
+}
+
+// Readers of the folder would take them for shards of this run. Returns their number.
+std::size_t remove_beyond(const fs::path& prefix, std::size_t shards) {
+  const std::vector<fs::path> beyond = shards_beyond(prefix, shards);
+  for (const fs::path& shard : beyond) {
+    std::error_code error;
+    fs::remove(data::index_beside(shard), error);
+    fs::remove(shard, error);
+    if (error) throw_errno(shard.string(), error.value());
+  }
+  return beyond.size();
 }
 
 }  // namespace
@@ -189,9 +224,11 @@ ShardFolderReport shard_folder(const ShardFolderOptions& options) {
     if (options.at_shard) options.at_shard(shards.size(), shards[number].size());
   }
   if (options.labels) write_classes(prefix, found.classes);
+  const std::size_t removed = remove_beyond(prefix, shards.size());
   return {.samples = found.samples.size(),
           .shards = shards.size(),
           .kept = kept,
+          .removed = removed,
           .bytes = bytes_of(shards),
           .classes = found.classes.size(),
           .left_out = found.left_out,

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/shards/shard_index.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <set>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/output_file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/corrupt_file.h"
-#include "lockstep/data/hash.h"
 #include "lockstep/data/shards/shard_names.h"
 
 namespace lockstep::data {
@@ -156,20 +153,6 @@ std::vector<TarMember> read_tar_members(const FileDescriptor& shard, const std::
   return read_tar_members(name, stamp.size, [&](std::uint64_t offset, std::span<std::byte> out) {
     read_exactly_at(shard, name, offset, out);
   });
-}
-
-void read_exactly_at(const FileDescriptor& fd, const std::string& name, std::uint64_t offset,
-                     std::span<std::byte> out) {
-  while (!out.empty()) {
-    const ssize_t got = ::pread(fd.get(), out.data(), out.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_errno(name);
-    if (got == 0)
-      throw_corrupt(name, offset, std::to_string(out.size()) + " more bytes",
-                    "the end of the file");
-    out = out.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
-  }
 }
 
 }  // namespace lockstep::data

@@ -105,8 +105,4 @@ class ShardIndex {
 // Reads the members of an open shard.
 std::vector<TarMember> read_tar_members(const FileDescriptor& shard, const std::string& name);
 
-// Fills all of `out` from byte `offset` on. Errors: system; corrupt if the file ends too early.
-void read_exactly_at(const FileDescriptor& fd, const std::string& name, std::uint64_t offset,
-                     std::span<std::byte> out);
-
 }  // namespace lockstep::data

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/shards/shard_writer.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -84,6 +85,21 @@ ShardWriter::ShardWriter(std::filesystem::path prefix, ShardWriterOptions option
 
 ShardWriter::~ShardWriter() = default;
 
+namespace {
+
+// Whether unpacking `key` stays below the folder in which it is done.
+bool stays_below(std::string_view key) {
+  for (std::size_t begin = 0; begin <= key.size();) {
+    const std::size_t end = std::min(key.find('/', begin), key.size());
+    const std::string_view folder = key.substr(begin, end - begin);
+    if (folder.empty() || folder == "." || folder == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
 void ShardWriter::write(std::string_view key, const Parts& parts) {
   State& state = *state_;
   require(!state.has_ended, "ShardWriter: write() after finish() or an Error");
@@ -92,13 +108,17 @@ void ShardWriter::write(std::string_view key, const Parts& parts) {
            "' follows another one of this key: write() takes all parts of a sample at once";
   });
   require(!parts.empty(), [&] { return "ShardWriter: sample '" + clean_text(key) + "' is empty"; });
+  require(stays_below(key), [&] {
+    return "ShardWriter: '" + clean_text(key) +
+           "' is no key of a sample: it is empty, or has a folder that is empty, . or ..";
+  });
   std::uint64_t size = 0;
   std::set<std::string> suffixes;
   std::vector<std::string> names;
   for (const auto& [suffix, bytes] : parts) {
     const std::string& name = names.emplace_back(std::string(key) + "." + suffix);
     const auto divided = data::divide_name(name);
-    require(divided && divided->key == key && name.find('\0') == name.npos && name[0] != '/', [&] {
+    require(divided && divided->key == key && name.find('\0') == name.npos, [&] {
       return "ShardWriter: '" + clean_text(name) + "' cannot be read back as a part of sample '" +
              clean_text(key) + "'";
     });

@@ -7,7 +7,8 @@
 //
 // The same samples give the same bytes: the archives have no times and no owners. A shard gets its
 // name when it is complete and on the disk, and its index with it, so that TarShards need not make
-// one. A killed writer leaves complete shards and one file *.tar.tmp-PID-N.
+// one. A killed writer leaves complete shards and one file *.tar.tmp-PID-N, which the next
+// `lockstep shard` into the folder removes.
 //
 // Thread safety: none.
 // Blocking: while a complete shard is forced to the disk.
@@ -54,9 +55,10 @@ class LOCKSTEP_API ShardWriter {
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
 
-  // Writes the files KEY.SUFFIX. `key` may have folders, but no dot in its last part. Errors:
-  // misuse, also for a sample without parts, and for the key of the sample before: readers would
-  // take both for one.
+  // Writes the files KEY.SUFFIX. `key` may have folders, but no dot in its last part, and none of
+  // them is "." or "..": programs that unpack shards would write elsewhere. Errors: misuse, also
+  // for a sample without parts, and for the key of the sample before: readers would take both for
+  // one.
   void write(std::string_view key, const Parts& parts);
 
   // Completes the last shard. No other call may follow.

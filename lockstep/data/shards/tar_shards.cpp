@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/hash.h"
 #include "lockstep/data/shards/fetched_shards.h"
 #include "lockstep/data/shards/local_shards.h"
 #include "lockstep/data/shards/shard_index.h"
@@ -43,11 +43,18 @@ std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& s
 }
 
 // Ranks of one host make different indexes: what another is making is left for later.
-void provide_indexes(ShardSource& source) {
+void provide_indexes(ShardSource& source, const TarShardsOptions& options) {
+  std::size_t done = 0;
+  const auto count = [&] {
+    if (options.at_index) options.at_index(++done, source.shards());
+  };
   std::vector<std::size_t> others;
   for (std::size_t shard = 0; shard < source.shards(); ++shard)
-    if (!source.provide_index(shard, /*wait=*/false)) others.push_back(shard);
-  for (const std::size_t shard : others) source.provide_index(shard, /*wait=*/true);
+    source.provide_index(shard, /*wait=*/false) ? count() : others.push_back(shard);
+  for (const std::size_t shard : others) {
+    source.provide_index(shard, /*wait=*/true);
+    count();
+  }
 }
 
 // The order in which the current pass reads the shards.
@@ -82,7 +89,7 @@ class ShardPass {
 struct TarShards::State {
   State(const std::vector<std::string>& sources, const TarShardsOptions& options)
       : source(make_shard_source(sources, options)) {
-    provide_indexes(*source);
+    provide_indexes(*source, options);
     indexes.reserve(source->shards());
     for (std::size_t shard = 0; shard < source->shards(); ++shard) {
       const ShardIndex& index = indexes.emplace_back(source->index_path(shard));
@@ -227,7 +234,7 @@ std::string TarShards::sample_name(std::size_t index) const {
 std::uint64_t TarShards::fingerprint() const {
   std::vector<std::uint64_t> shards;
   for (const ShardIndex& index : state_->indexes) shards.push_back(index->fingerprint());
-  return data::hash_of_elements(shards);
+  return hash_of_elements(shards);
 }
 
 }  // namespace lockstep

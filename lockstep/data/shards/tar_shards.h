@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -61,12 +62,13 @@ struct TarShardsOptions {
   std::string fetch = {};
   bool fetch_by_shell = false;
 
-  // Folder of the cache, and the bytes of the shards that it keeps. Those that were used least
-  // recently are removed. It must hold the shards of two blocks of order(). Indexes, and the shards
-  // that are being fetched, one for each rank, come on top. A cached shard is known by its URL: if
-  // the one elsewhere is replaced, remove the cache.
+  // Folder of the cache, and the bytes of the shards that it keeps: 64 GiB, or as much as the disk
+  // has room for. More than that is an Error. Those that were used least recently are removed. It
+  // must hold the shards of two blocks of order(). Indexes, and the shards that are being fetched,
+  // one for each rank, come on top. A cached shard is known by its URL: if the one elsewhere is
+  // replaced, remove the cache.
   std::filesystem::path cache = {};
-  std::uint64_t cache_bytes = std::uint64_t{64} << 30;
+  std::optional<std::uint64_t> cache_bytes = {};
 
   // Without this, every shard is fetched once before training, to make its index.
   // `lockstep shard` and ShardWriter leave SHARD.index beside each shard; if these were uploaded
@@ -78,6 +80,15 @@ struct TarShardsOptions {
   int fetch_attempts = 4;  // At most 1000.
   std::chrono::milliseconds fetch_pause = std::chrono::seconds(1);
   std::chrono::milliseconds fetch_timeout = std::chrono::minutes(30);
+
+  // Called by the constructor, on its thread, for each shard whose index is there, with the number
+  // of these so far and that of all shards. Where indexes are made, this may take long:
+  //   std::optional<lockstep::Progress> progress;
+  //   .at_index = [&](std::size_t done, std::size_t shards) {
+  //     if (done == 1) progress.emplace(shards, ProgressOptions{.label = "indexes"});
+  //     progress->step(1);
+  //   }
+  std::function<void(std::size_t done, std::size_t shards)> at_index = {};
 };
 
 // A sample with the contents of all its files.

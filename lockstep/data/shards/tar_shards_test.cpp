@@ -233,6 +233,10 @@ TEST_F(Shards, RefuseSamplesThatCannotBeReadBack) {
                                                         {"__x__/a", "txt"},
                                                         {zero, "txt"},
                                                         {"/a", "txt"},
+                                                        {"../a", "txt"},
+                                                        {"a/../b", "txt"},
+                                                        {"./a", "txt"},
+                                                        {"a//b", "txt"},
                                                         {"a", "b/c"}})
     EXPECT_EQ(fault_of([&] { writer.write(key, {{suffix, "x"}}); }), Fault::misuse) << key;
   EXPECT_EQ(fault_of([&] { writer.write("a", {}); }), Fault::misuse);

@@ -5,16 +5,15 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <array>
 #include <mutex>
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -57,10 +56,8 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
   std::vector<std::uint64_t> fingerprints;
   for (const auto& [name, parameter] : named_parameters(module))
     fingerprints.push_back(static_cast<std::uint64_t>(parameter._version()));
-  for (const auto& [name, buffer] : named_buffers(module)) {
-    const at::Tensor values = buffer.contiguous();
-    fingerprints.push_back(XXH3_64bits(values.const_data_ptr(), values.nbytes()));
-  }
+  for (const auto& [name, buffer] : named_buffers(module))
+    fingerprints.push_back(digest_of(buffer));
   return fingerprints;
 }
 
@@ -71,7 +68,7 @@ void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
                                          static_cast<std::uint64_t>(piece)};
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(XXH3_64bits(key.data(), sizeof key));
+  generator.set_current_seed(hash_of_elements(key));
 }
 
 }  // namespace lockstep::parallel

@@ -16,10 +16,8 @@
 #include <optional>
 #include <utility>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/step_times.h"
@@ -71,7 +69,7 @@ std::uint64_t batch_digest(const PassedValue& inputs) {
   std::string text = inputs.structure;
   for (const at::Tensor& tensor : inputs.tensors)
     text += c10::str(' ', tensor.sizes(), digest_of(tensor));
-  return XXH3_64bits(text.data(), text.size());
+  return hash_of_elements(text);
 }
 
 // Errors: mismatch, which names the ranks whose batches are not that of rank 0.

@@ -8,13 +8,15 @@
 #include <cstdint>
 #include <span>
 
-namespace lockstep::data {
+#include "lockstep/base/api.h"
 
-std::uint64_t hash_of(std::span<const std::byte> bytes);
+namespace lockstep {
+
+LOCKSTEP_API std::uint64_t hash_of(std::span<const std::byte> bytes);
 
 template <class Element>
 std::uint64_t hash_of_elements(const Element& elements) {
   return hash_of(std::as_bytes(std::span(elements)));
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

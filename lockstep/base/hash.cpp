@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/hash.h"
+#include "lockstep/base/hash.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace lockstep::data {
+namespace lockstep {
 
 std::uint64_t hash_of(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep
