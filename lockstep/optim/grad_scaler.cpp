@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -134,6 +135,14 @@ void GradScaler::agree(Step& step, const char* function) {
   require_scaled(function);
 }
 
+// The other ranks wait in agree().
+void GradScaler::abort_groups(const Step& step, const std::string& error) const {
+  for (const std::optional<ProcessGroup>& group : {step.apart, group_})
+    if (group)
+      group->abort("GradScaler could not unscale gradients on rank " +
+                   std::to_string(group->rank()) + ": " + error.substr(0, error.find('\n')));
+}
+
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!options_.enabled) return;
   const InPhase phase(StepPhase::optimizer);
@@ -143,9 +152,14 @@ void GradScaler::unscale_(Optimizer& optimizer) {
           "GradScaler: unscale_() was called for this optimizer since the last update()");
   require(step.stage != Stage::stepped, "GradScaler: unscale_() was called after step()");
   auto* const sharded = dynamic_cast<ShardedOptimizer*>(&optimizer);
-  step.found = unscale_gradients(sharded != nullptr ? sharded->tensors_with_gradients()
-                                                    : parameters_of(optimizer));
   if (sharded != nullptr && sharded->has_gradients_apart()) step.apart = sharded->group();
+  try {
+    step.found = unscale_gradients(sharded != nullptr ? sharded->tensors_with_gradients()
+                                                      : parameters_of(optimizer));
+  } catch (const std::exception& error) {
+    abort_groups(step, error.what());
+    throw;
+  }
   step.stage = Stage::unscaled;
 }
 
@@ -197,7 +211,7 @@ void GradScaler::update() {
 
 void GradScaler::update(double new_scale) {
   if (!options_.enabled) return;
-  require_scaled("update");
+  if (!group_) require_scaled("update");
   const at::NoGradGuard no_grad;
   scale_.fill_(new_scale);
   steps_.clear();

@@ -3,6 +3,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -304,6 +305,32 @@ TEST(GradScaler, ARankWithoutGradientsFollowsTheOthers) {
     EXPECT_FALSE(step(infinity));
     scaler.update();
     EXPECT_EQ(scaler.get_scale(), 4);
+  });
+}
+
+TEST(GradScaler, ARankOfAGroupMaySetTheScaleBeforeItHasSeenALoss) {
+  run_in_process(2, [](ProcessGroup& world) {
+    GradScaler scaler(world);
+    Weight weight;
+    if (world.rank() == 1) scaler.scale(torch::ones({}));
+    scaler.update(4);
+    EXPECT_EQ(scaler.get_scale(), 4);
+  });
+}
+
+TEST(GradScaler, ARankThatCannotUnscaleDoesNotLetTheOthersWait) {
+  run_in_process(2, [](ProcessGroup& world) {
+    GradScaler scaler(world);
+    at::Tensor weight = at::ones({2}, world.rank() == 1 ? at::kHalf : at::kFloat);
+    weight.mutable_grad() = at::ones_like(weight);
+    torch::optim::SGD sgd(std::vector{weight}, torch::optim::SGDOptions(1));
+    scaler.scale(torch::ones({}));
+    std::string text;
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(fault_of([&] { scaler.step(sgd); }, &text),
+              world.rank() == 1 ? Fault::misuse : Fault::aborted);
+    EXPECT_TRUE(has(text, "float16")) << text;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "timeout";
   });
 }
 

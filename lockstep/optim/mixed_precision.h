@@ -30,6 +30,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -82,24 +83,27 @@ struct GradScalerOptions {
 //
 // All ranks make the same steps. DistributedDataParallel's gradients are means, so all ranks have
 // the same infinities; its option `non_finite` must be NonFinite::ignore. The same holds of
-// ZeroRedundancyOptimizer. With shard_gradients(), and with SharedOptimizer and
-// FullyShardedOptimizer, each rank has a part of the means, and step() exchanges one byte. Where
-// the step would begin with a barrier, the byte takes its place: with FullyShardedOptimizer, and
-// with SharedOptimizer after clipping. Otherwise it is a collective of its own, because only the
-// means tell whether a sum has overflowed. SharedOptimizer makes them after the reports that ranks
-// exchange in backward(); with shard_gradients(), the reports could tell of them only after one
-// more pass over all means, which takes longer.
+// ZeroRedundancyOptimizer, for which gradients must be equal on all ranks: others would make ranks
+// decide differently, and their next collectives fail. With shard_gradients(), and with
+// SharedOptimizer and FullyShardedOptimizer, each rank has a part of the means, and step()
+// exchanges one byte. Where the step would begin with a barrier, the byte takes its place: with
+// FullyShardedOptimizer, and with SharedOptimizer after clipping. Otherwise it is a collective of
+// its own, because only the means tell whether a sum has overflowed. SharedOptimizer makes them
+// after the reports that ranks exchange in backward(); with shard_gradients(), the reports could
+// tell of them only after one more pass over all means, which takes longer.
 //
 // Where ranks have other parameters, as with tensor parallel layers, experts and pipelines, pass a
-// `group` of these ranks: step() then asks all of them. One of them at least calls scale(): in a
-// pipeline, the one that computes the loss.
+// `group` of these ranks: step() then asks all of them. All unscale and step the same number of
+// optimizers, in the same order. One of them at least calls scale(): in a pipeline, the one that
+// computes the loss.
 //
 // A TrainingState saves it: state.add("scaler", scaler). Values have Python's names.
 //
 // Thread safety: none; one training loop uses it.
 // Blocking: unscale_() and step() wait for the device.
 // Errors: misuse for a growth_factor of at most 1 or a backoff_factor of at least 1; and for calls
-// in an order that Python refuses, too.
+// in an order that Python refuses, too. If gradients cannot be unscaled on one rank, the group and
+// that of the ShardedOptimizer are aborted: the other ranks get Error(aborted).
 class LOCKSTEP_API GradScaler : public Stateful {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
@@ -128,7 +132,8 @@ class LOCKSTEP_API GradScaler : public Stateful {
   // Errors: misuse if none was unscaled or stepped.
   void update();
 
-  // Sets the scale. Errors: misuse before the first scale().
+  // Sets the scale, with a group to the same on all ranks. Errors: misuse before the first scale(),
+  // without a group.
   void update(double new_scale);
 
   // 1 if it is not enabled.
@@ -168,6 +173,7 @@ class LOCKSTEP_API GradScaler : public Stateful {
 
   Step& step_of(const torch::optim::Optimizer& optimizer);
   void agree(Step& step, const char* function);
+  void abort_groups(const Step& step, const std::string& error) const;
   void require_scaled(const char* function) const;
   Found unscale_gradients(const std::vector<at::Tensor>& tensors) const;
 

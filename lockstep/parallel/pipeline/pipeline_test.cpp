@@ -147,7 +147,7 @@ void overflow(const NamedTensors& parameters, int step) {
       parameter.grad().view(-1)[0] = std::numeric_limits<float>::infinity();
 }
 
-// What a training with a scaler comes to.
+// The results of a training with a scaler.
 struct Scaled {
   std::vector<double> losses, norms;  // Norms of steps that are made.
   std::vector<bool> made;

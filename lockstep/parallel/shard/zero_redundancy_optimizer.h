@@ -3,7 +3,7 @@
 //   lockstep::ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), world,
 //                                                              torch::optim::AdamOptions(1e-3));
 //   ...
-//   loss.backward();  // Gradients are the same on all ranks: DistributedDataParallel's.
+//   loss.backward();  // Gradients must be equal on all ranks: DistributedDataParallel's are.
 //   adam.step();      // Weights are the plain optimizer's, bit for bit.
 //
 // State takes about 1 / world.size() of the memory, and stepping that share of the time; parameters
