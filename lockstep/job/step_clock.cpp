@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/step_clock.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace lockstep {
 namespace {
-
-// Of times(), which then takes what it has read. They take longer than a thread that is changing
-// the clock waits for its core.
-constexpr int most_tries = 10'000;
 
 thread_local StepClock* of_thread = nullptr;
 std::atomic<bool> is_process_taken{false};
@@ -42,6 +41,9 @@ StepClock* StepClock::of_this_thread() { return of_thread; }
 
 StepClock& StepClock::of_process() {
   static StepClock clock;
+  static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { clock.end_interrupted_change(); });
+  static_cast<void>(registered);
   return clock;
 }
 
@@ -55,14 +57,20 @@ StepClock* StepClock::adopted() {
 
 // --- Phases -------------------------------------------------------------------------------------
 
-// times() reads again if it has seen an odd version, or another one at its end. In a child that was
-// fork()ed amid a change, the version stays odd.
+// times() reads again if it has seen an odd version, or another one at its end.
 template <class Change>
 void StepClock::change(Change change) {
   const std::uint64_t before = version_.load(std::memory_order_relaxed);
   version_.store(before + 1, std::memory_order_relaxed);
   change();
   put(version_, before + 2);
+}
+
+// In a fork()ed child, where the thread that was changing the clock does not exist. The time since
+// the last change may count twice there.
+void StepClock::end_interrupted_change() {
+  const std::uint64_t version = version_.load(std::memory_order_relaxed);
+  version_.store(version + version % 2, std::memory_order_relaxed);
 }
 
 void StepClock::spend(StepPhase phase, Ticks until) {
@@ -99,16 +107,18 @@ StepTimes StepClock::times() const {
   std::array<Ticks, step_phases> spent{};
   std::array<Ticks, most_ranks> waited{};
   std::uint64_t version = 0;
-  int tries = 0;
-  do {
+  const auto is_torn = [&] {
+    return version % 2 != 0 || version_.load(std::memory_order_relaxed) != version;
+  };
+  for (bool first = true; first || is_torn(); first = false) {
+    if (!first) std::this_thread::yield();  // The thread that changes the clock may need the core.
     version = get(version_);
     std::transform(spent_.begin(), spent_.end(), spent.begin(), get<Ticks>);
     std::transform(waited_.begin(), waited_.end(), waited.begin(), get<Ticks>);
     const Ticks since = get(since_);
     const Ticks now = ticks_now();
     if (since != 0 && now > since) spent[index(get(phase_))] += now - since;
-  } while ((version % 2 != 0 || version_.load(std::memory_order_relaxed) != version) &&
-           ++tries < most_tries);
+  }
   StepTimes times{.steps = steps_.load(std::memory_order_relaxed)};
   std::transform(spent.begin(), spent.end(), times.spent.begin(), time_in);
   for (std::size_t rank = 0; rank < most_ranks; ++rank)

@@ -54,6 +54,7 @@ class LOCKSTEP_API StepClock {
 
   template <class Change>
   void change(Change change);
+  void end_interrupted_change();
   void spend(StepPhase phase, Ticks until);
 
   // Odd while the next four are being changed.

@@ -2,7 +2,10 @@
 #include "lockstep/job/step_clock.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -174,6 +177,30 @@ TEST(RecentTimes, AreOfTheLastTen) {
     now.steps += 100;
     EXPECT_EQ(recent.since_then(now).steps, 100 * std::min(second, 10));
   }
+}
+
+TEST(StepTimes, CanBeReadInAChildThatWasForkedAmidAChange) {
+  StepClock& clock = StepClock::of_process();
+  std::atomic<bool> ends = false;
+  std::thread changes([&] {
+    while (!ends) {
+      clock.enter(StepPhase::forward);
+      clock.enter(StepPhase::other);
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // Ends a child that reads for ever.
+      ::_exit(clock.times().total() >= 0ns ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "child " << i;
+    if (status != 0) break;
+  }
+  ends = true;
+  changes.join();
 }
 
 }  // namespace
