@@ -13,7 +13,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/base/memory.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"
@@ -264,12 +263,14 @@ at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat form
   return at::empty(sizes, at::dtype(spec.type).pinned_memory(options_.device.is_cuda()), format);
 }
 
-// Of all slots that a pass may need. 0 if they are not to lie there.
+// Returns what all slots that a pass may need take in a region; 0 if they are not to lie there.
 std::size_t Loader::Pass::region_bytes() const {
   if (!options_.device.is_cpu()) return 0;
   const std::size_t slots = std::min(most_slots_, std::max<std::size_t>(1, batches_of_epoch()));
-  return slots * (padded(options_.batch_size * bytes_of(data_spec_)) +
-                  padded(options_.batch_size * bytes_of(target_spec_)));
+  const std::size_t bytes =
+      slots * (RegisteredRegion::room_bytes(options_.batch_size * bytes_of(data_spec_)) +
+               RegisteredRegion::room_bytes(options_.batch_size * bytes_of(target_spec_)));
+  return bytes <= options_.registered_bytes ? bytes : 0;
 }
 
 void Loader::Pass::present(Slot& slot) {
@@ -320,6 +321,7 @@ void require_same_on_all(const BatchDataset& dataset, const LoaderOptions& optio
                           {{"the dataset's size", dataset.size()},
                            {"batch_size", options.batch_size},
                            {"drop_last", options.drop_last, true},
+                           {"registered_bytes", options.registered_bytes},
                            {"seed", options.seed}},
                           group);
 }

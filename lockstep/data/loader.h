@@ -29,12 +29,13 @@
 // program holds neither them nor views of them, and allocates new memory otherwise. Raw pointers
 // into a batch are valid until the loop goes on.
 //
-// Memory: a loader with a group of several ranks allocates its batches once, in memory that is
-// registered with the group. Collectives of that group on a batch, such as broadcast(batch.data,
-// world), then copy nothing. All of it is reserved when the loader is made, and new memory in place
-// of batches that the program keeps is ordinary, as is all memory on a host that has too little.
-// Messages, and collectives of other groups, pass through staging buffers as always. Without a
-// group, batches lie in ordinary memory; for a CUDA device, in pinned memory.
+// Memory: a loader with a group of several ranks has its batches in memory that is registered with
+// the group, unless they take more than registered_bytes. Collectives of that group on a batch,
+// such as broadcast(batch.data, world), then copy nothing. All of it is reserved when the loader is
+// made. New memory in place of batches that the program keeps is ordinary. If one host has too
+// little memory to reserve, the batches of all ranks lie in ordinary memory. Messages, and
+// collectives of other groups, pass through staging buffers as always. Without a group, batches lie
+// in ordinary memory; for a CUDA device, in pinned memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -59,7 +60,7 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// batch_size, drop_last and seed must be equal on all ranks.
+// batch_size, drop_last, registered_bytes and seed must be equal on all ranks.
 struct LoaderOptions {
   std::size_t batch_size = 1;
 
@@ -71,6 +72,12 @@ struct LoaderOptions {
   // 1 KB for each batch. At least one batch is. Larger values even out samples of uneven cost;
   // ignored without threads.
   std::size_t prefetch_bytes = std::size_t{64} << 20;
+
+  // With a group, batches lie in registered memory if all batches of a rank, those ahead and the
+  // one in the loop, take at most this many bytes; otherwise in ordinary memory, which is allocated
+  // when it is needed. With 0 they never lie in registered memory. The default has room for the
+  // usual prefetch_bytes; every rank of a host reserves its own.
+  std::size_t registered_bytes = std::size_t{256} << 20;
 
   // Layout of the batch's data: channels_last for [channels, height, width], channels_last_3d for
   // samples of one more dimension.
@@ -103,8 +110,8 @@ class LOCKSTEP_API Loader {
   Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options = {});
 
   // Collective: all ranks of `group` make their loaders in the same order. Errors: mismatch on all
-  // ranks if the dataset's size, batch_size, drop_last or seed differ. Too little registered memory
-  // is none: rank 0 logs it.
+  // ranks if the dataset's size, batch_size, drop_last, registered_bytes or seed differ. Where
+  // registered memory cannot be reserved, rank 0 logs it, and batches lie in ordinary memory.
   Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
          LoaderOptions options = {});
 

@@ -796,6 +796,43 @@ TEST(Loader, OfAGroupHasItsBatchesInRegisteredMemory) {
   });
 }
 
+// Noise without targets.
+class Unlabelled : public Noise {
+ public:
+  using Noise::Noise;
+
+  SampleSpec target_spec() const override { return {.sizes = {0}, .type = at::kLong}; }
+  void fill(const BatchRows& rows) const override { rows.data.zero_(); }
+};
+
+TEST(Loader, HasRoomInRegisteredMemoryForEmptyTargetsToo) {
+  const Unlabelled samples(120);
+  run_in_process(2, [&](ProcessGroup& world) {
+    Loader loader(samples, DistributedSampler(120, world), world, {.batch_size = 8});
+    const RegisteredMemory memory = loader.batch_memory();
+    std::vector<Batch> all;
+    for (const Batch& batch : loader) all.push_back(batch);
+    ASSERT_EQ(all.size(), 8U);
+    for (const Batch& batch : all) EXPECT_TRUE(lies_in(memory, batch.data));
+  });
+}
+
+TEST(Loader, ReservesNoMoreRegisteredMemoryThanTheProgramAllows) {
+  const Noise noise(120);
+  run_in_process(2, [&](ProcessGroup& world) {
+    const std::size_t needed = 8U * (8 * 24 * 8 + 8 * 8);
+    const auto reserved = [&](std::size_t most) {
+      Loader loader(noise, DistributedSampler(120, world), world,
+                    {.batch_size = 8, .registered_bytes = most});
+      EXPECT_EQ(batches_of(loader).size(), 8U);
+      return loader.batch_memory().bytes();
+    };
+    EXPECT_EQ(reserved(needed), needed);
+    EXPECT_EQ(reserved(needed - 1), 0U);
+    EXPECT_EQ(reserved(0), 0U);
+  });
+}
+
 TEST(Loader, LeavesBatchesThatAreKeptInRegisteredMemoryAsTheyAre) {
   const Noise noise(400);
   std::vector<Batch> kept(2);
@@ -836,7 +873,9 @@ TEST(Loader, GoesOnInOrdinaryMemoryWhereAHostHasTooLittle) {
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(noise.size(), world, {.shuffle = false});
     Loader loader(noise, sampler, world,
-                  {.batch_size = 1 << 10, .prefetch_bytes = std::size_t{1} << 44});
+                  {.batch_size = 1 << 10,
+                   .prefetch_bytes = std::size_t{1} << 44,
+                   .registered_bytes = std::size_t{1} << 45});
     EXPECT_EQ(loader.batch_memory().bytes(), 0U);
     const auto first = loader.begin();
     EXPECT_EQ(first->target[1].item<std::int64_t>(), world.rank() + 2);

@@ -33,8 +33,12 @@ RegisteredRegion::RegisteredRegion(RegisteredMemory memory) : memory_(std::move(
   free_.emplace(static_cast<std::byte*>(memory_.data()), memory_.bytes());
 }
 
+std::size_t RegisteredRegion::room_bytes(std::size_t bytes) {
+  return padded(std::max<std::size_t>(bytes, 1));
+}
+
 void* RegisteredRegion::take(std::size_t bytes) {
-  const std::size_t needed = padded(std::max<std::size_t>(bytes, 1));
+  const std::size_t needed = room_bytes(bytes);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(free_.begin(), free_.end(),
                                   [&](const auto& gap) { return gap.second >= needed; });

@@ -25,6 +25,9 @@ class RegisteredRegion {
 
   const RegisteredMemory& memory() const { return memory_; }
 
+  // Bytes of the room for `bytes`. Empty tensors have a room too.
+  static std::size_t room_bytes(std::size_t bytes);
+
   // Null when there is no room. Begins at a cache line.
   void* take(std::size_t bytes);
   void give_back(void* room);
