@@ -8,9 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/output_file.h"
 #include "lockstep/data/mapped_file.h"
 #include "lockstep/data/shards/shard_index.h"
 #include "tests/ranks.h"
@@ -41,6 +44,13 @@ class LockstepShard : public testing::Test {
   Finished shard(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), {LOCKSTEP, "shard", path("in"), "--out", path("out")});
     return run_command(std::move(arguments));
+  }
+
+  std::set<std::string> files(const std::string& folder) const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path(folder)))
+      names.insert(entry.path().filename());
+    return names;
   }
 
   // Names and contents of all files in the shards, in their order.
@@ -208,17 +218,39 @@ TEST_F(LockstepShard, RemovesWhatEarlierRunsHaveLeftOver) {
   EXPECT_FALSE(fs::exists(path("out/shard-000007.tar")));
   EXPECT_FALSE(fs::exists(path("out/shard-000007.tar.index")));
   EXPECT_TRUE(fs::exists(path("out/shard-000008.tar.bak")));
+}
+
+TEST_F(LockstepShard, RemovesWhatItsKilledRunsHaveNotFinished) {
+  write("in/a.txt", "1");
+  EXPECT_EQ(shard({}).code, 0);
+  const std::set<std::string> complete = files("out");
+  const auto start_to_write = [&](const std::string& name) {
+    return std::make_unique<AtomicFile>(path("out/") + name, 0);
+  };
   const pid_t killed = ::fork();
-  if (killed == 0) ::_exit(0);
+  if (killed == 0) {
+    const auto shard = start_to_write("shard-000000.tar"), other = start_to_write("other.tar");
+    ::_exit(0);
+  }
   ::waitpid(killed, nullptr, 0);
-  const std::string ended = std::to_string(killed), running = std::to_string(::getpid());
-  write("out/shard-000000.tar.tmp-" + ended + "-0", "half");
-  write("out/shard-000000.tar.tmp-" + running + "-3", "half");
-  write("out/other-000000.tar.tmp-" + ended + "-0", "half");
+  std::set<std::string> foreign;  // Of another host, where a process may have this pid.
+  for (const std::string& left : files("out")) {
+    if (!left.starts_with("shard-000000.tar.tmp-")) continue;
+    foreign.insert("shard-000000.tar.tmp-00000000" + left.substr(left.find('-', 22)));
+  }
+  ASSERT_EQ(foreign.size(), 1U);
+  write("out/" + *foreign.begin(), "half");
+  const auto running = start_to_write("shard-000000.tar");
+
+  std::set<std::string> kept = files("out");
+  EXPECT_EQ(kept.size(), complete.size() + 4);
+  std::erase_if(kept, [&](const std::string& name) {
+    return name.starts_with("shard-000000.tar.tmp-") && !foreign.contains(name) &&
+           name.find("-" + std::to_string(killed) + "-") != name.npos;
+  });
+  EXPECT_EQ(kept.size(), complete.size() + 3);
   EXPECT_EQ(shard({}).out, "1 sample in 1 shard of 2.0 KB; 1 shard was there already\n");
-  EXPECT_FALSE(fs::exists(path("out/shard-000000.tar.tmp-" + ended + "-0")));
-  EXPECT_TRUE(fs::exists(path("out/shard-000000.tar.tmp-" + running + "-3")));
-  EXPECT_TRUE(fs::exists(path("out/other-000000.tar.tmp-" + ended + "-0")));
+  EXPECT_EQ(files("out"), kept);
 }
 
 TEST_F(LockstepShard, TakesDotsInTheNamesOfImagesForUnderscores) {
@@ -252,7 +284,7 @@ TEST_F(LockstepShard, RefusesFilesThatWouldBecomeOneSampleByMistake) {
   EXPECT_EQ(shard({"--name", "plain"}).code, 0);
   refused = shard({"--labels"});
   EXPECT_EQ(refused.code, 64);
-  EXPECT_TRUE(has(refused.err, "may have one dot only")) << refused.err;
+  EXPECT_TRUE(has(refused.err, "rename the one with more dots")) << refused.err;
   fs::remove(path("in/cat/1.v2.jpg"));
   write("in/top.jpg", "c");
   EXPECT_TRUE(has(shard({"--labels"}).err, "'top' lies in no folder of a class"));

@@ -2,10 +2,11 @@
 #include "lockstep/base/output_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/signals.h"
 
@@ -94,9 +96,6 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   if (size_ - started_ >= write_back_size) start_writing_back();
 }
 
-// File systems without locks refuse it; remove_unfinished() gets none there either.
-void OutputFile::lock() { ::flock(fd_.get(), LOCK_EX | LOCK_NB); }
-
 void OutputFile::sync() {
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail();
 }
@@ -117,9 +116,24 @@ void OutputFile::fail() const {
 
 namespace {
 
-// The process in a name NAME.tmp-PID-N that begins with `prefix`.
+// Tells where the pids of this process are valid: ".tmp-HOST-". Containers of one host may have one
+// host name, and have other process namespaces then.
+const std::string& mark_of_writers() {
+  static const std::string mark = [] {
+    std::error_code unknown;
+    const std::string place =
+        host_name() + ' ' + std::filesystem::read_symlink("/proc/self/ns/pid", unknown).string();
+    std::array<char, 17> digits{};
+    std::snprintf(digits.data(), digits.size(), "%016llx",
+                  static_cast<unsigned long long>(hash_of_elements(place)));
+    return ".tmp-" + std::string(digits.data(), 8) + "-";
+  }();
+  return mark;
+}
+
+// The process of this host in a name NAME.tmp-HOST-PID-N that begins with `prefix`.
 std::optional<pid_t> writer_of(std::string_view name, std::string_view prefix) {
-  constexpr std::string_view mark = ".tmp-";
+  const std::string_view mark = mark_of_writers();
   const std::size_t at = name.rfind(mark);
   if (!name.starts_with(prefix) || at == name.npos) return std::nullopt;
   const char* const begin = name.data() + at + mark.size();
@@ -138,10 +152,8 @@ std::optional<pid_t> writer_of(std::string_view name, std::string_view prefix) {
 void remove_unfinished(const std::filesystem::path& directory, std::string_view prefix) {
   for (const std::string& name : names_in(directory)) {
     const auto pid = writer_of(name, prefix);
-    if (!pid || process_stat(*pid)) continue;
-    const std::filesystem::path path = directory / name;
-    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+    const bool has_ended = pid && *pid > 0 && ::kill(*pid, 0) != 0 && errno == ESRCH;
+    if (has_ended) ::unlink((directory / name).c_str());
   }
 }
 
@@ -186,12 +198,11 @@ void AtomicFile::commit_unsynced() {
 void AtomicFile::open_aside() {
   static std::atomic<int> serial{0};
   std::filesystem::path path;
-  do {  // An existing file was left by a killed process or belongs to another host.
+  do {  // An existing file was left by a killed process.
     path = target_;
-    path += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(serial++);
+    path += mark_of_writers() + std::to_string(::getpid()) + "-" + std::to_string(serial++);
   } while (::faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0);
   file_.emplace(path, target_.string());
-  file_->lock();
   aside_ = std::move(path);
 }
 

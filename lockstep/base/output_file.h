@@ -31,9 +31,6 @@ class LOCKSTEP_API OutputFile {
   // Appends.
   void write(std::span<const std::byte> bytes);
 
-  // For remove_unfinished(): tells other processes that this one still writes.
-  void lock();
-
   // Returns when the file would survive a power failure. An error is final: the kernel may have
   // dropped data that it could not write, so a retry would prove nothing.
   void sync();
@@ -53,8 +50,8 @@ class LOCKSTEP_API OutputFile {
 // A file that gets its name only when it is complete. Until then, an existing file of that name
 // stays unchanged.
 // Errors: in addition, system if the name is that of a device, a FIFO or a folder. Nothing is left
-// of a file that was not committed. Only a killed process leaves NAME.tmp-PID-N, which
-// remove_unfinished() removes.
+// of a file that was not committed. Only a killed process leaves NAME.tmp-HOST-PID-N, which
+// remove_unfinished() removes. HOST is a number of the host and container.
 class LOCKSTEP_API AtomicFile {
  public:
   // Reserves `size` bytes if the file system can, so that a full disk is reported at once.
@@ -80,8 +77,9 @@ class LOCKSTEP_API AtomicFile {
   std::optional<OutputFile> file_;
 };
 
-// Removes the files NAME.tmp-PID-N, where NAME begins with `prefix`, that ended processes of this
-// host have left in `directory`. Those of other hosts, which have a lock, stay.
+// Removes the files NAME.tmp-HOST-PID-N, where NAME begins with `prefix`, that ended processes of
+// this host and container have left in `directory`. Those of others stay: only there can be told
+// whether their process has ended.
 LOCKSTEP_API void remove_unfinished(const std::filesystem::path& directory,
                                     std::string_view prefix);
 

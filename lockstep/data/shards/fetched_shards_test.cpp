@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -138,6 +140,31 @@ TEST_F(FetchedShards, RefuseACacheForWhichTheDiskHasNoRoom) {
       << text;
   options.cache_bytes = std::nullopt;  // What there is room for.
   EXPECT_EQ(TarShards({urls()}, options).size(), 60U);
+}
+
+TEST_F(FetchedShards, CountAllOfTheCacheWhileOthersFetchIntoIt) {
+  TarShardsOptions options = copying();
+  TarShards({urls()}, options);
+  std::ofstream(path("cache/large.tar")).close();
+  constexpr std::uint64_t large = std::uint64_t{1} << 43;  // Most of it is not on the disk.
+  fs::resize_file(path("cache/large.tar"), large);
+  options.cache_bytes = large;
+  std::atomic<bool> ends = false;
+  std::thread other([&] {
+    std::error_code gone;  // The constructors remove them too.
+    while (!ends) {
+      for (const char* name : {"a", "b", "c", "d"}) {
+        fs::create_directories(path("cache/parts/") + name, gone);
+        std::ofstream(path("cache/parts/") + name + "/1-0") << "half";
+      }
+      for (const char* name : {"a", "b", "c", "d"})
+        fs::remove_all(path("cache/parts/") + name, gone);
+    }
+  });
+  for (int start = 0; start < 100; ++start)
+    EXPECT_NO_THROW(TarShards({urls()}, options)) << "start " << start;
+  ends = true;
+  other.join();
 }
 
 TEST_F(FetchedShards, AreFetchedOnceAndReadFromTheCache) {

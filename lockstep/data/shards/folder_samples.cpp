@@ -19,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* label_suffix = "cls";
-constexpr const char* one_dot = "with --labels each file is one, so its name may have one dot only";
+constexpr const char* more_dots =
+    "with --labels each would be that part: rename the one with more dots";
 
 void leave_out(FolderSamples& found, const std::string& path) {
   if (found.left_out++ == 0 || path < found.first_left_out) found.first_left_out = path;
@@ -69,7 +70,7 @@ void require_distinct_parts(const Sample& sample, bool labels) {
     if (!suffixes.insert(suffix).second)
       refuse_same(sample.key, suffix, "names are equal up to upper and lower case");
     if (labels && !extensions.insert(last_extension(suffix)).second)
-      refuse_same(sample.key, last_extension(suffix), one_dot);
+      refuse_same(sample.key, last_extension(suffix), more_dots);
   }
 }
 

@@ -40,8 +40,22 @@ void make_folders(const fs::path& path) {
 struct CachedShard {
   fs::path path;
   std::uint64_t bytes;
-  fs::file_time_type used;
+  std::chrono::nanoseconds used;  // Since 1970.
 };
+
+// Nothing if `path` is no file, or was removed meanwhile.
+std::optional<CachedShard> shard_at(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return std::nullopt;
+    throw_errno(path.string());
+  }
+  if (!S_ISREG(status.st_mode)) return std::nullopt;
+  return CachedShard{.path = path,
+                     .bytes = static_cast<std::uint64_t>(status.st_size),
+                     .used = std::chrono::seconds(status.st_mtim.tv_sec) +
+                             std::chrono::nanoseconds(status.st_mtim.tv_nsec)};
+}
 
 // The complete shards, beginning with the one that was used longest ago. Others may remove some
 // meanwhile.
@@ -50,11 +64,10 @@ std::vector<CachedShard> shards_in(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    std::error_code gone;
-    if (entry->path().extension() != ".tar" || !entry->is_regular_file(gone) || gone) continue;
-    const CachedShard shard{entry->path(), entry->file_size(gone), entry->last_write_time(gone)};
-    if (!gone) shards.push_back(shard);
+    if (entry->path().extension() != ".tar") continue;
+    if (auto shard = shard_at(entry->path())) shards.push_back(*std::move(shard));
   }
+  if (error) throw_errno(folder.string(), error.value());
   std::ranges::sort(shards, {}, &CachedShard::used);
   return shards;
 }
@@ -72,17 +85,9 @@ std::uint64_t free_bytes(const fs::path& folder) {
   return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
-// Bytes that a cache in `folder` may have: those that are free, and those that it has, also of
-// files that processes are fetching.
-std::uint64_t room_in(const fs::path& folder) {
-  std::uint64_t bytes = free_bytes(folder);
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code gone;
-    const std::uint64_t size = entry->is_regular_file(gone) ? entry->file_size(gone) : 0;
-    if (!gone) bytes += size;
-  }
+std::uint64_t bytes_of(const std::vector<CachedShard>& shards) {
+  std::uint64_t bytes = 0;
+  for (const CachedShard& shard : shards) bytes += shard.bytes;
   return bytes;
 }
 
@@ -119,7 +124,8 @@ ShardCache::ShardCache(std::string folder, std::optional<std::uint64_t> bytes)
   make_folders(fs::path(folder_) / "locks");
   make_folders(fs::path(folder_) / "parts");
   remove_leavings();
-  const std::uint64_t room = room_in(folder_);
+  const FileLock lock = lock_room(in(longest_use));
+  const std::uint64_t room = bytes_of(shards_in(folder_)) + free_bytes(folder_);
   if (bytes && *bytes > room)
     throw Error(Fault::system, "TarShardsOptions::cache_bytes is " + std::to_string(*bytes) +
                                    ", and the disk of " + folder_ + " has room for " +
@@ -176,16 +182,20 @@ void ShardCache::require_fits(std::uint64_t shard_bytes) const {
   });
 }
 
+FileLock ShardCache::lock_room(Deadline deadline) const {
+  auto lock = FileLock::take(folder_ + "/locks/.room", deadline);
+  if (!lock) throw Error(Fault::timeout, folder_ + ": another process is making room");
+  return *std::move(lock);
+}
+
 // Files that are being fetched do not count: processes that fetch would wait for each other.
 FileLock ShardCache::make_room(std::uint64_t needed) const {
   require_fits(needed);
   const Deadline deadline = in(longest_use);
   for (;; std::this_thread::sleep_for(wait_slice)) {
-    auto lock = FileLock::take(folder_ + "/locks/.room", deadline);
-    if (!lock) throw Error(Fault::timeout, folder_ + ": another process is making room");
+    FileLock lock = lock_room(deadline);
     const std::vector<CachedShard> shards = shards_in(folder_);
-    std::uint64_t used = needed;
-    for (const CachedShard& shard : shards) used += shard.bytes;
+    std::uint64_t used = needed + bytes_of(shards);
     std::uint64_t free = free_bytes(folder_);
     for (const CachedShard& shard : shards) {
       if (used <= bytes_ && needed <= free) break;
@@ -193,7 +203,7 @@ FileLock ShardCache::make_room(std::uint64_t needed) const {
       used -= shard.bytes;
       free += shard.bytes;
     }
-    if (used <= bytes_) return *std::move(lock);  // A disk that is full all the same will say so.
+    if (used <= bytes_) return lock;  // A disk that is full all the same will say so.
     if (Clock::now() >= deadline)
       throw Error(Fault::system, folder_ + ": all shards in the cache are being read, and " +
                                      std::to_string(used) + " bytes are needed of " +

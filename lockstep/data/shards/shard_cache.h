@@ -56,6 +56,9 @@ class ShardCache {
   void remove_leavings() const;
   void require_fits(std::uint64_t shard_bytes) const;
 
+  // Nobody adds or evicts a shard while the result exists. Errors: timeout.
+  FileLock lock_room(Deadline deadline) const;
+
   // Evicts shards until `bytes` more fit. Nobody else adds a shard while the result exists.
   FileLock make_room(std::uint64_t bytes) const;
 

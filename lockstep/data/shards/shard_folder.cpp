@@ -224,7 +224,7 @@ ShardFolderReport shard_folder(const ShardFolderOptions& options) {
     if (options.at_shard) options.at_shard(shards.size(), shards[number].size());
   }
   if (options.labels) write_classes(prefix, found.classes);
-  const std::size_t removed = remove_beyond(prefix, shards.size());
+  const std::size_t removed = options.replace ? remove_beyond(prefix, shards.size()) : 0;
   return {.samples = found.samples.size(),
           .shards = shards.size(),
           .kept = kept,

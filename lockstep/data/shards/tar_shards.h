@@ -86,7 +86,7 @@ struct TarShardsOptions {
   //   std::optional<lockstep::Progress> progress;
   //   .at_index = [&](std::size_t done, std::size_t shards) {
   //     if (done == 1) progress.emplace(shards, ProgressOptions{.label = "indexes"});
-  //     progress->step(1);
+  //     progress->step(0);  // Of samples there are none yet.
   //   }
   std::function<void(std::size_t done, std::size_t shards)> at_index = {};
 };
