@@ -36,15 +36,6 @@ fs::path absolute(const std::string& path) {
   return whole;
 }
 
-// Fails before an hour of training, not after it.
-std::string unless_writable(const std::string& file) {
-  if (file.empty()) return "a file name is needed";
-  const fs::path folder = absolute(file).parent_path();
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) return "cannot write in " + folder.string();
-  if (fs::is_directory(status_of(file))) return file + " is a directory";
-  return {};
-}
-
 // The folder need not exist yet.
 std::string unless_writable_folder(const std::string& folder) {
   if (folder.empty()) return "a folder is needed";
@@ -134,6 +125,14 @@ void add_options(CLI::App& app, Options& options, const Choices& choices) {
 }
 
 }  // namespace
+
+std::string unless_writable(const std::string& file) {
+  if (file.empty()) return "a file name is needed";
+  const fs::path folder = absolute(file).parent_path();
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return "cannot write in " + folder.string();
+  if (fs::is_directory(status_of(file))) return file + " is a directory";
+  return {};
+}
 
 std::string unless_number(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number" : "";

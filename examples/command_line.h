@@ -48,6 +48,9 @@ Options read_command_line(int argc, char** argv, const std::string& description,
 // A check of an option that goes with CLI::Range, which lets a NaN pass. Returns the complaint.
 std::string unless_number(const std::string& text);
 
+// A check that a file can be written, before the training. Returns the complaint.
+std::string unless_writable(const std::string& file);
+
 // Default of --batch-size.
 constexpr std::int64_t usual_batch_size = 64;
 

@@ -186,6 +186,34 @@ class Examples(unittest.TestCase):
             resumed = self.train(ranks, PROGRAMS.deterministic, "--steps", 12, "--resume", folder)
             self.assertEqual(hash_of(resumed), whole)
 
+    def test_large_batch_gives_the_same_weights_on_every_number_of_ranks(self):
+        write_fashion_mnist(self.data)
+        hashes = {}
+        for method in ("unchanged", "linear", "sqrt", "lars", "lamb"):
+            per_method = {hash_of(self.train(ranks, PROGRAMS.large_batch, "--replicas", 2,
+                                             "--method", method)) for ranks in (1, 2)}
+            self.assertEqual(len(per_method), 1, method)
+            hashes[method] = per_method.pop()
+        self.assertEqual(len(set(hashes.values())), 5)
+
+    def test_large_batch_takes_fewer_steps_with_more_replicas(self):
+        write_fashion_mnist(self.data)
+        report = self.folder / "report.json"
+        steps = {}
+        for replicas in (1, 2):
+            self.train(1, PROGRAMS.large_batch, "--replicas", replicas, "--json", report)
+            steps[replicas] = json.loads(report.read_text())["steps"]
+        self.assertEqual(steps, {1: 16, 2: 8})
+
+    def test_large_batch_refuses_what_does_not_fit(self):
+        write_fashion_mnist(self.data)
+        data = ("--data", self.data)
+        self.refuses(PROGRAMS.large_batch, *data, "--replicas", 3, code=1,
+                     text="the number of ranks must divide --replicas, 3")
+        self.refuses(PROGRAMS.large_batch, *data, "--replicas", 4, code=1,
+                     text="--replicas need 1024 images, and there are 512")
+        self.refuses(PROGRAMS.large_batch, *data, "--method", "sgd", code=64, text="--method")
+
     def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(self):
         write_fashion_mnist(self.data)
         options = ("--steps", 100, "--batch-size", 16)
@@ -500,7 +528,7 @@ class Examples(unittest.TestCase):
 
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic,
-                        PROGRAMS.gpt):
+                        PROGRAMS.gpt, PROGRAMS.large_batch):
             done = subprocess.run([program, "--help"],
                                   text=True,
                                   stdout=subprocess.PIPE,
@@ -517,7 +545,8 @@ class Examples(unittest.TestCase):
 def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__)
-    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt", "imagenet"):
+    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt", "imagenet",
+                    "large-batch"):
         parser.add_argument(f"--{program}", type=pathlib.Path, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
