@@ -319,7 +319,7 @@ TEST(GradScaler, ARankOfAGroupMaySetTheScaleBeforeItHasSeenALoss) {
 }
 
 TEST(GradScaler, ARankThatCannotUnscaleDoesNotLetTheOthersWait) {
-  run_in_process(2, [](ProcessGroup& world) {
+  const auto run = [](ProcessGroup& world) {
     GradScaler scaler(world);
     at::Tensor weight = at::ones({2}, world.rank() == 1 ? at::kHalf : at::kFloat);
     weight.mutable_grad() = at::ones_like(weight);
@@ -331,7 +331,9 @@ TEST(GradScaler, ARankThatCannotUnscaleDoesNotLetTheOthersWait) {
               world.rank() == 1 ? Fault::misuse : Fault::aborted);
     EXPECT_TRUE(has(text, "float16")) << text;
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "timeout";
-  });
+  };
+  // The end of a group that was aborted tells it, too.
+  EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::aborted);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ def run(*command, **variables):
 
 
 def write_inputs(folder):
-    torch.manual_seed(11)
+    # With 11, a unit comes so close to the corner of its ReLU that a rounding decides its gradient.
+    torch.manual_seed(12)
     for name, model in MODELS.items():
         write(folder / name, model().state_dict(), {})
     images = 241  # Divisible by no number of ranks, so that the sampler has to pad.

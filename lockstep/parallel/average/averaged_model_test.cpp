@@ -356,7 +356,7 @@ TEST(AveragedModel, AnExceptionOfOneRankReachesAllThatShareWeightsAndTheseAreBac
 }
 
 TEST(AveragedModel, AnExceptionOfOneRankWhileOthersCommunicateInUseLeavesTornWeights) {
-  run_in_process(2, [](ProcessGroup& world) {
+  const auto run = [](ProcessGroup& world) {
     Replicas training(world, sharing);
     AveragedModel averaged(training.ddp, ema());
     std::string text;
@@ -371,7 +371,9 @@ TEST(AveragedModel, AnExceptionOfOneRankWhileOthersCommunicateInUseLeavesTornWei
               text.npos)
         << text;
     EXPECT_TRUE(training.ddp.has_torn_parameters());
-  });
+  };
+  // The end of a group that has broken tells it, too.
+  EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::mismatch);
 }
 
 TEST(AveragedModel, FollowsParametersThatGetOtherMemory) {
