@@ -88,7 +88,8 @@ def draw(results, file):
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "replicas", "font.size": 11})
+    matplotlib.rcParams.update({"svg.hashsalt": "replicas", "svg.fonttype": "none",
+                                "font.family": "sans-serif", "font.size": 11})
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
