@@ -124,7 +124,19 @@ void add_options(CLI::App& app, Options& options, const Choices& choices) {
   add_checkpoint_options(app, options);
 }
 
+[[noreturn]] void end_parsing(const CLI::App& app, const CLI::ParseError& error) {
+  std::exit(app.exit(error) == 0 ? 0 : lockstep::exit_usage);
+}
+
 }  // namespace
+
+void parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    end_parsing(app, error);
+  }
+}
 
 std::string unless_writable(const std::string& file) {
   if (file.empty()) return "a file name is needed";
@@ -153,7 +165,7 @@ Options read_command_line(int argc, char** argv, const std::string& description,
     if (options.resume == "auto" && options.checkpoint.empty())
       throw CLI::RequiresError("--resume auto", "--checkpoint");
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : lockstep::exit_usage);
+    end_parsing(app, error);
   }
   return options;
 }

@@ -8,6 +8,10 @@
 #include <string>
 #include <vector>
 
+namespace CLI {
+class App;
+}
+
 struct Options {
   std::string data;
   int epochs = 2;
@@ -44,6 +48,9 @@ struct Choices {
 // wrong argument.
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data, const Choices& choices = {});
+
+// Ends the process after --help and, with exit code 64, after a wrong argument.
+void parse(CLI::App& app, int argc, char** argv);
 
 // A check of an option that goes with CLI::Range, which lets a NaN pass. Returns the complaint.
 std::string unless_number(const std::string& text);

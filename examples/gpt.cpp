@@ -16,7 +16,6 @@
 #include <cmath>
 #include <concepts>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
@@ -114,12 +113,7 @@ TextOptions read_command_line(int argc, char** argv) {
       ->check(CLI::Validator(unless_text, "TEXT"));
   app.add_option("--checkpoint", options.checkpoint,
                  "a folder: saved at the end, resumed at start");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    std::exit(code == 0 ? 0 : lockstep::exit_usage);
-  }
+  parse(app, argc, argv);
   if (!options.tokens.empty()) options.sample = 0;  // Nothing here turns tokens into text.
   return options;
 }

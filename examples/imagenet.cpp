@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -76,12 +75,7 @@ ImageNetOptions read_command_line(int argc, char** argv) {
   app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints")
       ->check(positive)
       ->needs(folder);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    std::exit(code == 0 ? 0 : lockstep::exit_usage);
-  }
+  parse(app, argc, argv);
   return options;
 }
 

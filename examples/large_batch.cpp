@@ -14,7 +14,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -212,12 +211,7 @@ LargeBatchOptions read_options(int argc, char** argv) {
   app.add_option("--seed", options.seed, "Seed of the first weights and of the order of samples");
   app.add_option("--json", options.json, "Write accuracy, speed and loss to this file")
       ->check(CLI::Validator(unless_writable, "FILE"));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    std::exit(code == 0 ? 0 : lockstep::exit_usage);
-  }
+  parse(app, argc, argv);
   return options;
 }
 
