@@ -85,27 +85,37 @@ void orthogonalize(const at::Tensor& matrices, double epsilon) {
 
 // --- The form of a bucket -----------------------------------------------------------------------
 
-at::Tensor LowRankBucket::Matrix::in(const at::Tensor& buffer) const {
+at::Tensor LowRankBucket::Place::in(const at::Tensor& buffer) const {
   return buffer.narrow(0, begin, numel()).view({rows, columns});
 }
 
-std::vector<LowRankBucket::Matrix> LowRankBucket::matrices_of(const GradientBucket& bucket) {
-  const auto* const start = static_cast<const char*>(bucket.buffer.const_data_ptr());
-  std::vector<Matrix> matrices;
-  for (const auto& [name, gradient] : bucket.gradients) {
-    const auto offset = static_cast<const char*>(gradient.const_data_ptr()) - start;
-    const std::int64_t reals = gradient.numel() * (gradient.is_complex() ? 2 : 1);
-    std::int64_t rows = 1;
-    if (gradient.dim() > 0 && reals > 0) {
-      const auto strides = gradient.strides();
-      rows = gradient.size(std::max_element(strides.begin(), strides.end()) - strides.begin());
-    }
-    matrices.push_back({.name = name,
-                        .begin = offset / static_cast<std::int64_t>(bucket.buffer.element_size()),
-                        .rows = rows,
-                        .columns = reals / rows});
+LowRankBucket::Place LowRankBucket::place_of(const GradientBucket& bucket, std::size_t gradient) {
+  const at::Tensor& values = bucket.gradients[gradient].second;
+  const auto offset = static_cast<const char*>(values.const_data_ptr()) -
+                      static_cast<const char*>(bucket.buffer.const_data_ptr());
+  const std::int64_t reals = values.numel() * (values.is_complex() ? 2 : 1);
+  std::int64_t rows = 1;
+  if (values.dim() > 0 && reals > 0) {
+    const auto strides = values.strides();
+    rows = values.size(std::max_element(strides.begin(), strides.end()) - strides.begin());
   }
+  return {.begin = offset / static_cast<std::int64_t>(bucket.buffer.element_size()),
+          .rows = rows,
+          .columns = reals / rows};
+}
+
+std::vector<LowRankBucket::Matrix> LowRankBucket::matrices_of(const GradientBucket& bucket) {
+  std::vector<Matrix> matrices;
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
+    matrices.push_back({place_of(bucket, i), bucket.gradients[i].first});
   return matrices;
+}
+
+template <class Visit>
+void LowRankBucket::for_each(const Visit& visit) const {
+  for (const Batch& batch : batches_)
+    for (std::size_t i = 0; i < batch.matrices.size(); ++i)
+      visit(batch, batch.matrices[i], static_cast<std::int64_t>(i));
 }
 
 LowRankBucket::LowRankBucket(const GradientBucket& bucket, const PowerSGDOptions& options)
@@ -114,7 +124,13 @@ LowRankBucket::LowRankBucket(const GradientBucket& bucket, const PowerSGDOptions
   allocate(bucket);
 }
 
-bool LowRankBucket::fits(const GradientBucket& bucket) const { return matrices_of(bucket) == all_; }
+// In each pass: without copies of the names.
+bool LowRankBucket::fits(const GradientBucket& bucket) const {
+  if (bucket.gradients.size() != all_.size()) return false;
+  for (std::size_t i = 0; i < all_.size(); ++i)
+    if (all_[i].name != bucket.gradients[i].first || all_[i] != place_of(bucket, i)) return false;
+  return true;
+}
 
 bool LowRankBucket::has_lost_rows() const {
   return std::any_of(batches_.begin(), batches_.end(),
@@ -202,27 +218,22 @@ bool LowRankBucket::has_qs_in(const LowRankMemories& memories) const {
 }
 
 void LowRankBucket::take_from(LowRankMemories& memories) {
-  for (const Batch& batch : batches_)
-    for (std::size_t i = 0; i < batch.matrices.size(); ++i) {
-      const std::string& name = batch.matrices[i].name;
-      const auto taken = memories.extract(name);
-      if (!taken) continue;
-      const auto& [error, q] = taken.mapped();
-      const auto index = static_cast<std::int64_t>(i);
-      if (error.defined() && options_.use_error_feedback) restore(batch.m[index], error, name);
-      if (q.defined() && options_.warm_start) restore(batch.q[index], q, name);
-    }
+  for_each([&](const Batch& batch, const Matrix& matrix, std::int64_t index) {
+    const auto taken = memories.extract(matrix.name);
+    if (!taken) return;
+    const auto& [error, q] = taken.mapped();
+    if (error.defined() && options_.use_error_feedback) restore(batch.m[index], error, matrix.name);
+    if (q.defined() && options_.warm_start) restore(batch.q[index], q, matrix.name);
+  });
 }
 
 LowRankMemories LowRankBucket::memories() const {
   LowRankMemories memories;
-  for (const Batch& batch : batches_)
-    for (std::size_t i = 0; i < batch.matrices.size(); ++i) {
-      LowRankMemory& memory = memories[batch.matrices[i].name];
-      const auto index = static_cast<std::int64_t>(i);
-      if (options_.use_error_feedback) memory.error = batch.m[index];
-      if (options_.warm_start) memory.q = batch.q[index];
-    }
+  for_each([&](const Batch& batch, const Matrix& matrix, std::int64_t index) {
+    LowRankMemory& memory = memories[matrix.name];
+    if (options_.use_error_feedback) memory.error = batch.m[index];
+    if (options_.warm_start) memory.q = batch.q[index];
+  });
   return memories;
 }
 
@@ -243,12 +254,11 @@ bool LowRankBucket::average(const GradientBucket& bucket) {
 
 // The memory of the errors becomes M.
 void LowRankBucket::load(const at::Tensor& buffer) const {
-  for (const Batch& batch : batches_)
-    for (std::size_t i = 0; i < batch.matrices.size(); ++i) {
-      const at::Tensor m = batch.m[static_cast<std::int64_t>(i)];
-      const at::Tensor gradient = batch.matrices[i].in(buffer);
-      options_.use_error_feedback ? m.add_(gradient) : m.copy_(gradient);
-    }
+  for_each([&](const Batch& batch, const Matrix& matrix, std::int64_t index) {
+    const at::Tensor m = batch.m[index];
+    const at::Tensor gradient = matrix.in(buffer);
+    options_.use_error_feedback ? m.add_(gradient) : m.copy_(gradient);
+  });
 }
 
 void LowRankBucket::sum_ps(const GradientBucket& bucket) const {
@@ -281,13 +291,11 @@ void LowRankBucket::average_qs(const GradientBucket& bucket) const {
 
 // The gradients become P Q^T, and M its error.
 void LowRankBucket::store(const at::Tensor& buffer) const {
-  for (const Batch& batch : batches_)
-    for (std::size_t i = 0; i < batch.matrices.size(); ++i) {
-      const auto index = static_cast<std::int64_t>(i);
-      at::Tensor gradient = batch.matrices[i].in(buffer);
-      at::mm_out(gradient, batch.p[index].t(), batch.q[index]);
-      if (options_.use_error_feedback) batch.m[index].sub_(gradient);
-    }
+  for_each([&](const Batch& batch, const Matrix& matrix, std::int64_t index) {
+    at::Tensor gradient = matrix.in(buffer);
+    at::mm_out(gradient, batch.p[index].t(), batch.q[index]);
+    if (options_.use_error_feedback) batch.m[index].sub_(gradient);
+  });
 }
 
 }  // namespace lockstep::parallel

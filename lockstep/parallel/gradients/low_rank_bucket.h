@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -71,16 +72,20 @@ class LowRankBucket {
   std::int64_t sent_elements() const { return sums_.numel() + qs_.numel(); }
 
  private:
-  // A gradient in the bucket's buffer, as a matrix.
-  struct Matrix {
-    std::string name;
+  // A matrix in the bucket's buffer.
+  struct Place {
     std::int64_t begin = 0;  // In elements.
     std::int64_t rows = 1;
     std::int64_t columns = 1;
 
     std::int64_t numel() const { return rows * columns; }
     at::Tensor in(const at::Tensor& buffer) const;
-    bool operator==(const Matrix&) const = default;
+    bool operator==(const Place&) const = default;
+  };
+
+  // A gradient as a matrix.
+  struct Matrix : Place {
+    std::string name;
   };
 
   // Matrices of one shape that are multiplied together.
@@ -92,7 +97,13 @@ class LowRankBucket {
     at::Tensor q = {};  // [matrices, rank, columns]
   };
 
+  static Place place_of(const GradientBucket& bucket, std::size_t gradient);
   static std::vector<Matrix> matrices_of(const GradientBucket& bucket);
+
+  // Calls visit(batch, matrix, index) for all matrices; `index` is that in the batch's tensors.
+  template <class Visit>
+  void for_each(const Visit& visit) const;
+
   bool has_lost_rows() const;
   void divide(const std::vector<Matrix>& matrices);
   void allocate(const GradientBucket& bucket);
