@@ -7,8 +7,8 @@
 //
 // The same samples give the same bytes: the archives have no times and no owners. A shard gets its
 // name when it is complete and on the disk, and its index with it, so that TarShards need not make
-// one. A killed writer leaves complete shards and one file *.tar.tmp-PID-N, which the next
-// `lockstep shard` into the folder removes.
+// one. A killed writer leaves complete shards and one file *.tar.tmp-HOST-PID-N, which the
+// next `lockstep shard` into the folder removes.
 //
 // Thread safety: none.
 // Blocking: while a complete shard is forced to the disk.

@@ -41,10 +41,10 @@ struct GradientBucket {
 // replace `buffer` by another tensor.
 // Blocking: the hook may block and communicate, but only through `bucket.group`, or a group of some
 // of its ranks that the hook aborts itself on an exception. On a CUDA device it enqueues its work
-// on its thread's current stream and need not wait for it. With overlap it runs on its own thread
-// while backward() computes other buckets. Errors: an exception of the hook comes out of backward()
-// on this rank. Other ranks may wait for this one in their hooks, so `bucket.group` is aborted.
-// They throw Error(aborted) with the exception's text, and so does every later backward().
+// on its thread's current stream and need not wait for it. With overlap it runs on its own thread.
+// Errors: an exception of the hook comes out of backward() on this rank. Other ranks may wait for
+// this one in their hooks, so `bucket.group` is aborted. They throw Error(aborted) with the
+// exception's text, and so does every later backward().
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 
 // Hooks that send gradients as float16 or bfloat16: half the bytes, and a mean of numbers with 11
