@@ -21,13 +21,17 @@
 
 #include "lockstep/optim/optimizer_stateful.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/stepped_weights.h"
 
 namespace lockstep::optim::layerwise_test {
 namespace {
 
+using test::copies;
 using test::fault_of;
+using test::parameters;
+using test::train;
+using test::Weights;
 using torch::optim::OptimizerParamGroup;
-using Weights = std::vector<at::Tensor>;
 
 struct LarsCase {
   using Optimizer = LARS;
@@ -40,26 +44,6 @@ struct LambCase {
   using Options = LAMBOptions;
   static Options options() { return Options(0.01).weight_decay(0.1); }
 };
-
-Weights parameters() {
-  torch::manual_seed(3);
-  return {torch::randn({7, 5}).requires_grad_(), torch::randn({33}).requires_grad_(),
-          torch::randn({2, 3, 4}, at::kDouble).requires_grad_()};
-}
-
-Weights copies(const Weights& weights) {
-  Weights result;
-  for (const auto& weight : weights) result.push_back(weight.detach().clone().requires_grad_());
-  return result;
-}
-
-void train(torch::optim::Optimizer& optimizer, const Weights& weights, int steps) {
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
-    for (const at::Tensor& weight : weights) (weight.sin() * (step + 1)).sum().backward();
-    optimizer.step();
-  }
-}
 
 void expect_equal(const Weights& a, const Weights& b) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i], b[i])) << i;
@@ -138,16 +122,8 @@ TYPED_TEST(Layerwise, GoesOnFromItsNamedState) {
 }
 
 TYPED_TEST(Layerwise, RunsTheClosureAndReturnsItsLoss) {
-  const Weights weights = parameters();
-  typename TypeParam::Optimizer optimizer(weights, this->options());
-  const at::NoGradGuard no_grad;
-  const torch::Tensor loss = optimizer.step([&] {
-    torch::Tensor sum = weights[0].sum();
-    sum.backward();
-    return sum;
-  });
-  EXPECT_TRUE(torch::equal(loss, parameters()[0].sum()));
-  EXPECT_FALSE(torch::equal(weights[0], parameters()[0])) << "nothing was stepped";
+  test::expect_runs_the_closure_and_returns_its_loss<typename TypeParam::Optimizer>(
+      this->options());
 }
 
 TYPED_TEST(Layerwise, StepsWhateverTheLayoutOfGradientsAndState) {

@@ -13,9 +13,15 @@
 #include <vector>
 
 #include "tests/fault_of.h"
+#include "tests/rigs/stepped_weights.h"
 
 namespace lockstep::optim::optimizers_test {
 namespace {
+
+using test::copies;
+using test::parameters;
+using test::train;
+using test::Weights;
 
 struct AdamCase {
   using Ours = Adam;
@@ -47,30 +53,6 @@ struct SgdCase {
             Options(1e-3).momentum(0.9).nesterov(true).weight_decay(0.1)};
   }
 };
-
-using Weights = std::vector<at::Tensor>;
-
-Weights parameters() {
-  torch::manual_seed(3);
-  return {torch::randn({7, 5}).requires_grad_(), torch::randn({33}).requires_grad_(),
-          torch::randn({2, 3, 4}, at::kDouble).requires_grad_()};
-}
-
-Weights copies(const Weights& weights) {
-  Weights result;
-  for (const auto& weight : weights) result.push_back(weight.detach().clone().requires_grad_());
-  return result;
-}
-
-// Gradients that depend on the weights, so that a difference would grow.
-template <class Optimizer>
-void train(Optimizer& optimizer, const Weights& weights, int steps) {
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
-    for (const at::Tensor& weight : weights) (weight.sin() * (step + 1)).sum().backward();
-    optimizer.step();
-  }
-}
 
 void expect_near(const Weights& a, const Weights& b) {
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -164,16 +146,7 @@ TYPED_TEST(FusedOptimizer, ParametersWithoutAGradientAreLeftAlone) {
 }
 
 TYPED_TEST(FusedOptimizer, RunsTheClosureAndReturnsItsLoss) {
-  const Weights weights = parameters();
-  typename TypeParam::Ours optimizer(weights, this->options());
-  const at::NoGradGuard no_grad;
-  const torch::Tensor loss = optimizer.step([&] {
-    torch::Tensor sum = weights[0].sum();
-    sum.backward();
-    return sum;
-  });
-  EXPECT_TRUE(torch::equal(loss, parameters()[0].sum()));
-  EXPECT_FALSE(torch::equal(weights[0], parameters()[0])) << "nothing was stepped";
+  test::expect_runs_the_closure_and_returns_its_loss<typename TypeParam::Ours>(this->options());
 }
 
 // Uses three layouts of weights, gradients and state. Results must equal those of contiguous

@@ -17,7 +17,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -32,6 +31,7 @@
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
+#include "tests/memory_limit.h"
 
 namespace lockstep::tensor::on_meta_test {
 namespace {
@@ -209,17 +209,7 @@ TEST(MakeInPlace, MakesTheTensorsAtTheirPlaces) {
     }
 }
 
-std::size_t resident_megabytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (word == "RssAnon:") {
-      std::size_t kilobytes = 0;
-      status >> kilobytes;
-      return kilobytes >> 10;
-    }
-  ADD_FAILURE() << "/proc/self/status has no RssAnon";
-  return 0;
-}
+std::size_t resident_megabytes() { return test::status_bytes("RssAnon") >> 20; }
 
 // Between its tensors of 4 MB are small objects, so that malloc() finds no end of its heap to free.
 TEST(MakeInPlace, LeavesNoCopyOfComputedTensorsInTheProcess) {

@@ -33,6 +33,7 @@
 #include "tests/fault_of.h"
 #include "tests/memory_limit.h"
 #include "tests/ranks.h"
+#include "tests/rigs/large_module.h"
 
 namespace lockstep::train::load_weights_test {
 namespace {
@@ -40,6 +41,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using test::fault_of;
+using test::LargeModule;
 using test::Rank;
 using test::Ranks;
 
@@ -246,22 +248,12 @@ TEST(LoadWeights, GivesEachRankItsPartOfWeightsThatAreCut) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-// 96 MiB.
-struct Large : torch::nn::Module {
-  Large() {
-    for (int i = 0; i < 24; ++i) layers->push_back(torch::nn::Linear(1024, 1024));
-    register_module("layers", layers);
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return x; }
-  torch::nn::ModuleList layers;
-};
-
 const Ranks limited("load_weights: limited", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
   const test::MemoryLimit limit(std::size_t{48} << 20);
   const fs::path file = rank.scratch / "large.safetensors";
-  const auto net = on_meta([] { return std::make_shared<Large>(); });
+  const auto net = on_meta([] { return std::make_shared<LargeModule>(); });
   FullyShardedDataParallel fsdp(net, world);
   fsdp.initialize([](const std::string&, torch::Tensor& tensor) { tensor.normal_(); });
   const std::string digest = sha256(*net);

@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -34,12 +33,14 @@
 #include "tests/memory_limit.h"
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
+#include "tests/rigs/large_module.h"
 
 namespace lockstep::parallel::edits_across_hosts_test {
 namespace {
 
 using test::fault_of;
 using test::HostLayout;
+using test::LargeModule;
 using test::Rank;
 using test::Ranks;
 
@@ -182,33 +183,13 @@ TEST_F(EditsAcrossHosts, AFunctionMayFillEachTensorByWhateverMeans) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-// 96 MiB, of which the slices of a rank are 24.
-struct Large : torch::nn::Module {
-  Large() {
-    for (int i = 0; i < 24; ++i) layers->push_back(torch::nn::Linear(1024, 1024));
-    register_module("layers", layers);
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return x; }
-  torch::nn::ModuleList layers;
-};
-
 // In this process's mappings of shared memory, with contents.
-std::size_t shared_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (word == "RssShmem:") {
-      std::size_t kilobytes = 0;
-      status >> kilobytes;
-      return kilobytes << 10;
-    }
-  ADD_FAILURE() << "/proc/self/status has no RssShmem";
-  return 0;
-}
+std::size_t shared_bytes() { return test::status_bytes("RssShmem"); }
 
 const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = test::join_across_hosts(rank);
-  const auto make_large = [] { return std::make_shared<Large>(); };
+  const auto make_large = [] { return std::make_shared<LargeModule>(); };
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
   fsdp.with_gathered({"layers.0.weight"}, [] {});        // Starts its thread.
@@ -355,7 +336,7 @@ void lose_rank_3(const Rank& rank, int signal, bool initializes) {
   ProcessGroup world = test::join_across_hosts(rank, timeout);
   const std::string pid = broadcast_bytes(std::to_string(::getpid()), world, 3);
   const auto send = [&](int number) { ::kill(static_cast<pid_t>(std::stoi(pid)), number); };
-  const auto make_large = [] { return std::make_shared<Large>(); };
+  const auto make_large = [] { return std::make_shared<LargeModule>(); };
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
   const auto change = [&] {

@@ -31,11 +31,13 @@
 #include "tests/fault_of.h"
 #include "tests/memory_limit.h"
 #include "tests/ranks.h"
+#include "tests/rigs/large_module.h"
 
 namespace lockstep::parallel::on_meta_test {
 namespace {
 
 using test::fault_of;
+using test::LargeModule;
 using test::Rank;
 using test::Ranks;
 using torch::optim::AdamOptions;
@@ -196,21 +198,11 @@ TEST(OnMeta, SharedParametersOfDistributedDataParallelAreTheSame) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-// 96 MiB.
-struct Large : torch::nn::Module {
-  Large() {
-    for (int i = 0; i < 24; ++i) layers->push_back(torch::nn::Linear(1024, 1024));
-    register_module("layers", layers);
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return x; }
-  torch::nn::ModuleList layers;
-};
-
 const Ranks limited("on meta: limited", [](const Rank&) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
   const test::MemoryLimit limit(std::size_t{48} << 20);
-  const auto make_large = [] { return std::make_shared<Large>(); };
+  const auto make_large = [] { return std::make_shared<LargeModule>(); };
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
   torch::manual_seed(2);
