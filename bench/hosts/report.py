@@ -17,16 +17,14 @@ SHAPED = "1 Gbit/s"
 
 # Least ratios of all_reduce: to the flat way, on SHAPED; to the engine's own, on all links.
 FLAT_GOAL, OWN_GOAL = 1.5, 0.9
-# Least ratios of training on SHAPED, by batch and the compared sides. Those of PowerSGD are judged
-# where the link needs far longer than computing; None is shown only.
-POWER_SGD = ("PowerSGD", "PyTorch PowerSGD")
+# Least ratios of training on SHAPED, by batch and the compared sides; None is shown only.
+POWER_SGD_GOALS = {("PowerSGD", "PyTorch"): 2.5, ("PowerSGD 25 MB", "PyTorch PowerSGD"): 1.2,
+                   ("PowerSGD", "PyTorch PowerSGD"): None}
 DDP_GOALS = {
     8: {("Lockstep", "PyTorch"): None, ("bf16", "PyTorch"): None, ("bf16", "PyTorch fp16"): None,
-        ("PowerSGD", "PyTorch"): 2.5, ("PowerSGD 25 MB", "PyTorch PowerSGD"): 1.2,
-        POWER_SGD: None},
+        **POWER_SGD_GOALS},
     32: {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch fp16"): None,
-         ("PowerSGD", "PyTorch"): None, ("PowerSGD 25 MB", "PyTorch PowerSGD"): None,
-         POWER_SGD: None}
+         **POWER_SGD_GOALS},
 }
 # Least speed of DiLoCo to no communication on SHAPED, and least ratio of the losses of synchronous
 # training and of DiLoCo.

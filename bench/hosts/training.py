@@ -12,7 +12,7 @@ from jobs import measure, sides
 SIDES = ("Lockstep", "bf16", "PowerSGD", "PowerSGD 25 MB", "PyTorch", "PyTorch fp16",
          "PyTorch PowerSGD")
 
-MODEL, WARMUP, STEPS = "cnn", 5, 20
+MODEL, WARMUP, STEPS = "cnn", 5, 30
 
 # Samples of a rank in a step, by ranks on a host. A batch of 8 computes for a fraction of the 70 ms
 # that its gradients need on 1 Gbit/s, one of 32 for a half of it. Two ranks on a core of their host
