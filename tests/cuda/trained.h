@@ -4,8 +4,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <cstddef>
@@ -17,33 +15,11 @@
 
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/collectives.h"
+#include "tests/cuda/net.h"
 #include "tests/cuda/stand_in_cuda.h"
 #include "tests/stand_in_engine.h"
 
 namespace lockstep::test {
-
-// Has parameters of several sizes, one of which a pass may leave out, and buffers.
-struct Net : torch::nn::Module {
-  Net() {
-    register_module("a", a);
-    register_module("norm", norm);
-    register_module("b", b);
-    register_module("extra", extra);
-    // Not random: threads share the generator.
-    const torch::NoGradGuard no_grad;
-    for (auto& each : parameters())
-      each.copy_(torch::arange(each.numel()).view(each.sizes()).sin().mul(0.3));
-  }
-  torch::Tensor forward(const torch::Tensor& x, bool with_extra = true) {
-    const torch::Tensor y = b(norm(a(x)).tanh());
-    return with_extra ? y + extra(x) : y;
-  }
-
-  torch::nn::Linear a{6, 400};
-  torch::nn::BatchNorm1d norm{400};
-  torch::nn::Linear b{400, 300};  // 480 KB: reduced in place in CPU memory.
-  torch::nn::Linear extra{6, 300};
-};
 
 using Options = DistributedDataParallelOptions;
 using Ddp = DistributedDataParallel<Net>;
@@ -54,11 +30,6 @@ inline at::Device device_of(Place place, const ProcessGroup& group) {
   return place == Place::cpu ? at::Device(at::kCPU) : local_device(group);
 }
 
-// The rank's samples of a step.
-inline torch::Tensor inputs(int rank, int step, at::Device device) {
-  return torch::arange(30, torch::kFloat).view({5, 6}).add(7 * rank + 31 * step).sin().to(device);
-}
-
 inline std::vector<std::string> take_all_order_faults() {
   std::vector<std::string> all;
   for (c10::DeviceIndex device = 0; device < stand_in_devices; ++device)
@@ -66,11 +37,11 @@ inline std::vector<std::string> take_all_order_faults() {
   return all;
 }
 
-// Skipped where LibTorch itself has CUDA. Streams must keep the order of a test's operations.
+// Skipped where LibTorch itself has CUDA, which gpu_test.cpp tests. Streams must keep the order of a test's operations.
 class OnStandIn : public testing::Test {
  protected:
   void SetUp() override {
-    if (!stand_in_for_cuda()) GTEST_SKIP() << "LibTorch has CUDA itself: examples.cuda tests that";
+    if (!stand_in_for_cuda()) GTEST_SKIP() << "LibTorch has CUDA itself: gpu_test tests that";
     take_all_order_faults();
   }
   void TearDown() override {
