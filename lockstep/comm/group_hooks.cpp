@@ -10,9 +10,11 @@ int job_rank(const ProcessGroup& group, int rank) {
   return GroupAccess::state_of(group).identity().world_rank(rank);
 }
 
-void count_step(const ProcessGroup& group) {
+void count_step(const ProcessGroup& group) { count_step(group, StepClock::of_this_thread()); }
+
+void count_step(const ProcessGroup& group, StepClock* loop) {
   GroupAccess::state_of(group).in_job()->count_step();
-  if (StepClock* const clock = StepClock::of_this_thread()) clock->count_step();
+  if (loop != nullptr) loop->count_step();
 }
 
 void before_end(const ProcessGroup& group,

@@ -15,6 +15,8 @@
 
 namespace lockstep {
 
+class StepClock;
+
 // Finishes work on a background thread before its group ends: calls `act` on the thread that
 // destroys `group`, or the group it was made from, before the destruction. Only while a handle of
 // `act` exists. `act` returns when it no longer uses the group, and must not throw.
@@ -27,7 +29,9 @@ LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
 // Counts the training steps of a program that does not report them: adds one step of this rank.
 // Does nothing once ProcessGroup::set_step() was called on any group of this rank. Errors: misuse
 // for a destroyed group.
+// The training loop's clock counts the step, too: `loop`, or the calling thread's, if it has one.
 LOCKSTEP_API void count_step(const ProcessGroup& group);
+LOCKSTEP_API void count_step(const ProcessGroup& group, StepClock* loop);
 
 // The object of type T that `group` owns on this rank, which the first call makes. The group
 // releases it when it is destroyed, or with its last handle, so the object must not have a handle

@@ -34,7 +34,7 @@
 namespace lockstep {
 
 // The CUDA device of this rank: number local_rank() modulo the number of devices. NCCL refuses two
-// ranks on one device.
+// ranks on one device; from 2.30 on, NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment permits it.
 //   model->to(local_device(world));
 // Built without CUDA: the code asks LibTorch at run time, so any build of LibTorch will do.
 // Errors: unsupported if LibTorch has no CUDA or the host has no device.

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/job/step_clock.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
@@ -253,6 +254,19 @@ TEST_F(DistributedDataParallelOnCuda, WaitsForTheDeviceOnceAPassOrNever) {
             EXPECT_EQ(take_host_waits(device.index()), checks ? 1 : 0) << "pass " << i;
           }
         });
+}
+
+// Autograd ends the passes of a device on a thread of its own.
+TEST_F(DistributedDataParallelOnCuda, CountsItsStepsOnTheLoopsClock) {
+  for (const int ranks : {1, 2})
+    trained(Place::cuda, ranks, [&](ProcessGroup& group, auto net) {
+      const StepClock::OfThread clock;
+      Ddp ddp(net, group);
+      for (int i = 0; i < 3; ++i)
+        ddp(inputs(group.rank(), i, local_device(group))).pow(2).mean().backward();
+      EXPECT_EQ(step_times().steps, 3);
+      EXPECT_GT(step_times()[StepPhase::backward].count(), 0);
+    });
 }
 
 TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {

@@ -2,9 +2,11 @@
 // show order and arithmetic; this shows that the real device agrees. Skipped without a device.
 //
 // NCCL wants a device for each rank, unless NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks share one (NCCL
-// 2.31): LOCKSTEP_TEST_GPU_RANKS says how many ranks may run then.
+// 2.30): LOCKSTEP_TEST_GPU_RANKS says how many ranks may run then.
 //
-// Models are float64, so that the CPU's result and the device's differ by rounding alone.
+// Models are float64, so that the CPU's result and the device's differ by rounding alone. Adam
+// makes that larger where a gradient is zero but for rounding, as is that of a bias before
+// BatchNorm.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/core/StreamGuard.h>
@@ -227,7 +229,7 @@ Values values_of(const torch::nn::Module& module) {
 }
 
 void expect_near(const Values& cpu, const Values& cuda, const std::string& what,
-                 double tolerance = 1e-9) {
+                 double tolerance = 1e-6) {
   ASSERT_EQ(cpu.size(), cuda.size());
   for (std::size_t i = 0; i < cpu.size(); ++i)
     EXPECT_TRUE(near(cpu[i], cuda[i], tolerance))

@@ -19,6 +19,9 @@ class BackwardClock {
   // On the loop's thread, before a pass.
   void set_loop() { loop_ = StepClock::of_this_thread(); }
 
+  // Null if that thread has none.
+  StepClock* loop() const { return loop_; }
+
   // Within backward(), also several times. The phase ends with it, after all that was queued
   // before, or with the exception that ends it.
   void begin() {

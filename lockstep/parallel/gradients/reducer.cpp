@@ -146,7 +146,7 @@ void Reducer::finish_pass(BackwardPass& pass) {
   intake_.finish(reports, factor_of(reports));
   if (const auto noise = agreement_.noise())
     noise->finish(reports, parameters_, groups_.own.size());
-  count_step(groups_.own);
+  count_step(groups_.own, clock_.loop());
 }
 
 // Ranks without input left learn that a pass is about to be averaged. All ranks see its Errors.

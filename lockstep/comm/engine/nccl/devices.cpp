@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/nccl/devices.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace lockstep::comm::plugin {
 namespace {
@@ -66,9 +68,16 @@ std::string host_id() {
 
 std::string device_key(int rank) { return "device/" + std::to_string(rank); }
 
+// Whether NCCL was told to let ranks share a device. NCCL 2.30 does; older ones refuse it.
+bool may_share_devices() {
+  const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return enabled != nullptr && std::string_view(enabled) == "1";
+}
+
 // Returns why the members cannot communicate; empty if they can.
 std::string complaint(const Store& store, const lockstep_engine_config& config,
                       const std::string& mine) {
+  if (may_share_devices()) return {};
   std::map<std::string, int> user_of = {{mine, 0}};
   for (int rank = 1; rank < config.size; ++rank) {
     const std::string device = store.wait(device_key(rank));
@@ -77,7 +86,8 @@ std::string complaint(const Store& store, const lockstep_engine_config& config,
     return "ranks " + std::to_string(other->second) + " and " + std::to_string(rank) +
            " of group " + config.name + " are both on the CUDA device " +
            device.substr(device.find(' ') + 1) +
-           " of one host: NCCL needs a device for each rank, such as number local_rank()";
+           " of one host: NCCL needs a device for each rank, such as number local_rank(), "
+           "unless NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks share one (NCCL 2.30)";
   }
   return {};
 }
