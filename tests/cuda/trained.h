@@ -37,7 +37,8 @@ inline std::vector<std::string> take_all_order_faults() {
   return all;
 }
 
-// Skipped where LibTorch itself has CUDA, which gpu_test.cpp tests. Streams must keep the order of a test's operations.
+// Skipped where LibTorch itself has CUDA, which gpu_test.cpp tests. Streams must keep the order of
+// a test's operations.
 class OnStandIn : public testing::Test {
  protected:
   void SetUp() override {
