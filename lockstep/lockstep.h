@@ -29,6 +29,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/observe/drift_check.h"
 #include "lockstep/observe/memory_report.h"
+#include "lockstep/observe/run_log/run_log.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/mixed_precision.h"

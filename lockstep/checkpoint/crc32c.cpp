@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 namespace {
 
 constexpr std::size_t most_at_once = std::size_t{1} << 30;  // ISA-L counts in an int.
@@ -25,4 +25,4 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
   return ~state;
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep

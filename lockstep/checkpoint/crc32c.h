@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <span>
 
-namespace lockstep::checkpoint {
+namespace lockstep {
 
 // Extends `crc`, the CRC of preceding bytes, by `bytes`.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep

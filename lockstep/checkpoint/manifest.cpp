@@ -33,7 +33,7 @@ constexpr std::size_t crc_digits = 8;
 constexpr std::size_t end_size = before_crc.size() + crc_digits + after_crc.size();
 
 std::uint32_t crc_of(std::string_view text) {
-  return checkpoint::crc32c(std::as_bytes(std::span<const char>(text)));
+  return lockstep::crc32c(std::as_bytes(std::span<const char>(text)));
 }
 
 std::string hex(std::uint32_t value) {

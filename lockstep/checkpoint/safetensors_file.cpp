@@ -157,7 +157,7 @@ std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t
   while (!out.empty()) {
     const auto chunk = out.first(std::min(out.size(), read_size));
     read_at(offset, chunk);
-    crc = checkpoint::crc32c(chunk, crc);
+    crc = lockstep::crc32c(chunk, crc);
     if (entry.type == SafetensorsType::BOOL) require_truth_values(name_, entry, chunk);
     offset += chunk.size();
     out = out.subspan(chunk.size());
@@ -181,7 +181,7 @@ void SafetensorsFile::read_header(const std::optional<Expected>& expected) {
   const auto json_bytes = std::as_writable_bytes(std::span(json));
   read_at(length_size, json_bytes);
   if (expected &&
-      checkpoint::crc32c(json_bytes, checkpoint::crc32c(length_bytes)) != expected->header_crc32c)
+      lockstep::crc32c(json_bytes, lockstep::crc32c(length_bytes)) != expected->header_crc32c)
     throw Error(Fault::corrupt, name_ + ": the header is damaged: its CRC-32C differs");
   data_offset_ = length_size + length;
   header_ = parse_safetensors_header(name_, json, size_ - data_offset_);

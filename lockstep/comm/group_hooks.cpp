@@ -1,13 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/group_hooks.h"
 
+#include <algorithm>
+#include <string>
+
 #include "lockstep/comm/group_state.h"
+#include "lockstep/comm/hosts/rendezvous.h"
+#include "lockstep/comm/values.h"
 #include "lockstep/job/step_clock.h"
 
 namespace lockstep {
 
 int job_rank(const ProcessGroup& group, int rank) {
   return GroupAccess::state_of(group).identity().world_rank(rank);
+}
+
+std::chrono::milliseconds timeout_of(const ProcessGroup& group) {
+  return GroupAccess::state_of(group).identity().timeout;
+}
+
+std::vector<int> host_of_ranks(const ProcessGroup& group) {
+  std::vector<std::string> hosts;
+  std::vector<int> host_of_rank;
+  for (const std::string& place : all_gather_bytes(comm::this_place(), group)) {
+    const auto found = std::ranges::find(hosts, place);
+    host_of_rank.push_back(static_cast<int>(found - hosts.begin()));
+    if (found == hosts.end()) hosts.push_back(place);
+  }
+  return host_of_rank;
+}
+
+std::shared_ptr<const std::atomic<std::uint64_t>> reduced_bytes(const ProcessGroup& group) {
+  const auto in_job = GroupAccess::state_of(group).in_job();
+  return {in_job, &in_job->reduced_bytes()};
 }
 
 void count_step(const ProcessGroup& group) { count_step(group, StepClock::of_this_thread()); }

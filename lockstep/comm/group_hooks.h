@@ -6,9 +6,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <typeinfo>
+#include <vector>
 
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
@@ -25,6 +29,17 @@ LOCKSTEP_API void before_end(const ProcessGroup& group,
 
 // The number that the job has for a rank of `group`: that of Failure::rank.
 LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
+
+// The time limit of calls of `group` without their own.
+LOCKSTEP_API std::chrono::milliseconds timeout_of(const ProcessGroup& group);
+
+// Collective. The host of each rank of `group`, numbered in the order of their first ranks.
+LOCKSTEP_API std::vector<int> host_of_ranks(const ProcessGroup& group);
+
+// The bytes that this rank has passed to all_reduce() and reduce_scatter(), in all of its groups.
+// Errors: misuse for a destroyed group.
+LOCKSTEP_API std::shared_ptr<const std::atomic<std::uint64_t>> reduced_bytes(
+    const ProcessGroup& group);
 
 // Counts the training steps of a program that does not report them: adds one step of this rank.
 // Does nothing once ProcessGroup::set_step() was called on any group of this rank. Errors: misuse

@@ -126,6 +126,15 @@ StepTimes StepClock::times() const {
   return times;
 }
 
+std::array<Ticks, step_phases> StepClock::spent_until(Ticks now) const {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  std::array<Ticks, step_phases> spent{};
+  for (std::size_t i = 0; i < step_phases; ++i) spent[i] = spent_[i].load(relaxed);
+  const Ticks since = since_.load(relaxed);
+  if (since != 0 && now > since) spent[index(phase_.load(relaxed))] += now - since;
+  return spent;
+}
+
 // --- Other threads ------------------------------------------------------------------------------
 
 StepClock::OfThread::OfThread() { of_thread = &clock_; }

@@ -49,6 +49,9 @@ class LOCKSTEP_API StepClock {
 
   StepTimes times() const;
 
+  // The ticks of each phase until `now`, for the thread that changes the phases: some nanoseconds.
+  std::array<Ticks, step_phases> spent_until(Ticks now) const;
+
  private:
   static constexpr std::size_t most_ranks = 1024;  // The last entry has all ranks beyond, too.
 

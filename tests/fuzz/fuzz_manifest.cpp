@@ -18,7 +18,7 @@ constexpr std::size_t end_size = 27;
 
 std::string sealed(const std::string& text) {
   char crc[9];
-  std::snprintf(crc, sizeof crc, "%08x", checkpoint::crc32c(std::as_bytes(std::span(text))));
+  std::snprintf(crc, sizeof crc, "%08x", lockstep::crc32c(std::as_bytes(std::span(text))));
   return text + ",\n  \"crc32c\": \"" + crc + "\"\n}\n";
 }
 

@@ -19,8 +19,8 @@ ROOMS = {
     "data":       "tensor",
     "checkpoint": "tensor",
     "parallel":   "nn optim",
-    "observe":    "parallel",
-    "train":      "observe data checkpoint",
+    "observe":    "parallel checkpoint",
+    "train":      "observe data",
 }
 
 # Sub-rooms and the sub-rooms of the same room that they may include, besides the room's root.

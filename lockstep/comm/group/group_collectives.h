@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -55,6 +56,8 @@ class GroupCollectives {
                           collective.timeout);
       throw;
     }
+    if (reduces(collective.signature.operation))
+      life_.count_reduced_bytes(std::max(collective.input.bytes(), collective.output.bytes()));
     const Ticks end = ticks_now();
     record_.leave(recorded, FlightRecorder::Phase::completed, end);
     activity.leave(end);

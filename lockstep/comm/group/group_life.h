@@ -1,7 +1,7 @@
 // The parts of a group that go at its end, though handles of the group may live on.
 //
-// Thread safety: any thread may call any member at any time, but backend() and activity() only the
-// thread whose turn it is, before the end.
+// Thread safety: any thread may call any member at any time, but backend(), activity() and
+// count_reduced_bytes() only the thread whose turn it is, before the end.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,6 +33,7 @@ class GroupLife {
 
   Backend& backend() const { return *backend_; }
   Activity& activity() const { return in_job_->activity(); }
+  void count_reduced_bytes(std::uint64_t bytes) const { in_job_->count_reduced_bytes(bytes); }
 
   // Errors: misuse, after the end has begun.
   std::shared_ptr<RankInJob> in_job() const;

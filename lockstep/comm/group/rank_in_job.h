@@ -46,6 +46,12 @@ class RankInJob {
       activity_->step.fetch_add(1, std::memory_order_relaxed);
   }
 
+  // That this rank has given to collectives that combine elements.
+  void count_reduced_bytes(std::uint64_t bytes) {
+    reduced_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  const std::atomic<std::uint64_t>& reduced_bytes() const { return reduced_bytes_; }
+
   void expect_preemption() const { hooks_.expect_preemption(); }
   void agree_on_preemption() const { hooks_.agree_on_preemption(); }
   void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
@@ -55,6 +61,7 @@ class RankInJob {
   const std::shared_ptr<Activity> activity_;
   const RankHooks hooks_;
   std::atomic<bool> step_is_told_{false};
+  std::atomic<std::uint64_t> reduced_bytes_{0};
 };
 
 }  // namespace lockstep::comm

@@ -1,0 +1,60 @@
+// An event file of TensorBoard: scalars, histograms and texts of a training.
+//
+// The file is a sequence of TFRecords. Each is an Event in protocol buffers' encoding, with its
+// length and masked CRC-32C values (tensorflow/core/lib/io/record_writer.h,
+// tensorboard/compat/proto/event.proto). Records are appended whole: the file of a killed run can
+// be loaded.
+//
+// Thread safety: none.
+// Errors: system, naming the file.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/output_file.h"
+
+namespace lockstep::observe {
+
+// Counts of values in adjacent intervals.
+struct Histogram {
+  double min = 0;
+  double max = 0;
+  double count = 0;
+  double sum = 0;
+  double sum_of_squares = 0;
+  std::vector<double> limits;  // Upper ends of the intervals.
+  std::vector<double> counts;
+
+  // In TensorFlow's intervals, whose ends grow by a tenth each. Values that are not finite are left
+  // out.
+  static Histogram of(std::span<const double> values);
+};
+
+class EventFile {
+ public:
+  // Creates `folder` if it does not exist, and a new file in it.
+  explicit EventFile(const std::filesystem::path& folder);
+
+  // Times are seconds since 1970. Nothing is written before flush().
+  void scalar(std::string_view tag, std::int64_t step, double time, double value);
+  void histogram(std::string_view tag, std::int64_t step, double time, const Histogram& histogram);
+  void text(std::string_view tag, std::int64_t step, double time, std::string_view text);
+
+  // Appends what came since the last flush. After an Error it is lost.
+  void flush();
+
+ private:
+  void add_record(std::string_view event);
+
+  OutputFile file_;
+  std::string pending_;
+};
+
+}  // namespace lockstep::observe

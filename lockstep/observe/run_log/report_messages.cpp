@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/observe/run_log/report_messages.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::observe {
+namespace {
+
+constexpr auto no_timeout = std::chrono::milliseconds::max();
+constexpr std::int64_t length_tag = 1;
+constexpr std::int64_t report_tag = 2;
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 32;
+
+Buffer buffer_of(std::string& bytes) {
+  return {.data = bytes.data(), .count = bytes.size(), .dtype = DType::uint8};
+}
+
+Buffer buffer_of(std::uint64_t& length) {
+  return {.data = &length, .count = sizeof length, .dtype = DType::uint8};
+}
+
+void tell_of_loss(const Error& error) {
+  log(LogLevel::info, "the run log gets no more reports of ranks: " + std::string(error.what()));
+}
+
+}  // namespace
+
+void ReportOutbox::send(const RankReport& report) {
+  if (is_broken()) return;
+  const auto bytes = std::make_shared<std::string>(encode(report));
+  const auto length = std::make_shared<std::uint64_t>(bytes->size());
+  try {
+    group_.send_async(buffer_of(*length), 0, length_tag,
+                      {.timeout = no_timeout, .keep_alive = length});
+    work_ = group_.send_async(buffer_of(*bytes), 0, report_tag,
+                              {.timeout = no_timeout, .keep_alive = bytes});
+  } catch (const Error& error) {
+    is_broken_ = true;
+    tell_of_loss(error);
+  }
+}
+
+void ReportOutbox::finish(const RankReport& report, Deadline deadline) {
+  try {
+    if (work_) work_->wait(deadline);
+    send(report);
+    if (work_) work_->wait(deadline);
+  } catch (const Error& error) {
+    is_broken_ = true;
+    tell_of_loss(error);
+  }
+}
+
+ReportInbox::ReportInbox(ProcessGroup group)
+    : group_(std::move(group)), bytes_(std::make_shared<std::uint64_t>(0)) {
+  expect_next();
+}
+
+void ReportInbox::expect_next() {
+  next_ = group_.recv_async(buffer_of(*bytes_), any_source, length_tag,
+                            {.timeout = no_timeout, .keep_alive = bytes_});
+}
+
+RankReport ReportInbox::receive(int rank) {
+  if (*bytes_ > most_bytes) throw Error(Fault::corrupt, "a report of a rank is too long");
+  const auto bytes = std::make_shared<std::string>(*bytes_, '\0');
+  group_.recv_async(buffer_of(*bytes), rank, report_tag, {.keep_alive = bytes}).wait();
+  RankReport report = decode(*bytes);
+  if (report.rank != rank) throw Error(Fault::corrupt, "a report is of another rank");
+  return report;
+}
+
+std::vector<RankReport> ReportInbox::take() {
+  std::vector<RankReport> reports;
+  try {
+    while (!is_over_ && next_.completed()) {
+      next_.wait();  // For its Error.
+      reports.push_back(receive(next_.source().rank));
+      if (reports.back().is_last) ++ended_;
+      is_over_ = ended_ == group_.size() - 1;
+      if (!is_over_) expect_next();
+    }
+  } catch (const Error& error) {
+    is_over_ = true;
+    tell_of_loss(error);
+  }
+  return reports;
+}
+
+}  // namespace lockstep::observe

@@ -1,0 +1,91 @@
+// Rank 0's part of a RunLog: receives the reports of all ranks, and writes the files, on a thread
+// of its own.
+//
+// Thread safety: any thread may call any member at any time, except that finish() is called once.
+// Errors: system of the files. The first one is logged, ends the writing and comes out of finish().
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/thread.h"
+#include "lockstep/base/time.h"
+#include "lockstep/observe/run_log/event_file.h"
+#include "lockstep/observe/run_log/rank_report.h"
+#include "lockstep/observe/run_log/report_messages.h"
+#include "lockstep/observe/run_log/run_record.h"
+#include "lockstep/observe/run_log/scalar_means.h"
+
+namespace lockstep::observe {
+
+// The files of a run, those that it has.
+struct RunFiles {
+  std::optional<EventFile> events = {};
+  std::filesystem::path json = {};
+};
+
+class RunCollector {
+ public:
+  // `inbox` has the reports of the other ranks, if there are any. Writes at most once in
+  // `interval`, and less often if that takes more than a hundredth of the time.
+  RunCollector(RunFiles files, RunFacts facts, std::optional<ReportInbox> inbox,
+               std::chrono::milliseconds interval);
+
+  // Without finish(), run.json says that the run has failed.
+  ~RunCollector();
+  RunCollector(const RunCollector&) = delete;
+  RunCollector& operator=(const RunCollector&) = delete;
+
+  // Of this rank itself. `all_reduce_bytes`: of a step so far.
+  void take(RankReport report, double all_reduce_bytes);
+
+  // Adds events of this rank by `add`, on the thread that writes.
+  void take_events(std::function<void(EventFile&)> add);
+
+  // Waits for the last reports of all other ranks until the deadline, and writes everything.
+  void finish(Deadline deadline);
+
+ private:
+  // What has come from this rank.
+  struct Own {
+    std::vector<RankReport> reports = {};
+    std::vector<std::function<void(EventFile&)>> events = {};
+    double all_reduce_bytes = 0;
+  };
+
+  void live();
+  void stop();
+  void receive();
+  void add(const RankReport& report);
+  void write(std::string_view ended) noexcept;
+  void write_files(std::string_view ended);
+
+  const std::chrono::milliseconds interval_;
+  const Clock::time_point started_ = Clock::now();
+
+  std::mutex mutex_;  // Guards the next three.
+  std::condition_variable stops_;
+  bool is_stopping_ = false;
+  Own own_;
+
+  // Of the thread that writes, and of the last one after its end.
+  RunFiles files_;
+  RunRecord record_;
+  ScalarMeans means_;
+  std::optional<ReportInbox> inbox_;
+  bool is_finished_ = false;
+  std::exception_ptr error_;
+
+  Thread thread_;
+};
+
+}  // namespace lockstep::observe
