@@ -33,6 +33,8 @@ constexpr Description known[] = {
      "lockstep run -n 4 ./my_program --epochs 5"},
     {"status", "show this user's jobs on this host, and each rank's activity",
      "lockstep status --watch 2"},
+    {"timeline", "merge the spans that ranks have recorded into one timeline",
+     "lockstep timeline spans --out t.json"},
     {"plan", "compare and draw the schedules of a pipeline, or check an order for one",
      "lockstep plan -n 4 --microbatches 8"},
     {"doctor", "show what this host has, and whether training can run on it",

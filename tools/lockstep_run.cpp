@@ -3,13 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/run.h"
+#include "tools/run/job_timeline.h"
 #include "tools/run/options.h"
 #include "tools/standard_output.h"
 
@@ -27,11 +27,26 @@ int show(const std::string& text) {
   return tools::end_output("lockstep run", 0);
 }
 
-int start(RunOptions options, bool dry_run) {
+int run_with_timeline(const RunOptions& options, const tools::RunCommandLine& line) {
+  const tools::JobTimeline timeline(line.timeline, line.profile);
+  const int exit_code = run(options);
+  try {
+    const std::string result = timeline.finish();
+    if (!result.empty()) say_info(options.log.format, result);
+    return exit_code;
+  } catch (const Error& error) {
+    return say(options.log.format, "the timeline was lost: " + bare_text(error),
+               exit_code == 0 ? exit_output_lost : exit_code);
+  }
+}
+
+int start(const tools::RunCommandLine& line) {
+  RunOptions options = line.options;
   const ProgramSearch program = find_program(options.arguments.front());
   if (program.path.empty()) return say(options.log.format, program.problem, program.exit_code);
   options.program = program.path;
-  return dry_run ? show(describe_run(options)) : run(options);
+  if (line.dry_run) return show(describe_run(options));
+  return line.timeline.empty() ? run(options) : run_with_timeline(options, line);
 }
 
 }  // namespace
@@ -49,7 +64,7 @@ int main(int argc, char** argv) {
   if (!line.help.empty()) return show(line.help);
   const LogFormat format = line.options.log.format;
   try {
-    return start(std::move(line.options), line.dry_run);
+    return start(line);
   } catch (const Error& error) {
     const bool misused = error.fault() == Fault::misuse;
     return misused ? say(format, bare_text(error), exit_usage)

@@ -112,6 +112,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 struct GroupAccess {
   static ProcessGroup::State& state_of(const ProcessGroup& group) { return group.state(); }
 
+  static ProcessGroup of(std::shared_ptr<ProcessGroup::State> state) {
+    return ProcessGroup(std::move(state));
+  }
+
   static ProcessGroup make(ProcessGroup::State::Parts parts) {
     return ProcessGroup(ProcessGroup::State::make(std::move(parts)));
   }

@@ -19,6 +19,7 @@
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
 #include "lockstep/comm/hosts/rendezvous.h"
+#include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -211,6 +212,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     current = joined.session;
     owner = this_process();
+    comm::record_timeline(world, who.attempt);
     log(LogLevel::info,
         fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
                     who.world_size, name, who.launcher, joined.backend, joined.why));

@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/job/timeline_recorder.h"
+
 namespace lockstep {
 namespace {
 
@@ -78,8 +80,15 @@ void StepClock::spend(StepPhase phase, Ticks until) {
   if (since != 0 && until > since) {
     auto& sum = spent_[index(phase)];
     put(sum, sum.load(std::memory_order_relaxed) + (until - since));
+    if (TimelineRecorder* const recorder = TimelineRecorder::current(); recorder != nullptr)
+      record(*recorder, phase, since, until);
   }
   put(since_, until);
+}
+
+// Ranks that are threads have no timeline.
+void StepClock::record(TimelineRecorder& recorder, StepPhase phase, Ticks begin, Ticks end) const {
+  if (phase != StepPhase::other && this == &of_process()) recorder.phase(phase, begin, end);
 }
 
 StepPhase StepClock::enter(StepPhase next, Ticks now) {

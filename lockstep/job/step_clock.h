@@ -19,6 +19,8 @@
 
 namespace lockstep {
 
+class TimelineRecorder;
+
 class LOCKSTEP_API StepClock {
  public:
   // The clock of the training loop that the calling thread runs; null on every other thread.
@@ -39,6 +41,7 @@ class LOCKSTEP_API StepClock {
   // had to be waited for, and the whole time is of `reduce`.
   void end_wait(std::optional<int> last, Ticks now);
 
+  std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   void count_step() { steps_.fetch_add(1, std::memory_order_relaxed); }
 
   // The loop waits in `reduce` until another thread of this process has done its collectives.
@@ -59,6 +62,7 @@ class LOCKSTEP_API StepClock {
   void change(Change change);
   void end_interrupted_change();
   void spend(StepPhase phase, Ticks until);
+  void record(TimelineRecorder& recorder, StepPhase phase, Ticks begin, Ticks end) const;
 
   // Odd while the next four are being changed.
   std::atomic<std::uint64_t> version_{0};

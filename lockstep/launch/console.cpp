@@ -92,11 +92,19 @@ std::string LineFormat::own_line(Level level, std::string_view text) const {
   return fmt::format("lockstep run: {}\n", text);
 }
 
-void say_error(LogFormat format, std::string_view text) {
+namespace {
+
+void say_at_once(LogFormat format, Level level, std::string_view text) {
   const bool colors = wants_colors(STDERR_FILENO);
-  const std::string line = LineFormat(format, colors, colors).own_line(Level::error, text);
+  const std::string line = LineFormat(format, colors, colors).own_line(level, text);
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
+
+}  // namespace
+
+void say_error(LogFormat format, std::string_view text) { say_at_once(format, Level::error, text); }
+
+void say_info(LogFormat format, std::string_view text) { say_at_once(format, Level::info, text); }
 
 bool wants_colors(int fd) {
   const char* no_color = std::getenv("NO_COLOR");

@@ -60,6 +60,9 @@ class LineFormat {
 // it.
 LOCKSTEP_API void say_error(LogFormat format, std::string_view text);
 
+// The same, for a line that tells of success.
+LOCKSTEP_API void say_info(LogFormat format, std::string_view text);
+
 // True for a terminal, unless NO_COLOR (no-color.org) or TERM forbids colours.
 bool wants_colors(int fd);
 

@@ -153,7 +153,7 @@ def guide(args):
         copy.start(4)
 
     for page in ("fully-sharded.md", "large-batches.md", "learning-rates.md", "pipeline.md",
-                 "precision.md", "slow-networks.md"):
+                 "precision.md", "run-log.md", "slow-networks.md", "timeline.md"):
         for program in blocks(pages / page, "cpp"):
             copy.compile(program)
             copy.start(2)

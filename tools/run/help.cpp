@@ -39,6 +39,9 @@ Two to four hosts, restarted up to three times when a rank or a host is lost:
 A file for each rank's output; only rank 0's output is shown:
   lockstep run -n 4 --log-dir logs --local-ranks-filter 0 ./my_program
 
+One timeline of all ranks, with LibTorch's operators of five steps:
+  lockstep run -n 4 --timeline t.json --profile steps=100:105 ./my_program
+
 Everything after PROGRAM is passed on to it. Rank 0 keeps stdin unless stdin is a terminal; the
 others have /dev/null. Output comes in whole lines, each after its "[rank]".
 
@@ -101,6 +104,10 @@ constexpr Setting settings[] = {
     {output_group, "t", "tee", "STREAMS", "Streams that go to files and are shown, too"},
     {output_group, "", "local-ranks-filter", "N,N...", "Show only the output of these local ranks"},
     {output_group, "", "log-format", "text|json", "Format of shown lines", "text"},
+    {output_group, "", "timeline", "FILE",
+     "Write where the time of all ranks goes, for https://ui.perfetto.dev"},
+    {output_group, "", "profile", "steps=FIRST:END",
+     "With --timeline: also LibTorch's operators in these steps, END not included"},
     {torchrun_group, "", "master-addr", "HOST", "With --master-port, the same as --rdzv-endpoint"},
     {torchrun_group, "", "master-port", "PORT",
      "Port for --master-addr, default 29500. For one host: MASTER_PORT of its ranks"},

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/job/timeline_recorder.h"
 #include "lockstep/launch/binding.h"
 
 namespace lockstep::tools {
@@ -240,6 +241,11 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
     line.options = options_of(given);
     line.options.arguments = command_in(app);
     line.dry_run = given.flag("dry-run");
+    if (given.has("timeline")) line.timeline = given.text("timeline");
+    if (given.has("profile")) line.profile = given.value("profile", parse_profile);
+    if (!line.profile.empty() && line.timeline.empty() &&
+        std::getenv(TimelineRecorder::variable) == nullptr)
+      refuse("--profile needs --timeline, the file that the operators go to");
   } catch (const CLI::CallForHelp&) {
     line.help = app.help();
   } catch (const CLI::ParseError& error) {

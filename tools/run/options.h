@@ -22,7 +22,9 @@ struct RunCommandLine {
   RunOptions options =
       {};  // All but .program: .arguments begin with its name, which may be in PATH.
   bool dry_run = false;
-  std::string help = {};  // Text for --help; if it is set, nothing else is filled in.
+  std::string timeline = {};  // File for the timeline of all ranks; empty for none.
+  std::string profile = {};   // Steps whose operators it has, "steps=FIRST:END"; empty for none.
+  std::string help = {};      // Text for --help; if it is set, nothing else is filled in.
 };
 
 // Parses the arguments after `lockstep run`. A missing option is taken from its variable. Errors:
@@ -61,6 +63,9 @@ std::string parse_endpoint(std::string_view text, int default_port);
 
 // Parses seconds, with or without a fraction; at most a million.
 std::chrono::milliseconds parse_seconds(std::string_view text);
+
+// Parses "steps=100:105", a window of steps that is not empty. Returns the text.
+std::string parse_profile(std::string_view text);
 
 // Parses "0,2".
 std::set<int> parse_local_ranks(std::string_view text);

@@ -100,6 +100,19 @@ std::chrono::milliseconds parse_seconds(std::string_view text) {
   return std::chrono::milliseconds(std::llround(seconds * 1000));
 }
 
+std::string parse_profile(std::string_view text) {
+  constexpr std::string_view key = "steps=";
+  const char* const expected = "steps=FIRST:END, a window of steps";
+  const auto colon = text.find(':');
+  if (!text.starts_with(key) || colon == text.npos) refuse(expected, text);
+  int first = 0;
+  int end = 0;
+  const bool numbers =
+      read(text.substr(key.size(), colon - key.size()), first) && read(text.substr(colon + 1), end);
+  if (!numbers || first < 0 || end <= first) refuse(expected, text);
+  return std::string(text);
+}
+
 std::set<int> parse_local_ranks(std::string_view text) {
   std::set<int> local_ranks;
   for (const std::string_view item : items_of(text)) {

@@ -7,7 +7,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "lockstep/comm/group/group_failure.h"
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/group_life.h"
+#include "lockstep/comm/group/recorded_call.h"
 #include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
 
@@ -41,12 +41,15 @@ class GroupCollectives {
     Activity& activity = life_.activity();
     const Ticks begin = ticks_now();
     const TimedCall timed(begin);
+    RecordedCall span(begin);
     collective.sequence = ++sequence_;
     activity.enter(packed_name_, collective.signature.operation, collective.sequence, begin);
     const std::uint64_t recorded = record_.enter(collective.signature, collective.sequence, begin);
     try {
       life_.backend().enter(collective);
-      timed.end_wait(last_to_enter());
+      const auto last = last_to_enter();
+      timed.end_wait(last);
+      span.end_wait(last);
       throw_unless_all_agree(collective);
       act(collective);
     } catch (...) {
@@ -56,11 +59,11 @@ class GroupCollectives {
                           collective.timeout);
       throw;
     }
-    if (reduces(collective.signature.operation))
-      life_.count_reduced_bytes(std::max(collective.input.bytes(), collective.output.bytes()));
+    if (reduces(collective.signature.operation)) life_.count_reduced_bytes(bytes_of(collective));
     const Ticks end = ticks_now();
     record_.leave(recorded, FlightRecorder::Phase::completed, end);
     activity.leave(end);
+    span.end(packed_name_, collective, end);
   }
 
   // Inside of `outer`, which is performed: gathers every rank's words in the order of the ranks.

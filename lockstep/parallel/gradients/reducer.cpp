@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
+#include "lockstep/parallel/gradients/operator_profile.h"
 #include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep::parallel {
@@ -44,6 +45,7 @@ void Reducer::set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& g
 }
 
 void Reducer::prepare(bool synchronize) {
+  profile_operators(groups_.given);
   forget_pass_cut_short();
   hooks_.renew();
   if (join_ == nullptr) intake_.rebuild_buckets(groups_.own);

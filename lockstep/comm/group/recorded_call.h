@@ -1,0 +1,56 @@
+// One collective in the timeline of all ranks (job/timeline_recorder.h), if there is one.
+//
+// Thread safety: one thread uses it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/comm/core/backend.h"
+#include "lockstep/job/activity.h"
+#include "lockstep/job/step_clock.h"
+#include "lockstep/job/timeline_recorder.h"
+
+namespace lockstep::comm {
+
+// The larger one of what the collective reads and writes on this rank.
+inline std::uint64_t bytes_of(const Collective& collective) {
+  return std::max(collective.input.bytes(), collective.output.bytes());
+}
+
+class RecordedCall {
+ public:
+  explicit RecordedCall(Ticks begin)
+      : recorder_(TimelineRecorder::current()), begin_(begin), waited_until_(begin) {}
+
+  // All ranks have come. `last`: the one of the job for which this one has waited, if it has.
+  void end_wait(std::optional<int> last) {
+    if (recorder_ == nullptr || !last) return;
+    last_ = *last;
+    waited_until_ = ticks_now();
+  }
+
+  void end(const GroupName& group, const Collective& collective, Ticks now) const {
+    if (recorder_ == nullptr) return;
+    recorder_->collective({.group = group,
+                           .operation = collective.signature.operation,
+                           .sequence = collective.sequence,
+                           .bytes = bytes_of(collective),
+                           .begin = begin_,
+                           .waited_until = waited_until_,
+                           .end = now,
+                           .last = last_,
+                           .is_of_loop = StepClock::of_this_thread() != nullptr});
+  }
+
+ private:
+  TimelineRecorder* const recorder_;
+  const Ticks begin_;
+  Ticks waited_until_;
+  int last_ = -1;
+};
+
+}  // namespace lockstep::comm

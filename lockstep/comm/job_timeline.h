@@ -1,0 +1,22 @@
+// A job's timeline (job/timeline_recorder.h), as far as ranks have to talk for it: one clock for
+// all hosts, and one host for all files.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::comm {
+
+// Collective, if all ranks have LOCKSTEP_TIMELINE_DIR; without it, does nothing. Records this
+// process from now on. When `world` is destroyed, ranks of other hosts send their files to rank
+// 0's, unless the folder is on a file system that they share.
+//
+// Clocks of hosts are compared by messages to and from rank 0, now and at the end; between the two,
+// a clock is taken to drift evenly. The fastest of 32 round trips counts, so the error is less than
+// half of its duration. Ranks of a host have one clock.
+//
+// Errors: as TimelineRecorder's and ProcessGroup's.
+void record_timeline(const ProcessGroup& world, int attempt);
+
+}  // namespace lockstep::comm

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/timeline/merge_timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/output_file.h"
+#include "lockstep/base/text_file.h"
+#include "lockstep/job/timeline/rank_timeline.h"
+#include "lockstep/job/timeline_recorder.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int phases_track = 1;
+constexpr int first_collectives_track = 2;
+constexpr int first_operators_track = 1000;
+constexpr std::size_t most_pending = 1 << 20;  // Bytes.
+
+// A name in JSON, with its quotes.
+std::string quoted(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// Writes the events of a trace one after the other.
+class TraceFile {
+ public:
+  explicit TraceFile(const fs::path& path) : file_(path, 0) { text_ = "{\"traceEvents\":[\n"; }
+
+  void add(std::string_view event) {
+    if (!is_first_) text_ += ",\n";
+    is_first_ = false;
+    text_ += event;
+    if (text_.size() >= most_pending) write();
+  }
+
+  // `facts` is a JSON object.
+  void finish(const std::string& facts) {
+    text_ += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":" + facts + "}\n";
+    write();
+    file_.commit_unsynced();
+  }
+
+ private:
+  void write() {
+    file_.write(std::as_bytes(std::span(text_)));
+    text_.clear();
+  }
+
+  AtomicFile file_;
+  std::string text_;
+  bool is_first_ = true;
+};
+
+// The numbers of a rank's tracks of collectives, by thread.
+std::map<std::uint32_t, int> tracks_of(const RankTimeline& rank) {
+  std::map<std::uint32_t, int> tracks;
+  for (const auto& one : rank.collectives) tracks.emplace(one.thread, 0);
+  int next = first_collectives_track;
+  for (auto& [thread, track] : tracks) track = next++;
+  return tracks;
+}
+
+struct FoundRank {
+  RankTimeline spans;
+  fs::path folder;
+};
+
+// Identifies a collective in a rank.
+using CollectiveKey = std::tuple<int, int, std::string_view, std::uint64_t>;
+
+class Merge {
+ public:
+  Merge(std::vector<FoundRank> ranks, const fs::path& file)
+      : ranks_(std::move(ranks)), file_(file) {
+    for (const auto& [rank, folder] : ranks_) {
+      for (const auto& one : rank.phases) start_ = std::min(start_, one.begin);
+      for (const auto& one : rank.collectives) start_ = std::min(start_, one.begin);
+      tracks_.push_back(tracks_of(rank));
+    }
+  }
+
+  TimelineSummary run() {
+    std::set<int> numbers;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      add_names(ranks_[i].spans, tracks_[i]);
+      add_spans(ranks_[i].spans, tracks_[i]);
+      numbers.insert(ranks_[i].spans.rank);
+    }
+    for (const auto& [rank, folder] : ranks_) {
+      add_arrows(rank);
+      add_operators(rank, folder / TimelineRecorder::operators_name(rank.attempt, rank.rank));
+    }
+    summary_.ranks = static_cast<int>(numbers.size());
+    file_.finish(facts());
+    return summary_;
+  }
+
+ private:
+  // Microseconds since the first span.
+  double at(std::int64_t nanoseconds) const {
+    return static_cast<double>(nanoseconds - start_) / 1000;
+  }
+
+  void add_name(const RankTimeline& rank, const char* what, int track, const std::string& name) {
+    file_.add(fmt::format(R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{{"name":{}}}}})",
+                          what, rank.rank, track, quoted(name)));
+  }
+
+  void add_names(const RankTimeline& rank, const std::map<std::uint32_t, int>& tracks) {
+    add_name(rank, "process_name", 0, fmt::format("rank {} on {}", rank.rank, rank.host));
+    file_.add(fmt::format(
+        R"({{"ph":"M","name":"process_sort_index","pid":{0},"args":{{"sort_index":{0}}}}})",
+        rank.rank));
+    add_name(rank, "thread_name", phases_track, "training loop");
+    for (const auto& [thread, track] : tracks)
+      add_name(rank, "thread_name", track,
+               thread == 0 ? "collectives" : fmt::format("collectives of thread {}", thread));
+  }
+
+  void add_spans(const RankTimeline& rank, const std::map<std::uint32_t, int>& tracks) {
+    for (const auto& one : rank.phases)
+      file_.add(fmt::format(
+          R"({{"ph":"X","cat":"phase","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+          name(one.phase), rank.rank, phases_track, at(one.begin), at(one.end) - at(one.begin)));
+    for (const auto& one : rank.collectives) {
+      const int track = tracks.at(one.thread);
+      places_[{rank.attempt, rank.rank, one.group, one.sequence}] = {one.begin, track};
+      file_.add(fmt::format(
+          R"({{"ph":"X","cat":"collective","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
+          R"("args":{{"group":{},"sequence":{},"bytes":{},"waited_us":{:.3f},"last":{}}}}})",
+          name(one.operation), rank.rank, track, at(one.begin), at(one.end) - at(one.begin),
+          quoted(one.group), one.sequence, one.bytes,
+          one.last < 0 ? 0 : at(one.waited_until) - at(one.begin), one.last));
+    }
+    summary_.phases += rank.phases.size();
+    summary_.collectives += rank.collectives.size();
+    summary_.left_out += rank.phases_left_out + rank.collectives_left_out;
+  }
+
+  // From where the last rank comes, to where the wait for it ends. Both ends lie in their spans.
+  void add_arrows(const RankTimeline& rank) {
+    for (const auto& one : rank.collectives) {
+      if (one.last < 0 || one.last == rank.rank) continue;
+      const auto from = places_.find({rank.attempt, one.last, one.group, one.sequence});
+      if (from == places_.end()) continue;
+      const auto [came, track] = from->second;
+      const int own_track = places_.at({rank.attempt, rank.rank, one.group, one.sequence}).track;
+      const std::int64_t arrives = std::clamp(std::max(came, one.waited_until), one.begin, one.end);
+      add_end_of_arrow("s", one.last, track, came);
+      add_end_of_arrow("f", rank.rank, own_track, arrives);
+      ++summary_.arrows;
+    }
+  }
+
+  void add_end_of_arrow(const char* which, int rank, int track, std::int64_t time) {
+    file_.add(fmt::format(R"({{"ph":"{}","cat":"wait","name":"waited for","id":{},"bp":"e",)"
+                          R"("pid":{},"tid":{},"ts":{:.3f}}})",
+                          which, summary_.arrows + 1, rank, track, at(time)));
+  }
+
+  void add_operators(const RankTimeline& rank, const fs::path& file) {
+    if (!fs::exists(file)) return;
+    json trace;
+    try {
+      trace = json::parse(read_file(file.string()));
+      const std::int64_t base = trace.value("baseTimeNanoseconds", std::int64_t{0});
+      std::map<json, int> tracks;
+      for (const json& event : trace.at("traceEvents")) {
+        if (event.value("ph", "") != "X" || !event.contains("ts")) continue;
+        const auto track = tracks.emplace(event.at("tid"),
+                                          first_operators_track + static_cast<int>(tracks.size()));
+        if (track.second)
+          add_name(rank, "thread_name", track.first->second, "LibTorch's operators");
+        add_operator(rank, event, base, track.first->second);
+      }
+    } catch (const json::exception& error) {
+      throw Error(Fault::corrupt, file.string() + ": " + error.what());
+    }
+  }
+
+  // Its times are microseconds after `base`, which is a time of the wall clock.
+  void add_operator(const RankTimeline& rank, const json& event, std::int64_t base, int track) {
+    const auto after_base = static_cast<std::int64_t>(event.at("ts").get<double>() * 1000);
+    json merged{{"ph", "X"},
+                {"cat", "operator"},
+                {"name", event.at("name")},
+                {"pid", rank.rank},
+                {"tid", track},
+                {"ts", at(base + after_base - rank.wall_minus_this_ns)},
+                {"dur", event.value("dur", 0.0)}};
+    file_.add(merged.dump(-1, ' ', false, json::error_handler_t::replace));
+    ++summary_.operators;
+  }
+
+  // Tells what is not there.
+  std::string facts() const {
+    json left_out = json::array();
+    for (const auto& [rank, folder] : ranks_)
+      if (rank.phases_left_out + rank.collectives_left_out > 0)
+        left_out.push_back({{"rank", rank.rank},
+                            {"attempt", rank.attempt},
+                            {"phases", rank.phases_left_out},
+                            {"collectives", rank.collectives_left_out}});
+    return json{{"ranks", summary_.ranks}, {"left_out", left_out}}.dump();
+  }
+
+  struct Place {
+    std::int64_t begin = 0;
+    int track = 0;
+  };
+
+  const std::vector<FoundRank> ranks_;
+  std::vector<std::map<std::uint32_t, int>> tracks_;
+  TraceFile file_;
+  std::int64_t start_ = std::numeric_limits<std::int64_t>::max();
+  std::map<CollectiveKey, Place> places_;  // Of every rank's collectives; groups are of `ranks_`.
+  TimelineSummary summary_;
+};
+
+}  // namespace
+
+TimelineSummary merge_timeline(const std::vector<fs::path>& folders, const fs::path& file) {
+  std::vector<FoundRank> ranks;
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".spans")
+        ranks.push_back({read_rank_timeline(entry.path()), folder});
+    if (error) throw_errno(folder.string(), error.value());
+  }
+  require(!ranks.empty(), "the folders have no spans of ranks");
+  std::ranges::sort(
+      ranks, {}, [](const FoundRank& one) { return std::pair(one.spans.rank, one.spans.attempt); });
+  return Merge(std::move(ranks), file).run();
+}
+
+std::string describe(const TimelineSummary& summary) {
+  std::string text = fmt::format("{} rank{}, {} phases, {} collectives, {} arrows", summary.ranks,
+                                 summary.ranks == 1 ? "" : "s", summary.phases, summary.collectives,
+                                 summary.arrows);
+  if (summary.operators > 0) text += fmt::format(", {} operators", summary.operators);
+  if (summary.left_out > 0)
+    text += fmt::format("; the first {} spans are left out", summary.left_out);
+  return text;
+}
+
+}  // namespace lockstep

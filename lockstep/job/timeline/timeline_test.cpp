@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text_file.h"
+#include "lockstep/base/time.h"
+#include "lockstep/job/activity.h"
+#include "lockstep/job/timeline/merge_timeline.h"
+#include "lockstep/job/timeline/rank_timeline.h"
+#include "lockstep/job/timeline_recorder.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::job::timeline_test {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using test::fault_of;
+using test::ScratchDirectory;
+namespace fs = std::filesystem;
+
+// Ticks in a microsecond, or a little less.
+Ticks microsecond() {
+  constexpr Ticks many = 1 << 24;
+  return many * 1000 / static_cast<Ticks>(time_in(many).count());
+}
+
+TimelineRecorder::Options options_of(const ScratchDirectory& scratch, int rank) {
+  return {.folder = scratch.path() / "spans", .rank = rank, .world_size = 2, .host = "node \"a\""};
+}
+
+std::vector<json> events_of(const json& trace, const std::string& kind,
+                            const std::string& category = "") {
+  std::vector<json> found;
+  for (const json& event : trace.at("traceEvents"))
+    if (event.at("ph") == kind && (category.empty() || event.at("cat") == category))
+      found.push_back(event);
+  return found;
+}
+
+TEST(Timeline, HasSpansOfAllRanksAndArrowsFromTheLast) {
+  const ScratchDirectory scratch;
+  const Ticks start = ticks_now();
+  const Ticks us = microsecond();
+  const GroupName world = pack_group_name("world");
+  for (const int rank : {0, 1}) {
+    TimelineRecorder recorder(options_of(scratch, rank));
+    recorder.phase(StepPhase::forward, start, start + 100 * us);
+    // Rank 1 comes last, 300 microseconds after rank 0.
+    const Ticks came = start + (rank == 0 ? 100 : 400) * us;
+    recorder.collective({.group = world,
+                         .operation = Operation::all_reduce,
+                         .sequence = 7,
+                         .bytes = 4096,
+                         .begin = came,
+                         .waited_until = rank == 0 ? start + 410 * us : came,
+                         .end = start + 500 * us,
+                         .last = rank == 0 ? 1 : -1,
+                         .is_of_loop = rank == 0});
+  }
+  const fs::path file = scratch.path() / "t.json";
+  const TimelineSummary summary = merge_timeline({scratch.path() / "spans"}, file);
+  EXPECT_EQ(describe(summary), "2 ranks, 2 phases, 2 collectives, 1 arrows");
+
+  const json trace = json::parse(read_file(file.string()));
+  const auto phases = events_of(trace, "X", "phase");
+  ASSERT_EQ(phases.size(), 2U);
+  EXPECT_EQ(phases[1].at("name"), "forward");
+  EXPECT_EQ(phases[1].at("pid"), 1);
+  EXPECT_NEAR(phases[1].at("dur"), 100, 5);
+  const auto collectives = events_of(trace, "X", "collective");
+  ASSERT_EQ(collectives.size(), 2U);
+  const json& waiting = collectives[0];
+  EXPECT_EQ(waiting.at("name"), "all_reduce");
+  EXPECT_EQ(waiting.at("args").at("group"), "world");
+  EXPECT_EQ(waiting.at("args").at("bytes"), 4096);
+  EXPECT_EQ(waiting.at("args").at("sequence"), 7);
+  EXPECT_NEAR(waiting.at("args").at("waited_us"), 310, 10);
+  const auto from = events_of(trace, "s");
+  const auto to = events_of(trace, "f");
+  ASSERT_EQ(from.size(), 1U);
+  ASSERT_EQ(to.size(), 1U);
+  EXPECT_EQ(from[0].at("pid"), 1);
+  EXPECT_EQ(to[0].at("pid"), 0);
+  EXPECT_EQ(from[0].at("id"), to[0].at("id"));
+  EXPECT_EQ(from[0].at("tid"), collectives[1].at("tid"));
+  EXPECT_NEAR(to[0].at("ts").get<double>() - from[0].at("ts").get<double>(), 10, 5);
+  bool is_named = false;
+  for (const json& name : events_of(trace, "M"))
+    is_named = is_named || name.at("args") == json{{"name", "rank 1 on node \"a\""}};
+  EXPECT_TRUE(is_named);
+}
+
+TEST(Timeline, HasTheLastSpansOfALongRunAndSaysWhatIsLeftOut) {
+  const ScratchDirectory scratch;
+  auto options = options_of(scratch, 0);
+  options.most_phases = 100;
+  options.most_collectives = 10;
+  const Ticks start = ticks_now();
+  {
+    TimelineRecorder recorder(options);
+    for (Ticks i = 0; i < 1000; ++i)
+      recorder.phase(StepPhase::data, start + 2 * i, start + 2 * i + 1);
+  }
+  const RankTimeline timeline =
+      read_rank_timeline(options.folder / TimelineRecorder::spans_name(0, 0));
+  EXPECT_EQ(timeline.phases.size(), 100U);
+  EXPECT_EQ(timeline.phases_left_out, 900U);
+  EXPECT_EQ(timeline.collectives.size(), 0U);
+  EXPECT_TRUE(std::ranges::is_sorted(timeline.phases, {}, &RankTimeline::Phase::begin));
+  const fs::path file = scratch.path() / "t.json";
+  EXPECT_EQ(merge_timeline({options.folder}, file).left_out, 900U);
+  const json trace = json::parse(read_file(file.string()));
+  EXPECT_EQ(trace.at("otherData").at("left_out").at(0).at("phases"), 900);
+}
+
+TEST(Timeline, HasTheClockOfRank0AndItsDrift) {
+  const ScratchDirectory scratch;
+  const auto options = options_of(scratch, 1);
+  const auto steady = [](Clock::time_point time) {
+    return std::chrono::nanoseconds(time.time_since_epoch()).count();
+  };
+  std::int64_t before = 0;
+  std::int64_t after = 0;
+  {
+    TimelineRecorder recorder(options);
+    recorder.add_offset(1s);
+    recorder.phase(StepPhase::data, ticks_now(), ticks_now() + 1);
+    before = steady(Clock::now());
+    std::this_thread::sleep_for(20ms);
+    after = steady(Clock::now());
+    recorder.phase(StepPhase::data, ticks_now(), ticks_now() + 1);
+    recorder.note_clock();
+    recorder.add_offset(2s);
+  }
+  const fs::path file = options.folder / TimelineRecorder::spans_name(0, 1);
+  const std::string packed = packed_rank_timeline(read_file(file.string()));
+  EXPECT_LT(packed.size(), 10'000U);
+  write_file(file.string(), packed);
+  const RankTimeline timeline = read_rank_timeline(file);
+  ASSERT_EQ(timeline.phases.size(), 2U);
+  constexpr double second = 1e9;
+  const auto first = static_cast<double>(timeline.phases[0].begin - before);
+  const auto last = static_cast<double>(timeline.phases[1].begin - after);
+  EXPECT_NEAR(first / second, 1, 0.2) << "an offset of one second";
+  EXPECT_NEAR(last / second, 2, 0.2) << "and of two seconds 20 ms later";
+}
+
+TEST(Timeline, RefusesFilesThatAreNone) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "attempt-0.rank-0.spans";
+  EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path()}, scratch.path() / "t.json"); }),
+            Fault::misuse);
+  EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path() / "absent"}, file); }), Fault::system);
+  write_file(file.string(), "short");
+  EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
+  { const TimelineRecorder recorder({.folder = scratch.path()}); }
+  const std::string whole = read_file(file.string());
+  EXPECT_TRUE(read_rank_timeline(file).phases.empty());
+  write_file(file.string(), whole.substr(0, whole.size() - 1));
+  EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
+  write_file(file.string(), std::string(whole.size(), 'x'));
+  EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
+}
+
+TEST(Timeline, CannotBeginWhereNothingCanBeWritten) {
+  const ScratchDirectory scratch;
+  write_file((scratch.path() / "file").string(), "");
+  EXPECT_EQ(fault_of([&] { TimelineRecorder({.folder = scratch.path() / "file" / "spans"}); }),
+            Fault::system);
+}
+
+// 100 ns a span would be 0.2 % of a step of 1 ms with twenty spans, while it is recorded.
+TEST(Timeline, CostsLittleWhileItIsRecorded) {
+  const ScratchDirectory scratch;
+  TimelineRecorder recorder(options_of(scratch, 0));
+  constexpr int spans = 50'000;
+  std::chrono::nanoseconds best = 1h;
+  for (int round = 0; round < 10; ++round) {
+    const auto begin = Clock::now();
+    for (Ticks i = 0; i < spans; ++i) recorder.phase(StepPhase::data, i, i + 1);
+    best = std::min<std::chrono::nanoseconds>(best, Clock::now() - begin);
+  }
+  RecordProperty("nanoseconds_a_span", static_cast<int>(best.count() / spans));
+  EXPECT_LT(best / spans, 500ns) << "expected: 15";
+}
+
+}  // namespace
+}  // namespace lockstep::job::timeline_test

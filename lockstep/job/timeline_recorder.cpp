@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/timeline_recorder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/base/time.h"
+#include "lockstep/base/wall_time.h"
+#include "lockstep/job/timeline_file.h"
+
+namespace lockstep {
+namespace {
+
+using job::CollectiveSpan;
+using job::PhaseSpan;
+using job::TimelineHeader;
+
+// Spans between two readings of the clock.
+constexpr std::uint64_t clock_interval = 256;
+
+template <class Duration>
+std::int64_t nanoseconds(Duration time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+std::int64_t steady_now() { return nanoseconds(Clock::now().time_since_epoch()); }
+
+// Of several readings the one that took the shortest, as the thread may lose its core in between.
+job::ClockPair clocks_now() {
+  job::ClockPair best;
+  Ticks shortest = std::numeric_limits<Ticks>::max();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Ticks before = ticks_now();
+    const std::int64_t time = steady_now();
+    const Ticks took = ticks_now() - before;
+    if (took > shortest) continue;
+    shortest = took;
+    best = {before + took / 2, time};
+  }
+  return best;
+}
+
+std::int64_t wall_minus_steady() { return wall_time_ns() - steady_now(); }
+
+// The whole file, on the disk: later writes to the memory cannot fail.
+std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
+  std::error_code error;
+  std::filesystem::create_directories(file.parent_path(), error);
+  if (error) throw_errno(file.parent_path().string(), error.value());
+  const FileDescriptor fd(::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!fd) throw_errno(file.string());
+  if (const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)))
+    throw_errno(file.string(), failed);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) throw_errno(file.string());
+  return static_cast<std::byte*>(memory);
+}
+
+std::uint32_t number_of_this_thread() {
+  thread_local const auto number = static_cast<std::uint32_t>(::gettid());
+  return number;
+}
+
+PhaseSpan* phases_in(std::byte* memory) {
+  return reinterpret_cast<PhaseSpan*>(memory + job::spans_offset);
+}
+
+CollectiveSpan* collectives_in(std::byte* memory, std::uint64_t phases) {
+  return reinterpret_cast<CollectiveSpan*>(memory + job::spans_offset + phases * sizeof(PhaseSpan));
+}
+
+}  // namespace
+
+std::atomic<TimelineRecorder*> TimelineRecorder::current_{nullptr};
+
+std::string TimelineRecorder::spans_name(int attempt, int rank) {
+  return fmt::format("attempt-{}.rank-{}.spans", attempt, rank);
+}
+
+std::string TimelineRecorder::operators_name(int attempt, int rank) {
+  return fmt::format("attempt-{}.rank-{}.operators.json", attempt, rank);
+}
+
+TimelineRecorder& TimelineRecorder::start(const Options& options) {
+  check(current_ == nullptr, "this process records a timeline already");
+  auto* const recorder = new TimelineRecorder(options);  // Threads may record until the very end.
+  ::pthread_atfork(nullptr, nullptr, [] { current_ = nullptr; });
+  current_ = recorder;
+  return *recorder;
+}
+
+TimelineRecorder::TimelineRecorder(const Options& options)
+    : file_(options.folder / spans_name(options.attempt, options.rank)),
+      bytes_(job::timeline_bytes(options.most_phases, options.most_collectives)),
+      memory_(map_new_file(file_, bytes_)) {
+  TimelineHeader& head = *new (memory_) TimelineHeader{};
+  head.rank = options.rank;
+  head.world_size = options.world_size;
+  head.attempt = options.attempt;
+  head.pid = ::getpid();
+  copy_text(head.host, options.host);
+  head.phase_capacity = options.most_phases;
+  head.collective_capacity = options.most_collectives;
+  constexpr Ticks many = Ticks{1} << 30;
+  head.ns_per_tick = static_cast<double>(time_in(many).count()) / static_cast<double>(many);
+  head.wall_minus_steady_ns = wall_minus_steady();
+  head.first = clocks_now();
+  head.magic = TimelineHeader::right_magic;
+}
+
+TimelineRecorder::~TimelineRecorder() { ::munmap(memory_, bytes_); }
+
+TimelineHeader& TimelineRecorder::header() const {
+  return *reinterpret_cast<TimelineHeader*>(memory_);
+}
+
+void TimelineRecorder::phase(StepPhase phase, Ticks begin, Ticks end) {
+  TimelineHeader& head = header();
+  const std::uint64_t number = head.phases.fetch_add(1, std::memory_order_relaxed);
+  PhaseSpan& span = phases_in(memory_)[number % head.phase_capacity];
+  span.number.store(0, std::memory_order_relaxed);
+  span.begin = begin;
+  span.end = end;
+  span.phase = phase;
+  span.number.store(number + 1, std::memory_order_release);
+  if (number % clock_interval == clock_interval - 1) note_clock();
+}
+
+void TimelineRecorder::collective(const Collective& collective) {
+  TimelineHeader& head = header();
+  const std::uint64_t number = head.collectives.fetch_add(1, std::memory_order_relaxed);
+  CollectiveSpan& span =
+      collectives_in(memory_, head.phase_capacity)[number % head.collective_capacity];
+  span.number.store(0, std::memory_order_relaxed);
+  span.begin = collective.begin;
+  span.waited_until = collective.waited_until;
+  span.end = collective.end;
+  span.sequence = collective.sequence;
+  span.bytes = collective.bytes;
+  span.group = collective.group;
+  span.last = collective.last;
+  span.thread = collective.is_of_loop ? 0 : number_of_this_thread();
+  span.operation = collective.operation;
+  span.number.store(number + 1, std::memory_order_release);
+  if (number % clock_interval == clock_interval - 1) note_clock();
+}
+
+void TimelineRecorder::add_offset(std::chrono::nanoseconds offset) {
+  TimelineHeader& head = header();
+  const std::uint32_t count = head.offset_count.load(std::memory_order_relaxed);
+  // The last place is that of the latest one.
+  const std::size_t place = std::min<std::size_t>(count, TimelineHeader::most_offsets - 1);
+  head.offsets[place] = {steady_now(), offset.count()};
+  head.offset_count.store(static_cast<std::uint32_t>(place) + 1, std::memory_order_release);
+}
+
+std::filesystem::path TimelineRecorder::operators_file() const {
+  return file_.parent_path() / operators_name(header().attempt, header().rank);
+}
+
+std::uint64_t TimelineRecorder::stamp() const { return header().first.ticks; }
+
+// A process killed meanwhile leaves the pair before it.
+void TimelineRecorder::note_clock() {
+  TimelineHeader& head = header();
+  const std::uint32_t count = head.laters.load(std::memory_order_relaxed);
+  head.later[count % head.later.size()] = clocks_now();
+  head.laters.store(count + 1, std::memory_order_release);
+}
+
+}  // namespace lockstep

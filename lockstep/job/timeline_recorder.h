@@ -1,0 +1,99 @@
+// Records where the time of this process goes, for one timeline of all ranks (docs/guide/
+// timeline.md): the phases of its training loop, and every collective of its groups.
+//
+// The variable LOCKSTEP_TIMELINE_DIR names the folder for the files of all ranks. Without it
+// nothing is recorded; a change of phase and a collective then cost one more load. The last 262,144
+// phases and 65,536 collectives of a rank are kept, in a file of 16 MiB.
+//
+// Thread safety: any thread may call any member at any time, start() once.
+// Errors: system, naming the file, if it cannot be written or the disk is full. Only start()
+// throws.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "lockstep/base/api.h"
+#include "lockstep/job/activity.h"
+#include "lockstep/job/detail/operation.h"
+#include "lockstep/job/step_times.h"
+
+namespace lockstep {
+
+namespace job {
+struct TimelineHeader;
+}
+
+class LOCKSTEP_API TimelineRecorder {
+ public:
+  static constexpr const char* variable = "LOCKSTEP_TIMELINE_DIR";
+
+  struct Options {
+    std::filesystem::path folder;  // Created if it does not exist.
+    int rank = 0;
+    int world_size = 1;
+    int attempt = 0;
+    std::string host = {};
+    std::uint64_t most_phases = 1 << 18;
+    std::uint64_t most_collectives = 1 << 16;
+  };
+
+  // Of a rank's spans, and of LibTorch's operators in it.
+  static std::string spans_name(int attempt, int rank);
+  static std::string operators_name(int attempt, int rank);
+
+  // Null unless this process records. Also null in its fork()ed children.
+  static TimelineRecorder* current() { return current_.load(std::memory_order_acquire); }
+
+  // From now on current() is not null, until the process ends.
+  static TimelineRecorder& start(const Options& options);
+
+  explicit TimelineRecorder(const Options& options);
+  ~TimelineRecorder();
+  TimelineRecorder(const TimelineRecorder&) = delete;
+  TimelineRecorder& operator=(const TimelineRecorder&) = delete;
+
+  void phase(StepPhase phase, Ticks begin, Ticks end);
+
+  struct Collective {
+    GroupName group = {};
+    Operation operation = Operation::none;
+    std::uint64_t sequence = 0;
+    std::uint64_t bytes = 0;
+    Ticks begin = 0;
+    Ticks waited_until = 0;  // When all ranks had come.
+    Ticks end = 0;
+    int last = -1;  // For which rank of the job this one has waited.
+    bool is_of_loop = false;
+  };
+  void collective(const Collective& collective);
+
+  // The steady clock of this process plus `offset` is that of rank 0 at this time.
+  void add_offset(std::chrono::nanoseconds offset);
+
+  // Makes the file exact up to now.
+  void note_clock();
+
+  const std::filesystem::path& file() const { return file_; }
+  std::filesystem::path operators_file() const;
+
+  // Tells the file from one that an earlier process has left under the same name.
+  std::uint64_t stamp() const;
+
+ private:
+  static std::atomic<TimelineRecorder*> current_;
+
+  job::TimelineHeader& header() const;
+
+  const std::filesystem::path file_;
+  std::size_t bytes_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// The timeline of a job (`lockstep run --timeline`): a folder for the spans of this host's ranks,
+// and their merge into one file.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace lockstep::tools {
+
+class JobTimeline {
+ public:
+  // Makes the folder beside `file`, and sets the variables by which ranks learn of it. `profile` is
+  // a window of steps, or empty. Errors: system if `file` cannot be written.
+  JobTimeline(std::filesystem::path file, const std::string& profile);
+
+  // Removes the folder if it is empty.
+  ~JobTimeline();
+  JobTimeline(const JobTimeline&) = delete;
+  JobTimeline& operator=(const JobTimeline&) = delete;
+
+  // After the job: writes `file` if rank 0 was on this host, which has the spans of all ranks then.
+  // Returns a line for people; it names the folder if spans are left there. Errors: as
+  // merge_timeline()'s.
+  std::string finish() const;
+
+ private:
+  const std::filesystem::path file_;
+  const std::filesystem::path folder_;
+};
+
+}  // namespace lockstep::tools
