@@ -106,6 +106,8 @@ std::optional<ProcessStat> parse_process_stat(std::string_view text) {
   if (!parent || field(3).empty()) return std::nullopt;
   return ProcessStat{.state = field(3).front(),
                      .parent = *parent,
+                     .resident_bytes =
+                         number_in<std::int64_t>(field(24)).value_or(0) * ::sysconf(_SC_PAGESIZE),
                      .started = number_in<std::int64_t>(field(22)),
                      .wait_status = number_in<int>(field(52))};
 }

@@ -41,6 +41,7 @@ LOCKSTEP_API std::vector<pid_t> process_ids(const std::filesystem::path& proc = 
 struct ProcessStat {
   char state = '?';  // Such as 'S', 'T' for a stopped process, 'Z' for an ended one.
   pid_t parent = 0;
+  std::int64_t resident_bytes = 0;           // Memory in use, with what it shares with others.
   std::optional<std::int64_t> started = {};  // Start time in ticks since the host booted. A reused
                                              // pid has another start time.
   std::optional<int> wait_status = {};       // Exit status in the form of wait(2); 0 before the

@@ -103,6 +103,7 @@ TEST(ProcessStat, TellsOfALivingProcessAndOfOneThatWasKilled) {
   EXPECT_EQ(living->parent, ::getpid());
   EXPECT_EQ(living->wait_status, 0);
   EXPECT_GT(living->started, 0);
+  EXPECT_GT(living->resident_bytes, 0);
   child.kill();
   const auto killed = process_stat(child.pid());
   ASSERT_TRUE(killed);
@@ -118,6 +119,7 @@ TEST(ProcessStat, ANameMayLookLikeFields) {
   ASSERT_TRUE(stat);
   EXPECT_EQ(stat->state, 'R');
   EXPECT_EQ(stat->parent, 34);
+  EXPECT_EQ(stat->resident_bytes, 0);
   EXPECT_FALSE(stat->started) << "the kernel has cut it off";
 }
 

@@ -57,6 +57,39 @@ static_assert(std::atomic<bool>::is_always_lock_free);  // Signal handlers need 
 
 void keep(int) { signalled.store(true); }
 
+// Keeps a rank's StepReport up to date, and measures how long its process stands still: a beat that
+// comes late by more than a busy host explains.
+class StepReporter {
+ public:
+  explicit StepReporter(StepReport& page) : page_(page) {}
+
+  // To be called every heartbeat_ms.
+  void beat(Clock::time_point now) {
+    constexpr std::chrono::milliseconds late{500};
+    const auto gap = now - std::exchange(last_beat_, now);
+    if (gap > late) stood_still_ += gap - std::chrono::milliseconds(heartbeat_ms);
+    if (now < next_report_) return;
+    page_.recent.show(recent_.since_then(StepClock::of_process().times()));
+    report();
+    next_report_ = in(RecentTimes::interval);  // Nothing is made up for after a stop.
+  }
+
+  // To be called last, too.
+  void report() {
+    const StepTimes whole = StepClock::of_process().since_first_step();
+    if (whole.total().count() == 0) stood_still_ = {};
+    page_.whole.show(whole);
+    page_.stood_still = std::chrono::nanoseconds(stood_still_).count();
+  }
+
+ private:
+  StepReport& page_;
+  RecentTimes recent_;
+  Clock::time_point last_beat_ = Clock::now();
+  Deadline next_report_ = last_beat_;
+  Clock::duration stood_still_{0};
+};
+
 }  // namespace
 
 Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look)
@@ -92,14 +125,10 @@ void Sentinel::live(std::promise<void> entered) {
   }
   entered.set_value();
   std::vector<pollfd> entries;
-  RecentTimes recent;
-  Deadline next_report = Clock::now();
+  StepReporter reporter(page_.step_report(slot_));
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
-    if (Clock::now() >= next_report) {
-      page_.step_report(slot_).show(recent.since_then(StepClock::of_process().times()));
-      next_report = in(RecentTimes::interval);  // Nothing is made up for after a stop.
-    }
+    reporter.beat(Clock::now());
     if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     if (switchboard_ != nullptr) switchboard_->watch(entries);
@@ -107,6 +136,7 @@ void Sentinel::live(std::promise<void> entered) {
     if (entries.front().revents != 0) break;
     if (switchboard_ != nullptr) switchboard_->serve(entries);
   }
+  reporter.report();
   if (switchboard_ != nullptr) serve_what_is_left(entries);
   page_.leave(slot_, how_);
 }

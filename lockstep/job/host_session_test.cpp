@@ -46,7 +46,9 @@ TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {
                       in(std::chrono::seconds(10)));
   std::thread([&] {
     const InPhase data(StepPhase::data);
-    const auto shown = [&] { return session.page().step_report(0).shown()[StepPhase::data]; };
+    const auto shown = [&] {
+      return session.page().step_report(0).recent.shown()[StepPhase::data];
+    };
     EXPECT_TRUE(soon([&] { return shown() > std::chrono::milliseconds(500); }));
   }).join();
 }

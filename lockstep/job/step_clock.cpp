@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/job/timeline_recorder.h"
 
@@ -42,7 +43,7 @@ std::size_t index(StepPhase phase) { return static_cast<std::size_t>(phase); }
 StepClock* StepClock::of_this_thread() { return of_thread; }
 
 StepClock& StepClock::of_process() {
-  static StepClock clock;
+  static StepClock& clock = *new StepClock;  // Other threads may read it while the process exits.
   static const int registered =
       ::pthread_atfork(nullptr, nullptr, [] { clock.end_interrupted_change(); });
   static_cast<void>(registered);
@@ -112,6 +113,16 @@ void StepClock::end_wait(std::optional<int> last, Ticks now) {
   });
 }
 
+void StepClock::count_step() {
+  if (steps_.fetch_add(1, std::memory_order_relaxed) != 0) return;
+  first_step_ = times();
+  put(first_step_is_known_, true);
+}
+
+StepTimes StepClock::since_first_step() const {
+  return get(first_step_is_known_) ? times() - first_step_ : StepTimes{};
+}
+
 StepTimes StepClock::times() const {
   std::array<Ticks, step_phases> spent{};
   std::array<Ticks, most_ranks> waited{};
@@ -176,22 +187,29 @@ void StepClock::book_wait_of_helper(int last, Ticks begin, Ticks end) {
 
 // --- What others see ----------------------------------------------------------------------------
 
-void StepReport::show(const StepTimes& times) {
+void SharedStepTimes::show(const StepTimes& times) {
   constexpr auto relaxed = std::memory_order_relaxed;
-  steps.store(times.steps, relaxed);
-  for (std::size_t i = 0; i < step_phases; ++i) spent[i].store(times.spent[i].count(), relaxed);
-  const int latest = times.latest_rank();
-  latest_rank.store(latest, relaxed);
-  waited_for_it.store(latest < 0 ? 0 : times.waited_for.at(latest).count(), relaxed);
+  steps_.store(times.steps, relaxed);
+  for (std::size_t i = 0; i < step_phases; ++i) spent_[i].store(times.spent[i].count(), relaxed);
+  std::vector<std::pair<int, std::chrono::nanoseconds>> waits(times.waited_for.begin(),
+                                                              times.waited_for.end());
+  waits.resize(std::max(waits.size(), most_waits));
+  std::ranges::partial_sort(waits, waits.begin() + most_waits, std::ranges::greater(),
+                            [](const auto& wait) { return wait.second; });
+  for (std::size_t i = 0; i < most_waits; ++i) {
+    waits_[i].rank.store(waits[i].first, relaxed);
+    waits_[i].time.store(waits[i].second.count(), relaxed);
+  }
 }
 
-StepTimes StepReport::shown() const {
+StepTimes SharedStepTimes::shown() const {
   constexpr auto relaxed = std::memory_order_relaxed;
-  StepTimes times{.steps = steps.load(relaxed)};
+  StepTimes times{.steps = steps_.load(relaxed)};
   for (std::size_t i = 0; i < step_phases; ++i)
-    times.spent[i] = std::chrono::nanoseconds(spent[i].load(relaxed));
-  const std::chrono::nanoseconds waited(waited_for_it.load(relaxed));
-  if (waited.count() > 0) times.waited_for = {{latest_rank.load(relaxed), waited}};
+    times.spent[i] = std::chrono::nanoseconds(spent_[i].load(relaxed));
+  for (const Wait& wait : waits_)
+    if (const std::chrono::nanoseconds time(wait.time.load(relaxed)); time.count() > 0)
+      times.waited_for[wait.rank.load(relaxed)] = time;
   return times;
 }
 

@@ -42,7 +42,7 @@ class LOCKSTEP_API StepClock {
   void end_wait(std::optional<int> last, Ticks now);
 
   std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
-  void count_step() { steps_.fetch_add(1, std::memory_order_relaxed); }
+  void count_step();
 
   // The loop waits in `reduce` until another thread of this process has done its collectives.
   class Lent;
@@ -54,6 +54,10 @@ class LOCKSTEP_API StepClock {
 
   // The ticks of each phase until `now`, for the thread that changes the phases: some nanoseconds.
   std::array<Ticks, step_phases> spent_until(Ticks now) const;
+
+  // The times since the end of the first step, which is not among its steps. Ranks begin to work
+  // at different times; from here on, they work together. Empty before.
+  StepTimes since_first_step() const;
 
  private:
   static constexpr std::size_t most_ranks = 1024;  // The last entry has all ranks beyond, too.
@@ -72,6 +76,8 @@ class LOCKSTEP_API StepClock {
   std::array<std::atomic<Ticks>, most_ranks> waited_{};
 
   std::atomic<std::int64_t> steps_{0};
+  StepTimes first_step_;  // Never changes once it is known.
+  std::atomic<bool> first_step_is_known_{false};
   std::atomic<Ticks> lent_since_{0};  // 0 when it is not lent.
   std::atomic<Ticks> lent_wait_{0};
   std::atomic<int> lent_last_{0};
@@ -103,15 +109,39 @@ class LOCKSTEP_API StepClock::Lent {
 
 // --- What others see ----------------------------------------------------------------------------
 
-// The times of a rank in the last seconds, in the job page. A description, not a guarantee.
-struct LOCKSTEP_API StepReport {
-  std::atomic<std::int64_t> steps;
-  std::array<std::atomic<std::int64_t>, step_phases> spent;  // Nanoseconds.
-  std::atomic<std::int32_t> latest_rank;                     // -1 for none.
-  std::atomic<std::int64_t> waited_for_it;                   // Nanoseconds.
-
+// A rank's StepTimes in memory that processes share. A description, not a guarantee: a reader may
+// see numbers of two calls of show().
+class LOCKSTEP_API SharedStepTimes {
+ public:
   void show(const StepTimes& times);
+
+  // Of the ranks that were waited for, the longest waits.
   StepTimes shown() const;
+
+ private:
+  struct Wait {
+    std::atomic<std::int32_t> rank;
+    std::atomic<std::int64_t> time;  // Nanoseconds; 0 for none.
+  };
+  static constexpr std::size_t most_waits = 8;
+
+  std::atomic<std::int64_t> steps_;
+  std::array<std::atomic<std::int64_t>, step_phases> spent_;  // Nanoseconds.
+  std::array<Wait, most_waits> waits_;
+};
+
+// What a rank's job page shows of its training loop.
+struct StepReport {
+  SharedStepTimes recent;                 // The last seconds.
+  SharedStepTimes whole;                  // StepClock::since_first_step().
+  std::atomic<std::int64_t> stood_still;  // Nanoseconds, as RankTimes has it, in `whole`.
+
+  // For a new process.
+  void reset() {
+    recent.show({});
+    whole.show({});
+    stood_still = 0;
+  }
 };
 
 // The times of the last ten seconds.

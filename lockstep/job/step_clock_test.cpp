@@ -61,7 +61,7 @@ TEST(StepTimes, TellForWhomALoopHasWaited) {
   const StepClock::OfThread mine;
   StepClock& clock = *StepClock::of_this_thread();
   const InPhase backward(StepPhase::backward);
-  for (const int last : {3, 1, 3}) {
+  for (const int last : {3, 3, 1, 3, 3}) {
     const StepPhase before = clock.enter(StepPhase::wait);
     EXPECT_EQ(before, StepPhase::backward);
     work();
@@ -74,7 +74,7 @@ TEST(StepTimes, TellForWhomALoopHasWaited) {
   clock.enter(StepPhase::backward);
   const StepTimes times = step_times();
   EXPECT_EQ(times.latest_rank(), 3);
-  EXPECT_GE(times.waited_for.at(3), 2 * a_bit);
+  EXPECT_GE(times.waited_for.at(3), 4 * a_bit);
   EXPECT_GE(times.waited_for.at(1), a_bit);
   EXPECT_EQ(times.waited_for.size(), 2U);
   const auto apart = times[StepPhase::wait] - times.waited_for.at(1) - times.waited_for.at(3);
@@ -126,18 +126,29 @@ TEST(StepTimes, OfACollectiveInTheBackgroundCountWhileTheLoopWaitsForIt) {
   }).join();
 }
 
-// A loop at 1,000 steps a second with twenty phases each may lose 1 microsecond a step: 0.1 %.
+// All that a training loop of 1,000 steps a second does for its times: twenty phases a step, and
+// ten collectives in which it waits for another rank. 0.1 % of such a step are 1,000 nanoseconds;
+// the limit has room for a busy host.
 TEST(StepTimes, CostNextToNothing) {
-  const StepClock::OfThread clock;
-  constexpr int phases = 20'000;
+  const StepClock::OfThread mine;
+  StepClock& clock = *StepClock::of_this_thread();
+  constexpr int steps = 1000;
   std::chrono::nanoseconds best = 1h;
   for (int round = 0; round < 20; ++round) {
     const auto begin = Clock::now();
-    for (int i = 0; i < phases; ++i) const InPhase data(StepPhase::data);
+    for (int step = 0; step < steps; ++step) {
+      for (int i = 0; i < 20; ++i) const InPhase data(StepPhase::data);
+      for (int i = 0; i < 10; ++i) {
+        const StepPhase before = clock.enter(StepPhase::wait, ticks_now());
+        clock.end_wait(i, ticks_now());
+        clock.enter(before);
+      }
+      clock.count_step();
+    }
     best = std::min<std::chrono::nanoseconds>(best, Clock::now() - begin);
   }
-  RecordProperty("nanoseconds_a_phase", static_cast<int>(best.count() / phases));
-  EXPECT_LT(best / phases, 500ns) << "expected: 50";
+  RecordProperty("nanoseconds_a_step", static_cast<int>(best.count() / steps));
+  EXPECT_LT(best / steps, 10'000ns) << "expected: 700";
 }
 
 TEST(StepTimes, AreDescribedInTheOrderOfAStep) {
@@ -156,18 +167,49 @@ TEST(StepTimes, AreDescribedInTheOrderOfAStep) {
   EXPECT_EQ(describe(times, StepPhase::data), "data 0 %");
 }
 
-TEST(StepReport, ShowsWhatItWasTold) {
-  StepReport report{};
-  EXPECT_EQ(report.shown().total(), 0ns);
-  EXPECT_EQ(report.shown().latest_rank(), -1);
+TEST(SharedStepTimes, ShowWhatTheyWereTold) {
+  SharedStepTimes shared{};
+  EXPECT_EQ(shared.shown().total(), 0ns);
+  EXPECT_EQ(shared.shown().latest_rank(), -1);
   StepTimes times{.steps = 7};
   times.spent[static_cast<std::size_t>(StepPhase::wait)] = 5ms;
   times.waited_for = {{0, 1ms}, {2, 4ms}};
-  report.show(times);
-  EXPECT_EQ(report.shown().steps, 7);
-  EXPECT_EQ(report.shown()[StepPhase::wait], 5ms);
-  EXPECT_EQ(report.shown().latest_rank(), 2);
-  EXPECT_EQ(report.shown().waited_for.at(2), 4ms);
+  shared.show(times);
+  EXPECT_EQ(shared.shown().steps, 7);
+  EXPECT_EQ(shared.shown()[StepPhase::wait], 5ms);
+  EXPECT_EQ(shared.shown().waited_for, times.waited_for);
+  shared.show({});
+  EXPECT_EQ(shared.shown().latest_rank(), -1);
+}
+
+TEST(SharedStepTimes, ShowTheLongestWaitsOfMany) {
+  SharedStepTimes shared{};
+  StepTimes times;
+  for (int rank = 0; rank < 100; ++rank) times.waited_for[rank] = rank * 1ms;
+  shared.show(times);
+  EXPECT_EQ(shared.shown().waited_for.size(), 8U);
+  EXPECT_EQ(shared.shown().waited_for.begin()->first, 92);
+  EXPECT_EQ(shared.shown().waited_for.at(99), 99ms);
+}
+
+TEST(StepTimes, SinceTheFirstStepLeaveOutWhatCameBefore) {
+  const StepClock::OfThread mine;
+  StepClock& clock = *StepClock::of_this_thread();
+  {
+    const InPhase data(StepPhase::data);
+    work();
+  }
+  EXPECT_EQ(clock.since_first_step().total(), 0ns);
+  clock.count_step();
+  EXPECT_EQ(clock.since_first_step().steps, 0);
+  clock.enter(StepPhase::forward);
+  work();
+  clock.count_step();
+  const StepTimes times = clock.since_first_step();
+  EXPECT_EQ(times.steps, 1);
+  EXPECT_EQ(times[StepPhase::data], 0ns);
+  EXPECT_GE(times[StepPhase::forward], a_bit);
+  EXPECT_EQ(clock.times().steps, 2);
 }
 
 TEST(RecentTimes, AreOfTheLastTen) {

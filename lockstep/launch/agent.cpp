@@ -149,6 +149,7 @@ void Agent::end(const EndRanks& order) {
 
 void Agent::finish(const EndJob& order) {
   exit_code_ = order.exit_code;
+  if (!order.failure) say_straggler();
   if (ranks_ && ranks_->running() > 0)
     ranks_->end(SIGTERM, std::min(options_.shutdown_timeout, time_after_the_end));
   say_why(order);
@@ -160,7 +161,12 @@ void Agent::report_failure() {
   report(Outcome::failed, ranks_->result().exit_code());
 }
 
+void Agent::say_straggler() {
+  if (const auto straggler = find_straggler(rendezvous_.times())) output_.say(describe(*straggler));
+}
+
 void Agent::report(Outcome outcome, int exit_code) {
+  if (ranks_) rendezvous_.tell_times(ranks_->times());
   attempt_ = std::max(attempt_, Attempt::reported);
   rendezvous_.report(ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
                      outcome == Outcome::failed ? ranks_->result().first_failure() : std::nullopt);
@@ -280,6 +286,7 @@ JobStatus Agent::status() const {
   status.nodes = round.nodes;
   status.world_size = round.world_size;
   status.attempt = round.attempt;
+  status.restarts = round.restarts;
   status.ranks = ranks_->status();
   return status;
 }

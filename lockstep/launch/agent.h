@@ -66,6 +66,7 @@ class Agent {
 
   void say_failure(const Failure& reported);
   void say_why(const EndJob& order);
+  void say_straggler();
   std::string say_why_ended();
   JobStatus status() const;
 

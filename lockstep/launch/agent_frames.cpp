@@ -188,6 +188,67 @@ std::optional<Failure> failure_of(const json& frame) {
   return failure;
 }
 
+// A rank's times are one list: rank, steps, microseconds that it stood still, those of each phase,
+// then pairs of the ranks and microseconds that it has waited for.
+constexpr std::size_t most_times = 128;
+constexpr std::size_t most_waits = 8;
+constexpr std::int64_t longest_us = std::int64_t{1} << 50;
+
+std::int64_t in_us(std::chrono::nanoseconds time) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+  return std::clamp<std::int64_t>(us, 0, longest_us);
+}
+
+json to_json(const RankTimes& rank) {
+  json list = {rank.rank, rank.times.steps, in_us(rank.stood_still)};
+  for (const std::chrono::nanoseconds spent : rank.times.spent) list.push_back(in_us(spent));
+  std::size_t waits = 0;
+  for (const auto& [other, time] : rank.times.waited_for) {
+    if (waits++ == most_waits) break;
+    list.push_back(other);
+    list.push_back(in_us(time));
+  }
+  return list;
+}
+
+json to_json(const std::vector<RankTimes>& times) {
+  json all = json::array();
+  for (std::size_t i = 0; i < std::min(times.size(), most_times); ++i)
+    all.push_back(to_json(times[i]));
+  return all;
+}
+
+RankTimes rank_times_of(const json& list) {
+  constexpr std::size_t first_phase = 3;
+  constexpr std::size_t first_wait = first_phase + step_phases;
+  if (!list.is_array() || list.size() < first_wait || list.size() > first_wait + 2 * most_waits ||
+      (list.size() - first_wait) % 2 != 0)
+    throw_corrupt("a launcher's frame has invalid times");
+  const auto us = [&](std::size_t place) {
+    return std::chrono::microseconds(number(list[place], 0, longest_us));
+  };
+  const auto rank = [&](std::size_t place) {
+    return static_cast<int>(number(list[place], std::int64_t{0}, std::int64_t{largest}));
+  };
+  RankTimes times{.rank = rank(0), .stood_still = us(2)};
+  times.times.steps = number(list[1], 0, longest_us);
+  for (std::size_t i = 0; i < step_phases; ++i) times.times.spent[i] = us(first_phase + i);
+  for (std::size_t i = first_wait; i < list.size(); i += 2)
+    times.times.waited_for[rank(i)] = us(i + 1);
+  return times;
+}
+
+// A launcher of an earlier version does not say them.
+std::vector<RankTimes> times_of(const json& frame) {
+  std::vector<RankTimes> times;
+  const auto found = frame.find("times");
+  if (found == frame.end()) return times;
+  if (!found->is_array()) throw_corrupt("a launcher's frame has no list where it should");
+  for (std::size_t i = 0; i < std::min(found->size(), most_times); ++i)
+    times.push_back(rank_times_of((*found)[i]));
+  return times;
+}
+
 struct ToJson {
   json operator()(const AliveFrame&) const { return {{"type", "alive"}}; }
   json operator()(const JoinFrame& frame) const {
@@ -202,11 +263,13 @@ struct ToJson {
     return join;
   }
   json operator()(const ReportFrame& frame) const {
-    return {{"type", "report"},
-            {"attempt", frame.attempt},
-            {"outcome", outcomes.at(static_cast<std::size_t>(frame.outcome))},
-            {"exit_code", frame.exit_code},
-            {"failure", to_json(frame.failure)}};
+    json report = {{"type", "report"},
+                   {"attempt", frame.attempt},
+                   {"outcome", outcomes.at(static_cast<std::size_t>(frame.outcome))},
+                   {"exit_code", frame.exit_code},
+                   {"failure", to_json(frame.failure)}};
+    if (!frame.failure && !frame.times.empty()) report["times"] = to_json(frame.times);
+    return report;
   }
   json operator()(const AllGoneFrame& frame) const {
     return {{"type", "all_gone"}, {"attempt", frame.attempt}};
@@ -268,7 +331,8 @@ ReportFrame report_of(const json& frame) {
   return {.attempt = number(frame, "attempt", -1),
           .outcome = static_cast<Outcome>(found - outcomes.begin()),
           .exit_code = number(frame, "exit_code", 0, 255),
-          .failure = failure_of(frame)};
+          .failure = failure_of(frame),
+          .times = times_of(frame)};
 }
 
 // A launcher that knows no pauses says nothing of them.

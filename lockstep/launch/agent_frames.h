@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/launch/coordinator.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
@@ -60,6 +61,7 @@ struct ReportFrame {
   Outcome outcome = Outcome::succeeded;
   int exit_code = 0;
   std::optional<Failure> failure = {};
+  std::vector<RankTimes> times = {};  // Sent without a failure only; of 128 ranks at most.
 };
 struct AllGoneFrame {
   int attempt = 0;

@@ -248,5 +248,54 @@ TEST(AgentFrames, ACommandIsCleanAndCutWhoeverMadeIt) {
   EXPECT_EQ(said["arguments"][1], " [2J");
 }
 
+// --- Times of ranks ------------------------------------------------------------------------------
+
+RankTimes some_times(int rank) {
+  RankTimes times{.rank = rank, .times = {.steps = 12}, .stood_still = std::chrono::seconds(3)};
+  for (std::size_t i = 0; i < step_phases; ++i)
+    times.times.spent[i] = std::chrono::milliseconds(10 * i);
+  times.times.waited_for = {{0, std::chrono::milliseconds(7)}, {9, std::chrono::microseconds(1)}};
+  return times;
+}
+
+std::vector<RankTimes> times_after(const ReportFrame& sent) {
+  const std::string bytes = encode(sent);
+  return std::get<ReportFrame>(decode_agent_frame(*first_agent_frame(bytes))).times;
+}
+
+TEST(AgentFrames, TellTheTimesOfRanks) {
+  const auto got = times_after({.attempt = 0, .times = {some_times(2), some_times(3)}});
+  ASSERT_EQ(got.size(), 2U);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const RankTimes expected = some_times(static_cast<int>(i) + 2);
+    EXPECT_EQ(got[i].rank, expected.rank);
+    EXPECT_EQ(got[i].stood_still, expected.stood_still);
+    EXPECT_EQ(got[i].times.steps, expected.times.steps);
+    EXPECT_EQ(got[i].times.spent, expected.times.spent);
+    EXPECT_EQ(got[i].times.waited_for, expected.times.waited_for);
+  }
+}
+
+TEST(AgentFrames, TellTheTimesOfSomeOfManyRanks) {
+  RankTimes longest = some_times(99'999);
+  longest.times.spent.fill(std::chrono::nanoseconds::max());
+  for (int rank = 0; rank < 100; ++rank)
+    longest.times.waited_for[99'000 + rank] = std::chrono::nanoseconds::max();
+  const auto got = times_after({.times = std::vector<RankTimes>(10'000, longest)});
+  EXPECT_EQ(got.size(), 128U);
+  EXPECT_EQ(got.front().times.waited_for.size(), 8U);
+}
+
+TEST(AgentFrames, AreCorruptWithTimesThatAreNone) {
+  const std::string begin =
+      R"({"type":"report","attempt":0,"outcome":"succeeded","exit_code":0,"failure":null,"times":)";
+  EXPECT_NO_THROW(decode_agent_frame(begin + "[[0,1,2,3,4,5,6,7,8,9,10,1,5]]}"));
+  for (const char* wrong : {"7", "[7]", "[[]]", "[[0,1,2,3,4,5,6,7,8,9]]",
+                            "[[0,1,2,3,4,5,6,7,8,9,10,1]]", "[[-1,1,2,3,4,5,6,7,8,9,10]]",
+                            "[[0,1,2,3,4,5,6,7,8,9,1.5]]", "[[0,1,2,3,4,5,6,7,8,9,\"\"]]"})
+    EXPECT_EQ(test::fault_of([&] { decode_agent_frame(begin + wrong + "}"); }), Fault::corrupt)
+        << wrong;
+}
+
 }  // namespace
 }  // namespace lockstep::launch::agent_frames_test

@@ -69,6 +69,8 @@ class CoordinatingEnd final : public RendezvousEnd {
     coordinator_.report(0, attempt, outcome, exit_code, failure, Clock::now());
     dispatch();
   }
+  void tell_times(std::vector<RankTimes> times) override { times_[0] = std::move(times); }
+  std::vector<RankTimes> times() const override;
   void all_gone(int attempt) override {
     coordinator_.all_gone(0, attempt, Clock::now());
     dispatch();
@@ -110,12 +112,19 @@ class CoordinatingEnd final : public RendezvousEnd {
   std::optional<Door> door_;
   std::map<Id, Member> members_;
   Id next_id_ = 1;
-  std::vector<Order> orders_;  // For this host.
-  int attempt_ = -1;           // Attempt that the port and the store belong to.
+  std::vector<Order> orders_;                   // For this host.
+  std::map<Id, std::vector<RankTimes>> times_;  // Of this attempt.
+  int attempt_ = -1;                            // Attempt that the port and the store belong to.
   std::optional<ReservedPort> port_;
   std::optional<TcpStoreServer> store_;
   OwnPulse pulse_{Clock::now()};
 };
+
+std::vector<RankTimes> CoordinatingEnd::times() const {
+  std::vector<RankTimes> all;
+  for (const auto& [id, times] : times_) all.insert(all.end(), times.begin(), times.end());
+  return all;
+}
 
 void CoordinatingEnd::watch(std::vector<pollfd>& entries) const {
   if (door_) door_->watch(entries);
@@ -188,6 +197,7 @@ void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock
     }
     member.joined = true;
   } else if (const auto* report = std::get_if<ReportFrame>(&frame)) {
+    times_[id] = report->times;
     coordinator_.report(id, report->attempt, report->outcome, report->exit_code, report->failure,
                         now);
   } else if (const auto* gone = std::get_if<AllGoneFrame>(&frame)) {
@@ -258,6 +268,7 @@ void CoordinatingEnd::dispatch() {
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;
+    times_.clear();
     store_.reset();
     port_.reset();
     port_.emplace(address_, master_port_);

@@ -2,13 +2,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lockstep/base/text.h"
 #include "lockstep/job/activity.h"
 #include "lockstep/job/step_clock.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/launch/status.h"
 
 namespace lockstep {
@@ -52,15 +55,33 @@ bool yet_to_come(const Activity& other, std::uint64_t sequence) {
   return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
 }
 
-void show_phases(const StepTimes& times, RankStatus& status) {
-  const auto total = static_cast<double>(times.total().count());
+double in_seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+std::chrono::nanoseconds nanoseconds_in(double seconds) {
+  return std::chrono::round<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+void show_recent(const StepTimes& times, RankStatus& status) {
+  const double total = in_seconds(times.total());
   if (total == 0) return;
   status.phases = describe(times);
   status.latest_rank = times.latest_rank();
+  status.steps_per_second = std::round(static_cast<double>(times.steps) / total * 1000) / 1000;
   for (std::size_t i = 0; i < step_phases; ++i) {
-    const double share = static_cast<double>(times.spent[i].count()) / total;
+    const double share = in_seconds(times.spent[i]) / total;
     status.shares[name(static_cast<StepPhase>(i))] = std::round(share * 1000) / 1000;
   }
+}
+
+void show_whole(const StepTimes& times, RankStatus& status) {
+  if (times.total().count() == 0) return;
+  status.steps = times.steps;
+  for (std::size_t i = 0; i < step_phases; ++i)
+    status.seconds[name(static_cast<StepPhase>(i))] = in_seconds(times.spent[i]);
+  for (const auto& [rank, time] : times.waited_for)
+    status.waited_for[fmt::format("{}", rank)] = in_seconds(time);
 }
 
 // Both call visit(key, field) for each field, in the order of the JSON object.
@@ -75,6 +96,12 @@ void visit_rank(Rank& rank, const Visitor& visit) {
   visit("phases", rank.phases);
   visit("shares", rank.shares);
   visit("latest_rank", rank.latest_rank);
+  visit("steps_per_second", rank.steps_per_second);
+  visit("steps", rank.steps);
+  visit("seconds", rank.seconds);
+  visit("waited_for", rank.waited_for);
+  visit("stood_still", rank.stood_still);
+  visit("memory", rank.memory);
   visit("bound_to", rank.bound_to);
 }
 
@@ -88,6 +115,7 @@ void visit_job(Job& job, const Visitor& visit) {
   visit("nodes", job.nodes);
   visit("world_size", job.world_size);
   visit("attempt", job.attempt);
+  visit("restarts", job.restarts);
   visit("state", job.state);
   visit("seconds", job.seconds);
   visit("ranks", job.ranks);
@@ -145,12 +173,28 @@ RankStatus status_of(const JobPage& page, int slot, int first_rank) {
                     .state = state_of(page, slot),
                     .step = own.step.load(std::memory_order_relaxed),
                     .last = last_of(page, slot)};
-  show_phases(page.step_report(slot).shown(), status);
+  const StepReport& report = page.step_report(slot);
+  show_recent(report.recent.shown(), status);
+  show_whole(report.whole.shown(), status);
+  status.stood_still = in_seconds(std::chrono::nanoseconds(report.stood_still));
   if (!own.inside() || !in_world(own)) return status;
   for (int other = 0; other < page.slots(); ++other)
     if (other != slot && yet_to_come(page.activity(other), own.sequence()))
       status.waits_for.push_back(first_rank + other);
   return status;
+}
+
+RankTimes times_of(const RankStatus& rank) {
+  RankTimes found{.rank = rank.rank,
+                  .times = {.steps = rank.steps},
+                  .stood_still = nanoseconds_in(rank.stood_still)};
+  for (std::size_t i = 0; i < step_phases; ++i) {
+    const auto phase = rank.seconds.find(name(static_cast<StepPhase>(i)));
+    if (phase != rank.seconds.end()) found.times.spent[i] = nanoseconds_in(phase->second);
+  }
+  for (const auto& [number, seconds] : rank.waited_for)
+    found.times.waited_for[std::atoi(number.c_str())] = nanoseconds_in(seconds);
+  return found;
 }
 
 std::string describe(const RankStatus& rank) {

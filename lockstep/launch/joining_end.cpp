@@ -196,6 +196,8 @@ class JoiningEnd final : public RendezvousEnd {
 
   void report(int attempt, Outcome outcome, int exit_code,
               const std::optional<Failure>& failure) override;
+  void tell_times(std::vector<RankTimes> times) override { times_ = std::move(times); }
+  std::vector<RankTimes> times() const override { return {}; }
   void all_gone(int attempt) override {
     if (link_) link_->send(AllGoneFrame{attempt});
   }
@@ -219,13 +221,15 @@ class JoiningEnd final : public RendezvousEnd {
   std::optional<AgentLink> link_;
   std::string coordinator_;  // Name of its host: the endpoint's until it is received.
   std::string state_ = "waiting for the job's other hosts";
+  std::vector<RankTimes> times_;  // For the next report.
   std::vector<Order> orders_;
   OwnPulse pulse_{Clock::now()};
 };
 
 void JoiningEnd::report(int attempt, Outcome outcome, int exit_code,
                         const std::optional<Failure>& failure) {
-  if (link_) return link_->send(ReportFrame{attempt, outcome, exit_code, failure});
+  const std::vector<RankTimes> times = std::exchange(times_, {});
+  if (link_) return link_->send(ReportFrame{attempt, outcome, exit_code, failure, times});
   if (search_ && (outcome == Outcome::stopped || outcome == Outcome::left))
     finish({exit_code, "stopped before the job began", std::nullopt});
 }

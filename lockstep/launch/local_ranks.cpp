@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/launch/process.h"
@@ -212,10 +213,18 @@ std::string LocalRanks::names_of_left() const {
   return name_of_ranks(numbers);
 }
 
+std::vector<RankTimes> LocalRanks::times() const {
+  std::vector<RankTimes> times;
+  for (int rank = 0; rank < processes_.size(); ++rank) times.push_back(pages_.times(rank));
+  return times;
+}
+
 std::vector<RankStatus> LocalRanks::status() const {
   std::vector<RankStatus> ranks;
   for (int rank = 0; rank < processes_.size(); ++rank) {
     RankStatus status = pages_.status(rank);
+    const pid_t joined = status.pid != 0 ? status.pid : processes_.pid(rank);
+    status.memory = process_stat(joined).value_or(ProcessStat{}).resident_bytes;
     status.pid = processes_.pid(rank);
     if (processes_.has_ended(rank))
       status.state = "ended";

@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/loop.h"
@@ -88,6 +89,9 @@ class LocalRanks final : public Pollable {
   int running() const { return processes_.running(); }
 
   std::vector<RankStatus> status() const;
+
+  // Where the ranks' training loops have spent their time, also after the ranks' end.
+  std::vector<RankTimes> times() const;
 
  private:
   void act_on(Termination::Step step);

@@ -53,6 +53,13 @@ void RankPages::report_end(int local_rank, const Failure& end) const {
   page().report(page().cause_of(slot(local_rank), end));
 }
 
+RankTimes RankPages::times(int local_rank) const {
+  const StepReport& report = page().step_report(slot(local_rank));
+  return {.rank = number(local_rank),
+          .times = report.whole.shown(),
+          .stood_still = std::chrono::nanoseconds(report.stood_still)};
+}
+
 RankStatus RankPages::status(int local_rank) const {
   return status_of(page(), slot(local_rank), session_ ? 0 : first_rank_);
 }

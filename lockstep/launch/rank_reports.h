@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/job/job_page.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/status.h"
 
@@ -57,6 +58,7 @@ class RankPages {
   void report_end(int local_rank, const Failure& end) const;
 
   RankStatus status(int local_rank) const;
+  RankTimes times(int local_rank) const;
 
  private:
   const int first_rank_;

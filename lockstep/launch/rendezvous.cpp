@@ -106,6 +106,10 @@ void Rendezvous::report(int attempt, Outcome outcome, int exit_code,
   end_->report(attempt, outcome, exit_code, failure);
 }
 
+void Rendezvous::tell_times(std::vector<RankTimes> times) { end_->tell_times(std::move(times)); }
+
+std::vector<RankTimes> Rendezvous::times() const { return end_->times(); }
+
 void Rendezvous::all_gone(int attempt) { end_->all_gone(attempt); }
 
 void Rendezvous::watch(std::vector<pollfd>& entries) const { end_->watch(entries); }

@@ -23,6 +23,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/launch/loop.h"
 #include "lockstep/launch/run.h"
 
@@ -96,6 +97,11 @@ class Rendezvous final : public launch::Pollable {
   // rank fails or the last one succeeds, and again when more is known of that failure. `exit_code`
   // is the job's if it is not restarted.
   void report(int attempt, Outcome outcome, int exit_code, const std::optional<Failure>& failure);
+  // Tells the times of this host's ranks; they go with the next report(), unless it is of a
+  // failure.
+  void tell_times(std::vector<RankTimes> times);
+  // Returns those of all hosts, as far as they have come; empty if another host coordinates.
+  std::vector<RankTimes> times() const;
   // Reports that no process of the attempt is left on this host; due after every EndRanks.
   void all_gone(int attempt);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/job/store/tcp_socket.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/launch/loop.h"
 #include "lockstep/launch/rendezvous.h"
 
@@ -19,6 +20,8 @@ class RendezvousEnd : public Pollable {
  public:
   virtual void report(int attempt, Outcome outcome, int exit_code,
                       const std::optional<Failure>& failure) = 0;
+  virtual void tell_times(std::vector<RankTimes> times) = 0;
+  virtual std::vector<RankTimes> times() const = 0;
   virtual void all_gone(int attempt) = 0;
   virtual std::vector<Order> take_orders() = 0;
   virtual bool flushed() const = 0;  // No message is still to be sent.

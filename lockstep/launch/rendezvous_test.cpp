@@ -159,6 +159,23 @@ TEST(Rendezvous, AFailureIsStartedAnewEverywhereAndSuccessEndsIt) {
   agents[0].flush(seconds(5));
 }
 
+TEST(Rendezvous, TheCoordinatingHostKnowsTheTimesOfAllRanks) {
+  const ReservedPort port;
+  AgentsOf agents({job_of(2, endpoint(port)), job_of(2, endpoint(port))});
+  for (std::size_t host : {0u, 1u}) agents.next<StartRanks>(host);
+  for (std::size_t host : {1u, 0u}) {
+    const int first = 2 * static_cast<int>(host);
+    agents[host].tell_times({RankTimes{.rank = first, .times = {.steps = 7}},
+                             RankTimes{.rank = first + 1, .times = {.steps = 7}}});
+    agents[host].report(0, Outcome::succeeded, 0, std::nullopt);
+  }
+  agents.next<EndJob>(0);
+  std::vector<int> ranks;
+  for (const RankTimes& each : agents[0].times()) ranks.push_back(each.rank);
+  EXPECT_EQ(ranks, (std::vector{0, 1, 2, 3}));
+  EXPECT_TRUE(agents[1].times().empty()) << "another host coordinates";
+}
+
 TEST(Rendezvous, APauseBeforeARestartIsToldToEveryHost) {
   const ReservedPort port;
   RunOptions options = job_of(2, endpoint(port));

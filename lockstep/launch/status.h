@@ -23,6 +23,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/job_page.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/launch/loop.h"
 
 namespace lockstep {
@@ -39,6 +40,14 @@ struct RankStatus {
   std::string phases = {};
   std::map<std::string, double> shares = {};
   int latest_rank = -1;
+  double steps_per_second = 0;  // In the same time.
+  // The same since the first step, in seconds; `waited_for` by rank, the longest waits. `steps` are
+  // those in that time.
+  std::int64_t steps = 0;
+  std::map<std::string, double> seconds = {};
+  std::map<std::string, double> waited_for = {};
+  double stood_still = 0;
+  std::int64_t memory = 0;  // Resident bytes, those shared with other processes too; 0 if unknown.
   std::string bound_to = {};  // Cores, such as "0-3"; empty when it is not bound.
 };
 
@@ -51,6 +60,7 @@ struct JobStatus {
   int nodes = 1;
   int world_size = 1;
   int attempt = 0;
+  int restarts = 0;                    // After failures.
   std::string state = {};              // "running", "ending", "waiting for hosts"; or no_answer.
   double seconds = 0;                  // Since the agent started.
   std::vector<RankStatus> ranks = {};  // Ranks of this host.
@@ -63,6 +73,9 @@ inline constexpr const char* no_answer = "does not answer";
 // Returns what the page knows of the rank in `slot`. `first_rank` is the rank of slot 0. A rank
 // that has never taken its slot has pid 0: the process that started it knows the pid.
 RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
+
+// Returns the times since the first step.
+LOCKSTEP_API RankTimes times_of(const RankStatus& rank);
 
 // Describes its activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
 LOCKSTEP_API std::string describe(const RankStatus& rank);

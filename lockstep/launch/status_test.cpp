@@ -40,6 +40,7 @@ JobStatus example(const std::string& id, double seconds = 1) {
   job.nodes = 2;
   job.world_size = 4;
   job.attempt = 3;
+  job.restarts = 2;
   job.state = "running";
   job.seconds = seconds;
   job.ranks.push_back({.rank = 2,
@@ -51,6 +52,12 @@ JobStatus example(const std::string& id, double seconds = 1) {
                        .phases = "forward 90 %, wait 10 % for rank 3",
                        .shares = {{"forward", 0.9}, {"wait", 0.1}},
                        .latest_rank = 3,
+                       .steps_per_second = 12.5,
+                       .steps = 811,
+                       .seconds = {{"forward", 9.25}, {"wait", 1.5}},
+                       .waited_for = {{"3", 1.5}},
+                       .stood_still = 0.5,
+                       .memory = 1 << 30,
                        .bound_to = "0-3"});
   job.ranks.push_back({.rank = 3, .pid = 42, .state = "running"});
   return job;
@@ -284,10 +291,18 @@ TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
   times.spent[static_cast<std::size_t>(StepPhase::backward)] = 950ms;
   times.spent[static_cast<std::size_t>(StepPhase::wait)] = 50ms;
   times.waited_for = {{3, 50ms}};
-  page.step_report(0).show(times);
+  page.step_report(0).recent.show(times);
   EXPECT_EQ(status_of(page, 0).phases, "backward 95 %, wait 5 % for rank 3");
   EXPECT_EQ(status_of(page, 0).shares.at("backward"), 0.95);
   EXPECT_EQ(status_of(page, 0).latest_rank, 3);
+  times.steps = 20;
+  page.step_report(0).whole.show(times);
+  page.step_report(0).stood_still = std::chrono::nanoseconds(40ms).count();
+  const RankTimes whole = times_of(status_of(page, 0));
+  EXPECT_EQ(whole.times.steps, 20);
+  EXPECT_EQ(whole.times.spent, times.spent);
+  EXPECT_EQ(whole.times.waited_for, times.waited_for);
+  EXPECT_EQ(whole.stood_still, 40ms);
   EXPECT_TRUE(status_of(page, 1).waits_for.empty()) << "it is outside";
   EXPECT_EQ(status_of(page, 1).state, "running");
   EXPECT_TRUE(status_of(page, 3).waits_for.empty()) << "who is in that group is not known";

@@ -9,15 +9,19 @@
 #include <torch/types.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/job/straggler.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
@@ -104,12 +108,49 @@ StepTimes times_of_training(const ProcessGroup& world, StepPhase slow_in,
   return step_times() - before;
 }
 
+// Every rank's times.
+std::vector<RankTimes> all_times(const ProcessGroup& world, const StepTimes& own) {
+  constexpr std::size_t waits = 16;
+  std::vector<std::int64_t> mine{own.steps};
+  for (const auto spent : own.spent) mine.push_back(spent.count());
+  mine.resize(mine.size() + waits);
+  for (const auto& [rank, time] : own.waited_for)
+    mine.at(1 + step_phases + static_cast<std::size_t>(rank)) = time.count();
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather({.data = mine.data(), .count = mine.size(), .dtype = DType::int64},
+                   {.data = all.data(), .count = all.size(), .dtype = DType::int64});
+  std::vector<RankTimes> found;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto* next = all.data() + static_cast<std::size_t>(rank) * mine.size();
+    RankTimes& times = found.emplace_back(RankTimes{.rank = rank});
+    times.times.steps = *next++;
+    for (auto& spent : times.times.spent) spent = std::chrono::nanoseconds(*next++);
+    for (int other = 0; other < world.size(); ++other)
+      if (next[other] > 0) times.times.waited_for[other] = std::chrono::nanoseconds(next[other]);
+  }
+  return found;
+}
+
+// The verdict of the launcher: it must name the phase, too.
+void expect_the_phase_is_found(const ProcessGroup& world, StepPhase slow_in,
+                               const StepTimes& times) {
+  const std::vector<RankTimes> all = all_times(world, times);
+  std::string told = std::string("slow in ") + name(slow_in);
+  for (const RankTimes& each : all) told.append("\n").append(describe(each.times));
+  const auto found = find_straggler(all, {.steps = 1, .lost = 0ms});
+  ASSERT_TRUE(found) << told;
+  EXPECT_EQ(found->rank, slow_rank) << told;
+  ASSERT_FALSE(found->late_in.empty()) << told;
+  EXPECT_EQ(found->late_in.front().first, slow_in) << describe(*found) << told;
+}
+
 void expect_the_slow_rank_is_found(const ProcessGroup& world, StepPhase slow_in,
                                    const DistributedDataParallelOptions& options) {
   const StepTimes times = times_of_training(world, slow_in, options);
   const std::string told = std::string("slow in ") + name(slow_in) + ", rank " +
                            std::to_string(world.rank()) + ": " + describe(times);
   EXPECT_EQ(times.steps, steps) << told;
+  expect_the_phase_is_found(world, slow_in, times);
   if (world.rank() == slow_rank) {
     EXPECT_GE(times[slow_in], steps * delay) << told;
     return;

@@ -2,15 +2,21 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/step_times.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
 
@@ -162,6 +168,92 @@ TEST(LaunchedGroup, ARankThatThrowsDecidesTheExitCode) {
   EXPECT_EQ(done.code, 1) << done.err;
   EXPECT_TRUE(contains(done.err, "out of ideas")) << done.err;
   EXPECT_TRUE(contains(done.err, "rank 1")) << done.err;
+}
+
+// --- Stragglers ----------------------------------------------------------------------------------
+
+constexpr int late_rank = 1;
+constexpr int steps = 30;
+constexpr auto delay = std::chrono::milliseconds(15);
+
+// A training loop of phases, of which rank `late_rank` is late in one.
+void train(const ProcessGroup& world, StepPhase late_in) {
+  for (int step = 0; step < steps; ++step) {
+    for (const StepPhase phase : {StepPhase::data, StepPhase::forward, StepPhase::backward}) {
+      const InPhase scope(phase);
+      const bool is_late = world.rank() == late_rank && phase == late_in;
+      std::this_thread::sleep_for(is_late ? delay : std::chrono::milliseconds(1));
+    }
+    world.barrier();
+    count_step(world);
+  }
+}
+
+template <StepPhase late_in>
+void be_late(const Rank&) {
+  ProcessGroup world = init_process_group();
+  train(world, late_in);
+  destroy_process_group(world);
+}
+
+const Ranks late_in_data("late in data", be_late<StepPhase::data>);
+const Ranks late_in_forward("late in forward", be_late<StepPhase::forward>);
+const Ranks late_in_backward("late in backward", be_late<StepPhase::backward>);
+const Ranks late_nowhere("late nowhere", be_late<StepPhase::wait>);
+
+// Rank 0 stops and continues the late one.
+const Ranks one_is_stopped("one is stopped", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  std::int32_t pid = ::getpid();
+  world.broadcast({.data = &pid, .count = 1, .dtype = DType::int32}, late_rank);
+  std::thread stopper([&] {
+    if (rank.rank != 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ::kill(pid, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    ::kill(pid, SIGCONT);
+  });
+  train(world, StepPhase::wait);
+  stopper.join();
+  destroy_process_group(world);
+});
+
+// The line without its numbers; empty without a verdict.
+std::string verdict_in(const std::string& err) {
+  std::smatch found;
+  const std::string number = "[0-9.]+ ";
+  const std::regex line("lockstep run: (others waited) " + number +
+                        "(ms a step) \\([0-9]+ %\\) (for rank [0-9]+, of which) " + number +
+                        "(in [a-z]+)( \\(its process stood still)?.*");
+  if (!std::regex_search(err, found, line)) return "";
+  return found[1].str() + " " + found[2].str() + " " + found[3].str() + " " + found[4].str() +
+         found[5].str();
+}
+
+TEST(LaunchedGroup, ALateRankIsNamedWithItsPhase) {
+  for (const auto& [ranks, phase] : {std::pair{&late_in_data, "data"},
+                                     {&late_in_forward, "forward"},
+                                     {&late_in_backward, "backward"}}) {
+    const Finished done = launch(*ranks, 3);
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_EQ(verdict_in(done.err),
+              std::string("others waited ms a step for rank 1, of which in ") + phase)
+        << done.err;
+  }
+}
+
+TEST(LaunchedGroup, AStoppedRankIsNamed) {
+  const Finished done = launch(one_is_stopped, 2);
+  EXPECT_EQ(done.code, 0) << done.err;
+  const std::string verdict = verdict_in(done.err);
+  EXPECT_TRUE(verdict.starts_with("others waited ms a step for rank 1, of which in ")) << done.err;
+  EXPECT_TRUE(verdict.ends_with(" (its process stood still")) << done.err;
+}
+
+TEST(LaunchedGroup, NoRankIsBlamedIfNoneIsLate) {
+  const Finished done = launch(late_nowhere, 2);
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_FALSE(contains(done.err, "others waited")) << done.err;
 }
 
 }  // namespace
