@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <sched.h>
 #include <signal.h>
@@ -794,6 +795,56 @@ TEST(LockstepRun, RanksThatAllEndWellAreNoFailureThoughNoneSaidGoodbye) {
   const Finished run = run_body("no rank destroys the group", 2);
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.err, "");
+}
+
+// --- Figures for Prometheus ----------------------------------------------------------------------
+
+// "127.0.0.1:PORT" once a launcher has said where its metrics are.
+std::string metrics_address(const RunningCommand& run) {
+  const std::string before = "lockstep run: metrics at http://";
+  std::string err;
+  soon([&] { return contains(err = run.err(), "/metrics\n"); });
+  const auto begin = err.find(before);
+  if (begin == err.npos) return "";
+  return err.substr(begin + before.size(), err.find("/metrics\n") - begin - before.size());
+}
+
+// The answer to a request for the metrics; empty without any.
+std::string ask_for_metrics(const std::string& address) {
+  const auto [host, port] = *host_and_port(address);
+  const FileDescriptor socket = begin_connecting(numeric_address(host, port));
+  pollfd writable{socket.get(), POLLOUT, 0};
+  ::poll(&writable, 1, 20'000);
+  const std::string request = "GET /metrics HTTP/1.1\r\n\r\n";
+  EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::array<char, 4096> buffer;
+  while (true) {
+    pollfd readable{socket.get(), POLLIN, 0};
+    if (::poll(&readable, 1, 20'000) <= 0) return "";
+    const ssize_t length = ::recv(socket.get(), buffer.data(), buffer.size(), 0);
+    if (length <= 0) return answer;
+    answer.append(buffer.data(), static_cast<std::size_t>(length));
+  }
+}
+
+TEST(LockstepRun, ServesFiguresOnAPortOfLoopback) {
+  RunningCommand run(ranks_of_script(2, "exec sleep 100", {"--metrics-port", "0"}));
+  const std::string address = metrics_address(run);
+  ASSERT_TRUE(address.starts_with("127.0.0.1:")) << run.err();
+  std::string answer;
+  EXPECT_TRUE(soon([&] {
+    answer = ask_for_metrics(address);
+    return contains(answer, "lockstep_rank_up{rank=\"1\"} 1\n");
+  })) << answer;
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  EXPECT_FALSE(contains(answer, "lockstep_rank_resident_memory_bytes{rank=\"1\"} 0\n")) << answer;
+
+  const Finished second = run_command(ranks_of_script(1, "exit 0", {"--metrics-port", address}));
+  EXPECT_EQ(second.code, 64);
+  EXPECT_TRUE(contains(second.err, "process " + std::to_string(only_child_of(run.pid()))))
+      << second.err;
 }
 
 }  // namespace

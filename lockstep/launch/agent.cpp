@@ -61,6 +61,9 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
       signals_(signals, [this](int signal) { on_signal(signal); }),
       rendezvous_(options) {
   answer_as(options.hosts.id);
+  if (options.metrics.empty()) return;
+  metrics_service_.emplace(options.metrics, [this] { return status(); });
+  output_.say("metrics at " + metrics_service_->url());
 }
 
 // Until the job's id is known, its user's name for it is shown.
@@ -95,6 +98,7 @@ void Agent::write_what_is_left() {
 
 void Agent::turn() {
   std::vector<Pollable*> parts{&guardian_, &output_, &log_, &*status_service_};
+  if (metrics_service_) parts.push_back(&*metrics_service_);
   if (ranks_) parts.push_back(&*ranks_);
   parts.push_back(&signals_);  // After the ranks: a rank that has ended may have sent its page.
   std::vector<Pollable*> all = parts;

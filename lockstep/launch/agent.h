@@ -18,6 +18,7 @@
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/local_ranks.h"
 #include "lockstep/launch/loop.h"
+#include "lockstep/launch/metrics.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/run.h"
@@ -79,6 +80,7 @@ class Agent {
   Signals signals_;
   Rendezvous rendezvous_;
   std::optional<StatusService> status_service_;
+  std::optional<MetricsService> metrics_service_;
   // Ranks of the latest attempt.
   std::optional<LocalRanks> ranks_;
   Attempt attempt_ = Attempt::concluded;

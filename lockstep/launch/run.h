@@ -106,6 +106,9 @@ struct RunOptions {
 
   Binding bind = Binding::automatic;
   LogOptions log = {};
+  // ADDRESS:PORT or [IPV6]:PORT where the launcher serves figures for Prometheus; port 0 means any
+  // free port. Anybody who can connect may read them. Not served when empty.
+  std::string metrics = {};
   bool verbose = false;  // Write each rank's process and cores to stderr.
 
   // Time for ranks to end after SIGTERM. Too short a time cuts off their last checkpoint; a rank

@@ -96,6 +96,9 @@ constexpr Setting settings[] = {
      "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
     {life_group, "", "shutdown-timeout", "SECONDS",
      "Time for ranks to end when told to, before they are killed", "10"},
+    {output_group, "", "metrics-port", "[ADDRESS:]PORT",
+     "Serve figures of this host's ranks for Prometheus; on 127.0.0.1 without an address, on any "
+     "free port for 0"},
     {output_group, "v", "verbose", "", "Show each rank's process and cores"},
     {output_group, "", "log-dir", "DIR",
      "Folder for the ranks' output; without -r and -t, all output goes there and is shown, too"},

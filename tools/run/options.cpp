@@ -179,6 +179,7 @@ RunOptions options_of(const Given& given) {
                                   {"none", Binding::none}});
   });
   options.log = logs_of(given, options.nproc_per_node);
+  if (given.has("metrics-port")) options.metrics = given.value("metrics-port", parse_listening);
   options.verbose = given.flag("verbose");
   options.shutdown_timeout = given.value("shutdown-timeout", parse_seconds);
   if (given.has("signals-to-handle"))

@@ -61,6 +61,9 @@ std::pair<int, int> parse_hosts(std::string_view text);
 // [IPV6]:PORT.
 std::string parse_endpoint(std::string_view text, int default_port);
 
+// Parses PORT, for loopback, or ADDRESS:PORT. Port 0 is for any. Returns ADDRESS:PORT.
+std::string parse_listening(std::string_view text);
+
 // Parses seconds, with or without a fraction; at most a million.
 std::chrono::milliseconds parse_seconds(std::string_view text);
 

@@ -94,6 +94,7 @@ const std::vector<Case> cases = {
        return line.options.signals_to_handle == std::vector<int>{SIGTERM, SIGUSR1};
      }},
     {"shutdown-timeout", "1e-3", [](auto& line) { return line.options.shutdown_timeout == 1ms; }},
+    {"metrics-port", "9100", [](auto& line) { return line.options.metrics == "127.0.0.1:9100"; }},
     {"verbose", "", [](auto& line) { return line.options.verbose; }},
     {"log-dir", "logs",
      [](auto& line) {

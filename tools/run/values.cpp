@@ -93,6 +93,15 @@ std::string parse_endpoint(std::string_view text, int default_port) {
   return host + ":" + std::to_string(port);
 }
 
+std::string parse_listening(std::string_view text) {
+  const bool is_port = text.find(':') == text.npos;
+  if (is_port) return "127.0.0.1:" + std::to_string(parse_number(text, 0, 65535));
+  constexpr int missing = -1;
+  const std::string endpoint = parse_endpoint(text, missing);
+  if (endpoint.ends_with(":-1")) refuse("PORT or ADDRESS:PORT", text);
+  return endpoint;
+}
+
 std::chrono::milliseconds parse_seconds(std::string_view text) {
   double seconds = 0;
   if (!read(text, seconds) || !(seconds >= 0 && seconds <= most_seconds))
