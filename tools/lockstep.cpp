@@ -35,6 +35,7 @@ constexpr Description known[] = {
      "lockstep status --watch 2"},
     {"timeline", "merge the spans that ranks have recorded into one timeline",
      "lockstep timeline spans --out t.json"},
+    {"top", "show live where the ranks of jobs on this host spend their time", "lockstep top"},
     {"plan", "compare and draw the schedules of a pipeline, or check an order for one",
      "lockstep plan -n 4 --microbatches 8"},
     {"doctor", "show what this host has, and whether training can run on it",
