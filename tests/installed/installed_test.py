@@ -175,6 +175,11 @@ def guide(args):
     copy.compile(program.replace("1ULL << 30", "1ULL << 24"))
     copy.start(2)
 
+    copy.compile(only(blocks(pages / "stragglers.md", "cpp"), "stragglers.md"))
+    verdict = r"others waited .* for rank 1, of which [0-9.]+ in data"
+    if not re.search(verdict, straggling := copy.start(2)):
+        sys.exit(f"the launcher does not name rank 1, which is late in data: {straggling}")
+
     copy.compile(only(blocks(pages / "plan.md", "cpp"), "plan.md"))
     copy.start(2)
     expect("Best: ", run(copy.lockstep, "plan", "-n", 2, copy.binary, OMP_NUM_THREADS="1"))
