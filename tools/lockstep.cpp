@@ -36,6 +36,8 @@ constexpr Description known[] = {
     {"timeline", "merge the spans that ranks have recorded into one timeline",
      "lockstep timeline spans --out t.json"},
     {"top", "show live where the ranks of jobs on this host spend their time", "lockstep top"},
+    {"report", "tell from files of RunLog how runs scale, what they wait for, and what would help",
+     "lockstep report run1.json run4.json --html report.html"},
     {"plan", "compare and draw the schedules of a pipeline, or check an order for one",
      "lockstep plan -n 4 --microbatches 8"},
     {"doctor", "show what this host has, and whether training can run on it",

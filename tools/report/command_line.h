@@ -1,0 +1,20 @@
+// Command line of `lockstep report`.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep::tools {
+
+struct ReportCommandLine {
+  std::vector<std::string> files = {};
+  std::string html = {};        // Empty for none.
+  std::vector<int> ranks = {};  // Of the what-if questions; empty for the usual ones.
+};
+
+// Ends the process after --help and after a wrong command line.
+ReportCommandLine parse_report(int argc, char** argv);
+
+}  // namespace lockstep::tools

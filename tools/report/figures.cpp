@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/report/figures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::tools {
+namespace {
+
+// The first steps of a run are slower: memory is allocated, and caches are filled.
+constexpr std::size_t warm_up_rows = 1;
+constexpr std::size_t most_bins = 300;
+
+std::size_t first_row(const std::vector<StepRow>& rows) {
+  return rows.size() > warm_up_rows ? warm_up_rows : 0;
+}
+
+// A rank's totals, in place of which its rows count where there are some. Waits are known as totals
+// only: their share of all steps is that of the rows.
+RankTimes times_of(const RankTimes& total, const std::vector<StepRow>& rows) {
+  if (rows.empty()) return total;
+  RankTimes times = total;
+  times.times.spent.fill(std::chrono::nanoseconds(0));
+  times.times.steps = static_cast<std::int64_t>(rows.size() - first_row(rows));
+  Split sum{};
+  for (std::size_t i = first_row(rows); i < rows.size(); ++i)
+    for (std::size_t phase = 0; phase < step_phases; ++phase) sum[phase] += rows[i].phases[phase];
+  const auto in_ns = [](double seconds) {
+    return std::chrono::round<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  };
+  for (std::size_t phase = 0; phase < step_phases; ++phase)
+    times.times.spent[phase] = in_ns(sum[phase]);
+  if (total.times.steps == 0) return times;
+  const double share =
+      static_cast<double>(times.times.steps) / static_cast<double>(total.times.steps);
+  for (auto& [rank, time] : times.times.waited_for)
+    time = std::chrono::round<std::chrono::nanoseconds>(time * share);
+  return times;
+}
+
+Split split_of(const RankTimes& rank) {
+  Split split{};
+  for (std::size_t i = 0; i < step_phases; ++i)
+    split[i] = std::chrono::duration<double, std::milli>(rank.times.spent[i]).count() /
+               static_cast<double>(rank.times.steps);
+  return split;
+}
+
+Split mean_of(const std::vector<Split>& splits) {
+  Split mean{};
+  for (const Split& split : splits)
+    for (std::size_t i = 0; i < step_phases; ++i)
+      mean[i] += split[i] / static_cast<double>(splits.size());
+  return mean;
+}
+
+double sum_of(const Split& split) { return std::accumulate(split.begin(), split.end(), 0.0); }
+
+std::vector<double> sorted_ms(const RunFile& run) {
+  std::vector<double> all;
+  for (const auto& rows : run.steps)
+    for (std::size_t i = first_row(rows); i < rows.size(); ++i)
+      all.push_back(1000 * rows[i].seconds);
+  std::ranges::sort(all);
+  return all;
+}
+
+double quantile(const std::vector<double>& sorted, double share) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+StepBin bin_of(const RunFile& run, std::size_t begin, std::size_t end) {
+  StepBin bin{.step = static_cast<double>(run.first_step) +
+                      static_cast<double>(begin) * static_cast<double>(run.every),
+              .least_ms = 1e300};
+  double sum = 0;
+  int count = 0;
+  for (const auto& rows : run.steps) {
+    for (std::size_t i = begin; i < std::min(end, rows.size()); ++i) {
+      const double ms = 1000 * rows[i].seconds;
+      sum += ms;
+      ++count;
+      bin.least_ms = std::min(bin.least_ms, ms);
+      bin.most_ms = std::max(bin.most_ms, ms);
+    }
+  }
+  bin.mean_ms = sum / std::max(count, 1);
+  return bin;
+}
+
+std::vector<StepBin> bins_of(const RunFile& run) {
+  std::size_t rows = 0;
+  for (const auto& rank : run.steps) rows = std::max(rows, rank.size());
+  const std::size_t width = rows / most_bins + 1;
+  std::vector<StepBin> bins;
+  for (std::size_t begin = 0; begin < rows; begin += width)
+    bins.push_back(bin_of(run, begin, begin + width));
+  return bins;
+}
+
+// Steps of the whole run, which `samples` are of.
+double all_steps(const RunFile& run) {
+  std::int64_t most = 0;
+  for (const RankTimes& total : run.totals) most = std::max(most, total.times.steps);
+  return static_cast<double>(most);
+}
+
+// Returns the samples of a step of all ranks: told, or by the option batch_size; 0 if unknown.
+double samples_a_step(const RunFile& run) {
+  if (run.samples > 0 && all_steps(run) > 0) return run.samples / all_steps(run);
+  const auto option = run.options.find("batch_size");
+  double batch = 0;
+  if (option != run.options.end())
+    std::from_chars(option->second.data(), option->second.data() + option->second.size(), batch);
+  return std::isfinite(batch) && batch > 0 ? batch * run.ranks : 0;
+}
+
+RunFigures figures_of(const RunFile& run) {
+  RunFigures figures;
+  for (const RankTimes& total : run.totals) {
+    const auto rank = static_cast<std::size_t>(total.rank);
+    const RankTimes times =
+        times_of(total, rank < run.steps.size() ? run.steps[rank] : std::vector<StepRow>());
+    if (times.times.steps == 0) continue;
+    figures.times.push_back(times);
+    figures.splits.push_back(split_of(times));
+  }
+  if (figures.splits.empty() || sum_of(mean_of(figures.splits)) <= 0)
+    throw Error(Fault::corrupt, fmt::format("{}: no rank has made a step in this run", run.name));
+  figures.mean = mean_of(figures.splits);
+  figures.step_ms = sum_of(figures.mean);
+  const std::vector<double> sorted = sorted_ms(run);
+  figures.median_ms = quantile(sorted, 0.5);
+  figures.p99_ms = quantile(sorted, 0.99);
+  figures.straggler = find_straggler(figures.times, {.lost = std::chrono::milliseconds(0)});
+  figures.bins = bins_of(run);
+  figures.samples_a_step = samples_a_step(run);
+  return figures;
+}
+
+}  // namespace
+
+std::optional<double> Comparison::serial_part() const {
+  double above = 0;
+  double below = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const double shrinks = 1 - 1 / ranks_ratio(i);
+    above += (1 / speed_up(i) - 1 / ranks_ratio(i)) * shrinks;
+    below += shrinks * shrinks;
+  }
+  if (below == 0) return std::nullopt;
+  return std::clamp(above / below, 0.0, 1.0);
+}
+
+double speed_up_at(double serial_part, double ranks_ratio) {
+  return 1 / (serial_part + (1 - serial_part) / ranks_ratio);
+}
+
+Comparison compare(std::vector<RunFile> runs) {
+  std::ranges::stable_sort(runs, {}, &RunFile::ranks);
+  Comparison all;
+  for (const RunFile& run : runs) all.figures.push_back(figures_of(run));
+  all.is_rate_known = std::ranges::all_of(
+      all.figures, [](const RunFigures& each) { return each.samples_a_step > 0; });
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    RunFigures& figures = all.figures[i];
+    if (!all.is_rate_known) figures.samples_a_step = runs[i].ranks;
+    figures.rate = 1000 * figures.samples_a_step / figures.step_ms;
+  }
+  all.runs = std::move(runs);
+  return all;
+}
+
+}  // namespace lockstep::tools

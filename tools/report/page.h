@@ -1,0 +1,16 @@
+// The report as one HTML page with plots, which loads nothing from elsewhere.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/report/figures.h"
+
+namespace lockstep::tools {
+
+// `ranks`: of other_sizes(). Without scripts, the page shows the text of report_text().
+std::string report_page(const Comparison& all, const std::vector<int>& ranks);
+
+}  // namespace lockstep::tools

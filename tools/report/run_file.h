@@ -1,0 +1,59 @@
+// The run.json of a training, as RunLog writes it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/job/step_times.h"
+#include "lockstep/job/straggler.h"
+
+namespace lockstep::tools {
+
+struct RunLink {
+  std::string name = {};  // "shared memory", or an engine's.
+  double latency_s = 0;
+  double bytes_per_s = 0;
+};
+
+// One row of a rank's steps, in seconds.
+struct StepRow {
+  double seconds = 0;
+  std::array<double, step_phases> phases{};
+};
+
+struct RunScalar {
+  std::vector<double> steps;
+  std::vector<double> values;
+};
+
+struct RunFile {
+  std::string name = {};  // Of the file, as tables show it.
+  std::vector<std::pair<std::string, std::string>> about =
+      {};                  // Program, versions, times: for people.
+  std::string ended = {};  // "finished", "running", "failed".
+  int ranks = 0;
+  int hosts = 1;
+  std::vector<std::string> host_of_rank = {};       // Empty if unknown.
+  std::map<std::string, std::string> options = {};  // As the program told them.
+  double samples = 0;                               // Of all ranks; 0 if unknown.
+  std::vector<RunLink> links = {};
+  double all_reduce_bytes = 0;         // A step; 0 if unknown.
+  std::vector<RankTimes> totals = {};  // By rank.
+  std::int64_t first_step = 0;
+  std::int64_t every = 1;                        // Each how manieth step has a row.
+  std::vector<std::vector<StepRow>> steps = {};  // By rank; may be empty.
+  std::map<std::string, RunScalar> scalars = {};
+};
+
+// A phase that this version does not know counts as `other`.
+// Errors: corrupt when the file is no run.json of a known format, or contradicts itself; system
+// when it cannot be read. The message begins with `path`.
+RunFile read_run_file(const std::string& path);
+
+}  // namespace lockstep::tools
