@@ -32,7 +32,11 @@ NumberFormat sorted(const std::vector<std::string>& flags,
   return format;
 }
 
+std::string cpuinfo() { return read_proc_file("/proc/cpuinfo").value_or(""); }
+
 }  // namespace
+
+std::vector<std::string> instruction_sets() { return flags_in(cpuinfo()); }
 
 NumberFormats number_formats_in(std::string_view cpuinfo) {
   const std::vector<std::string> flags = flags_in(cpuinfo);
@@ -40,8 +44,6 @@ NumberFormats number_formats_in(std::string_view cpuinfo) {
           .fp16 = sorted(flags, {"avx512_fp16", "amx_fp16"})};
 }
 
-NumberFormats number_formats() {
-  return number_formats_in(read_proc_file("/proc/cpuinfo").value_or(""));
-}
+NumberFormats number_formats() { return number_formats_in(cpuinfo()); }
 
 }  // namespace lockstep

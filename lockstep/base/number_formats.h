@@ -1,4 +1,5 @@
-// Numbers of 16 bits that this CPU computes with. A CPU without such instructions emulates them.
+// Instruction sets of this CPU, and the numbers of 16 bits that it computes with. A CPU without
+// instructions for these emulates them.
 //
 // Thread safety: any thread may call any function. Blocking: no.
 
@@ -26,6 +27,9 @@ struct NumberFormats {
   NumberFormat bf16 = {};
   NumberFormat fp16 = {};
 };
+
+// Returns all names in /proc/cpuinfo: instruction sets, and other abilities of this host's CPU.
+LOCKSTEP_API std::vector<std::string> instruction_sets();
 
 // Returns those of this host's CPU. None are known of processors other than x86.
 LOCKSTEP_API NumberFormats number_formats();

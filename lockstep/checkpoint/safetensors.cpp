@@ -37,17 +37,6 @@ std::regex compiled(const std::string& pattern) {
   }
 }
 
-// Returns a regular expression that matches only `text`.
-std::string literally(const std::string& text) {
-  constexpr std::string_view special = "^$\\.*+?()[]{}|";
-  std::string pattern;
-  for (const char c : text) {
-    if (special.find(c) != special.npos) pattern += '\\';
-    pattern += c;
-  }
-  return pattern;
-}
-
 constexpr std::size_t most_complaints = 5;  // Maximum in one message.
 
 at::Tensor read(const SafetensorsFile& file, const SafetensorsEntry& entry) {
@@ -220,8 +209,18 @@ std::optional<NameTable::Target> NameTable::find(const std::string& name) const 
   return Target{name, false};
 }
 
+std::string exact_pattern(std::string_view name) {
+  constexpr std::string_view special = "^$\\.*+?()[]{}|";
+  std::string pattern;
+  for (const char c : name) {
+    if (special.find(c) != special.npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
 NameTable without_prefix(const std::string& prefix) {
-  return NameTable{NameRule{.pattern = literally(prefix) + "(.+)", .replacement = "$1"}};
+  return NameTable{NameRule{.pattern = exact_pattern(prefix) + "(.+)", .replacement = "$1"}};
 }
 
 void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,

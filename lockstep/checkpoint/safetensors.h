@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -81,6 +82,9 @@ class LOCKSTEP_API NameTable {
   struct Rule;
   std::shared_ptr<const std::vector<Rule>> rules_;
 };
+
+// A pattern that matches only this name.
+LOCKSTEP_API std::string exact_pattern(std::string_view name);
 
 // For a file with `prefix` before the module's names, for example "module." from Python's
 // DistributedDataParallel, or "_orig_mod." from torch.compile. Other names are unchanged.
