@@ -1,5 +1,5 @@
 # Files that `cmake --install` copies: the libraries, their public headers, the programs of tools/,
-# and the files for find_package(Lockstep).
+# the exporter in Python, and the files for find_package(Lockstep).
 
 include(CMakePackageConfigHelpers)
 
@@ -29,6 +29,11 @@ foreach(library IN LISTS libraries)
 endforeach()
 if(programs)
   install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+if(LOCKSTEP_WITH_TORCH)
+  install(DIRECTORY python/lockstep_export DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep/python
+          FILES_MATCHING PATTERN "*.py")
 endif()
 
 configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/comm.h"
+#include "lockstep/compiled/compiled_module.h"
 #include "lockstep/data/arrays/array_file.h"
 #include "lockstep/data/batch_dataset.h"
 #include "lockstep/data/distributed_sampler.h"

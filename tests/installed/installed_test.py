@@ -190,6 +190,23 @@ def guide(args):
         sys.exit("the second start did not go on from the first one's checkpoint")
 
 
+    compiled(args, copy, pages / "compiled.md")
+
+
+def compiled(args, copy, page):
+    """Exports the page's model with the installed exporter, and trains it."""
+    python = args.python or sys.executable
+    if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
+        print(f"skipped: {python} cannot import torch, with which compiled.md exports a model")
+        return
+    (copy.data / "my_model.py").write_text(only(blocks(page, "python"), page))
+    command = re.search("^python (-m lockstep_export .*)$", page.read_text(), re.M)[1]
+    run(python, *command.split(), folder=copy.data, OMP_NUM_THREADS="1",
+        PYTHONPATH=str(copy.lockstep.parents[1] / "share" / "lockstep" / "python"))
+    copy.compile(only(blocks(page, "cpp"), page))
+    expect("accuracy ", copy.start(2))
+
+
 def comm(args):
     prefix = args.scratch / "prefix"
     install(args.build, prefix)
@@ -323,6 +340,7 @@ def main():
                         choices=["readme", "guide", "comm", "moved_torch", "without_torch"])
     for folder in ("source", "build", "scratch"):
         parser.add_argument(f"--{folder}", type=pathlib.Path, required=True)
+    parser.add_argument("--python", type=pathlib.Path, help="one that has torch")
     args = parser.parse_args()
     shutil.rmtree(args.scratch, ignore_errors=True)
     args.scratch.mkdir(parents=True)

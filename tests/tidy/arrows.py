@@ -18,6 +18,7 @@ ROOMS = {
     "optim":      "tensor",
     "data":       "tensor",
     "checkpoint": "tensor",
+    "compiled":   "checkpoint",
     "parallel":   "nn optim",
     "observe":    "parallel checkpoint",
     "train":      "observe data",

@@ -1,0 +1,85 @@
+// The description of a compiled step: its parameters, buffers, inputs and results. Exporters write
+// it into the package (python/lockstep_export/package.py).
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::compiled {
+
+// Element type, sizes and layout of a tensor for which code was compiled.
+struct TensorForm {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<std::int64_t> sizes = {};
+  std::vector<std::size_t> order = {};     // Dimensions as they lie in memory, the outermost first.
+  std::vector<std::int64_t> strides = {};  // For `sizes`; in elements.
+
+  // Strides of a dense tensor of other sizes with that layout.
+  std::vector<std::int64_t> strides_for(at::IntArrayRef other_sizes) const;
+
+  // Returns an uninitialised tensor of this form.
+  at::Tensor make() const;
+};
+
+struct NamedForm {
+  std::vector<std::string> names = {};  // Tied weights have several.
+  TensorForm form = {};
+};
+
+enum class Role {
+  trained,
+  frozen,  // It did not require a gradient when it was exported.
+  unused,  // It has no part in the loss.
+};
+
+struct ParameterForm : NamedForm {
+  Role role = Role::trained;
+};
+
+struct InputForm {
+  TensorForm form = {};
+  std::optional<std::size_t> batch_dim = {};  // The dimension that is not fixed.
+};
+
+// Results of one graph: first the new values of the buffers that it changes, then the loss, further
+// outputs and, in training mode, the gradients of the trained parameters.
+struct GraphForm {
+  std::vector<std::size_t> updated = {};  // Indices of these buffers.
+  std::size_t outputs = 1;                // With the loss.
+  std::int64_t least_batch = 1;
+  std::int64_t most_batch = std::numeric_limits<std::int64_t>::max();
+  std::map<std::string, std::string> files = {};  // Places in the package, with their sha256().
+};
+
+struct Signature {
+  std::string torch = {};  // Version of the exporter's PyTorch, such as "2.13.0+cpu".
+  std::vector<std::string> instruction_sets = {};  // The code may use them; as in /proc/cpuinfo.
+  int threads = 0;  // Intra-op threads of the code; 0 for as many as the process has.
+  std::vector<ParameterForm> parameters = {};
+  std::vector<NamedForm> buffers = {};
+  std::vector<InputForm> inputs = {};
+  GraphForm train = {};
+  GraphForm eval = {};
+};
+
+// Reads the description in JSON. `file` is for messages.
+// Errors: corrupt, naming the file, if it is not of the exporter's form; unsupported for another
+// version of that form.
+Signature read_signature(std::string_view file, std::string_view json);
+
+// Errors: unsupported if this process cannot run the code: LibTorch has another minor version, or
+// the CPU lacks instruction sets.
+void require_runnable(std::string_view file, const Signature& signature,
+                      const std::vector<std::string>& cpu);
+
+}  // namespace lockstep::compiled

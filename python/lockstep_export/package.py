@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package: compiled code, and a description of all that goes in and comes out."""
+
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import struct
+import tempfile
+
+import torch
+from torch._inductor import aot_compile
+from torch.export.pt2_archive._package import package_pt2
+
+from .trace import batch_range
+
+FORMAT = "lockstep-compiled-1"
+
+# Instruction sets that compilers use without being asked, by their names in /proc/cpuinfo.
+INSTRUCTION_SETS = ("sse", "ssse3", "popcnt", "abm", "movbe", "bmi", "adx", "f16c", "fma", "avx",
+                    "amx", "gfni", "vaes", "vpclmulqdq", "sha")
+# x86-64-v3 of the psABI, so far as /proc/cpuinfo names it.
+X86_64_V3 = ["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "popcnt", "sse", "sse2",
+             "sse4_1", "sse4_2", "ssse3"]
+
+SAFETENSORS_TYPES = {
+    torch.float64: "F64", torch.int64: "I64", torch.complex64: "C64", torch.float32: "F32",
+    torch.int32: "I32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int16: "I16",
+    torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def instruction_sets(cpu):
+    """Returns those that the code may use; a host that lacks one of them cannot run it."""
+    if cpu == "x86-64-v3":
+        return X86_64_V3
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return sorted(flag for flag in line.split() if flag.startswith(INSTRUCTION_SETS))
+    return []
+
+
+def compile_graph(graph, cpu, threads):
+    """Returns the names of the files that run the graph: the shared library and, if it calls
+    operators by their names, a list of them."""
+    options = {
+        "aot_inductor.package": True,
+        "fallback_random": True,  # LibTorch's own random numbers, as the eager model's.
+        "cpp.threads": threads or -1,
+        "cpp.dynamic_threads": threads == 0,
+    }
+    if cpu == "x86-64-v3":
+        options |= {"cpp.march": cpu, "cpp.simdlen": 256}
+    arguments, keywords = graph.program.example_inputs
+    files = aot_compile(graph.program.module(check_guards=False), arguments, keywords,
+                        options=options)
+    return [file for file in files if file.endswith(".so") or
+            (file.endswith(".json") and not file.endswith("_metadata.json"))]
+
+
+def load(files):
+    """Returns the function that runs compiled code in this process."""
+    (library,) = (file for file in files if file.endswith(".so"))
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1).run
+
+
+def digests(graph, files):
+    """Returns the place of each file in the package, and the digest that lockstep::sha256() has of
+    its bytes."""
+    found = {}
+    for file in map(pathlib.Path, files):
+        content = file.read_bytes()
+        digest = hashlib.sha256(f"uint8 [{len(content)}]\n".encode() + content)
+        found[f"data/aotinductor/{graph}/{file.name}"] = digest.hexdigest()
+    return found
+
+
+def described(tensor):
+    """Element type, sizes, and the dimensions in the order in which they lie in memory, the
+    outermost first."""
+    order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "sizes": list(tensor.shape),
+            "order": order}
+
+
+def signature(step, inputs, dims, graphs, files, options):
+    names = {}
+    for name, parameter in step.hidden[0].named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {
+        "format": FORMAT, "torch": torch.__version__,
+        "instruction_sets": instruction_sets(options.cpu), "threads": options.threads,
+        "bf16": step.bf16,
+        "parameters": [
+            {"names": names[id(parameter)], "role": step.roles[number], **described(parameter)}
+            for number, parameter in enumerate(step._parameters.values())],
+        "buffers": [
+            {"names": [name], **described(buffer)}
+            for name, buffer in zip(step.buffer_names, step._buffers.values(), strict=True)],
+        "inputs": [{"batch_dim": dim, **described(tensor)}
+                   for tensor, dim in zip(inputs, dims, strict=True)],
+        "graphs": {
+            name: {"updated": graph.updated, "outputs": graph.outputs,
+                   "batch": batch_range(graph.program), "files": digests(name, files[name])}
+            for name, graph in graphs.items()},
+    }
+
+
+def write_package(path, files, description):
+    """Replaces the whole file, or leaves it as it was."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lockstep-") as folder:
+        new = os.path.join(folder, path.name)
+        package_pt2(new, aoti_files=files,
+                    extra_files={"lockstep.json": json.dumps(description, indent=1)})
+        os.replace(new, path)
+
+
+def bytes_of(tensor):
+    tensor = tensor.detach().contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+
+
+def write_weights(path, tensors):
+    """Writes a file of safetensors: larger elements first, then by name, as the reference does."""
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name in names:
+        tensor = tensors[name]
+        header[name] = {"dtype": SAFETENSORS_TYPES[tensor.dtype], "shape": list(tensor.shape),
+                        "data_offsets": [end, end + tensor.nbytes]}
+        end += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    new = path.with_name(path.name + ".new")
+    with new.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in names:
+            file.write(bytes_of(tensors[name]))
+    os.replace(new, path)

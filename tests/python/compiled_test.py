@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A step that lockstep_export has compiled trains as the same model does in eager Python: losses,
+weights and buffers of 20 steps on one rank and on two, with DistributedDataParallel there; with
+accumulated gradients, ZeRO, shared parameters, and resumed from a checkpoint; and as the eager
+model in C++. Wrong inputs, packages and models are refused with a reason.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+from plain_safetensors import read, write
+from torch_or_skip import SKIPPED, torch
+
+import torch.distributed as dist  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "python"
+STEPS, BATCH = 20, 8
+TOLERANCE = 1e-5
+# By case: number of passes whose gradients a step accumulates.
+PASSES = {"plain": 1, "accumulate": 2}
+# By case: the case with whose results it agrees.
+EQUAL = {"eager": "plain", "zero": "plain", "shared": "plain", "resume": "plain"}
+
+
+def batches(rank):
+    """A picture for each class, under noise."""
+    torch.manual_seed(100)
+    pictures = torch.randn(5, 3, 8, 8)
+    torch.manual_seed(101 + rank)
+    classes = torch.randint(5, (STEPS, 2 * BATCH))
+    return {"images": pictures[classes] + torch.randn(STEPS, 2 * BATCH, 3, 8, 8),
+            "classes": classes}
+
+
+def train(rank, ranks, case):
+    """Trains in Python; returns losses and the state."""
+    from compiled_model import make
+    net = make(BATCH)[0]
+    ddp = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True) \
+        if ranks > 1 else net
+    sgd = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.1, momentum=0.9)
+    data, losses, passes = batches(rank), [], PASSES[case]
+    for step in range(STEPS):
+        sgd.zero_grad()
+        for part in range(passes):
+            rows = slice(part * BATCH, (part + 1) * BATCH)
+            torch.manual_seed(1000 * step + 10 * part + rank)
+            is_last = part + 1 == passes
+            if ranks > 1:
+                ddp.require_backward_grad_sync = is_last
+            loss = ddp(data["images"][step, rows], data["classes"][step, rows])[0]
+            loss.backward()
+            losses.append(loss.detach())
+        sgd.step()
+    return {"losses": torch.stack(losses).double(), **net.state_dict()}
+
+
+def run_rank(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
+                            world_size=2)
+    results = {case: train(rank, 2, case) for case in PASSES}
+    torch.save(results, folder / f"theirs.2.{rank}")
+    dist.destroy_process_group()
+
+
+def train_in_python(folder):
+    torch.save({case: train(0, 1, case) for case in PASSES}, folder / "theirs.1.0")
+    torch.multiprocessing.start_processes(run_rank, (folder,), nprocs=2, start_method="fork")
+
+
+def export(folder):
+    """Runs the exporter as users do."""
+    subprocess.run(
+        [sys.executable, "-m", "lockstep_export", "compiled_model:make", "--batch", str(BATCH),
+         "--dynamic-batch", "--out", str(folder / "step.pt2")],
+        env=os.environ | {"PYTHONPATH": f"{SOURCE}:{HERE}", "OMP_NUM_THREADS": "1"}, check=True)
+
+
+def changed(folder, name, change):
+    """Copies the package with another description."""
+    with zipfile.ZipFile(folder / "step.pt2") as package, \
+            zipfile.ZipFile(folder / name, "w") as copy:
+        for info in package.infolist():
+            content = package.read(info)
+            if info.filename.endswith("extra/lockstep.json"):
+                description = json.loads(content)
+                change(description)
+                content = json.dumps(description).encode()
+            copy.writestr(info, content)
+
+
+def write_broken_packages(folder):
+    whole = (folder / "step.pt2").read_bytes()
+    (folder / "truncated.pt2").write_bytes(whole[:len(whole) // 2])
+    (folder / "empty.pt2").write_bytes(b"")
+    torch.save({"a": torch.ones(2)}, folder / "foreign.pt2")
+    at = whole.index(b"\x7fELF") + 4096
+    (folder / "damaged.pt2").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
+    changed(folder, "cpu.pt2", lambda found: found["instruction_sets"].append("avx1024"))
+    changed(folder, "torch.pt2", lambda found: found.update(torch="2.12.1+cpu"))
+    changed(folder, "format.pt2", lambda found: found.update(format="lockstep-compiled-9"))
+    changed(folder, "form.pt2", lambda found: found["inputs"][0].update(order=[0, 0, 1, 2]))
+
+
+def refuse_models(folder):
+    """The exporter refuses what does not do what the model does, and leaves no file. It runs graphs
+    instead of compiling them, which takes less time."""
+    sys.path.insert(0, str(SOURCE))
+    from lockstep_export import package
+    from lockstep_export.__main__ import export as export_here
+    from lockstep_export.__main__ import parse_options
+    from lockstep_export.model import ExportError
+    package.compile_graph = lambda graph, *_: graph
+    package.load = lambda graph: lambda tensors: list(graph.program.module()(*tensors))
+    for make, options, reason in (
+            ("make_changing", [], "the compiled step differs from the model"),
+            ("make_without_loss", [], "has to return the loss"),
+            ("make_odd_batch", ["--dynamic-batch"], "needs one dimension that is the batch"),
+            ("nothing", [], "has no function nothing")):
+        try:
+            export_here(parse_options([f"compiled_model:{make}", "--batch", str(BATCH), "--out",
+                                       str(folder / "refused.pt2"), *options]))
+        except ExportError as error:
+            assert reason in str(error), f"{make}: {error}"
+        else:
+            sys.exit(f"{make} was exported")
+        assert not list(folder.glob("*refused*")), make
+
+
+def compare(folder, ranks, rank):
+    ours = {case: read(folder / f"ours.{case}.{ranks}.{rank}", {}) for case in (*PASSES, *EQUAL)}
+    theirs = torch.load(folder / f"theirs.{ranks}.{rank}")
+    largest = 0
+    for case, results in ours.items():
+        expected = theirs[EQUAL.get(case, case)]
+        assert expected["losses"][-1] < 0.9 * expected["losses"][0], expected["losses"]
+        missing = expected.keys() - results.keys() - {"mix.2.weight"}  # Of mix.0.weight.
+        assert not missing, f"{case}: no {missing}"
+        for name in results:
+            difference = (results[name].double() - expected[name].double()).abs().max().item()
+            assert difference <= TOLERANCE, f"{case}, {ranks} ranks: {name}: {difference}"
+            largest = max(largest, difference)
+    for name, tensor in ours["resume"].items():
+        assert torch.equal(tensor, ours["plain"][name]), f"resumed: {name} differs"
+    print(f"rank {rank} of {ranks}: largest difference {largest:.1e}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--lockstep", required=True)
+    arguments = parser.parse_args()
+    if not shutil.which("g++"):
+        print("skipped: there is no g++, with which lockstep_export compiles")
+        sys.exit(SKIPPED)
+    sys.dont_write_bytecode = True
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for rank in range(2):
+            write(folder / f"batches.{rank}", dict(sorted(batches(rank).items())), {})
+        export(folder)
+        write_broken_packages(folder)
+        train_in_python(folder)
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp")}
+        (folder / "tmp").mkdir()
+        for ranks in (1, 2):
+            subprocess.run([arguments.lockstep, "run", "-n", str(ranks), arguments.program, folder],
+                           env=environment, check=True)
+            for rank in range(ranks):
+                compare(folder, ranks, rank)
+        assert not list((folder / "tmp").iterdir()), "the program has left files"
+        refuse_models(folder)
+
+
+if __name__ == "__main__":
+    main()
