@@ -23,7 +23,8 @@ OURS = {"Lockstep": [], "one copy": ["--optimizer", "shared"], "ZeRO-1": ["--opt
 
 # By side: options of train_pytorch.py under torchrun.
 THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"],
-          "PyTorch PowerSGD": ["--power-sgd", 4], "PyTorch amp": ["--amp"]}
+          "PyTorch PowerSGD": ["--power-sgd", 4], "PyTorch amp": ["--amp"],
+          "PyTorch compile": ["--compile"], "PyTorch amp compile": ["--amp", "--compile"]}
 
 # By side: options of bench_ddp for copies of the bare model.
 BARE = {"alone": [], "alone amp": ["--amp"]}

@@ -28,6 +28,7 @@ def parse_options():
                         help="gradients travel as matrices of this rank")
     parser.add_argument("--amp", action="store_true",
                         help="compute in bfloat16, on channels_last images and weights")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -78,6 +79,8 @@ def train(options):
             inputs = inputs.to(memory_format=torch.channels_last)
     if not options.alone:
         net = distributed(net, options)
+    if options.compile:
+        net = torch.compile(net)
     adam = optimizer_of(net, options)
     for _ in range(options.warmup):
         step(net, adam, inputs, targets, options.amp)
