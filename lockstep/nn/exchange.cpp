@@ -1,11 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/nn/exchange.h"
 
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <typeinfo>
 #include <utility>
 
+#include "lockstep/nn/layers.h"
+#include "lockstep/tensor/generator_states.h"
+
 namespace lockstep::nn {
+namespace {
 
 using torch::nn::AnyModule;
+using torch::nn::Module;
+
+template <class Theirs, class Ours>
+bool exchange_if(const Module& module, AnyModule& result) {
+  if (typeid(module) != typeid(Theirs)) return false;  // A derived class may do something else.
+  const KeptGenerator kept;                            // From the first weights that a layer draws.
+  const auto& plain = static_cast<const Theirs&>(module);
+  auto ours = std::make_shared<Ours>(plain.options);
+  auto theirs = plain.named_parameters(/*recurse=*/false);
+  for (auto& item : ours->named_parameters(/*recurse=*/false)) {
+    const at::Tensor& parameter = theirs[item.key()];
+    item.value().set_data(parameter.detach());
+    item.value().set_requires_grad(parameter.requires_grad());
+  }
+  ours->train(plain.is_training());
+  result = AnyModule(std::move(ours));
+  return true;
+}
+
+}  // namespace
+
+AnyModule exchanged(const Module& module) {
+  AnyModule result;
+  exchange_if<torch::nn::LinearImpl, LinearImpl>(module, result) ||
+      exchange_if<torch::nn::EmbeddingImpl, EmbeddingImpl>(module, result) ||
+      exchange_if<torch::nn::LayerNormImpl, LayerNormImpl>(module, result) ||
+      exchange_if<torch::nn::DropoutImpl, DropoutImpl>(module, result);
+  return result;
+}
 
 Exchange::Exchange(torch::nn::SequentialImpl& sequential, std::string key, AnyModule replacement)
     : sequential_(&sequential), key_(std::move(key)), replacement_(std::move(replacement)) {

@@ -13,6 +13,10 @@
 
 namespace lockstep::nn {
 
+// The lockstep::nn layer that does what `module` does, with the memory of its parameters; empty if
+// there is none.
+torch::nn::AnyModule exchanged(const torch::nn::Module& module);
+
 class Exchange {
  public:
   // Changes nothing. Empty if the child `key` of `sequential` is registered with it, but is not

@@ -4,24 +4,17 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <typeinfo>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/nn/exchange.h"
-#include "lockstep/nn/layers.h"
 #include "lockstep/tensor/differences.h"
-#include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/sharded_module.h"
@@ -35,36 +28,6 @@ using torch::nn::Module;
 using torch::nn::SequentialImpl;
 
 constexpr std::string_view call = "parallelize_module";
-
-// --- LibTorch's layers in a Sequential -----------------------------------------------------------
-
-template <class Theirs, class Ours>
-bool exchange_if(const Module& module, AnyModule& result) {
-  if (typeid(module) != typeid(Theirs)) return false;  // A derived class may do something else.
-  const KeptGenerator kept;                            // From the first weights that a layer draws.
-  const auto& plain = static_cast<const Theirs&>(module);
-  auto ours = std::make_shared<Ours>(plain.options);
-  auto theirs = plain.named_parameters(/*recurse=*/false);
-  for (auto& item : ours->named_parameters(/*recurse=*/false)) {
-    const at::Tensor& parameter = theirs[item.key()];
-    item.value().set_data(parameter.detach());
-    item.value().set_requires_grad(parameter.requires_grad());
-  }
-  ours->train(plain.is_training());
-  result = AnyModule(std::move(ours));
-  return true;
-}
-
-// The lockstep::nn layer that does what `module` does, with the same parameters; empty if there is
-// none.
-AnyModule exchanged(const Module& module) {
-  AnyModule result;
-  exchange_if<torch::nn::LinearImpl, nn::LinearImpl>(module, result) ||
-      exchange_if<torch::nn::EmbeddingImpl, nn::EmbeddingImpl>(module, result) ||
-      exchange_if<torch::nn::LayerNormImpl, nn::LayerNormImpl>(module, result) ||
-      exchange_if<torch::nn::DropoutImpl, nn::DropoutImpl>(module, result);
-  return result;
-}
 
 // --- The cut -------------------------------------------------------------------------------------
 
@@ -122,7 +85,7 @@ class Cut {
            const std::string& key, const std::shared_ptr<Module>& module) {
     auto* layer = dynamic_cast<ParallelLayer*>(module.get());
     if (layer == nullptr) {
-      AnyModule ours = exchanged(*module);
+      AnyModule ours = nn::exchanged(*module);
       if (ours.is_empty()) return refuse(name, module->name() + " is not a layer that can be cut");
       layer = dynamic_cast<ParallelLayer*>(ours.ptr().get());
       auto* const sequential = owner.as<SequentialImpl>();
