@@ -37,6 +37,8 @@
 
 namespace lockstep::nn {
 
+class LoraAdapter;
+
 class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public ParallelLayer {
  public:
   LinearImpl(std::int64_t in_features, std::int64_t out_features)
@@ -52,6 +54,11 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
 
+  // Its parameters become the layer's, and forward() adds its result, until another one or null
+  // takes its place. Requires: the layer is not cut.
+  void adapt(std::shared_ptr<LoraAdapter> adapter);
+  const std::shared_ptr<LoraAdapter>& adapter() const { return adapter_; }
+
   torch::nn::LinearOptions options;  // Of the whole layer.
   torch::Tensor weight;              // [out_features, in_features], or this rank's part.
   torch::Tensor bias;                // [out_features]; undefined without one.
@@ -59,7 +66,10 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
  private:
   torch::Tensor colwise(const torch::Tensor& input, const ColwiseParallel& style) const;
   torch::Tensor rowwise(const torch::Tensor& input, const RowwiseParallel& style) const;
+  torch::Tensor whole(const torch::Tensor& input) const;
   Layouts cut_parameters() override;
+
+  std::shared_ptr<LoraAdapter> adapter_;
 };
 TORCH_MODULE(Linear);
 

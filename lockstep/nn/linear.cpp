@@ -9,6 +9,7 @@
 
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/nn/lora_adapter.h"
 #include "lockstep/nn/products.h"
 #include "lockstep/tensor/differentiable.h"
 
@@ -46,7 +47,7 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
   };
   if (!cut()) {
     take(replicated, options.in_features());
-    return naming_layer([&] { return at::linear(input, weight, bias); });
+    return naming_layer([&] { return whole(input); });
   }
   if (const auto* const style = std::get_if<ColwiseParallel>(&cut()->style)) {
     take(style->input, options.in_features());
@@ -55,6 +56,20 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
   const auto& style = std::get<RowwiseParallel>(cut()->style);
   take(style.input, style.input.is_whole() ? options.in_features() : weight.size(1));
   return naming_layer([&] { return rowwise(input, style); });
+}
+
+torch::Tensor LinearImpl::whole(const torch::Tensor& input) const {
+  torch::Tensor output = at::linear(input, weight, bias);
+  return adapter_ && !adapter_->is_merged() ? output + adapter_->forward(input, is_training())
+                                            : output;
+}
+
+void LinearImpl::adapt(std::shared_ptr<LoraAdapter> adapter) {
+  if (adapter_)
+    for (const auto& [name, matrix] : adapter_->matrices()) unregister_module(name);
+  adapter_ = std::move(adapter);
+  if (adapter_)
+    for (const auto& [name, matrix] : adapter_->matrices()) register_module(name, matrix);
 }
 
 torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParallel& style) const {
@@ -77,6 +92,7 @@ torch::Tensor LinearImpl::rowwise(const torch::Tensor& input, const RowwiseParal
 }
 
 std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
+  if (adapter_) return "it has a LoRA adapter";
   if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
     if (colwise->segments > 1 && (colwise->output.is_whole() || colwise->uneven))
       return "an output of several segments is neither gathered nor cut unevenly";

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/nn/lora.h"
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/exchange.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/lora_adapter.h"
+#include "lockstep/tensor/differences.h"
+#include "lockstep/tensor/distinct_tensors.h"
+#include "lockstep/tensor/name_pattern.h"
+#include "lockstep/tensor/tensor_memory.h"
+
+namespace lockstep {
+namespace {
+
+using torch::nn::AnyModule;
+using torch::nn::Module;
+
+void require_options(const LoraOptions& options) {
+  require(options.rank > 0 && options.alpha > 0, "Lora: rank and alpha are positive");
+  require(options.dropout >= 0 && options.dropout < 1, "Lora: dropout is in [0, 1)");
+}
+
+// The layers that get adapters. It is complete before anything is changed.
+class Choice {
+ public:
+  Choice(Module& model, const std::vector<std::string>& patterns) : unused_(patterns) {
+    walk(model, "", patterns);
+    for (const std::string& pattern : unused_)
+      refusals_ += "\n  '" + pattern + "': no layer has such a name";
+    require(refusals_.empty(),
+            [this] { return "Lora: nothing was changed, because of" + refusals_; });
+  }
+
+  std::map<std::string, std::shared_ptr<nn::LinearImpl>> apply() const {
+    for (const nn::Exchange& exchange : exchanges_) exchange.apply();
+    return layers_;
+  }
+
+ private:
+  void walk(Module& owner, const std::string& prefix, const std::vector<std::string>& patterns) {
+    for (const auto& child : owner.named_children()) {
+      const std::string name = prefix + child.key();
+      bool chosen = false;
+      for (const std::string& pattern : patterns) {
+        if (!matches(pattern, name)) continue;
+        chosen = true;
+        std::erase(unused_, pattern);
+      }
+      if (chosen && seen_.insert(child.value().get()).second)
+        add(name, owner, child.key(), child.value());
+      walk(*child.value(), name + '.', patterns);
+    }
+  }
+
+  void refuse(const std::string& name, const std::string& why) {
+    refusals_ += "\n  " + name + ": " + why;
+  }
+
+  void add(const std::string& name, Module& owner, const std::string& key,
+           const std::shared_ptr<Module>& module) {
+    auto layer = std::dynamic_pointer_cast<nn::LinearImpl>(module);
+    if (!layer) {
+      AnyModule ours = nn::exchanged(*module);
+      if (!ours.is_empty()) layer = std::dynamic_pointer_cast<nn::LinearImpl>(ours.ptr());
+      if (!layer) return refuse(name, "it is a " + module->name() + " and no Linear");
+      auto* const sequential = owner.as<torch::nn::SequentialImpl>();
+      auto exchange = sequential == nullptr ? std::nullopt
+                                            : nn::Exchange::of(*sequential, key, std::move(ours));
+      if (!exchange)
+        return refuse(name, "it is a torch::nn::Linear: declare it as lockstep::nn::Linear");
+      exchanges_.push_back(std::move(*exchange));
+    }
+    if (layer->cut()) return refuse(name, "it is cut over ranks");
+    if (layer->adapter()) return refuse(name, "it has an adapter already");
+    if (lies_in_shared_block(layer->weight)) return refuse(name, "ranks share its weight");
+    layers_.emplace(name, std::move(layer));
+  }
+
+  std::vector<std::string> unused_;
+  std::set<const Module*> seen_;
+  std::map<std::string, std::shared_ptr<nn::LinearImpl>> layers_;
+  std::vector<nn::Exchange> exchanges_;
+  std::string refusals_;
+};
+
+// Whether a parameter of this name is one of a layer that one of `patterns` names.
+bool belongs_to(const std::string& parameter, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return matching_parent(pattern, parameter).has_value();
+  });
+}
+
+bool is_of_adapter(const std::string& parameter) {
+  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight");
+}
+
+}  // namespace
+
+Lora::Lora(Module& model, const std::vector<std::string>& layers, const LoraOptions& options) {
+  require_options(options);
+  require_values(named_tensors(model), "Lora");
+  for (const std::string& pattern : options.also_train) {
+    const auto all = lockstep::named_parameters(model);
+    require(std::any_of(all.begin(), all.end(),
+                        [&](const auto& item) { return belongs_to(item.first, {pattern}); }),
+            [&] { return "Lora: no layer has the name " + pattern; });
+  }
+  layers_ = Choice(model, layers).apply();
+  for (const auto& [name, layer] : layers_)
+    layer->adapt(std::make_shared<nn::LoraAdapter>(layer->options, layer->weight, options));
+  for (const auto& [name, parameter] : distinct(lockstep::named_parameters(model))) {
+    const bool trains = is_of_adapter(name) || belongs_to(name, options.also_train);
+    parameter.set_requires_grad(trains);
+    if (trains) parameters_.emplace_back(name, parameter);
+  }
+}
+
+std::vector<at::Tensor> Lora::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);
+  return parameters;
+}
+
+void Lora::merge() {
+  for (const auto& [name, layer] : layers_) layer->adapter()->merge(layer->weight);
+}
+
+void Lora::unmerge() {
+  for (const auto& [name, layer] : layers_) layer->adapter()->unmerge(layer->weight);
+}
+
+void Lora::remove() {
+  merge();
+  for (const auto& [name, layer] : layers_) layer->adapt(nullptr);
+  layers_.clear();
+  std::erase_if(parameters_, [](const auto& item) { return is_of_adapter(item.first); });
+}
+
+// --- State ---------------------------------------------------------------------------------------
+
+void Lora::require_separate(const char* call) const {
+  for (const auto& [name, layer] : layers_)
+    require(!layer->adapter()->is_merged(), [&] {
+      return std::string("Lora: ") + call + ": the adapters are merged: call unmerge() first";
+    });
+}
+
+StateDict Lora::state_dict() {
+  require_separate("state_dict()");
+  StateDict state;
+  for (const auto& [name, parameter] : parameters_) state.tensors.emplace(name, whole(parameter));
+  return state;
+}
+
+StateRequest Lora::wanted(const StateDict& saved) {
+  require_separate("wanted()");
+  Misfits misfits;
+  std::set<std::string> known;
+  for (const auto& [name, parameter] : parameters_) {
+    known.insert(name);
+    misfits.find(saved, name, parameter.scalar_type(), parameter.sizes());
+  }
+  for (const auto& [name, tensor] : saved.tensors)
+    if (!known.contains(name)) misfits.add(name + " was saved and does not train here");
+  misfits.require_none("Lora: the saved adapters are not those of this model");
+  return everything(saved);
+}
+
+void Lora::load_state_dict(StateDict state) {
+  for (const auto& [name, parameter] : parameters_)
+    parameter.detach().copy_(state.tensors.at(name).data);
+}
+
+}  // namespace lockstep
