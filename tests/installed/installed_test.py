@@ -152,8 +152,9 @@ def guide(args):
         copy.compile(program)
         copy.start(4)
 
-    for page in ("fully-sharded.md", "large-batches.md", "learning-rates.md", "pipeline.md",
-                 "precision.md", "run-log.md", "slow-networks.md", "timeline.md"):
+    for page in ("fully-sharded.md", "large-batches.md", "learning-rates.md", "lora.md",
+                 "pipeline.md", "precision.md", "pruning.md", "run-log.md", "slow-networks.md",
+                 "timeline.md"):
         for program in blocks(pages / page, "cpp"):
             copy.compile(program)
             copy.start(2)

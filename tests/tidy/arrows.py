@@ -21,6 +21,7 @@ ROOMS = {
     "compiled":   "checkpoint",
     "parallel":   "nn optim",
     "observe":    "parallel checkpoint",
+    "prune":      "parallel checkpoint",
     "train":      "observe data",
 }
 

@@ -1,0 +1,33 @@
+// The choice of the channels that are removed, by their importances.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/prune/channel_groups.h"
+#include "lockstep/prune/channel_pruner.h"
+#include "lockstep/prune/channel_trace.h"
+#include "lockstep/prune/pruning_plan.h"
+
+namespace lockstep::prune {
+
+// A group, and what is removed of it.
+struct Choice {
+  const TracedGroup* group;
+  std::vector<double> importances = {};   // By channel; empty if the group stays whole.
+  std::optional<double> sparsity = {};    // Its own, in place of that of the options.
+  std::vector<std::size_t> removed = {};  // Channels of the group.
+};
+
+// Fills `removed`.
+void choose_channels(std::vector<Choice>& choices, const ChannelPrunerOptions& options);
+
+// The indices that are left, for each dimension that loses some. Groups may each have a part of a
+// dimension.
+std::vector<ChannelCut> cuts_of(std::span<const Choice> choices, const ChannelTrace& trace);
+
+}  // namespace lockstep::prune

@@ -1,0 +1,39 @@
+// Groups of channels that can only be removed together, of a trace.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/prune/channel_trace.h"
+#include "lockstep/prune/pruning_plan.h"
+
+namespace lockstep::prune {
+
+// An index of a dimension of a tensor, by its index in ChannelTrace::tensors.
+struct ChannelPlace {
+  std::size_t tensor;
+  std::size_t dim;
+  std::size_t index;
+};
+
+// All places of one channel: they leave together.
+struct Channel {
+  std::vector<ChannelPlace> places;
+  std::vector<ChannelPlace> filters;  // Those of them in which a layer makes the channel.
+};
+
+// Channels that are in the same dimensions of the same tensors.
+struct TracedGroup {
+  std::vector<std::string> layers;  // That make the channels.
+  std::vector<Channel> channels;    // In the order of the first layer.
+  ChannelGroup described;           // Without `kept`.
+};
+
+// In the order of forward().
+std::vector<TracedGroup> groups_of(const ChannelTrace& trace);
+
+}  // namespace lockstep::prune

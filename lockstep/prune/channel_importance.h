@@ -1,0 +1,21 @@
+// How much a channel contributes, as a number.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "lockstep/prune/channel_groups.h"
+#include "lockstep/prune/channel_pruner.h"
+#include "lockstep/prune/channel_trace.h"
+
+namespace lockstep::prune {
+
+// By channel of the group. None for Importance::batch_norm and a group without a BatchNorm.
+// Errors: misuse, naming it, for a weight without a gradient and Importance::taylor, and for a
+// layer whose importances are not finite.
+std::optional<std::vector<double>> importances_of(const TracedGroup& group,
+                                                  const ChannelTrace& trace, Importance importance);
+
+}  // namespace lockstep::prune

@@ -1,0 +1,52 @@
+// Labels of channels: each index of each dimension of a model's tensors has one. Operations unite
+// the labels of indices that can only be removed together.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace lockstep::prune {
+
+using Label = std::int32_t;
+
+// The labels of one dimension, one for each index; empty if none are known, as for a batch.
+using LabelledDim = std::vector<Label>;
+
+// A union-find structure (Tarjan, 1975), whose sets may be pinned.
+class ChannelLabels {
+ public:
+  LabelledDim add(std::int64_t count);
+
+  // The label that stands for all that are united with `label`.
+  Label set_of(Label label) const;
+
+  void unite(Label one, Label other);
+
+  // Unites two dimensions index by index, where both are known; `dim` becomes known if one is. Pins
+  // both if their sizes differ.
+  void unite(LabelledDim& dim, const LabelledDim& other);
+
+  // Keeps these channels. The first reason counts.
+  void pin(const LabelledDim& dim, const std::string& reason);
+
+  // Why the set of `label` is kept; null if it need not be.
+  const std::string* pinned(Label label) const;
+
+  // Channels that layers with weights make: only sets with such a label are pruned.
+  void mark_filters(const LabelledDim& dim);
+  bool is_filter(Label label) const { return filters_[static_cast<std::size_t>(label)]; }
+
+ private:
+  mutable std::vector<Label> parents_;
+  std::vector<bool> filters_;
+  std::map<Label, std::string> reasons_;  // By set.
+};
+
+}  // namespace lockstep::prune

@@ -1,0 +1,34 @@
+// How operations pass channels on: a rule for each kind of node of the autograd graph.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/prune/channel_trace.h"
+
+namespace lockstep::prune {
+
+// One call of an operation.
+struct TracedCall {
+  const torch::autograd::Node& node;
+  std::vector<const LabelledShape*> inputs;  // By edge; null for a value without a gradient.
+  std::vector<LabelledShape> outputs;        // Their sizes are known; the rule adds labels.
+  ChannelTrace& trace;
+
+  // Index in trace.tensors of a tensor that the operation saved; -1 if it is none of these.
+  std::function<int(const at::Tensor& saved)> index_of;
+
+  // The one that has these labels, as a layer's weight has.
+  std::function<std::size_t(Label label)> owner_of;
+};
+
+// Applies the rule of `call.node`. Without one, pins all channels of its inputs.
+void apply_rule(TracedCall& call);
+
+}  // namespace lockstep::prune

@@ -1,0 +1,56 @@
+// The channels of a model, found in the autograd graph of one forward(): where each is in the
+// parameters, and which belong together. After DepGraph (Fang et al., 2023), with a label for each
+// channel in place of mappings between layers.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lockstep/prune/channel_labels.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::prune {
+
+// The shape of a tensor, and labels for each of its dimensions.
+struct LabelledShape {
+  std::vector<std::int64_t> sizes;
+  std::vector<LabelledDim> dims;
+};
+
+// A parameter or buffer.
+struct LabelledTensor {
+  std::string name;
+  at::Tensor tensor;
+  bool is_parameter;
+  LabelledShape shape;
+};
+
+// A product with a weight, at so many places of all samples.
+struct WeightProduct {
+  std::size_t weight;  // Index in ChannelTrace::tensors.
+  std::int64_t places;
+};
+
+struct ChannelTrace {
+  ChannelLabels labels;
+  std::vector<LabelledTensor> tensors;  // Each once.
+  std::set<std::size_t> norm_scales;    // Those that are the scale of a BatchNorm.
+  std::vector<WeightProduct> products;
+};
+
+// Follows the graph of `outputs`, of a forward() in which all parameters require a gradient.
+// Channels that reach a node without a rule are pinned, with its name as the reason.
+ChannelTrace trace_channels(const torch::nn::Module& module,
+                            const std::vector<at::Tensor>& outputs);
+
+}  // namespace lockstep::prune

@@ -1,0 +1,91 @@
+// Magnitude pruning that grows over a training: masks of a cubic schedule (Zhu and Gupta, 2017).
+//
+//   lockstep::GradualPruner pruner(*model, world, {.final_sparsity = 0.9, .begin = 1000,
+//                                                  .end = 10'000, .every = 100});
+//   for (...) {
+//     ...
+//     adam.step();
+//     pruner.step(adam);
+//   }
+//
+// After step t the sparsity is that of torch.ao.pruning.CubicSL:
+//   final + (initial - final) * (1 - (t - begin) / (end - begin))^3
+// New masks come every so many steps from `begin` to `end`: in each parameter, the elements of the
+// least absolute value. Between them and afterwards, zeros stay zero.
+//
+// Saved as a part of a checkpoint, with its step: TrainingState::add("pruner", pruner).
+//
+// Lifetime: the model outlives it. Thread safety: none.
+// Errors: those of PruningMasks; misuse for sparsities outside of [0, 1] or in the wrong order, and
+// for steps in the wrong order.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/prune/pruning_masks.h"
+#include "lockstep/tensor/state.h"
+
+namespace lockstep {
+
+struct GradualPrunerOptions {
+  double initial_sparsity = 0;
+  double final_sparsity = 0.9;
+
+  // Steps of the optimizer, counted from 1. The first masks come after step `begin`, the last ones
+  // after step `end`.
+  std::int64_t begin = 0;
+  std::int64_t end = 1;
+
+  // Steps between masks. Each new mask costs a search of all elements, on rank 0 a broadcast of a
+  // byte for each.
+  std::int64_t every = 100;
+
+  // Patterns of names, such as "features.*.weight". Empty: all parameters of two or more
+  // dimensions.
+  std::vector<std::string> parameters = {};
+
+  // Whether the sparsity is that of all parameters together, so that they lose unequal shares.
+  bool global = false;
+};
+
+class LOCKSTEP_API GradualPruner final : public Stateful {
+ public:
+  GradualPruner(torch::nn::Module& model, const std::optional<ProcessGroup>& group,
+                const GradualPrunerOptions& options);
+  GradualPruner(torch::nn::Module& model, const GradualPrunerOptions& options)
+      : GradualPruner(model, std::nullopt, options) {}
+
+  // Call after each step of the optimizer. Collective, where new masks are due.
+  void step(torch::optim::Optimizer& optimizer);
+
+  // Of the schedule, at the last step.
+  double scheduled_sparsity() const;
+
+  std::int64_t steps() const { return steps_; }
+  const PruningMasks& masks() const { return masks_; }
+
+  StateDict state_dict() override;
+  StateRequest wanted(const StateDict& saved) override;
+  void load_state_dict(StateDict state) override;
+
+ private:
+  bool is_due() const;
+  void renew_masks();
+
+  const GradualPrunerOptions options_;
+  std::vector<std::string> parameters_;
+  PruningMasks masks_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace lockstep

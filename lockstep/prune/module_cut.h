@@ -1,0 +1,67 @@
+// Removes indices from the tensors of a module in place, and puts them back.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/prune/pruning_plan.h"
+
+namespace lockstep::prune {
+
+// A tensor that loses indices of some dimensions.
+class TensorCut {
+ public:
+  explicit TensorCut(at::Tensor tensor) : tensor_(std::move(tensor)), before_(tensor_.detach()) {}
+
+  void add(std::int64_t dim, const std::vector<std::int64_t>& kept);
+
+  // What is left of `values`, which have the tensor's shape before the cut.
+  at::Tensor left_of(const at::Tensor& values) const;
+
+  const at::Tensor& tensor() const { return tensor_; }
+  const at::Tensor& before() const { return before_; }
+
+ private:
+  at::Tensor tensor_;
+  at::Tensor before_;
+  std::vector<std::pair<std::int64_t, at::Tensor>> kept_;  // Indices, by dimension.
+};
+
+class ModuleCut {
+ public:
+  // Changes nothing. Lifetime: `module` outlives it.
+  // Errors: misuse, naming it, for a tensor that the module lacks or that has no such indices, and
+  // for a parameter that is in use: autograd, or a DistributedDataParallel, relies on its size.
+  ModuleCut(torch::nn::Module& module, const std::vector<ChannelCut>& cuts);
+
+  // Tensors and the options of layers, such as out_channels, become those of the cut model.
+  // Gradients become undefined.
+  void apply() const;
+
+  // Gives back what apply() has taken, except gradients.
+  void undo() const;
+
+  // Cuts what the optimizer keeps for these parameters, such as momentum.
+  void cut_state(torch::optim::Optimizer& optimizer) const;
+
+ private:
+  void adopt_sizes() const;
+
+  torch::nn::Module& module_;
+  std::vector<TensorCut> tensors_;
+};
+
+// Errors: unsupported for an optimizer whose state cannot be read, or is spread over ranks.
+void require_readable_state(torch::optim::Optimizer& optimizer);
+
+}  // namespace lockstep::prune

@@ -1,0 +1,51 @@
+// The plan of a ChannelPruner: which channels of a model leave together, and the model's size
+// before and after.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Channels that can only be removed together, such as those of two convolutions whose results are
+// added. A removed channel leaves every layer of the group.
+struct ChannelGroup {
+  std::vector<std::string> outputs;  // Layers that lose the channels of their output.
+  std::vector<std::string> inputs;   // Layers that lose the channels of their input.
+  std::int64_t channels = 0;         // Before.
+  std::int64_t kept = 0;             // After; at least 1.
+  std::string whole_because = {};    // Why no channel can be removed; empty if some can.
+};
+
+// One dimension of a parameter or buffer loses all but some of its indices.
+struct ChannelCut {
+  std::string tensor;  // Its name in the module.
+  std::int64_t dim = 0;
+  std::vector<std::int64_t> kept = {};  // In increasing order.
+
+  friend bool operator==(const ChannelCut&, const ChannelCut&) = default;
+};
+
+struct ModelSize {
+  std::int64_t parameters = 0;
+  std::int64_t macs = 0;  // Multiplications and additions of the weights' products, for one sample.
+};
+
+struct PruningPlan {
+  std::vector<ChannelGroup> groups;  // In the order of forward().
+  std::vector<ChannelCut> cuts;      // Equal on all ranks.
+  ModelSize before, after;
+};
+
+// A line for each group, and the sizes:
+//   conv1, bn1                         64 -> 32      read by layer1.0.conv1
+//   fc                                 1000, whole   the model's output
+//   parameters 11,689,512 -> 3,055,880, MACs 1,814,073,344 -> 483,149,824
+LOCKSTEP_API std::string to_string(const PruningPlan& plan);
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+// One forward() of a model for its trace, which leaves no trace in the model.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/prune/channel_trace.h"
+#include "lockstep/tensor/generator_states.h"
+
+namespace lockstep::prune {
+
+// Evaluation mode, in which BatchNorm keeps its statistics. At its end all modules have their modes
+// again, and the default generator its state.
+class InEvaluation {
+ public:
+  explicit InEvaluation(torch::nn::Module& module);
+  ~InEvaluation();
+  InEvaluation(const InEvaluation&) = delete;
+  InEvaluation& operator=(const InEvaluation&) = delete;
+
+ private:
+  const KeptGenerator generator_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;  // Parents first.
+  torch::nn::Module& module_;
+  const bool was_training_;
+};
+
+struct TracedModel {
+  ChannelTrace trace;
+  std::int64_t samples;  // Of the example.
+};
+
+// Errors: those of `forward`; misuse if it returns nothing that depends on a parameter.
+TracedModel trace_model(torch::nn::Module& module,
+                        const std::function<std::vector<at::Tensor>()>& forward);
+
+}  // namespace lockstep::prune
