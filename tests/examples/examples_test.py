@@ -205,6 +205,22 @@ class Examples(unittest.TestCase):
             steps[replicas] = json.loads(report.read_text())["steps"]
         self.assertEqual(steps, {1: 16, 2: 8})
 
+    def test_pruning_halves_the_channels_and_finds_the_accuracy_again(self):
+        write_fashion_mnist(self.data)
+        done = self.train(2, PROGRAMS.pruning, "--epochs", 4, "--fine-tune", 2)
+        self.assertRegex(done.stdout, r"conv2 +64 -> 32 +read by linear1")
+        self.assertIn("parameters 1,630,090 -> 409,034", done.stdout)
+        dense, tuned = (float(re.search(rf"(\S+) {word}", done.stdout)[1])
+                        for word in ("dense", "fine-tuned"))
+        self.assertGreater(dense, 0.8)
+        self.assertGreater(tuned, 0.8)
+        self.refuses(PROGRAMS.pruning, "--sparsity", 1, code=64, text="--sparsity")
+
+    def test_distillation_trains_a_student(self):
+        write_fashion_mnist(self.data)
+        done = self.train(2, PROGRAMS.distillation, "--epochs", 8)
+        self.assertGreater(float(re.search(r"(\S+) student of", done.stdout)[1]), 0.5)
+
     def test_large_batch_refuses_what_does_not_fit(self):
         write_fashion_mnist(self.data)
         data = ("--data", self.data)
@@ -528,7 +544,8 @@ class Examples(unittest.TestCase):
 
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic,
-                        PROGRAMS.gpt, PROGRAMS.large_batch):
+                        PROGRAMS.gpt, PROGRAMS.large_batch, PROGRAMS.pruning,
+                        PROGRAMS.distillation):
             done = subprocess.run([program, "--help"],
                                   text=True,
                                   stdout=subprocess.PIPE,
@@ -546,7 +563,7 @@ def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__)
     for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt", "imagenet",
-                    "large-batch"):
+                    "large-batch", "pruning", "distillation"):
         parser.add_argument(f"--{program}", type=pathlib.Path, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])
