@@ -38,7 +38,7 @@ constexpr Description known[] = {
     {"top", "show live where the ranks of jobs on this host spend their time", "lockstep top"},
     {"report", "tell from files of RunLog how runs scale, what they wait for, and what would help",
      "lockstep report run1.json run4.json --html report.html"},
-    {"plan", "compare and draw the schedules of a pipeline, or check an order for one",
+    {"plan", "find the fastest layout of a program on many ranks; draw a pipeline's schedules",
      "lockstep plan -n 4 --microbatches 8"},
     {"doctor", "show what this host has, and whether training can run on it",
      "lockstep doctor -n 8 --nnodes 2"},

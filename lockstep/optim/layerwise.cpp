@@ -94,6 +94,9 @@ torch::Tensor LayerwiseOptimizer::step(LossClosure closure) {
 
 // --- LARS ----------------------------------------------------------------------------------------
 
+LARS::LARS(std::vector<at::Tensor> parameters, LARSOptions defaults)
+    : LARS({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
 LARS::LARS(const std::vector<ParamGroup>& groups, LARSOptions defaults)
     : LayerwiseOptimizer(groups, std::make_unique<LARSOptions>(std::move(defaults))) {
   for (const ParamGroup& group : param_groups_) {
@@ -158,6 +161,9 @@ optim::LambUpdate update_of(const LAMBOptions& options, std::int64_t step) {
 }
 
 }  // namespace
+
+LAMB::LAMB(std::vector<at::Tensor> parameters, LAMBOptions defaults)
+    : LAMB({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
 LAMB::LAMB(const std::vector<ParamGroup>& groups, LAMBOptions defaults)
     : LayerwiseOptimizer(groups, std::make_unique<LAMBOptions>(std::move(defaults))) {

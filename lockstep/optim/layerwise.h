@@ -119,8 +119,7 @@ struct LOCKSTEP_API LARSParamState
 class LOCKSTEP_API LARS : public LayerwiseOptimizer {
  public:
   LARS(const std::vector<torch::optim::OptimizerParamGroup>& groups, LARSOptions defaults);
-  LARS(std::vector<at::Tensor> parameters, LARSOptions defaults)
-      : LARS({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+  LARS(std::vector<at::Tensor> parameters, LARSOptions defaults);
 
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -170,8 +169,7 @@ struct LOCKSTEP_API LAMBParamState
 class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
  public:
   LAMB(const std::vector<torch::optim::OptimizerParamGroup>& groups, LAMBOptions defaults = {});
-  LAMB(std::vector<at::Tensor> parameters, LAMBOptions defaults = {})
-      : LAMB({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+  LAMB(std::vector<at::Tensor> parameters, LAMBOptions defaults = {});
 
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;

@@ -16,10 +16,11 @@
 // Param groups are fixed at construction and equal on all ranks.
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' parameters differ; misuse for no parameters or for a parameter
-// that is listed twice; unsupported for LBFGS, which needs all parameters at once, and for LARS and
-// LAMB with fragments of parameters that are cut over other ranks, too; those of ProcessGroup. If
-// the inner optimizer throws in step() on one rank, the group is aborted and step() throws
-// Error(aborted) on the other ranks. Exceptions of a closure do not abort the group.
+// in two groups (listed twice in a group it counts once); unsupported for LBFGS, which needs all
+// parameters at once, and for LARS and LAMB with fragments of parameters that are cut over other
+// ranks, too; those of ProcessGroup. If the inner optimizer throws in step() on one rank, the group
+// is aborted and step() throws Error(aborted) on the other ranks. Exceptions of a closure do not
+// abort the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
