@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -24,26 +26,22 @@ std::size_t first_row(const std::vector<StepRow>& rows) {
   return rows.size() > warm_up_rows ? warm_up_rows : 0;
 }
 
-// A rank's totals, in place of which its rows count where there are some. Waits are known as totals
-// only: their share of all steps is that of the rows.
+// A rank's times without its first step, as far as rows tell: they stand for the steps between
+// them, too. Waits are known as totals only, which leave out the first step.
 RankTimes times_of(const RankTimes& total, const std::vector<StepRow>& rows) {
   if (rows.empty()) return total;
+  const std::size_t first = first_row(rows);
   RankTimes times = total;
-  times.times.spent.fill(std::chrono::nanoseconds(0));
-  times.times.steps = static_cast<std::int64_t>(rows.size() - first_row(rows));
-  Split sum{};
-  for (std::size_t i = first_row(rows); i < rows.size(); ++i)
-    for (std::size_t phase = 0; phase < step_phases; ++phase) sum[phase] += rows[i].phases[phase];
-  const auto in_ns = [](double seconds) {
-    return std::chrono::round<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-  };
-  for (std::size_t phase = 0; phase < step_phases; ++phase)
-    times.times.spent[phase] = in_ns(sum[phase]);
-  if (total.times.steps == 0) return times;
-  const double share =
-      static_cast<double>(times.times.steps) / static_cast<double>(total.times.steps);
-  for (auto& [rank, time] : times.times.waited_for)
-    time = std::chrono::round<std::chrono::nanoseconds>(time * share);
+  times.times.steps = std::max<std::int64_t>(total.times.steps, std::ssize(rows)) -
+                      static_cast<std::int64_t>(first);
+  const double steps_a_row =
+      static_cast<double>(times.times.steps) / static_cast<double>(rows.size() - first);
+  for (std::size_t phase = 0; phase < step_phases; ++phase) {
+    double sum = 0;
+    for (std::size_t i = first; i < rows.size(); ++i) sum += rows[i].phases[phase];
+    times.times.spent[phase] = std::chrono::round<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(sum * steps_a_row));
+  }
   return times;
 }
 
@@ -142,7 +140,7 @@ RunFigures figures_of(const RunFile& run) {
   const std::vector<double> sorted = sorted_ms(run);
   figures.median_ms = quantile(sorted, 0.5);
   figures.p99_ms = quantile(sorted, 0.99);
-  figures.straggler = find_straggler(figures.times, {.lost = std::chrono::milliseconds(0)});
+  figures.straggler = find_straggler(figures.times);
   figures.bins = bins_of(run);
   figures.samples_a_step = samples_a_step(run);
   return figures;

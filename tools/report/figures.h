@@ -28,12 +28,12 @@ double part(const Values& values, StepPhase phase) {
 
 using Split = std::array<double, step_phases>;  // Milliseconds a step, by StepPhase.
 
-// The steps of one rank in `ms` or less: bins of equal numbers of steps.
+// Some steps in succession, of all ranks.
 struct StepBin {
-  double step = 0;  // The first of the bin.
+  double step = 0;  // The first.
   double mean_ms = 0;
   double least_ms = 0;
-  double most_ms = 0;  // Of all ranks and steps in it.
+  double most_ms = 0;
 };
 
 struct RunFigures {

@@ -102,6 +102,30 @@ TEST(Report, StepsCountWithoutTheFirst) {
   EXPECT_EQ(all.figures[0].bins[3].step, 96);
 }
 
+// Rank 1 came 900 ms late to the first step, and rank 0 is late in each of the others: 400 ms in
+// all. One row in four is in the file.
+TEST(Report, AStragglerIsNamedAsTheLauncherDoes) {
+  RunFile run = run_of(2, split(0, 10));
+  const auto row = [](double data, double wait) {
+    StepRow made{.seconds = data + wait};
+    made.phases[static_cast<std::size_t>(StepPhase::data)] = data;
+    made.phases[static_cast<std::size_t>(StepPhase::wait)] = wait;
+    return made;
+  };
+  run.every = 4;
+  run.steps = {std::vector<StepRow>(25, row(0.014, 0)), std::vector<StepRow>(25, row(0.01, 0.004))};
+  run.steps[0][0] = row(0.014, 0.9);
+  run.totals[1].times.waited_for = {{0, 400ms}};
+  const auto straggler = compare({run}).figures[0].straggler;
+  ASSERT_TRUE(straggler);
+  EXPECT_EQ(straggler->rank, 0);
+  EXPECT_NEAR(straggler->waited_ms, 400.0 / 99, 1e-6);
+  ASSERT_EQ(straggler->late_in.size(), 1U);
+  EXPECT_NEAR(straggler->late_in[0].second, 4, 1e-6);
+  run.totals[1].times.waited_for = {{0, 200ms}};
+  EXPECT_FALSE(compare({run}).figures[0].straggler) << "nobody looks for the cause of so little";
+}
+
 TEST(Report, ManyStepsAreDrawnAsABoundedNumberOfBins) {
   RunFile run = run_of(1, split(0, 10));
   run.steps = {std::vector<StepRow>(100'000, StepRow{.seconds = 0.01, .phases = {0.01}})};
@@ -143,11 +167,14 @@ TEST(WhatIf, WorkIsSpreadEvenly) {
   EXPECT_NEAR(find(answers, "with batches ready in time")->step_ms, 65, 1e-6);
 }
 
-TEST(WhatIf, AnAllReduceTakesLatenciesAndBytes) {
-  const RunLink link{.latency_s = 1e-3, .bytes_per_s = 1e6};
-  EXPECT_EQ(all_reduce_seconds(link, 1e6, 1), 0);
-  EXPECT_NEAR(all_reduce_seconds(link, 1e6, 2), 2e-3 + 1, 1e-12);
-  EXPECT_NEAR(all_reduce_seconds(link, 1e6, 8), 6e-3 + 1.75, 1e-12);
+// As RunLog measures a link of 1 ms and 1 MB/s among 8 ranks.
+TEST(WhatIf, AnAllReduceOfOtherRanksHasOtherLatenciesAndBytes) {
+  const AllReduce measured{.link = {.latency_s = 6e-3, .bytes_per_s = 1e6 / 1.75},
+                           .measured_among = 8};
+  EXPECT_EQ(measured.seconds(1e6, 1), 0);
+  EXPECT_NEAR(measured.seconds(1e6, 2), 2e-3 + 1, 1e-12);
+  EXPECT_NEAR(measured.seconds(1e6, 8), 6e-3 + 1.75, 1e-12) << "what was measured";
+  EXPECT_NEAR(measured.seconds(1e6, 64), 12e-3 + 2 * 63.0 / 64, 1e-12);
 }
 
 TEST(WhatIf, GradientsHaveHalfTheBytes) {
@@ -157,20 +184,25 @@ TEST(WhatIf, GradientsHaveHalfTheBytes) {
     return find(changes(all.runs[0], all.figures[0]), "with gradients sent as bfloat16")->step_ms;
   };
   EXPECT_NEAR(half(), 80, 1e-6) << "of an unknown link";
-  run.links = {{.name = "gloo", .latency_s = 0.5e-3, .bytes_per_s = 1e9}};
+  run.links = {{.name = "gloo", .latency_s = 1e-3, .bytes_per_s = 1e9}};
   run.all_reduce_bytes = 3e6;  // 1 ms of latencies, 3 ms of bytes.
   EXPECT_NEAR(half(), 60 + 40 * 2.5 / 4, 1e-6);
+  run.links[0].bytes_per_s = 0;
+  EXPECT_NEAR(half(), 80, 1e-6) << "a bandwidth that could not be measured";
 }
 
 TEST(WhatIf, OtherNumbersOfRanksGrowTheReduction) {
   RunFile run = run_of(2, split(0, 60, 40));
-  run.links = {{.name = "gloo", .latency_s = 0.5e-3, .bytes_per_s = 1e9}};
+  run.links = {{.name = "gloo", .latency_s = 1e-3, .bytes_per_s = 1e9},
+               {.name = "shared memory", .latency_s = 1e-6, .bytes_per_s = 1e8}};
   run.all_reduce_bytes = 3e6;
   const auto answers = other_sizes(compare({run}), {8});
   ASSERT_EQ(answers.size(), 1U) << "a single run does not tell Amdahl's law";
   EXPECT_EQ(answers[0].question, "on 8 ranks");
   EXPECT_NEAR(answers[0].step_ms, 60 + 40 * (3 + 1.75 * 3) / 4, 1e-6);
   EXPECT_NEAR(answers[0].gain, 4 * 100 / answers[0].step_ms, 1e-6);
+  EXPECT_TRUE(other_sizes(compare({run_of(1, split(0, 100))}), {8}).empty())
+      << "a single rank does not tell what an all_reduce takes";
 }
 
 // --- Files ---------------------------------------------------------------------------------------

@@ -151,8 +151,6 @@ RankTimes total_of(const json& total, int ranks) {
   if (total.contains("waited_for"))
     for (const auto& [rank, seconds] : object_in(total, "waited_for").items())
       times.times.waited_for[rank_in(rank, ranks)] = duration(to_amount(seconds, rank), rank);
-  if (total.contains("stood_still"))
-    times.stood_still = duration(amount(total, "stood_still"), "stood_still");
   return times;
 }
 

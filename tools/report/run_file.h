@@ -1,4 +1,4 @@
-// The run.json of a training, as RunLog writes it.
+// The run.json of a training, as RunLog writes it: docs/run-json.md.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -46,7 +46,7 @@ struct RunFile {
   double all_reduce_bytes = 0;         // A step; 0 if unknown.
   std::vector<RankTimes> totals = {};  // By rank.
   std::int64_t first_step = 0;
-  std::int64_t every = 1;                        // Each how manieth step has a row.
+  std::int64_t every = 1;                        // One step in so many has a row.
   std::vector<std::vector<StepRow>> steps = {};  // By rank; may be empty.
   std::map<std::string, RunScalar> scalars = {};
 };

@@ -60,11 +60,15 @@ class Step {
   const double ms_;
 };
 
-// The link that bounds a run: the slowest. Between hosts it is the engine's.
-const RunLink* slowest_link(const RunFile& run) {
-  const auto slowest = std::ranges::min_element(run.links, {}, &RunLink::bytes_per_s);
-  return slowest == run.links.end() || slowest->bytes_per_s <= 0 ? nullptr : &*slowest;
+// The link over which all ranks reduce; null if its speed is not known.
+const RunLink* link_of(const RunFile& run) {
+  const bool is_known = run.ranks > 1 && !run.links.empty() && run.links.front().bytes_per_s > 0;
+  return is_known && run.all_reduce_bytes > 0 ? &run.links.front() : nullptr;
 }
+
+// How often an all_reduce waits for a message, and how often its bytes pass the link.
+double latencies(int ranks) { return 2 * std::ceil(std::log2(ranks)); }
+double passes(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
 std::string bytes_text(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.3g} GB", bytes / 1e9);
@@ -80,16 +84,16 @@ std::string link_text(const RunLink& link, double bytes) {
 // bfloat16 halves the bytes, not the latencies.
 WhatIf half_the_bytes(const RunFile& run, const RunFigures& figures) {
   const double reduce = part(figures.mean, StepPhase::reduce);
-  const RunLink* const link = slowest_link(run);
-  if (link == nullptr || run.all_reduce_bytes == 0)
+  const RunLink* const link = link_of(run);
+  if (link == nullptr)
     return {.question = "with gradients sent as bfloat16",
             .step_ms = figures.step_ms - reduce / 2,
             .assumption =
                 "Half of the bytes take half of the time in reduce; the link is not "
                 "known."};
-  const double whole = all_reduce_seconds(*link, run.all_reduce_bytes, run.ranks);
-  const double half = all_reduce_seconds(*link, run.all_reduce_bytes / 2, run.ranks);
-  const double saved = whole > 0 ? reduce * (1 - half / whole) : 0;
+  const AllReduce measured{*link, run.ranks};
+  const double saved = reduce * (1 - measured.seconds(run.all_reduce_bytes / 2, run.ranks) /
+                                         measured.seconds(run.all_reduce_bytes, run.ranks));
   return {.question = "with gradients sent as bfloat16",
           .step_ms = figures.step_ms - saved,
           .assumption = "The time in reduce shrinks as an all_reduce of half of " +
@@ -106,27 +110,22 @@ std::optional<WhatIf> without(StepPhase phase, const Step& step, std::string que
 
 // Reduce on another number of ranks, in milliseconds; empty if nothing tells.
 std::optional<double> reduce_on(const RunFile& run, const RunFigures& figures, int ranks) {
+  if (run.ranks == 1) return std::nullopt;
   const double now = part(figures.mean, StepPhase::reduce);
-  const RunLink* const link = slowest_link(run);
-  const bool is_known = link != nullptr && run.all_reduce_bytes > 0;
-  const RunLink unknown{.bytes_per_s = 1};  // Ratios of bytes alone.
-  const auto time = [&](int size) {
-    return is_known ? all_reduce_seconds(*link, run.all_reduce_bytes, size)
-                    : all_reduce_seconds(unknown, /*bytes=*/1, size);
-  };
-  if (run.ranks > 1) return now * time(ranks) / time(run.ranks);
-  if (!is_known) return std::nullopt;
-  return 1000 * time(ranks);
+  const RunLink* const link = link_of(run);
+  if (link == nullptr) return now * passes(ranks) / passes(run.ranks);
+  const AllReduce measured{*link, run.ranks};
+  return now * measured.seconds(run.all_reduce_bytes, ranks) /
+         measured.seconds(run.all_reduce_bytes, run.ranks);
 }
 
 std::string assumption_of(const RunFile& run, int ranks) {
-  const RunLink* const link = slowest_link(run);
+  const RunLink* const link = link_of(run);
   const std::string same = "Each rank has its own cores and as many samples as now; ";
-  if (link == nullptr || run.all_reduce_bytes == 0)
+  if (link == nullptr)
     return same + "reduce grows with the bytes of an all_reduce, as the link is not known.";
-  return same + fmt::format("reduce grows as an all_reduce of {} from {} to {} ranks{}.",
-                            link_text(*link, run.all_reduce_bytes), run.ranks, ranks,
-                            run.ranks == 1 ? ", of which backward() hides nothing" : "");
+  return same + fmt::format("reduce grows as an all_reduce of {} from {} to {} ranks.",
+                            link_text(*link, run.all_reduce_bytes), run.ranks, ranks);
 }
 
 // By the run's own split.
@@ -159,10 +158,10 @@ std::optional<WhatIf> by_amdahl(const Comparison& all, int ranks) {
 
 }  // namespace
 
-double all_reduce_seconds(const RunLink& link, double bytes, int ranks) {
+double AllReduce::seconds(double bytes, int ranks) const {
   if (ranks < 2) return 0;
-  return 2 * std::ceil(std::log2(ranks)) * link.latency_s +
-         2.0 * (ranks - 1) / ranks * bytes / link.bytes_per_s;
+  return link.latency_s * latencies(ranks) / latencies(measured_among) +
+         bytes / link.bytes_per_s * passes(ranks) / passes(measured_among);
 }
 
 std::vector<WhatIf> changes(const RunFile& run, const RunFigures& figures) {

@@ -26,8 +26,14 @@ std::vector<WhatIf> changes(const RunFile& run, const RunFigures& figures);
 // Returns the run on other numbers of ranks: twice and four times as many, or those asked for.
 std::vector<WhatIf> other_sizes(const Comparison& all, const std::vector<int>& ranks);
 
-// Seconds of an all_reduce of `bytes` among `ranks`: 2 log2(ranks) latencies, and
-// 2 (ranks - 1) / ranks * bytes through the link (Rabenseifner's algorithm, docs/algorithms.md).
-double all_reduce_seconds(const RunLink& link, double bytes, int ranks);
+// The time of an all_reduce, from one that was measured among `measured_among` ranks, at least two:
+// latency_s + bytes / bytes_per_s (docs/run-json.md). Among n ranks it has 2 log2(n) latencies, and
+// 2 (n - 1) / n times the bytes pass the link (Rabenseifner's algorithm, docs/algorithms.md).
+struct AllReduce {
+  RunLink link = {};
+  int measured_among = 2;
+
+  double seconds(double bytes, int ranks) const;
+};
 
 }  // namespace lockstep::tools

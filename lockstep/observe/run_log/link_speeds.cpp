@@ -31,9 +31,8 @@ LinkSpeed measure(const ProcessGroup& group, std::string name) {
   std::vector<float> values(large);
   const double latency = best_of(20, group, values, 1);
   const double whole = best_of(3, group, values, large);
-  constexpr double shortest = 1e-9;
-  return {std::move(name), latency,
-          static_cast<double>(large * sizeof(float)) / std::max(whole - latency, shortest)};
+  constexpr auto bytes = static_cast<double>(large * sizeof(float));
+  return {std::move(name), latency, whole > latency ? bytes / (whole - latency) : 0};
 }
 
 std::string name_of_link(const std::string& backend) {

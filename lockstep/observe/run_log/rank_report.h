@@ -35,7 +35,8 @@ struct RankReport {
   bool is_last = false;      // Nothing comes after it.
   std::vector<StepRow> rows = {};  // The steps since the rank's last report.
   std::map<std::string, std::vector<LoggedScalar>, std::less<>> scalars = {};  // The same, by name.
-  StepTimes times = {};  // Since the log began.
+  // Since the log began. `waited_for` leaves out its first step: ranks begin at different times.
+  StepTimes times = {};
 };
 
 std::string encode(const RankReport& report);

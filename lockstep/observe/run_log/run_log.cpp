@@ -60,6 +60,12 @@ std::vector<double> values_of(const at::Tensor& tensor) {
   return {data, data + flat.numel()};
 }
 
+std::vector<int> job_ranks(const ProcessGroup& group) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) ranks.push_back(job_rank(group, rank));
+  return ranks;
+}
+
 // The RunLogs of a group on this rank, which end with it if the program does not end them.
 struct Kept {
   std::vector<std::shared_ptr<void>> logs;
@@ -95,6 +101,7 @@ class RunLog::State {
   const std::chrono::milliseconds timeout_;
   StepClock* const clock_ = StepClock::adopted();  // Null if another thread has the loop.
   const StepTimes at_start_ = step_times();
+  StepTimes after_first_step_;
   const std::weak_ptr<const std::atomic<std::uint64_t>> reduced_bytes_;
   std::uint64_t reduced_at_start_ = 0;
   double reduced_per_step_ = 0;
@@ -124,6 +131,7 @@ RunLog::State::State(const ProcessGroup& group, RunLogOptions options, RunFiles 
   report_.step = options.first_step;
   RunFacts facts{.started = wall_time(),
                  .host_of_rank = host_of_ranks(group),
+                 .job_ranks = job_ranks(group),
                  .options = std::move(options.options),
                  .first_step = options.first_step};
   facts.links = observe::measure_links(group, facts.host_of_rank);
@@ -152,6 +160,7 @@ void RunLog::State::end_step() {
   ++steps_;
   if (is_closed_) return;
   add_row(ticks_now());
+  if (steps_ == 1) after_first_step_ = step_times();
   report_now_and_then();
 }
 
@@ -176,7 +185,10 @@ void RunLog::State::scalar(std::string_view name, double value) {
 }
 
 RankReport RunLog::State::take_report() {
-  report_.times = step_times() - at_start_;
+  const StepTimes now = step_times();
+  report_.times = now - at_start_;
+  report_.times.waited_for.clear();
+  if (steps_ > 0) report_.times.waited_for = (now - after_first_step_).waited_for;
   reported_ = Clock::now();
   return std::exchange(report_, {.rank = report_.rank, .step = report_.step});
 }

@@ -45,14 +45,26 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-Json json_of(int rank, std::int64_t steps, const StepTimes& times) {
+// Ranks outside of `job_ranks` count together.
+Json json_of(int rank, std::int64_t steps, const StepTimes& times,
+             const std::vector<int>& job_ranks) {
   Json seconds = Json::object();
   for (std::size_t i = 0; i < step_phases; ++i)
     seconds[name(static_cast<StepPhase>(i))] = seconds_of(times.spent[i]);
   Json waited = Json::object();
-  for (const auto& [other, time] : times.waited_for)
-    waited[std::to_string(other)] = seconds_of(time);
-  return {{"rank", rank}, {"steps", steps}, {"seconds", seconds}, {"waited_for", waited}};
+  std::chrono::nanoseconds outside{0};
+  for (const auto& [other, time] : times.waited_for) {
+    const auto found = std::ranges::find(job_ranks, other);
+    if (found == job_ranks.end())
+      outside += time;
+    else
+      waited[std::to_string(found - job_ranks.begin())] = seconds_of(time);
+  }
+  return {{"rank", rank},
+          {"steps", steps},
+          {"seconds", seconds},
+          {"waited_for", waited},
+          {"waited_for_outside", seconds_of(outside)}};
 }
 
 Json json_of(const LinkSpeed& link) {
@@ -156,7 +168,7 @@ std::string RunRecord::json(std::string_view ended, double seconds) const {
   for (const LinkSpeed& link : facts_.links) run["links"].push_back(json_of(link));
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
     run["totals"].push_back(
-        json_of(static_cast<int>(rank), ranks_[rank].steps, ranks_[rank].times));
+        json_of(static_cast<int>(rank), ranks_[rank].steps, ranks_[rank].times, facts_.job_ranks));
   for (const auto& [name, series] : scalars_)
     run["scalars"][name] = {{"steps", series.steps}, {"values", series.values}};
   Json columns = all_phases();

@@ -19,17 +19,19 @@
 
 namespace lockstep::observe {
 
-// The time of an all_reduce of n bytes is about latency_s + n / bytes_per_s.
+// The time of an all_reduce of n bytes, among the ranks that have measured it, is about latency_s +
+// n / bytes_per_s.
 struct LinkSpeed {
   std::string name;
   double latency_s = 0;
-  double bytes_per_s = 0;
+  double bytes_per_s = 0;  // 0 if unknown.
 };
 
 // Known when a run begins.
 struct RunFacts {
   double started = 0;  // Seconds since 1970.
   std::vector<int> host_of_rank = {0};
+  std::vector<int> job_ranks = {0};  // The number in the job of each rank.
   std::map<std::string, std::string> options = {};
   std::vector<LinkSpeed> links = {};
   std::int64_t first_step = 0;

@@ -89,13 +89,14 @@ TEST(ScalarMeans, OfARankThatLogsTwiceTakeItsLastValue) {
 TEST(RunRecord, IsJsonOfTheAgreedForm) {
   RunRecord record({.started = 1.5,
                     .host_of_rank = {0, 1},
+                    .job_ranks = {3, 5},
                     .options = {{"batch_size", "64"}},
                     .links = {{"gloo", 1e-5, 1e9}},
                     .first_step = 100});
   RankReport report = report_of(1, 0, 3);
   report.samples = 12;
   report.times.spent[static_cast<std::size_t>(StepPhase::wait)] = 1500ms;
-  report.times.waited_for = {{0, 1500ms}};
+  report.times.waited_for = {{0, 250ms}, {1, 250ms}, {3, 1500ms}};
   record.add(report);
   record.add(ScalarMean{"loss", 100, 0, 0.5});
   record.add(ScalarMean{"loss", 101, 0, NAN});
@@ -119,7 +120,8 @@ TEST(RunRecord, IsJsonOfTheAgreedForm) {
   EXPECT_EQ(total.at("rank"), 1);
   EXPECT_EQ(total.at("steps"), 3);
   EXPECT_EQ(total.at("seconds").at("wait"), 1.5);
-  EXPECT_EQ(total.at("waited_for").at("0"), 1.5);
+  EXPECT_EQ(total.at("waited_for"), json({{"0", 1.5}})) << "by the ranks of the group";
+  EXPECT_EQ(total.at("waited_for_outside"), 0.5);
   const json& steps = run.at("steps");
   EXPECT_EQ(steps.at("first"), 100);
   EXPECT_EQ(steps.at("every"), 1);
@@ -133,7 +135,8 @@ TEST(RunRecord, IsJsonOfTheAgreedForm) {
 }
 
 TEST(RunRecord, OfALongRunHasEveryFewStepsOnly) {
-  RunRecord record({.host_of_rank = {0, 0}}, /*most_rows=*/100, /*most_values=*/10);
+  RunRecord record({.host_of_rank = {0, 0}, .job_ranks = {0, 1}}, /*most_rows=*/100,
+                   /*most_values=*/10);
   for (int first = 0; first < 1000; first += 50)
     for (const int rank : {0, 1}) record.add(report_of(rank, first, 50));
   for (int step = 0; step < 1000; ++step)
