@@ -92,6 +92,22 @@ TEST_F(LockstepReport, WritesOnePageThatLoadsNothing) {
     EXPECT_FALSE(has(page, loads)) << loads;
 }
 
+TEST_F(LockstepReport, KeepsATextThatLooksLikeAPartOfThePage) {
+  json two = run(2);
+  two["links"] = {{{"name", "/*DATA*/ /*SCRIPT*/"}, {"latency_s", 1e-6}, {"bytes_per_s", 1e9}}};
+  two["all_reduce_bytes_per_step"] = 1e6;
+  const std::string page_path = path("report.html");
+  const Finished report =
+      run_command({LOCKSTEP, "report", file("run2.json", two.dump()), "--html", page_path});
+  EXPECT_EQ(report.code, 0) << report.err;
+  std::ifstream stream(page_path);
+  const std::string page{std::istreambuf_iterator<char>(stream), {}};
+  const std::string opens = "type=\"application/json\">";
+  const std::size_t begin = page.find(opens) + opens.size();
+  const json data = json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  EXPECT_TRUE(has(data.at("sizes").at(0).at("assumption"), "/*DATA*/ /*SCRIPT*/"));
+}
+
 TEST_F(LockstepReport, RefusesWhatIsNoRun) {
   const std::string good = file("run2.json", run(2).dump());
   const std::string other = file("package.json", "{\"name\": \"x\"}");

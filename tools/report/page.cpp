@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/job/straggler.h"
 #include "tools/report/page_parts.h"
@@ -112,10 +115,19 @@ ordered_json data_of(const Comparison& all, const std::vector<int>& ranks) {
   return data;
 }
 
-std::string replaced(std::string text, std::string_view mark, std::string_view by) {
-  const auto place = text.find(mark);
-  if (place != text.npos) text.replace(place, mark.size(), by);
-  return text;
+// Puts each text in place of its mark. The marks come in the order of the page, so that a text that
+// has a mark in itself stays as it is.
+std::string filled(
+    std::string_view page,
+    std::initializer_list<std::pair<std::string_view, std::string_view>> marks_and_texts) {
+  std::string whole;
+  for (const auto& [mark, text] : marks_and_texts) {
+    const auto place = page.find(mark);
+    check(place != page.npos, "the page has a mark for each of its parts");
+    whole.append(page.substr(0, place)).append(text);
+    page.remove_prefix(place + mark.size());
+  }
+  return whole.append(page);
 }
 
 // For text between tags.
@@ -147,11 +159,11 @@ std::string script_text(const ordered_json& data) {
 }  // namespace
 
 std::string report_page(const Comparison& all, const std::vector<int>& ranks) {
-  std::string page(page_html);
-  page = replaced(std::move(page), "/*STYLE*/", page_css);
-  page = replaced(std::move(page), "/*SCRIPT*/", page_js);
-  page = replaced(std::move(page), "<!--TEXT-->", escaped(report_text(all, ranks)));
-  return replaced(std::move(page), "/*DATA*/", script_text(data_of(all, ranks)));
+  return filled(page_html, {{"/*STYLE*/", page_css},
+                            {"<!--TEXT-->", escaped(report_text(all, ranks))},
+                            {"/*DATA*/", script_text(data_of(all, ranks))},
+                            {"/*CHARTS*/", page_charts},
+                            {"/*SCRIPT*/", page_js}});
 }
 
 }  // namespace lockstep::tools

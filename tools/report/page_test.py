@@ -58,7 +58,7 @@ def rows_of(ranks, late):
         for rank, each in enumerate(times):
             wait = lengths[last] - lengths[rank]
             each |= {"wait": wait, "reduce": 0.05 if ranks == 1 else 1.2 + 0.5 * ranks}
-            if rank != last:
+            if rank != last and step > 0:
                 waited[rank][str(last)] = waited[rank].get(str(last), 0) + wait / 1000
             seconds = [each[phase] / 1000 for phase in PHASES]
             rows[rank].append([sum(seconds), *seconds])
@@ -72,15 +72,17 @@ def run(ranks, late=None):
                "seconds": {phase: sum(row[1 + i] for row in rows[rank])
                            for i, phase in enumerate(PHASES)}} for rank in range(ranks)]
     loss = [2.3 * 0.985 ** i + random.gauss(0, 0.02) for i in range(0, STEPS, 5)]
+    link = {"name": "shared memory", "latency_s": 1.1e-6, "bytes_per_s": 5.2e9}
     return {"format": "lockstep-run-1", "lockstep": "0.1.0", "torch": "2.13.0",
             "program": "./train", "arguments": ["--epochs", "5", "</script><b>"],
             "started": 1.8e9, "seconds": sum(row[0] for row in rows[0]), "ended": "finished",
             "ranks": ranks, "hosts": 1, "host_of_rank": [0] * ranks,
             "options": {"batch_size": "64", "model": "resnet18"}, "samples": 64 * STEPS * ranks,
-            "links": [{"name": "shared memory", "latency_s": 1.1e-6, "bytes_per_s": 5.2e9}],
+            "links": [link] if ranks > 1 else [],
             "all_reduce_bytes_per_step": 8.4e6, "phases": PHASES, "totals": totals,
             "steps": {"first": 1, "every": 1, "columns": ["seconds", *PHASES], "ranks": rows},
-            "scalars": {"loss": {"steps": list(range(1, STEPS + 1, 5)), "values": loss}}}
+            "scalars": {"loss": {"steps": list(range(1, STEPS + 1, 5)), "values": loss},
+                        "seed": {"steps": [1, STEPS], "values": [2 ** 60, 2 ** 60]}}}
 
 
 # --- Pictures ------------------------------------------------------------------------------------
