@@ -153,6 +153,12 @@ class OnTerminal {
     return shown_;
   }
 
+  // Waits until the command has been stopped.
+  bool stops() const {
+    int status = 0;
+    return ::waitpid(pid_, &status, WUNTRACED) == pid_ && WIFSTOPPED(status);
+  }
+
   int exit_code() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -179,10 +185,26 @@ TEST(LockstepTop, IsEndedByAKey) {
 
 TEST(LockstepTop, GivesTheTerminalBackAfterASignal) {
   const ServingStatus agent(example());
+  for (const int number : {SIGTERM, SIGQUIT}) {
+    OnTerminal top(own_id('a'));
+    top.shown_with("RANK");
+    top.signal(number);
+    EXPECT_TRUE(has(top.shown_with(leaves_screen), leaves_screen)) << number;
+    EXPECT_EQ(top.exit_code(), 0) << number;
+  }
+}
+
+TEST(LockstepTop, GivesTheTerminalBackWhileItIsSuspended) {
+  const ServingStatus agent(example());
   OnTerminal top(own_id('a'));
   top.shown_with("RANK");
-  top.signal(SIGTERM);
+  top.press('\032');  // Ctrl-Z.
   EXPECT_TRUE(has(top.shown_with(leaves_screen), leaves_screen));
+  EXPECT_TRUE(top.stops());
+  top.signal(SIGCONT);
+  const std::string again = std::string(leaves_screen) + "\033[?1049h";
+  EXPECT_TRUE(has(top.shown_with(again), again));
+  top.press('q');
   EXPECT_EQ(top.exit_code(), 0);
 }
 

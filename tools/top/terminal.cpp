@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view enter_screen = "\033[?1049h\033[?25l";
 constexpr std::string_view leave_screen = "\033[?25h\033[?1049l";
-constexpr std::array<int, 4> signals{SIGINT, SIGTERM, SIGHUP, SIGWINCH};
+constexpr std::array<int, 6> signals{SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH};
 
 bool write_all(std::string_view text) {
   while (!text.empty()) {
@@ -58,13 +58,19 @@ bool Terminal::is_there() { return ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOU
 Terminal::Terminal() {
   signal_descriptor();
   if (::tcgetattr(STDIN_FILENO, &before_) != 0) throw_errno("reading the terminal's settings");
+  enter();
+}
+
+Terminal::~Terminal() { leave(); }
+
+void Terminal::enter() const {
   termios raw = before_;
   raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   if (::tcsetattr(STDIN_FILENO, TCSANOW, &raw) != 0) throw_errno("setting the terminal");
   write_all(enter_screen);
 }
 
-Terminal::~Terminal() {
+void Terminal::leave() const {
   write_all(leave_screen);
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
 }
@@ -97,8 +103,14 @@ std::optional<char> Terminal::key(std::chrono::milliseconds limit) const {
   if (::poll(entries.data(), entries.size(), static_cast<int>(limit.count())) <= 0)
     return std::nullopt;
   if (signalfd_siginfo signal{};
-      ::read(signal_descriptor(), &signal, sizeof signal) == sizeof signal)
-    return signal.ssi_signo == SIGWINCH ? '\0' : 'q';
+      ::read(signal_descriptor(), &signal, sizeof signal) == sizeof signal) {
+    if (signal.ssi_signo == SIGTSTP) {
+      leave();
+      ::raise(SIGSTOP);
+      enter();
+    }
+    return signal.ssi_signo == SIGWINCH || signal.ssi_signo == SIGTSTP ? '\0' : 'q';
+  }
   char key = 'q';
   return ::read(STDIN_FILENO, &key, 1) == 1 ? key : 'q';
 }
