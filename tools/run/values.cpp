@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/profile_window.h"
 #include "tools/run/options.h"
 
 namespace lockstep::tools {
@@ -110,15 +111,7 @@ std::chrono::milliseconds parse_seconds(std::string_view text) {
 }
 
 std::string parse_profile(std::string_view text) {
-  constexpr std::string_view key = "steps=";
-  const char* const expected = "steps=FIRST:END, a window of steps";
-  const auto colon = text.find(':');
-  if (!text.starts_with(key) || colon == text.npos) refuse(expected, text);
-  int first = 0;
-  int end = 0;
-  const bool numbers =
-      read(text.substr(key.size(), colon - key.size()), first) && read(text.substr(colon + 1), end);
-  if (!numbers || first < 0 || end <= first) refuse(expected, text);
+  if (!profile_window_of(text)) refuse("steps=FIRST:END, a window of steps", text);
   return std::string(text);
 }
 

@@ -3,9 +3,6 @@
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
-#include <algorithm>
-#include <charconv>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -13,12 +10,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
-#include <system_error>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
+#include "lockstep/job/profile_window.h"
 #include "lockstep/job/step_clock.h"
 #include "lockstep/job/timeline_recorder.h"
 
@@ -28,35 +24,21 @@ namespace {
 namespace kineto = torch::autograd::profiler;
 namespace settings = torch::profiler::impl;
 
-struct Window {
-  std::int64_t first = 0;
-  std::int64_t end = 0;
-};
-
-std::int64_t number_in(std::string_view text, std::string_view whole) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  require(error == std::errc() && end == text.data() + text.size(), [&] {
-    return "LOCKSTEP_PROFILE must be steps=FIRST:END, not " + clean_text(whole, 100);
-  });
-  return number;
-}
-
-std::optional<Window> window_of_environment() {
-  constexpr std::string_view key = "steps=";
+std::optional<ProfileWindow> window_of_environment() {
   const char* const told = std::getenv("LOCKSTEP_PROFILE");
   if (told == nullptr || *told == '\0' || TimelineRecorder::current() == nullptr)
     return std::nullopt;
-  const std::string_view text = told;
-  const std::size_t begin = text.starts_with(key) ? key.size() : 0;
-  const std::size_t colon = std::min(text.find(':'), text.size());
-  return Window{number_in(text.substr(begin, colon - begin), text),
-                number_in(text.substr(std::min(colon + 1, text.size())), text)};
+  const auto window = profile_window_of(told);
+  require(window.has_value(), [&] {
+    return "LOCKSTEP_PROFILE must be steps=FIRST:END, a window of steps, not " +
+           clean_text(told, 100);
+  });
+  return window;
 }
 
 class OperatorProfile {
  public:
-  explicit OperatorProfile(Window window) : window_(window) {}
+  explicit OperatorProfile(ProfileWindow window) : window_(window) {}
 
   void at_step(std::int64_t step, const ProcessGroup& group) {
     if (state_ == State::waits && step >= window_.first && step < window_.end) begin(group);
@@ -81,7 +63,7 @@ class OperatorProfile {
     kineto::disableProfiler()->save(TimelineRecorder::current()->operators_file().string());
   }
 
-  const Window window_;
+  const ProfileWindow window_;
   State state_ = State::waits;
   const std::shared_ptr<const std::function<void()>> last_act_ =
       std::make_shared<const std::function<void()>>([this] { end(); });
@@ -90,7 +72,7 @@ class OperatorProfile {
 }  // namespace
 
 void profile_operators(const ProcessGroup& group) {
-  static const std::optional<Window> window = window_of_environment();
+  static const std::optional<ProfileWindow> window = window_of_environment();
   if (!window) return;
   static OperatorProfile profile(*window);
   if (StepClock* const clock = StepClock::adopted()) profile.at_step(clock->steps(), group);

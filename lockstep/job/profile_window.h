@@ -1,0 +1,23 @@
+// The steps whose operators a timeline has, as LOCKSTEP_PROFILE and `lockstep run --profile` name
+// them: "steps=FIRST:END".
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+struct ProfileWindow {
+  std::int64_t first = 0;
+  std::int64_t end = 0;  // The first step after the window.
+};
+
+// Empty for a text of another form, and for a window without steps.
+LOCKSTEP_API std::optional<ProfileWindow> profile_window_of(std::string_view text);
+
+}  // namespace lockstep
