@@ -153,7 +153,7 @@ void Agent::end(const EndRanks& order) {
 
 void Agent::finish(const EndJob& order) {
   exit_code_ = order.exit_code;
-  if (!order.failure) say_straggler();
+  say_straggler();
   if (ranks_ && ranks_->running() > 0)
     ranks_->end(SIGTERM, std::min(options_.shutdown_timeout, time_after_the_end));
   say_why(order);

@@ -8,8 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/text.h"
@@ -189,7 +192,7 @@ std::optional<Failure> failure_of(const json& frame) {
 }
 
 // A rank's times are one list: rank, steps, microseconds that it stood still, those of each phase,
-// then pairs of the ranks and microseconds that it has waited for.
+// then pairs of the ranks and microseconds that it has waited for, of the longest waits.
 constexpr std::size_t most_times = 128;
 constexpr std::size_t most_waits = 8;
 constexpr std::int64_t longest_us = std::int64_t{1} << 50;
@@ -202,9 +205,12 @@ std::int64_t in_us(std::chrono::nanoseconds time) {
 json to_json(const RankTimes& rank) {
   json list = {rank.rank, rank.times.steps, in_us(rank.stood_still)};
   for (const std::chrono::nanoseconds spent : rank.times.spent) list.push_back(in_us(spent));
-  std::size_t waits = 0;
-  for (const auto& [other, time] : rank.times.waited_for) {
-    if (waits++ == most_waits) break;
+  std::vector<std::pair<int, std::chrono::nanoseconds>> waits(rank.times.waited_for.begin(),
+                                                              rank.times.waited_for.end());
+  std::ranges::stable_sort(waits, std::ranges::greater(),
+                           [](const auto& wait) { return wait.second; });
+  waits.resize(std::min(waits.size(), most_waits));
+  for (const auto& [other, time] : waits) {
     list.push_back(other);
     list.push_back(in_us(time));
   }

@@ -280,10 +280,11 @@ TEST(AgentFrames, TellTheTimesOfSomeOfManyRanks) {
   RankTimes longest = some_times(99'999);
   longest.times.spent.fill(std::chrono::nanoseconds::max());
   for (int rank = 0; rank < 100; ++rank)
-    longest.times.waited_for[99'000 + rank] = std::chrono::nanoseconds::max();
+    longest.times.waited_for[99'000 + rank] = std::chrono::hours(100'000 + rank);
   const auto got = times_after({.times = std::vector<RankTimes>(10'000, longest)});
   EXPECT_EQ(got.size(), 128U);
   EXPECT_EQ(got.front().times.waited_for.size(), 8U);
+  EXPECT_EQ(got.front().times.waited_for.begin()->first, 99'092) << "the longest waits";
 }
 
 TEST(AgentFrames, AreCorruptWithTimesThatAreNone) {
