@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -126,29 +127,33 @@ TEST(StepTimes, OfACollectiveInTheBackgroundCountWhileTheLoopWaitsForIt) {
   }).join();
 }
 
-// All that a training loop of 1,000 steps a second does for its times: twenty phases a step, and
-// ten collectives in which it waits for another rank. 0.1 % of such a step are 1,000 nanoseconds;
-// the limit has room for a busy host.
-TEST(StepTimes, CostNextToNothing) {
+// What a step of data-parallel training does for its times: six phases, and eight collectives in
+// which it waits for another rank. 0.1 % of a step of a millisecond are 1,000 nanoseconds. Of many
+// short rounds, some are not interrupted on a busy host, either.
+TEST(StepTimes, CostLessThanAThousandthOfAStepOfAMillisecond) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+  GTEST_SKIP() << "the time of optimized code is measured";
+#endif
   const StepClock::OfThread mine;
   StepClock& clock = *StepClock::of_this_thread();
-  constexpr int steps = 1000;
-  std::chrono::nanoseconds best = 1h;
-  for (int round = 0; round < 20; ++round) {
-    const auto begin = Clock::now();
-    for (int step = 0; step < steps; ++step) {
-      for (int i = 0; i < 20; ++i) const InPhase data(StepPhase::data);
-      for (int i = 0; i < 10; ++i) {
-        const StepPhase before = clock.enter(StepPhase::wait, ticks_now());
-        clock.end_wait(i, ticks_now());
-        clock.enter(before);
-      }
-      clock.count_step();
+  const auto step = [&] {
+    for (int i = 0; i < 6; ++i) const InPhase forward(StepPhase::forward);
+    for (int i = 0; i < 8; ++i) {
+      const StepPhase before = clock.enter(StepPhase::wait, ticks_now());
+      clock.end_wait(i, ticks_now());
+      clock.enter(before);
     }
+    clock.count_step();
+  };
+  constexpr int steps = 50;
+  std::chrono::nanoseconds best = 1h;
+  for (int round = 0; round < 1000; ++round) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < steps; ++i) step();
     best = std::min<std::chrono::nanoseconds>(best, Clock::now() - begin);
   }
   RecordProperty("nanoseconds_a_step", static_cast<int>(best.count() / steps));
-  EXPECT_LT(best / steps, 10'000ns) << "expected: 700";
+  EXPECT_LT(best / steps, 1000ns);
 }
 
 TEST(StepTimes, AreDescribedInTheOrderOfAStep) {
