@@ -201,6 +201,13 @@ class RunLog(unittest.TestCase):
                 self.assertTrue(all(row[data] >= 0.0049 for row in rows))
         self.assertGreater(run["totals"][0]["waited_for"]["1"], 0.002 * STEPS)
 
+    def test_lockstep_report_reads_run_json(self):
+        said = subprocess.run([OPTIONS.lockstep, "report", str(self.training.folder / "run.json")],
+                              capture_output=True, text=True, check=True).stdout
+        self.assertRegex(said, rf"run.json +2 +1 +{STEPS} ")
+        self.assertIn("with the work spread evenly over the ranks: x", said)
+        self.assertRegex(said, "on 4 ranks: x.*\n.*reduce grows as an all_reduce of")
+
     def test_tensorboard_reads_the_event_file(self):
         try:
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
