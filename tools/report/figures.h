@@ -73,7 +73,7 @@ struct Comparison {
 // Errors: corrupt for a run in which no rank has made a step. The message names its file.
 Comparison compare(std::vector<RunFile> runs);
 
-// By Amdahl's law.
+// The speed-up of Amdahl's law.
 double speed_up_at(double serial_part, double ranks_ratio);
 
 }  // namespace lockstep::tools

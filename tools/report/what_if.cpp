@@ -128,7 +128,7 @@ std::string assumption_of(const RunFile& run, int ranks) {
                             link_text(*link, run.all_reduce_bytes), run.ranks, ranks);
 }
 
-// By the run's own split.
+// The run on other ranks, from its own split.
 std::optional<WhatIf> on(const RunFile& run, const RunFigures& figures, int ranks) {
   const auto reduce = reduce_on(run, figures, ranks);
   if (!reduce) return std::nullopt;
@@ -139,7 +139,7 @@ std::optional<WhatIf> on(const RunFile& run, const RunFigures& figures, int rank
                 .assumption = assumption_of(run, ranks)};
 }
 
-// By all runs.
+// The same from the fit of all runs.
 std::optional<WhatIf> by_amdahl(const Comparison& all, int ranks) {
   const auto serial = all.serial_part();
   if (!serial) return std::nullopt;
