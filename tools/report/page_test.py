@@ -112,7 +112,7 @@ class Page:
         command = [self.chromium, "--headless", "--no-sandbox", "--disable-gpu",
                    "--hide-scrollbars", "--force-device-scale-factor=1",
                    f"--user-data-dir={self.folder}/profile", "--enable-logging=stderr",
-                   "--virtual-time-budget=3000", *arguments, self.file.as_uri()]
+                   "--virtual-time-budget=30000", *arguments, self.file.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
         return done.stdout, done.stderr
 
