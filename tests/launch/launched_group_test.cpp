@@ -233,6 +233,7 @@ const Ranks one_is_stopped("one is stopped", [](const Rank& rank) {
 const Ranks late_and_failing("late and failing", [](const Rank&) {
   ProcessGroup world = init_process_group();
   train(world, StepPhase::data);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are told every second.
   throw std::runtime_error("out of ideas");
 });
 
