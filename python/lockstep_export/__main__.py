@@ -2,6 +2,7 @@
 """The command line: python -m lockstep_export my_model:make --batch 32 --out step.pt2"""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
@@ -72,16 +73,39 @@ def export(options):
         tried.append(example(make, options.batch + 1)[1])
         dims = batch_dims(options.batch, *tried)
     step = Step(model, options.bf16)
+    package.require_types(step.state())
     step.find_roles(inputs)
-    graphs = {"train": trace(step, inputs, dims, True), "eval": trace(step, inputs, dims, False)}
-    files = {name: package.compile_graph(graph, options.cpu, options.threads)
-             for name, graph in graphs.items()}
+    with reason("the model cannot be traced"):
+        graphs = {name: trace(step, inputs, dims, name == "train") for name in ("train", "eval")}
+    with reason("the model cannot be compiled"):
+        files = {name: package.compile_graph(graph, options.cpu, options.threads)
+                 for name, graph in graphs.items()}
     for name, graph in graphs.items():
-        for some in tried:
-            compare.check(package.load(files[name]), step, graph, some, name == "train")
-    package.write_weights(options.weights, step.state())
-    package.write_package(options.out, files,
-                          package.signature(step, inputs, dims, graphs, files, options))
+        run = package.load(files[name])
+        ends = [example(make, batch)[1] for batch in ends_of(graph.batch, options.batch)]
+        for some in (*tried, *ends):
+            compare.check(run, step, graph, some, name == "train")
+    description = package.signature(step, inputs, dims, graphs, files, options)
+    package.write(options.out, files, description, options.weights, step.state())
+
+
+@contextlib.contextmanager
+def reason(text):
+    """Turns what PyTorch throws into an ExportError."""
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"{text}: {type(error).__name__}: {error}") from error
+
+
+def ends_of(batch_range, batch):
+    """Returns the smallest batch of the range, and the largest up to twice `batch`."""
+    if batch_range is None:
+        return []
+    least, most = batch_range
+    return [least, min(most or 2 * batch, 2 * batch)]
 
 
 def main():

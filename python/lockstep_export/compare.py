@@ -20,7 +20,7 @@ SEED = 1
 def eager(step, inputs, training):
     """Returns the results of the model by name."""
     step = copy.deepcopy(step)
-    step.hidden[0].train(training)
+    step.set_training(training)
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(training):
         loss, *others = step(*inputs)
@@ -37,7 +37,7 @@ def eager(step, inputs, training):
 def compiled(run, step, graph, inputs, training):
     """Returns the results of `run`, which calls compiled code, by name."""
     torch.manual_seed(SEED)
-    lifted = [tensor.detach().clone() for tensor in (*step.parameters(), *step.buffers())]
+    lifted = [tensor.detach().clone() for tensor in step.state().values()]
     results = run([*lifted, *inputs])
     buffers = dict(step._buffers)
     names = list(buffers)
@@ -86,7 +86,8 @@ def check(run, step, graph, inputs, training):
         found = compiled(run, step, graph, inputs, training)
     except RuntimeError as error:
         raise ExportError(f"the compiled step fails, where the model does not: {error}") from error
-    kinds = {"parameter": step.parameter_names, "buffer": step.buffer_names}
+    kinds = {"parameter": step.parameter_names,
+             "buffer": step.buffer_names + step.constant_names}
     names = {f"{kind}{number}": name for kind, names in kinds.items()
              for number, name in enumerate(names)}
     lines = differences(found, expected, exact, names)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package: compiled code, and a description of all that goes in and comes out."""
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -13,7 +14,7 @@ import torch
 from torch._inductor import aot_compile
 from torch.export.pt2_archive._package import package_pt2
 
-from .trace import batch_range
+from .model import ExportError
 
 FORMAT = "lockstep-compiled-1"
 
@@ -37,7 +38,8 @@ def instruction_sets(cpu):
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
             return sorted(flag for flag in line.split() if flag.startswith(INSTRUCTION_SETS))
-    return []
+    raise ExportError("/proc/cpuinfo has no flags: code can be exported on x86-64 only, because "
+                      "this CPU's instruction sets are unknown")
 
 
 def compile_graph(graph, cpu, threads):
@@ -96,28 +98,45 @@ def signature(step, inputs, dims, graphs, files, options):
             for number, parameter in enumerate(step._parameters.values())],
         "buffers": [
             {"names": [name], **described(buffer)}
-            for name, buffer in zip(step.buffer_names, step._buffers.values(), strict=True)],
+            for name, buffer in zip(step.buffer_names, step._buffers.values())],
         "inputs": [{"batch_dim": dim, **described(tensor)}
                    for tensor, dim in zip(inputs, dims, strict=True)],
         "graphs": {
             name: {"updated": graph.updated, "outputs": graph.outputs,
-                   "batch": batch_range(graph.program), "files": digests(name, files[name])}
+                   "batch": graph.batch, "files": digests(name, files[name])}
             for name, graph in graphs.items()},
     }
 
 
-def write_package(path, files, description):
-    """Replaces the whole file, or leaves it as it was."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lockstep-") as folder:
-        new = os.path.join(folder, path.name)
-        package_pt2(new, aoti_files=files,
+@contextlib.contextmanager
+def replacing(*paths):
+    """Yields a new file's name for each path. All of them replace those there if nothing fails."""
+    with contextlib.ExitStack() as folders:
+        new = [os.path.join(folders.enter_context(tempfile.TemporaryDirectory(
+            dir=path.parent, prefix=".lockstep-")), path.name) for path in paths]
+        yield new
+        for source, path in zip(new, paths, strict=True):
+            os.replace(source, path)
+
+
+def write(path, files, description, weights, state):
+    """Writes the package and the weights, or leaves both as they were."""
+    with replacing(path, weights) as (new_package, new_weights):
+        package_pt2(new_package, aoti_files=files,
                     extra_files={"lockstep.json": json.dumps(description, indent=1)})
-        os.replace(new, path)
+        write_weights(new_weights, state)
 
 
 def bytes_of(tensor):
     tensor = tensor.detach().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+
+
+def require_types(tensors):
+    """Errors: ExportError if files of safetensors cannot have one of the tensors."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in SAFETENSORS_TYPES:
+            raise ExportError(f"{name} is of {tensor.dtype}, which no file of safetensors can have")
 
 
 def write_weights(path, tensors):
@@ -131,9 +150,7 @@ def write_weights(path, tensors):
         end += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    new = path.with_name(path.name + ".new")
-    with new.open("wb") as file:
+    with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in names:
             file.write(bytes_of(tensors[name]))
-    os.replace(new, path)

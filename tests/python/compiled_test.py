@@ -109,10 +109,36 @@ def write_broken_packages(folder):
     changed(folder, "cpu.pt2", lambda found: found["instruction_sets"].append("avx1024"))
     changed(folder, "torch.pt2", lambda found: found.update(torch="2.12.1+cpu"))
     changed(folder, "format.pt2", lambda found: found.update(format="lockstep-compiled-9"))
+    changed(folder, "results.pt2",
+            lambda found: [graph.update(outputs=3) for graph in found["graphs"].values()])
     changed(folder, "form.pt2", lambda found: found["inputs"][0].update(order=[0, 0, 1, 2]))
 
 
-def refuse_models(folder):
+REFUSED = (
+    ("make_changing", [], "the compiled step differs from the model"),
+    ("make_without_loss", [], "has to return the loss"),
+    ("make_odd_batch", ["--dynamic-batch"], "needs one dimension that is the batch"),
+    ("make_even_batch", ["--dynamic-batch"], "the model depends on"),
+    ("make_in_evaluation", [], "a model in training mode"),
+    ("make_counting", [], "changes calls, a buffer that is not persistent"),
+    ("make_view", [], "bias is a view"),
+    ("make_of_values", [], "the model cannot be traced"),
+    ("make_with_text", [], "return tensors, and nothing else"),
+    ("make_float8", [], "scales is of torch.float8_e5m2"),
+    ("nothing", [], "has no function nothing"))
+
+# By model and options: a part of the description.
+ACCEPTED = (
+    ("make_from_six_on", ["--dynamic-batch"], {"batch": [6, None]}),
+    ("make_up_to_nine", ["--dynamic-batch"], {"batch": [2, 9]}),
+    ("make_fine_tuned", [], {"batch": None, "updated": []}),
+    ("make_attention", ["--dynamic-batch"], {"batch": [2, None]}),
+    ("make", [], {"batch": None}),
+    ("make", ["--bf16", "--dynamic-batch", "--threads", "0", "--cpu", "x86-64-v3"],
+     {"batch": [2, None]}))
+
+
+def check_models(folder):
     """The exporter refuses what does not do what the model does, and leaves no file. It runs graphs
     instead of compiling them, which takes less time."""
     sys.path.insert(0, str(SOURCE))
@@ -122,19 +148,31 @@ def refuse_models(folder):
     from lockstep_export.model import ExportError
     package.compile_graph = lambda graph, *_: graph
     package.load = lambda graph: lambda tensors: list(graph.program.module()(*tensors))
-    for make, options, reason in (
-            ("make_changing", [], "the compiled step differs from the model"),
-            ("make_without_loss", [], "has to return the loss"),
-            ("make_odd_batch", ["--dynamic-batch"], "needs one dimension that is the batch"),
-            ("nothing", [], "has no function nothing")):
+    package.digests = lambda *_: {}
+    package.package_pt2 = lambda path, aoti_files, extra_files: \
+        pathlib.Path(path).write_text(extra_files["lockstep.json"])
+
+    def run(make, options):
+        export_here(parse_options([f"compiled_model:{make}", "--batch", str(BATCH), "--out",
+                                   str(folder / f"{make}.pt2"), *options]))
+    for make, options, reason in REFUSED:
         try:
-            export_here(parse_options([f"compiled_model:{make}", "--batch", str(BATCH), "--out",
-                                       str(folder / "refused.pt2"), *options]))
+            run(make, options)
         except ExportError as error:
             assert reason in str(error), f"{make}: {error}"
         else:
             sys.exit(f"{make} was exported")
-        assert not list(folder.glob("*refused*")), make
+        assert not list(folder.glob(f"*{make}.*")), make
+    for make, options, part in ACCEPTED:
+        run(make, options)
+        description = json.loads((folder / f"{make}.pt2").read_text())
+        train = description["graphs"]["train"]
+        assert part.items() <= train.items(), f"{make}: {train}"
+        import compiled_model
+        state = getattr(compiled_model, make)(BATCH)[0].state_dict().keys()
+        names = {name for tensor in description["parameters"] + description["buffers"]
+                 for name in tensor["names"]}
+        assert names == state, f"{make}: {names ^ state}"
 
 
 def compare(folder, ranks, rank):
@@ -150,6 +188,9 @@ def compare(folder, ranks, rank):
             difference = (results[name].double() - expected[name].double()).abs().max().item()
             assert difference <= TOLERANCE, f"{case}, {ranks} ranks: {name}: {difference}"
             largest = max(largest, difference)
+    for name, tensor in ours["eager"].items():
+        difference = (tensor.double() - ours["plain"][name].double()).abs().max().item()
+        assert difference <= TOLERANCE, f"eager and compiled in C++: {name}: {difference}"
     for name, tensor in ours["resume"].items():
         assert torch.equal(tensor, ours["plain"][name]), f"resumed: {name} differs"
     print(f"rank {rank} of {ranks}: largest difference {largest:.1e}")
@@ -180,7 +221,7 @@ def main():
             for rank in range(ranks):
                 compare(folder, ranks, rank)
         assert not list((folder / "tmp").iterdir()), "the program has left files"
-        refuse_models(folder)
+        check_models(folder)
 
 
 if __name__ == "__main__":
