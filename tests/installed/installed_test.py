@@ -190,7 +190,6 @@ def guide(args):
     if "resumed" in copy.start(2) or 'resumed "checkpoints/' not in copy.start(2):
         sys.exit("the second start did not go on from the first one's checkpoint")
 
-
     compiled(args, copy, pages / "compiled.md")
 
 
@@ -203,6 +202,7 @@ def compiled(args, copy, page):
     (copy.data / "my_model.py").write_text(only(blocks(page, "python"), page))
     command = re.search("^python (-m lockstep_export .*)$", page.read_text(), re.M)[1]
     run(python, *command.split(), folder=copy.data, OMP_NUM_THREADS="1",
+        TORCHINDUCTOR_CACHE_DIR=str(args.build / "tests" / "installed" / "inductor"),
         PYTHONPATH=str(copy.lockstep.parents[1] / "share" / "lockstep" / "python"))
     copy.compile(only(blocks(page, "cpp"), page))
     expect("accuracy ", copy.start(2))

@@ -155,7 +155,7 @@ def check_models(folder):
     def run(make, options):
         export_here(parse_options([f"compiled_model:{make}", "--batch", str(BATCH), "--out",
                                    str(folder / f"{make}.pt2"), *options]))
-    for make, options, reason in REFUSED:
+    def refuse(make, options, reason):
         try:
             run(make, options)
         except ExportError as error:
@@ -163,6 +163,9 @@ def check_models(folder):
         else:
             sys.exit(f"{make} was exported")
         assert not list(folder.glob(f"*{make}.*")), make
+
+    for make, options, reason in REFUSED:
+        refuse(make, options, reason)
     for make, options, part in ACCEPTED:
         run(make, options)
         description = json.loads((folder / f"{make}.pt2").read_text())
@@ -173,6 +176,9 @@ def check_models(folder):
         names = {name for tensor in description["parameters"] + description["buffers"]
                  for name in tensor["names"]}
         assert names == state, f"{make}: {names ^ state}"
+    # Compiled code throws for some models in bfloat16.
+    package.load = lambda graph: lambda tensors: torch.ones(2).view(3)
+    refuse("make_changing", ["--bf16"], "the compiled step fails, where the model does not")
 
 
 def compare(folder, ranks, rank):
