@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,9 +62,10 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
     require(!kept.isNone(),
             "CompiledModule: a second backward() through one forward(), whose gradients went to "
             "the first one: call forward() again, also in place of retain_graph");
-    const std::vector<at::Tensor> gradients = std::exchange(kept, c10::IValue()).toTensorVector();
-    variable_list result{at::Tensor()};  // `compute` has none.
-    for (const at::Tensor& gradient : gradients) result.push_back(gradient * outputs[0]);
+    std::vector<at::Tensor> gradients = std::exchange(kept, c10::IValue()).toTensorVector();
+    variable_list result{at::Tensor()};     // `compute` has none.
+    for (at::Tensor& gradient : gradients)  // Each is released as soon as it has its product.
+      result.push_back(std::exchange(gradient, at::Tensor()) * outputs[0]);
     return result;
   }
 };
@@ -130,7 +132,8 @@ std::string range_of(const GraphForm& graph) {
 }
 
 bool fits(const at::Tensor& tensor, const InputForm& input) {
-  if (!tensor.defined() || tensor.scalar_type() != input.form.dtype ||
+  if (!tensor.defined() || tensor.layout() != at::kStrided ||
+      tensor.scalar_type() != input.form.dtype ||
       tensor.dim() != static_cast<std::int64_t>(input.form.sizes.size()))
     return false;
   for (std::size_t dim = 0; dim < input.form.sizes.size(); ++dim)
@@ -138,10 +141,11 @@ bool fits(const at::Tensor& tensor, const InputForm& input) {
   return true;
 }
 
-// The compiled code reads memory by these strides without a look at the tensor's own.
+// The compiled code reads memory by these strides without a look at the tensor's own, nor at an
+// operation that is pending.
 at::Tensor laid_out(const at::Tensor& tensor, const TensorForm& form) {
   const auto strides = form.strides_for(tensor.sizes());
-  if (has_strides(tensor, strides)) return tensor;
+  if (has_strides(tensor, strides) && !tensor.is_conj() && !tensor.is_neg()) return tensor;
   return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
 }
 
@@ -179,6 +183,19 @@ std::vector<at::Tensor> checked(const std::vector<at::Tensor>& inputs,
   return result;
 }
 
+// --- Parameters and buffers ----------------------------------------------------------------------
+
+void require_form(const at::Tensor& tensor, const NamedForm& named) {
+  const TensorForm& form = named.form;
+  require(tensor.is_cpu() && tensor.scalar_type() == form.dtype && tensor.sizes() == form.sizes &&
+              has_strides(tensor, form.strides),
+          [&] {
+            return "CompiledModule: " + named.names[0] + " is " + shape_of(tensor) + " on the " +
+                   tensor.device().str() + ", but the code is for " + shape_of({form, {}}) +
+                   " in the layout of the export, in CPU memory";
+          });
+}
+
 }  // namespace
 
 // --- CompiledModule ------------------------------------------------------------------------------
@@ -187,12 +204,12 @@ CompiledModule::CompiledModule(std::unique_ptr<const compiled::LoadedPackage> pa
     : torch::nn::Module("CompiledModule"), package_(std::move(package)) {
   for (const ParameterForm& parameter : package_->signature.parameters) {
     const auto [module, name] = place_of(*this, parameter.names[0]);
-    parameters_.push_back(
+    state_.push_back(
         module->register_parameter(name, parameter.form.make(), parameter.role != Role::frozen));
   }
   for (const NamedForm& buffer : package_->signature.buffers) {
     const auto [module, name] = place_of(*this, buffer.names[0]);
-    buffers_.push_back(module->register_buffer(name, buffer.form.make()));
+    state_.push_back(module->register_buffer(name, buffer.form.make()));
   }
 }
 
@@ -209,7 +226,7 @@ std::shared_ptr<CompiledModule> CompiledModule::load(const std::filesystem::path
 at::Tensor CompiledModule::run(const std::vector<at::Tensor>& inputs) {
   const compiled::Code& code = is_training() ? *package_->train : *package_->eval;
   const std::vector<at::Tensor> given = checked(inputs, package_->signature.inputs, code.form());
-  require_parameters();
+  require_state();
   if (is_training()) return train_on(given);
   const at::NoGradGuard no_grad;
   return call(code, given)[0];
@@ -217,8 +234,8 @@ at::Tensor CompiledModule::run(const std::vector<at::Tensor>& inputs) {
 
 at::Tensor CompiledModule::train_on(const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> trained;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (package_->signature.parameters[i].role == Role::trained) trained.push_back(parameters_[i]);
+  for (std::size_t i = 0; i < package_->signature.parameters.size(); ++i)
+    if (package_->signature.parameters[i].role == Role::trained) trained.push_back(state_[i]);
   const std::function<StepResults()> compute = [&] {
     std::vector<at::Tensor> results = call(*package_->train, inputs);
     return StepResults{results[0], {results.begin() + 1, results.end()}};
@@ -230,12 +247,12 @@ at::Tensor CompiledModule::train_on(const std::vector<at::Tensor>& inputs) {
 // Returns the loss and the gradients. The caller has switched autograd off.
 std::vector<at::Tensor> CompiledModule::call(const compiled::Code& code,
                                              const std::vector<at::Tensor>& inputs) {
-  std::vector<at::Tensor> all = parameters_;
-  all.insert(all.end(), buffers_.begin(), buffers_.end());
+  std::vector<at::Tensor> all = state_;
   all.insert(all.end(), inputs.begin(), inputs.end());
   const std::vector<at::Tensor> results = code.run(all);
   auto result = results.begin();
-  for (const std::size_t index : code.form().updated) buffers_[index].copy_(*result++);
+  for (const std::size_t index : code.form().updated)
+    state_[package_->signature.parameters.size() + index].copy_(*result++);
   const auto others = result + static_cast<std::ptrdiff_t>(code.form().outputs);
   outputs_.assign(result + 1, others);
   std::vector<at::Tensor> kept{*result};
@@ -243,32 +260,30 @@ std::vector<at::Tensor> CompiledModule::call(const compiled::Code& code,
   return kept;
 }
 
-void CompiledModule::require_parameters() const {
-  const auto require_form = [](const at::Tensor& tensor, const NamedForm& named) {
-    const TensorForm& form = named.form;
-    require(tensor.is_cpu() && tensor.scalar_type() == form.dtype && tensor.sizes() == form.sizes &&
-                has_strides(tensor, form.strides),
-            [&] {
-              return "CompiledModule: " + named.names[0] + " is " + shape_of(tensor) + " on the " +
-                     tensor.device().str() + ", but the code is for " + shape_of({form, {}}) +
-                     " in the layout of the export, in CPU memory";
-            });
-  };
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterForm& parameter = package_->signature.parameters[i];
-    if (parameters_[i].key_set().has(watched_key))
+void CompiledModule::require_state() const {
+  std::vector<at::Tensor> now = parameters();
+  for (at::Tensor& buffer : buffers()) now.push_back(std::move(buffer));
+  require(
+      std::ranges::is_permutation(
+          now, state_, [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); }),
+      "CompiledModule: its parameters and buffers are other tensors than after load(): the code "
+      "would not use them");
+  const std::vector<ParameterForm>& parameters = package_->signature.parameters;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].names[0];
+    if (state_[i].key_set().has(watched_key))
       throw Error(Fault::unsupported,
-                  "CompiledModule: FullyShardedDataParallel has " + parameter.names[0] +
+                  "CompiledModule: FullyShardedDataParallel has " + name +
                       ", but the code uses all parameters at once: use share_parameters or ZeRO");
-    require_form(parameters_[i], parameter);
-    require(parameter.role != Role::frozen || !parameters_[i].requires_grad(), [&] {
-      return "CompiledModule: " + parameter.names[0] +
+    require_form(state_[i], parameters[i]);
+    require(parameters[i].role != Role::frozen || !state_[i].requires_grad(), [&] {
+      return "CompiledModule: " + name +
              " requires a gradient, which the code does not compute: it was frozen when the model "
              "was exported";
     });
   }
-  for (std::size_t i = 0; i < buffers_.size(); ++i)
-    require_form(buffers_[i], package_->signature.buffers[i]);
+  for (std::size_t i = parameters.size(); i < state_.size(); ++i)
+    require_form(state_[i], package_->signature.buffers[i - parameters.size()]);
 }
 
 }  // namespace lockstep

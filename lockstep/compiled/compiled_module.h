@@ -17,11 +17,12 @@
 // Python model under their names there, so checkpoints and weights are exchanged with it. Tied
 // weights have the first of their names.
 //
-// In training mode, forward() changes buffers as BatchNorm does, with or without gradients; without
-// (NoGradGuard), the gradients are computed in vain. In evaluation mode, model->eval(), it runs
-// code without a backward pass and its loss has no gradient. Random numbers are those of LibTorch's
-// generator, as in the Python model. Results differ from the Python model's by rounding, 1e-6 of a
-// value, because operations are fused.
+// Training mode is the mode of make(): what was in evaluation mode there, as a backbone may be, is
+// in it always. In training mode, forward() changes buffers as BatchNorm does, with or without
+// gradients; without (NoGradGuard), the gradients are computed in vain. In evaluation mode,
+// model->eval(), it runs code without a backward pass and its loss has no gradient. Random numbers
+// are those of LibTorch's generator, as in the Python model. Results differ from the Python model's
+// by rounding, 1e-6 of a value, because operations are fused.
 //
 // The compiled code has its own precision (--bf16) and number of threads (--threads). Autocast has
 // no effect on it, and load() logs a warning if the process has another number of threads.
@@ -30,10 +31,11 @@
 //
 // Thread safety: none; one training loop uses it.
 // Errors: misuse, naming what is wrong, for inputs of another number, type or shape than those of
-// the export, for inputs that require a gradient or are not on the CPU, for parameters that were
-// replaced by others, and for a parameter that requires a gradient but was frozen when it was
-// exported. A second backward() through one forward(), and one with create_graph, throw misuse.
-// unsupported for parameters that a FullyShardedDataParallel brings and takes away.
+// the export, for inputs that require a gradient or are not on the CPU, for parameters of another
+// type, shape or layout, for submodules that were replaced, and for a parameter that requires a
+// gradient but was frozen when it was exported. A second backward() through one forward(), and one
+// with create_graph, throw misuse. unsupported for parameters that a FullyShardedDataParallel
+// brings and takes away.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -84,11 +86,10 @@ class LOCKSTEP_API CompiledModule : public torch::nn::Module {
   at::Tensor run(const std::vector<at::Tensor>& inputs);
   at::Tensor train_on(const std::vector<at::Tensor>& inputs);
   std::vector<at::Tensor> call(const compiled::Code& code, const std::vector<at::Tensor>& inputs);
-  void require_parameters() const;
+  void require_state() const;
 
   const std::unique_ptr<const compiled::LoadedPackage> package_;
-  std::vector<at::Tensor> parameters_;  // In the package's order, as those of the module.
-  std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> state_;  // Parameters, then buffers, each in the package's order.
   std::vector<at::Tensor> outputs_;
 };
 

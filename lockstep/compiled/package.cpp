@@ -90,10 +90,12 @@ std::string_view text_of(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
 }
 
-// Writes the files of one graph into `folder`; returns the shared library.
+// Writes the files of one graph into the new `folder`; returns the shared library.
 fs::path unpack(const Archive& archive, const std::string& file, const GraphForm& graph,
                 const fs::path& folder) {
   fs::path library;
+  std::error_code ignored;  // write_file() says what is wrong.
+  fs::create_directory(folder, ignored);
   for (const auto& [record, digest] : graph.files) {
     const at::Tensor bytes = archive.read(record);
     if (sha256(bytes) != digest) throw Error(Fault::corrupt, file + ": " + record + " is damaged");
@@ -126,7 +128,12 @@ std::vector<at::Tensor> Code::run(const std::vector<at::Tensor>& inputs) const {
   // The code calls LibTorch's operators: Autocast would change them, and autograd records nothing.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  return runner_->run(inputs);
+  std::vector<at::Tensor> results = runner_->run(inputs);
+  if (results.size() != form_.results)
+    throw Error(Fault::corrupt, "CompiledModule: the code has " + std::to_string(results.size()) +
+                                    " results, and its description in the package " +
+                                    std::to_string(form_.results));
+  return results;
 }
 
 LoadedPackage load_package(const fs::path& file) {
@@ -137,16 +144,16 @@ LoadedPackage load_package(const fs::path& file) {
   require_runnable(name, package.signature, instruction_sets());
   warn_of_other_threads(name, package.signature.threads);
   const TemporaryFolder folder;
-  const auto load = [&](const GraphForm& graph) {
-    const fs::path library = unpack(archive, name, graph, folder.path());
+  const auto load = [&](const char* part, const GraphForm& graph) {
+    const fs::path library = unpack(archive, name, graph, folder.path() / part);
     try {
       return std::make_unique<const Code>(library, graph);
     } catch (const c10::Error& error) {  // For example, a file system without execution.
       throw Error(Fault::system, name + ": its code cannot be loaded: " + error.msg());
     }
   };
-  package.train = load(package.signature.train);
-  package.eval = load(package.signature.eval);
+  package.train = load("train", package.signature.train);
+  package.eval = load("eval", package.signature.eval);
   return package;
 }
 

@@ -31,7 +31,8 @@ class Code {
   const GraphForm& form() const { return form_; }
 
   // Takes parameters, buffers and inputs, and returns the results of GraphForm. Nothing is checked:
-  // another shape or layout than that of the export reads or writes foreign memory.
+  // another shape or layout than that of the export reads or writes foreign memory. Errors: corrupt
+  // if the code has not as many results as GraphForm says.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
  private:

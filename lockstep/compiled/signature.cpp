@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -70,6 +72,7 @@ GraphForm graph_form(const Json& json, std::size_t buffers) {
                   .outputs = json.at("outputs").get<std::size_t>(),
                   .files = json.at("files").get<std::map<std::string, std::string>>()};
   demand(graph.outputs > 0, "a graph has no loss");
+  graph.results = graph.updated.size() + graph.outputs;
   for (const std::size_t index : graph.updated) demand(index < buffers, "there is no such buffer");
   if (const Json& batch = json.at("batch"); !batch.is_null()) {
     graph.least_batch = batch.at(0).get<std::int64_t>();
@@ -85,6 +88,19 @@ std::vector<Form> all(const Json& list, Form (*read)(const Json&)) {
   return forms;
 }
 
+// They are names of submodules, separated by dots, and of a tensor.
+void demand_names(const Signature& signature) {
+  std::set<std::string> found;
+  const auto demand_new = [&](const NamedForm& tensor) {
+    for (const std::string& name : tensor.names) {
+      demand(("." + name + ".").find("..") == name.npos, "a part of a name is empty");
+      demand(found.insert(name).second, "two tensors have one name");
+    }
+  };
+  for (const ParameterForm& parameter : signature.parameters) demand_new(parameter);
+  for (const NamedForm& buffer : signature.buffers) demand_new(buffer);
+}
+
 Signature signature_in(const Json& json) {
   Signature signature;
   signature.torch = json.at("torch").get<std::string>();
@@ -97,6 +113,9 @@ Signature signature_in(const Json& json) {
   signature.train = graph_form(graphs.at("train"), signature.buffers.size());
   signature.eval = graph_form(graphs.at("eval"), signature.buffers.size());
   demand(signature.train.outputs == signature.eval.outputs, "the graphs' outputs differ");
+  signature.train.results += static_cast<std::size_t>(std::ranges::count(
+      signature.parameters, Role::trained, [](const ParameterForm& form) { return form.role; }));
+  demand_names(signature);
   return signature;
 }
 

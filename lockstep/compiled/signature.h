@@ -56,6 +56,7 @@ struct InputForm {
 struct GraphForm {
   std::vector<std::size_t> updated = {};  // Indices of these buffers.
   std::size_t outputs = 1;                // With the loss.
+  std::size_t results = 1;                // All of them.
   std::int64_t least_batch = 1;
   std::int64_t most_batch = std::numeric_limits<std::int64_t>::max();
   std::map<std::string, std::string> files = {};  // Places in the package, with their sha256().
