@@ -7,6 +7,7 @@
 #include <ostream>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/lora_adapter.h"
@@ -18,6 +19,8 @@ namespace lockstep::nn {
 LinearImpl::LinearImpl(const torch::nn::LinearOptions& linear) : options(linear) { reset(); }
 
 void LinearImpl::reset() {
+  require(!adapter_,
+          "a Linear with a LoRA adapter cannot be cloned: call merge() or remove() first");
   weight =
       register_parameter("weight", torch::empty({options.out_features(), options.in_features()}));
   bias = register_parameter(
@@ -60,8 +63,7 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& input) {
 
 torch::Tensor LinearImpl::whole(const torch::Tensor& input) const {
   torch::Tensor output = at::linear(input, weight, bias);
-  return adapter_ && !adapter_->is_merged() ? output + adapter_->forward(input, is_training())
-                                            : output;
+  return adapter_ ? output + adapter_->forward(input, is_training()) : output;
 }
 
 void LinearImpl::adapt(std::shared_ptr<LoraAdapter> adapter) {

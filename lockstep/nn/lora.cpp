@@ -15,6 +15,7 @@
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/name_pattern.h"
+#include "lockstep/tensor/one_rank_edit.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -98,10 +99,6 @@ bool belongs_to(const std::string& parameter, const std::vector<std::string>& pa
   });
 }
 
-bool is_of_adapter(const std::string& parameter) {
-  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight");
-}
-
 }  // namespace
 
 Lora::Lora(Module& model, const std::vector<std::string>& layers, const LoraOptions& options) {
@@ -113,11 +110,13 @@ Lora::Lora(Module& model, const std::vector<std::string>& layers, const LoraOpti
                         [&](const auto& item) { return belongs_to(item.first, {pattern}); }),
             [&] { return "Lora: no layer has the name " + pattern; });
   }
-  layers_ = Choice(model, layers).apply();
-  for (const auto& [name, layer] : layers_)
-    layer->adapt(std::make_shared<nn::LoraAdapter>(layer->options, layer->weight, options));
+  for (const auto& [name, layer] : Choice(model, layers).apply()) {
+    auto adapter = std::make_shared<nn::LoraAdapter>(layer->options, layer->weight, options);
+    layer->adapt(adapter);
+    layers_.emplace(name, AdaptedLayer{layer, std::move(adapter)});
+  }
   for (const auto& [name, parameter] : distinct(lockstep::named_parameters(model))) {
-    const bool trains = is_of_adapter(name) || belongs_to(name, options.also_train);
+    const bool trains = is_of_adapter(parameter) || belongs_to(name, options.also_train);
     parameter.set_requires_grad(trains);
     if (trains) parameters_.emplace_back(name, parameter);
   }
@@ -129,28 +128,66 @@ std::vector<at::Tensor> Lora::parameters() const {
   return parameters;
 }
 
+bool Lora::is_of_adapter(const at::Tensor& parameter) const {
+  for (const auto& [name, adapted] : layers_)
+    for (const auto& [key, matrix] : adapted.adapter->matrices())
+      if (matrix->weight.is_same(parameter)) return true;
+  return false;
+}
+
+// --- Merging -------------------------------------------------------------------------------------
+
+void Lora::require_own_weights(const char* call) const {
+  require(!OneRankEdit::is_running(), [&] {
+    return std::string("Lora: ") + call +
+           ": edit_parameters() runs on rank 0 alone, and this is for all ranks to call: end "
+           "DistributedDataParallel first";
+  });
+  for (const auto& [name, adapted] : layers_)
+    require(!lies_in_shared_block(adapted.layer->weight), [&, &name = name] {
+      return std::string("Lora: ") + call + ": the weight of " + name +
+             " is shared by all ranks, which would all write to it: end DistributedDataParallel "
+             "first";
+    });
+}
+
 void Lora::merge() {
-  for (const auto& [name, layer] : layers_) layer->adapter()->merge(layer->weight);
+  if (is_merged_) return;
+  require_own_weights("merge()");
+  for (const auto& [name, adapted] : layers_) {
+    adapted.layer->weight.detach().add_(adapted.adapter->delta());
+    adapted.layer->adapt(nullptr);
+  }
+  is_merged_ = true;
 }
 
 void Lora::unmerge() {
-  for (const auto& [name, layer] : layers_) layer->adapter()->unmerge(layer->weight);
+  if (!is_merged_) return;
+  require_own_weights("unmerge()");
+  for (const auto& [name, adapted] : layers_)
+    require(!adapted.layer->adapter(), [&, &name = name] {
+      return "Lora: unmerge(): " + name + " has another adapter by now";
+    });
+  for (const auto& [name, adapted] : layers_) {
+    adapted.layer->weight.detach().sub_(adapted.adapter->delta());
+    adapted.layer->adapt(adapted.adapter);
+  }
+  is_merged_ = false;
 }
 
 void Lora::remove() {
   merge();
-  for (const auto& [name, layer] : layers_) layer->adapt(nullptr);
+  std::erase_if(parameters_, [this](const auto& item) { return is_of_adapter(item.second); });
   layers_.clear();
-  std::erase_if(parameters_, [](const auto& item) { return is_of_adapter(item.first); });
+  is_merged_ = false;
 }
 
 // --- State ---------------------------------------------------------------------------------------
 
 void Lora::require_separate(const char* call) const {
-  for (const auto& [name, layer] : layers_)
-    require(!layer->adapter()->is_merged(), [&] {
-      return std::string("Lora: ") + call + ": the adapters are merged: call unmerge() first";
-    });
+  require(!is_merged_, [&] {
+    return std::string("Lora: ") + call + ": the adapters are merged: call unmerge() first";
+  });
 }
 
 StateDict Lora::state_dict() {

@@ -3,9 +3,9 @@
 //
 //   lockstep::Lora lora(*model, {"blocks.*.attention.query", "blocks.*.attention.value"},
 //                       {.rank = 8, .alpha = 16});
-//   lockstep::DistributedDataParallel ddp(model, world);  // Averages the adapters' gradients
-//   alone. lockstep::AdamW adamw(lora.parameters(), 1e-4); state.add("lora", lora); // Checkpoints
-//   of a few megabytes.
+//   lockstep::DistributedDataParallel ddp(model, world);  // Averages the adapters alone.
+//   lockstep::AdamW adamw(lora.parameters(), 1e-4);
+//   state.add("lora", lora);                              // Checkpoints of a few megabytes.
 //   ...
 //   lora.merge();                                         // forward() costs as before LoRA.
 //
@@ -17,12 +17,14 @@
 // Linear's, and "LAYER.lora_B.weight" [out_features, rank], zeros.
 //
 // Make it before the optimizer and DistributedDataParallel, and after the weights were loaded: the
-// model's own state has the adapters' parameters, too, until remove().
+// model's own state has the adapters' parameters, too, unless they are merged.
 //
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: misuse, with nothing changed, for a pattern that fits no layer, or one that is no such
 // Linear, that is cut over ranks, has an adapter already, or whose parameters ranks share; for a
-// rank or alpha that is not positive, and a dropout outside of [0, 1).
+// rank or alpha that is not positive, and a dropout outside of [0, 1). merge(), unmerge() and
+// remove(): misuse, with nothing changed, for weights that ranks share, and within
+// edit_parameters(), which runs on rank 0 alone: end DistributedDataParallel first.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,14 +46,16 @@
 namespace lockstep::nn {
 
 class LinearImpl;
+class LoraAdapter;
 
 }  // namespace lockstep::nn
 
 namespace lockstep {
 
 struct LoraOptions {
-  std::int64_t rank =
-      8;               // Rows of A. Each adapter has rank * (in_features + out_features) elements.
+  // Rows of A. Each adapter has rank * (in_features + out_features) elements.
+  std::int64_t rank = 8;
+
   double alpha = 16;   // The adapter's result is multiplied by alpha / rank.
   double dropout = 0;  // Share of the adapter's inputs that is dropped in training mode.
 
@@ -69,14 +73,15 @@ class LOCKSTEP_API Lora final : public Stateful {
   const NamedTensors& named_parameters() const { return parameters_; }
   std::vector<at::Tensor> parameters() const;
 
-  // Adds the adapters to the weights: forward() then computes the weights alone. unmerge()
-  // subtracts them again, which gives back the weights but for a rounding. Gradients reach adapters
-  // only while they are not merged.
+  // Adds the adapters to the weights and takes them out of the model, which then computes, and
+  // saves, the weights alone. unmerge() subtracts them again, which gives back the weights but for
+  // a rounding. Every rank calls these. Errors: in addition, misuse for unmerge() if a layer has
+  // another adapter by now.
   void merge();
   void unmerge();
 
-  // Merges, and takes the adapters out of the model, for good: its parameters have their first
-  // names again. Optimizers and DistributedDataParallel objects of the adapters are of no more use.
+  // Merges for good. Optimizers and DistributedDataParallel objects of the adapters are of no more
+  // use.
   void remove();
 
   // The named_parameters() alone. Errors: misuse while they are merged.
@@ -85,10 +90,18 @@ class LOCKSTEP_API Lora final : public Stateful {
   void load_state_dict(StateDict state) override;
 
  private:
-  void require_separate(const char* call) const;
+  struct AdaptedLayer {
+    std::shared_ptr<nn::LinearImpl> layer;
+    std::shared_ptr<nn::LoraAdapter> adapter;
+  };
 
-  std::map<std::string, std::shared_ptr<nn::LinearImpl>> layers_;
+  void require_separate(const char* call) const;
+  void require_own_weights(const char* call) const;
+  bool is_of_adapter(const at::Tensor& parameter) const;
+
+  std::map<std::string, AdaptedLayer> layers_;
   NamedTensors parameters_;
+  bool is_merged_ = false;
 };
 
 }  // namespace lockstep

@@ -28,16 +28,4 @@ at::Tensor LoraAdapter::delta() const {
   return b_->weight.mm(a_->weight) * scale_;
 }
 
-void LoraAdapter::merge(const at::Tensor& weight) {
-  if (is_merged_) return;
-  weight.detach().add_(delta());
-  is_merged_ = true;
-}
-
-void LoraAdapter::unmerge(const at::Tensor& weight) {
-  if (!is_merged_) return;
-  weight.detach().sub_(delta());
-  is_merged_ = false;
-}
-
 }  // namespace lockstep::nn

@@ -27,10 +27,6 @@ class LoraAdapter {
   // What a merge adds to the layer's weight: scale * B A.
   at::Tensor delta() const;
 
-  bool is_merged() const { return is_merged_; }
-  void merge(const at::Tensor& weight);
-  void unmerge(const at::Tensor& weight);
-
   // Under PEFT's names.
   std::vector<std::pair<std::string, torch::nn::Linear>> matrices() const {
     return {{"lora_A", a_}, {"lora_B", b_}};
@@ -41,7 +37,6 @@ class LoraAdapter {
   const double dropout_;
   torch::nn::Linear a_;  // [rank, in_features]
   torch::nn::Linear b_;  // [out_features, rank]
-  bool is_merged_ = false;
 };
 
 }  // namespace lockstep::nn

@@ -113,6 +113,49 @@ TEST(Lora, MergesAndUnmerges) {
   EXPECT_TRUE(lora.parameters().empty());
 }
 
+TEST(Lora, OfAMergedModelIsNoPartOfItsState) {
+  Net net, other;
+  const std::vector<std::string> names = other.named_parameters().keys();
+  Lora lora(net, chosen);
+  train(net, lora);
+  const at::Tensor x = torch::randn({3, 6});
+  const at::Tensor expected = net.forward(x);
+  lora.merge();
+  EXPECT_EQ(net.named_parameters().keys(), names);
+  {
+    const torch::NoGradGuard no_grad;
+    for (const std::string& name : names) parameter(other, name).copy_(parameter(net, name));
+  }
+  EXPECT_TRUE(torch::allclose(other.forward(x), expected, 1e-4, 1e-5));
+  const Lora second(net, {"query"});
+  EXPECT_EQ(fault_of([&] { lora.unmerge(); }), Fault::misuse);
+}
+
+TEST(Lora, KnowsItsAdaptersFromLayersOfTheirNames) {
+  struct Own : torch::nn::Module {
+    Own() { register_module("query", query), register_module("lora_A", lora_A); }
+    Linear query{6, 6};
+    Linear lora_A{6, 6};
+  };
+  struct Outer : torch::nn::Module {
+    Outer() { register_module("own", own); }
+    std::shared_ptr<Own> own = std::make_shared<Own>();
+  } model;
+  const Lora lora(model, {"own.query"});
+  EXPECT_EQ(lora.parameters().size(), 2U);
+  EXPECT_FALSE(model.own->lora_A->weight.requires_grad());
+}
+
+TEST(Lora, RefusesClonesOfAdaptedLayers) {
+  Net net;
+  Lora lora(net, chosen);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { net.query->clone(); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("LoRA"), std::string::npos) << text;
+  lora.remove();
+  EXPECT_NE(net.query->clone(), nullptr);
+}
+
 TEST(Lora, SavesAndLoadsTheAdaptersAlone) {
   Net net, other;
   Lora lora(net, chosen), loaded(other, chosen);

@@ -21,10 +21,13 @@
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/train/training_state.h"
+#include "tests/fault_of.h"
 #include "tests/ranks.h"
 
 namespace lockstep::train::lora_training_test {
 namespace {
+
+using test::fault_of;
 
 struct Net : torch::nn::Module {
   Net() {
@@ -108,6 +111,32 @@ TEST(LoraTraining, OnTwoRanksIsThatOfOneAndContinuesFromItsCheckpoint) {
   EXPECT_EQ(resumed, digests);
   const CheckpointReader saved(*latest_checkpoint(scratch.path() / "two"));
   EXPECT_EQ(saved.contents("lora").tensors.size(), 2U);
+}
+
+// edit_parameters() runs on rank 0 alone: a merge there would leave the other ranks' adapters.
+TEST(LoraTraining, RefusesMergesOfOneRankAndOfSharedWeights) {
+  for (const bool shares : {false, true})
+    run_in_process(2, [&](ProcessGroup& world) {
+      const auto net = std::make_shared<Net>();
+      Lora lora(*net, {"in"}, {.rank = 2});
+      for (const at::Tensor& parameter : lora.parameters()) parameter.detach().fill_(0.5);
+      const at::Tensor x = torch::linspace(0, 1, 8).view({2, 4});
+      const at::Tensor before = net->forward(x).detach().clone();
+      auto ddp = std::make_unique<DistributedDataParallel<Net>>(
+          net, world, DistributedDataParallelOptions{.share_parameters = shares});
+      std::string text;
+      for (const auto& act : {&Lora::merge, &Lora::remove}) {
+        EXPECT_EQ(fault_of([&] { ddp->edit_parameters([&] { (lora.*act)(); }); }, &text),
+                  world.rank() == 0 ? Fault::misuse : Fault::aborted);
+        EXPECT_NE(text.find("end DistributedDataParallel first"), std::string::npos) << text;
+        if (shares) EXPECT_EQ(fault_of([&] { (lora.*act)(); }, &text), Fault::misuse);
+        EXPECT_TRUE(torch::equal(net->forward(x), before));
+      }
+      ddp.reset();
+      for (at::Tensor& weight : net->parameters()) weight.set_data(weight.detach().clone());
+      lora.merge();
+      EXPECT_TRUE(torch::allclose(net->forward(x), before, 1e-4, 1e-5));
+    });
 }
 
 }  // namespace

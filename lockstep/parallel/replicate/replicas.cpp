@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/cut_tensors.h"
+#include "lockstep/tensor/one_rank_edit.h"
 #include "lockstep/tensor/tensor_lists.h"
 
 namespace lockstep::parallel {
@@ -155,6 +156,7 @@ std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view
   std::string reason;  // Empty on success.
   if (group.rank() == 0) {
     try {
+      const OneRankEdit edit;
       action();
     } catch (...) {
       error = std::current_exception();
