@@ -6,7 +6,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string_view>
 
@@ -51,6 +53,11 @@ void require_sparsity(double sparsity) {
     text += std::to_string(sparsity);
     return text;
   });
+}
+
+// Those of layers that stay whole are of the model before, too.
+void forget_gradients(const torch::nn::Module& model) {
+  for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
 }
 
 bool names(const std::string& pattern, const std::string& layer) {
@@ -112,7 +119,8 @@ namespace {
 using Forward = std::function<std::vector<at::Tensor>()>;
 
 // The error of forward() after `cut`, which is undone if there is one.
-std::string error_after(const ModuleCut& cut, torch::nn::Module& model, const Forward& forward) {
+std::optional<std::string> error_after(const ModuleCut& cut, torch::nn::Module& model,
+                                       const Forward& forward) {
   cut.apply();
   try {
     const prune::InEvaluation evaluation(model);
@@ -121,11 +129,11 @@ std::string error_after(const ModuleCut& cut, torch::nn::Module& model, const Fo
   } catch (const c10::Error& error) {
     cut.undo();
     return error.what_without_backtrace();
-  } catch (...) {
+  } catch (const std::exception& error) {
     cut.undo();
-    throw;
+    return error.what();
   }
-  return "";
+  return std::nullopt;
 }
 
 // The layers of groups that alone make forward() fail.
@@ -134,7 +142,7 @@ std::string culprits(const PlannedCuts& planned, torch::nn::Module& model, const
   for (std::size_t i = 0; i < planned.by_group.size(); ++i) {
     if (planned.by_group[i].empty()) continue;
     const ModuleCut alone(model, planned.by_group[i]);
-    if (error_after(alone, model, forward).empty())
+    if (!error_after(alone, model, forward))
       alone.undo();
     else
       for (const std::string& layer : planned.plan.groups[i].outputs) {
@@ -147,26 +155,22 @@ std::string culprits(const PlannedCuts& planned, torch::nn::Module& model, const
 
 }  // namespace
 
-PruningPlan ChannelPruner::apply() { return apply_to(nullptr); }
-
-PruningPlan ChannelPruner::apply(torch::optim::Optimizer& optimizer) {
-  prune::require_readable_state(optimizer);
-  return apply_to(&optimizer);
-}
-
-PruningPlan ChannelPruner::apply_to(torch::optim::Optimizer* optimizer) {
+PruningPlan ChannelPruner::apply_to(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  for (torch::optim::Optimizer* const optimizer : optimizers)
+    prune::require_readable_state(*optimizer);
   const PlannedCuts planned = this->planned();
   require(!planned.plan.cuts.empty(), [&] {
     return "ChannelPruner: there is no channel to remove:\n" + to_string(planned.plan);
   });
   const ModuleCut cut(model_, planned.plan.cuts);
-  const std::string error = error_after(cut, model_, forward_);
-  require(error.empty(), [&] {
+  const auto error = error_after(cut, model_, forward_);
+  require(!error, [&] {
     return "ChannelPruner: nothing was changed, because forward() fails with fewer channels in " +
            culprits(planned, model_, forward_) +
-           ". It may have their number in a view() or another call: " + error;
+           ". It may have their number in a view() or another call: " + *error;
   });
-  if (optimizer != nullptr) cut.cut_state(*optimizer);
+  for (torch::optim::Optimizer* const optimizer : optimizers) cut.cut_state(*optimizer);
+  forget_gradients(model_);
   remember(planned.plan.cuts);
   return planned.plan;
 }
@@ -231,6 +235,7 @@ void ChannelPruner::load_state_dict(StateDict state) {
   for (const auto& [name, tensor] : state.tensors) cuts.push_back(cut_of(name, tensor.data));
   if (left_.empty()) {
     ModuleCut(model_, cuts).apply();
+    forget_gradients(model_);
     return remember(cuts);
   }
   for (const ChannelCut& cut : cuts) {
@@ -241,11 +246,34 @@ void ChannelPruner::load_state_dict(StateDict state) {
   }
 }
 
+namespace {
+
+// Errors: those of CheckpointReader.
+std::unique_ptr<CheckpointReader> undamaged(const std::filesystem::path& checkpoint) {
+  auto saved = std::make_unique<CheckpointReader>(checkpoint);
+  for (const std::string& part : saved->parts())
+    for (const auto& [name, tensor] : saved->contents(part).tensors) saved->verify(part, name);
+  return saved;
+}
+
+// Null if there is none at all; the error of the oldest one if all are damaged.
+std::unique_ptr<CheckpointReader> newest_undamaged(const std::filesystem::path& directory) {
+  std::exception_ptr error;
+  for (const std::filesystem::path& checkpoint : list_checkpoints(directory)) try {
+      return undamaged(checkpoint);
+    } catch (const Error&) {
+      error = std::current_exception();
+    }
+  if (error) std::rethrow_exception(error);
+  return std::filesystem::exists(directory / "manifest.json") ? undamaged(directory) : nullptr;
+}
+
+}  // namespace
+
 bool ChannelPruner::apply_saved(const std::filesystem::path& directory, const std::string& part) {
-  const auto newest = latest_checkpoint(directory);
-  if (!newest && !std::filesystem::exists(directory / "manifest.json")) return false;
-  const CheckpointReader saved(newest.value_or(directory));
-  load_state_dict(saved.read(part, wanted(saved.contents(part))));
+  const auto saved = newest_undamaged(directory);
+  if (!saved) return false;
+  load_state_dict(saved->read(part, wanted(saved->contents(part))));
   return true;
 }
 

@@ -15,14 +15,14 @@
 // says why. The pruned model computes what the whole one does with zeros in place of the removed
 // weights.
 //
-// Parameters remain the same tensors, so optimizers and named_parameters() stay valid; options such
-// as out_channels are adapted. Gradients become undefined. AveragedModel, DistributedDataParallel
-// and other objects that know sizes are made afterwards.
+// Parameters remain the same tensors; options such as out_channels are adapted. Gradients become
+// undefined. Optimizers stay valid if apply() gets them: pass each one that has made a step, as in
+// apply(adam, sgd), because the moments of others keep their size. AveragedModel,
+// DistributedDataParallel and other objects that know sizes are made afterwards.
 //
 // A checkpoint of a pruned model has other shapes than the program's model. Add the pruner to the
 // TrainingState, and call apply_saved() before a resume():
-//   pruner.apply_saved("runs/a");  // Prunes as the newest checkpoint there; nothing if there is
-//                                  // none.
+//   pruner.apply_saved("runs/a");  // Nothing if no checkpoint is there yet.
 //
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: misuse for a pattern that fits no layer, a sparsity outside of [0, 1), a model whose
@@ -107,16 +107,20 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
 
   PruningPlan plan() const;
 
-  // Carries out plan() and returns it. Errors: in addition, misuse, with nothing changed, if there
-  // is no channel to remove; and if forward() fails afterwards, because it has sizes as numbers,
-  // such as view({-1, 4096}): the message names the layers and LibTorch's error. unsupported for an
-  // optimizer whose state cannot be read (optimizer_stateful.h) or is spread over ranks.
-  PruningPlan apply();
-  PruningPlan apply(torch::optim::Optimizer& optimizer);
+  // Carries out plan(), also on the state of the optimizers, and returns it. Errors: in addition,
+  // misuse, with nothing changed, if there is no channel to remove; and if forward() fails
+  // afterwards, because it has sizes as numbers, such as view({-1, 4096}): the message names the
+  // layers and the error. unsupported for an optimizer whose state cannot be read
+  // (optimizer_stateful.h) or is spread over ranks.
+  template <std::derived_from<torch::optim::Optimizer>... Optimizers>
+  PruningPlan apply(Optimizers&... optimizers) {
+    return apply_to({&optimizers...});
+  }
 
-  // Prunes as the newest checkpoint in `directory`, or the checkpoint `directory`, whose `part` is
-  // a pruner's; returns whether there is one. Not collective. Errors: those of CheckpointReader;
-  // misuse if it is of another model, or this one is pruned already.
+  // Prunes as the checkpoint that resume() will load: the newest undamaged one in `directory`, of
+  // which it reads all bytes; or as the checkpoint `directory`. `part` is a pruner's. Returns
+  // whether there is one. Not collective. Optimizers are made afterwards. Errors: those of
+  // CheckpointReader; misuse if it is of another model, or this one is pruned already.
   bool apply_saved(const std::filesystem::path& directory, const std::string& part = "pruning");
 
   // The channels that are left of the model as it was made. Loading prunes a model that is not yet
@@ -150,7 +154,7 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   // A copy through which autograd sees the model's input.
   static at::Tensor input_like(const at::Tensor& example);
 
-  PruningPlan apply_to(torch::optim::Optimizer* optimizer);
+  PruningPlan apply_to(const std::vector<torch::optim::Optimizer*>& optimizers);
   prune::PlannedCuts planned() const;
   std::optional<double> sparsity_of(const std::vector<std::string>& layers) const;
   void remember(const std::vector<ChannelCut>& cuts);

@@ -17,15 +17,19 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "examples/models/cnn.h"
 #include "examples/models/efficientnet.h"
 #include "examples/models/resnet.h"
+#include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -448,6 +452,95 @@ TEST(ChannelPruner, NamesTheLayerBehindWhichForwardHasANumber) {
   EXPECT_EQ(group_of(pruner.apply(), "linear1").kept, 256);
 }
 
+// Convolutions whose `groups` change when few channels are left, and a forward() that then throws.
+struct Grouped : torch::nn::Module {
+  Grouped() {
+    register_module("first", first);
+    register_module("depthwise", depthwise);
+    register_module("grouped", grouped);
+    register_module("act", act);
+    register_module("last", last);
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = act(grouped(depthwise(first(x))));
+    if (y.size(1) != 16) throw std::runtime_error("forward() counts 16 channels");
+    return last(y).mean({2, 3});
+  }
+
+  torch::nn::Conv2d first{Conv2dOptions(1, 4, 3)};
+  torch::nn::Conv2d depthwise{Conv2dOptions(4, 4, 3).groups(4)};
+  torch::nn::Conv2d grouped{Conv2dOptions(4, 16, 3).groups(2)};
+  torch::nn::PReLU act{torch::nn::PReLUOptions().num_parameters(16)};
+  torch::nn::Conv2d last{Conv2dOptions(16, 2, 1)};
+};
+
+TEST(ChannelPruner, ChangesNothingWhenItRefuses) {
+  torch::manual_seed(10);
+  Grouped model;
+  const at::Tensor images = torch::randn({2, 1, 9, 9});
+  model.forward(images).square().sum().backward();
+  const std::string before = digest_of(model);
+  const at::Tensor output = model.forward(images).detach();
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : model.parameters())
+    gradients.push_back(parameter.grad().clone());
+  ChannelPruner pruner(model, images, {.sparsity = 0.95, .importance = Importance::taylor});
+  std::string text;
+  EXPECT_EQ(fault_of([&] { pruner.apply(); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("fewer channels in grouped, act."), std::string::npos) << text;
+  EXPECT_NE(text.find("forward() counts 16 channels"), std::string::npos) << text;
+  EXPECT_EQ(digest_of(model), before);
+  EXPECT_TRUE(torch::equal(model.forward(images), output));
+  EXPECT_EQ(model.depthwise->options.groups(), 4);
+  EXPECT_EQ(model.grouped->options.groups(), 2);
+  EXPECT_EQ(model.grouped->options.in_channels(), 4);
+  const auto parameters = model.parameters();
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    EXPECT_TRUE(torch::equal(parameters[i].grad(), gradients[i])) << i;
+  pruner.exclude("grouped");
+  pruner.apply();  // Which needs the gradients.
+  EXPECT_EQ(model.depthwise->options.out_channels(), 2);
+  for (const at::Tensor& parameter : model.parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+TEST(ChannelPruner, AdaptsTheOptionsOfPRelu) {
+  torch::nn::Sequential model(torch::nn::Conv2d(Conv2dOptions(1, 4, 1)),
+                              torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(4)),
+                              torch::nn::Conv2d(Conv2dOptions(4, 2, 1)));
+  ChannelPruner(*model, torch::randn({2, 1, 4, 4})).apply();
+  const auto& act = *model[1]->as<torch::nn::PReLUImpl>();
+  EXPECT_EQ(act.weight.numel(), 2);
+  EXPECT_EQ(act.options.num_parameters(), 2);
+}
+
+TEST(ChannelPruner, CutsTheStateOfSeveralOptimizers) {
+  torch::manual_seed(11);
+  Cnn model(1, 28, 10);
+  lockstep::Adam adam(model.conv1->parameters(), 1e-3);
+  std::vector<at::Tensor> rest;
+  for (const auto& layer :
+       {model.conv2->parameters(), model.linear1->parameters(), model.linear2->parameters()})
+    rest.insert(rest.end(), layer.begin(), layer.end());
+  torch::optim::SGD sgd(rest, torch::optim::SGDOptions(1e-3).momentum(0.9));
+  const at::Tensor images = torch::randn({4, 1, 28, 28});
+  const auto step = [&] {
+    model.forward(images).square().mean().backward();
+    adam.step();
+    sgd.step();
+  };
+  step();
+  ChannelPruner(model, images).apply(adam, sgd);
+  const auto expect_sized = [](torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+    for (const auto& [name, moment] :
+         parts_of(*optimizer.state().at(parameter.unsafeGetTensorImpl())).tensors)
+      if (moment->defined()) EXPECT_EQ(moment->sizes(), parameter.sizes()) << name;
+  };
+  expect_sized(adam, model.conv1->weight);
+  expect_sized(sgd, model.linear1->weight);
+  step();
+}
+
 TEST(ChannelPruner, RefusesParametersInUseAndStateOfSeveralRanks) {
   run_in_process(1, [](ProcessGroup& world) {
     auto model = std::make_shared<Cnn>(1, 28, 10);
@@ -478,6 +571,18 @@ TEST(ChannelPruner, RefusesParametersThatRanksShare) {
 }
 
 // --- Ranks and checkpoints -----------------------------------------------------------------------
+
+// Channels 2 and 3 have the largest means over the ranks; each rank alone would keep others.
+TEST(ChannelPruner, TakesMeansOfImportancesOverRanks) {
+  const double norms[2][4] = {{9, 0, 6, 5}, {0, 9, 5, 6}};
+  run_in_process(2, [&](ProcessGroup& world) {
+    torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::Linear(4, 1));
+    const at::Tensor weight = model->at<torch::nn::LinearImpl>(0).weight.detach();
+    for (std::int64_t i = 0; i < 4; ++i) weight[i].fill_(norms[world.rank()][i]);
+    ChannelPruner pruner(*model, torch::randn({2, 3}), world);
+    EXPECT_EQ(pruner.plan().cuts.front().kept, (std::vector<std::int64_t>{2, 3}));
+  });
+}
 
 TEST(ChannelPruner, PrunesTheSameChannelsOnAllRanks) {
   std::vector<std::vector<ChannelCut>> cuts(2);
@@ -532,6 +637,50 @@ TEST(ChannelPruner, ResumesFromACheckpointOfAPrunedModel) {
     EXPECT_EQ(pruner.apply().after.parameters < 100'000, true);
     EXPECT_EQ(fault_of([&] { pruner.apply_saved(scratch.path()); }), Fault::misuse);
   });
+}
+
+void damage(const std::filesystem::path& checkpoint) {
+  for (const CheckpointReader::File& file : CheckpointReader(checkpoint).files()) {
+    if (file.part != "model") continue;
+    std::fstream bytes(checkpoint / file.name, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(-1, std::ios::end);
+    bytes.put('\x55');
+  }
+}
+
+TEST(ChannelPruner, PrunesAsTheCheckpointThatResumeLoads) {
+  const ScratchDirectory scratch;
+  const at::Tensor images = torch::randn({2, 1, 28, 28});
+  run_in_process(1, [&](ProcessGroup& world) {
+    Cnn model(1, 28, 10);
+    ChannelPruner pruner(model, images);
+    Checkpointer checkpoints(scratch.path(), world);
+    const auto weights = module_state(model);
+    for (const int step : {3, 4}) {
+      pruner.apply();
+      checkpoints.save(step, {{"pruning", &pruner}, {"model", weights.get()}});
+    }
+  });
+  damage(*latest_checkpoint(scratch.path()));
+  run_in_process(1, [&](ProcessGroup& world) {
+    Cnn model(1, 28, 10);
+    ChannelPruner pruner(model, images);
+    EXPECT_TRUE(pruner.apply_saved(scratch.path()));
+    EXPECT_EQ(model.conv1->options.out_channels(), 16);
+    Checkpointer checkpoints(scratch.path(), world);
+    const auto weights = module_state(model);
+    EXPECT_EQ(checkpoints.resume({{"pruning", &pruner}, {"model", weights.get()}})->step, 3);
+  });
+}
+
+TEST(ChannelPruner, RefusesSavedChannelsThatRepeat) {
+  Cnn model(1, 28, 10);
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  StateDict state;
+  state.values.emplace("is_pruned", true);
+  state.tensors.emplace("conv1.weight.0", whole(torch::tensor({0, 3, 3}, at::kLong)));
+  EXPECT_EQ(fault_of([&] { pruner.load_state_dict(state); }), Fault::misuse);
+  EXPECT_EQ(model.conv1->weight.size(0), 32);
 }
 
 TEST(ChannelPruner, RefusesTheChannelsOfAnotherModel) {

@@ -5,12 +5,14 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "lockstep/base/error.h"
@@ -25,11 +27,14 @@ namespace {
 
 using torch::nn::Module;
 
+bool is_increasing(const std::vector<std::int64_t>& values) {
+  return std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
+}
+
 void require_indices(const ChannelCut& cut, const at::Tensor& tensor) {
   const bool has_dim = cut.dim >= 0 && cut.dim < tensor.dim();
-  const bool fits = has_dim && !cut.kept.empty() &&
-                    std::is_sorted(cut.kept.begin(), cut.kept.end()) && cut.kept.front() >= 0 &&
-                    cut.kept.back() < tensor.size(cut.dim);
+  const bool fits = has_dim && !cut.kept.empty() && is_increasing(cut.kept) &&
+                    cut.kept.front() >= 0 && cut.kept.back() < tensor.size(cut.dim);
   require(fits, [&] {
     return "pruning: the plan is of another model: it keeps channels of " + cut.tensor +
            " that this does not have";
@@ -48,56 +53,55 @@ void require_unused(const std::string& name, const at::Tensor& tensor) {
 
 // --- Options of layers ---------------------------------------------------------------------------
 
+template <class... Layers>
+struct LayerTypes {};
+
+using SizedLayers =
+    LayerTypes<torch::nn::Conv1dImpl, torch::nn::Conv2dImpl, torch::nn::Conv3dImpl,
+               torch::nn::ConvTranspose1dImpl, torch::nn::ConvTranspose2dImpl,
+               torch::nn::ConvTranspose3dImpl, torch::nn::LinearImpl, nn::LinearImpl,
+               torch::nn::BatchNorm1dImpl, torch::nn::BatchNorm2dImpl, torch::nn::BatchNorm3dImpl,
+               SyncBatchNormImpl, torch::nn::EmbeddingImpl, nn::EmbeddingImpl,
+               torch::nn::PReLUImpl>;
+
+// Calls `use` with the layer, if it is of one of these types.
+template <class Use, class... Layers>
+void visit_layer(Module& module, LayerTypes<Layers...>, const Use& use) {
+  const auto visit = [&](auto* layer) {
+    if (layer != nullptr) use(*layer);
+    return layer != nullptr;
+  };
+  (visit(module.as<Layers>()) || ...);
+}
+
 // A depthwise convolution keeps the number of filters of a group; other groups keep their number.
 template <class Conv>
-bool adopt_conv(Module& module) {
-  auto* const conv = module.as<Conv>();
-  if (conv == nullptr) return false;
-  auto& options = conv->options;
+void adopt_conv(Conv& conv) {
+  auto& options = conv.options;
   const bool transposed = options.transposed();
-  const std::int64_t rows = conv->weight.size(0), columns = conv->weight.size(1);
+  const std::int64_t rows = conv.weight.size(0), columns = conv.weight.size(1);
   if (options.groups() > 1 && options.groups() == options.in_channels() && !transposed)
     options.groups(rows / (options.out_channels() / options.groups()));
   options.in_channels(transposed ? rows : columns * options.groups());
   options.out_channels(transposed ? columns * options.groups() : rows);
-  return true;
 }
 
-template <class Linear>
-bool adopt_linear(Module& module) {
-  auto* const linear = module.as<Linear>();
-  if (linear == nullptr) return false;
-  linear->options.out_features(linear->weight.size(0)).in_features(linear->weight.size(1));
-  return true;
-}
-
-template <class Norm>
-bool adopt_norm(Module& module) {
-  auto* const norm = module.as<Norm>();
-  if (norm == nullptr) return false;
-  const at::Tensor& sized = norm->weight.defined() ? norm->weight : norm->running_mean;
-  if (sized.defined()) norm->options.num_features(sized.size(0));
-  return true;
-}
-
-template <class Embedding>
-bool adopt_embedding(Module& module) {
-  auto* const embedding = module.as<Embedding>();
-  if (embedding == nullptr) return false;
-  embedding->options.embedding_dim(embedding->weight.size(1));
-  return true;
-}
-
-void adopt(Module& module) {
-  using namespace torch::nn;
-  adopt_conv<Conv1dImpl>(module) || adopt_conv<Conv2dImpl>(module) ||
-      adopt_conv<Conv3dImpl>(module) || adopt_conv<ConvTranspose1dImpl>(module) ||
-      adopt_conv<ConvTranspose2dImpl>(module) || adopt_conv<ConvTranspose3dImpl>(module) ||
-      adopt_linear<torch::nn::LinearImpl>(module) || adopt_linear<nn::LinearImpl>(module) ||
-      adopt_norm<BatchNorm1dImpl>(module) || adopt_norm<BatchNorm2dImpl>(module) ||
-      adopt_norm<BatchNorm3dImpl>(module) || adopt_norm<SyncBatchNormImpl>(module) ||
-      adopt_embedding<torch::nn::EmbeddingImpl>(module) ||
-      adopt_embedding<nn::EmbeddingImpl>(module);
+// Sizes of the options become those of the layer's tensors.
+template <class Layer>
+void adopt(Layer& layer) {
+  auto& options = layer.options;
+  if constexpr (requires { options.out_channels(); }) {
+    adopt_conv(layer);
+  } else if constexpr (requires { options.out_features(); }) {
+    options.out_features(layer.weight.size(0)).in_features(layer.weight.size(1));
+  } else if constexpr (requires { options.num_features(); }) {
+    const at::Tensor& sized = layer.weight.defined() ? layer.weight : layer.running_mean;
+    if (sized.defined()) options.num_features(sized.size(0));
+  } else if constexpr (requires { options.embedding_dim(); }) {
+    options.embedding_dim(layer.weight.size(1));
+  } else {
+    options.num_parameters(layer.weight.size(0));
+  }
 }
 
 }  // namespace
@@ -129,6 +133,7 @@ ModuleCut::ModuleCut(Module& module, const std::vector<ChannelCut>& cuts) : modu
     if (is_new) tensors_.emplace_back(found->second);
     tensors_[index->second].add(cut.dim, cut.kept);
   }
+  add_layers();
 }
 
 void ModuleCut::apply() const {
@@ -138,28 +143,37 @@ void ModuleCut::apply() const {
     tensor.mutable_grad().reset();
     tensor.set_data(cut.left_of(cut.before()));
   }
-  adopt_sizes();
+  for (const CutLayer& layer : layers_) layer.adopt_sizes();
 }
 
 void ModuleCut::undo() const {
-  for (const TensorCut& cut : tensors_) cut.tensor().set_data(cut.before());
-  adopt_sizes();
+  for (const TensorCut& cut : tensors_) {
+    at::Tensor tensor = cut.tensor();
+    tensor.set_data(cut.before());
+    tensor.mutable_grad() = cut.gradient_before();
+  }
+  for (const CutLayer& layer : layers_) layer.restore_sizes();
 }
 
-void ModuleCut::adopt_sizes() const {
+void ModuleCut::add_layers() {
   std::set<const at::TensorImpl*> cut;
   for (const TensorCut& tensor : tensors_) cut.insert(tensor.tensor().unsafeGetTensorImpl());
+  const auto is_cut = [&](const at::Tensor& tensor) {
+    return cut.contains(tensor.unsafeGetTensorImpl());
+  };
   std::vector<Module*> modules{&module_};  // The root itself may lie on the stack.
   for (const auto& child : module_.modules(/*include_self=*/false)) modules.push_back(child.get());
   for (Module* const module : modules) {
-    const auto is_cut = [&](const at::Tensor& tensor) {
-      return cut.contains(tensor.unsafeGetTensorImpl());
-    };
     const auto parameters = module->parameters(/*recurse=*/false);
     const auto buffers = module->buffers(/*recurse=*/false);
-    if (std::any_of(parameters.begin(), parameters.end(), is_cut) ||
-        std::any_of(buffers.begin(), buffers.end(), is_cut))
-      adopt(*module);
+    if (std::none_of(parameters.begin(), parameters.end(), is_cut) &&
+        std::none_of(buffers.begin(), buffers.end(), is_cut))
+      continue;
+    visit_layer(*module, SizedLayers{}, [&](auto& layer) {
+      layers_.push_back(
+          {.adopt_sizes = [&layer] { adopt(layer); },
+           .restore_sizes = [&layer, before = layer.options] { layer.options = before; }});
+    });
   }
 }
 

@@ -8,6 +8,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,7 +22,8 @@ namespace lockstep::prune {
 // A tensor that loses indices of some dimensions.
 class TensorCut {
  public:
-  explicit TensorCut(at::Tensor tensor) : tensor_(std::move(tensor)), before_(tensor_.detach()) {}
+  explicit TensorCut(at::Tensor tensor)
+      : tensor_(std::move(tensor)), before_(tensor_.detach()), gradient_before_(tensor_.grad()) {}
 
   void add(std::int64_t dim, const std::vector<std::int64_t>& kept);
 
@@ -30,10 +32,12 @@ class TensorCut {
 
   const at::Tensor& tensor() const { return tensor_; }
   const at::Tensor& before() const { return before_; }
+  const at::Tensor& gradient_before() const { return gradient_before_; }
 
  private:
   at::Tensor tensor_;
   at::Tensor before_;
+  at::Tensor gradient_before_;
   std::vector<std::pair<std::int64_t, at::Tensor>> kept_;  // Indices, by dimension.
 };
 
@@ -45,20 +49,27 @@ class ModuleCut {
   ModuleCut(torch::nn::Module& module, const std::vector<ChannelCut>& cuts);
 
   // Tensors and the options of layers, such as out_channels, become those of the cut model.
-  // Gradients become undefined.
+  // Gradients of these tensors become undefined.
   void apply() const;
 
-  // Gives back what apply() has taken, except gradients.
+  // Gives back all that apply() has changed.
   void undo() const;
 
   // Cuts what the optimizer keeps for these parameters, such as momentum.
   void cut_state(torch::optim::Optimizer& optimizer) const;
 
  private:
-  void adopt_sizes() const;
+  // The options of a layer that has some of the tensors.
+  struct CutLayer {
+    std::function<void()> adopt_sizes;
+    std::function<void()> restore_sizes;
+  };
+
+  void add_layers();
 
   torch::nn::Module& module_;
   std::vector<TensorCut> tensors_;
+  std::vector<CutLayer> layers_;
 };
 
 // Errors: unsupported for an optimizer whose state cannot be read, or is spread over ranks.

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
@@ -30,7 +32,19 @@ std::map<std::string, at::Tensor> own_parameters_of(const torch::nn::Module& mod
     });
     parameters.emplace(name, parameter);
   }
+  if (const Layouts layouts = layouts_of(model); !layouts.empty())
+    throw Error(Fault::unsupported,
+                "PruningMasks: parameter " + layouts.begin()->first +
+                    " is cut over ranks: rank 0's mask would not fit the others' parts");
   return parameters;
+}
+
+std::map<std::string, std::string> first_names(const torch::nn::Module& model) {
+  std::map<const at::TensorImpl*, std::string> first;
+  std::map<std::string, std::string> names;
+  for (const auto& [name, parameter] : named_parameters(model))
+    names.emplace(name, first.emplace(parameter.unsafeGetTensorImpl(), name).first->second);
+  return names;
 }
 
 }  // namespace
@@ -56,20 +70,23 @@ std::int64_t PruningAmount::of(std::int64_t all) const {
 }
 
 PruningMasks::PruningMasks(torch::nn::Module& model, const std::optional<ProcessGroup>& group)
-    : parameters_(own_parameters_of(model)), group_(group) {}
+    : parameters_(own_parameters_of(model)), first_names_(first_names(model)), group_(group) {}
 
 // --- Masks ---------------------------------------------------------------------------------------
 
-at::Tensor PruningMasks::parameter_of(const std::string& name) const {
-  const auto found = parameters_.find(name);
-  require(found != parameters_.end(),
+const std::string& PruningMasks::first_name_of(const std::string& name) const {
+  const auto found = first_names_.find(name);
+  require(found != first_names_.end(),
           [&] { return "PruningMasks: the model has no parameter " + name; });
-  return found->second.detach();
+  return found->second;
+}
+
+at::Tensor PruningMasks::parameter_of(const std::string& name) const {
+  return parameters_.at(first_name_of(name)).detach();
 }
 
 at::Tensor PruningMasks::mask(const std::string& parameter) const {
-  parameter_of(parameter);
-  const auto found = masks_.find(parameter);
+  const auto found = masks_.find(first_name_of(parameter));
   return found == masks_.end() ? at::Tensor() : found->second;
 }
 
@@ -84,9 +101,9 @@ at::Tensor PruningMasks::mask_or_ones(const std::string& name) const {
 void PruningMasks::set(const std::string& name, at::Tensor mask) {
   mask = mask.ne(0).contiguous();
   if (group_) broadcast(mask, *group_, 0, {.label = "PruningMasks"});
-  masks_[name] = std::move(mask);
   const at::NoGradGuard no_grad;
-  parameter_of(name).mul_(masks_.at(name));
+  parameter_of(name).mul_(mask);
+  masks_[first_name_of(name)] = std::move(mask);
 }
 
 void PruningMasks::prune(const std::string& name, const Method& method) {
@@ -132,14 +149,19 @@ void PruningMasks::global_l1_unstructured(const std::vector<std::string>& parame
                                           PruningAmount amount) {
   require(!parameters.empty(), "PruningMasks: no parameters to prune");
   const at::NoGradGuard no_grad;
+  std::vector<std::string> names;  // Each parameter once.
+  for (const std::string& parameter : parameters)
+    if (const std::string& name = first_name_of(parameter);
+        std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(name);
   std::vector<at::Tensor> values, masks;
-  for (const std::string& name : parameters) {
+  for (const std::string& name : names) {
     values.push_back(parameter_of(name).reshape(-1));
     masks.push_back(mask_or_ones(name).reshape(-1));
   }
   const at::Tensor all = prune::l1_mask(at::cat(values), at::cat(masks), amount);
   std::int64_t begin = 0;
-  for (const std::string& name : parameters) {
+  for (const std::string& name : names) {
     const at::Tensor parameter = parameter_of(name);
     set(name, all.slice(0, begin, begin + parameter.numel()).view(parameter.sizes()));
     begin += parameter.numel();
@@ -149,7 +171,7 @@ void PruningMasks::global_l1_unstructured(const std::vector<std::string>& parame
 void PruningMasks::remove(const std::string& parameter) {
   require(mask(parameter).defined(),
           [&] { return "PruningMasks: " + parameter + " has no mask to remove"; });
-  masks_.erase(parameter);
+  masks_.erase(first_name_of(parameter));
 }
 
 // --- Use -----------------------------------------------------------------------------------------
@@ -206,7 +228,7 @@ StateRequest PruningMasks::wanted(const StateDict& saved) {
 void PruningMasks::load_state_dict(StateDict state) {
   masks_.clear();
   for (auto& [name, tensor] : state.tensors)
-    masks_.emplace(name, tensor.data.to(parameters_.at(name).device()));
+    masks_.emplace(first_name_of(name), tensor.data.to(parameters_.at(name).device()));
   apply();
 }
 

@@ -16,12 +16,14 @@
 //
 // With a group, masks are those of rank 0, and the calls that prune are collective.
 //
+// A tied weight has one mask, whichever of its names a call has.
+//
 // Saved as a part of a checkpoint: TrainingState::add("masks", masks). Loading replaces all masks.
 //
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: misuse for a parameter that the model lacks or whose elements ranks share, an amount
-// outside of [0, 1] or of more than there is, and a `dim` that the parameter lacks; those of
-// ProcessGroup.
+// outside of [0, 1] or of more than there is, and a `dim` that the parameter lacks; unsupported for
+// a model with layers that are cut over ranks; those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -102,14 +104,17 @@ class LOCKSTEP_API PruningMasks final : public Stateful {
   // Returns the mask of all elements, of a parameter's type, made of its values and its old mask.
   using Method = std::function<at::Tensor(const at::Tensor& values, const at::Tensor& mask)>;
 
+  // Of a tied weight, the name under which the model lists it first.
+  const std::string& first_name_of(const std::string& name) const;
   at::Tensor parameter_of(const std::string& name) const;
   at::Tensor mask_or_ones(const std::string& name) const;
   void prune(const std::string& name, const Method& method);
   void set(const std::string& name, at::Tensor mask);
 
-  const std::map<std::string, at::Tensor> parameters_;
+  const std::map<std::string, at::Tensor> parameters_;    // By each of their names.
+  const std::map<std::string, std::string> first_names_;  // By each name.
   const std::optional<ProcessGroup> group_;
-  std::map<std::string, at::Tensor> masks_;  // Of type bool, by parameter.
+  std::map<std::string, at::Tensor> masks_;  // Of type bool, by the parameter's first name.
 };
 
 }  // namespace lockstep

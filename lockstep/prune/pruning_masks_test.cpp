@@ -12,12 +12,15 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/in_process.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/prune/gradual_pruner.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
@@ -33,6 +36,12 @@ torch::nn::Sequential two_layers() {
 
 at::Tensor weight_of(const torch::nn::Sequential& model) {
   return model->named_parameters()["0.weight"];
+}
+
+// Values in another order on each rank, so that ranks would choose other masks.
+at::Tensor weights_of_rank(int rank, const at::Tensor& parameter) {
+  const at::Tensor values = torch::linspace(-1, 2, parameter.numel()).view_as(parameter);
+  return rank == 0 ? values : values.flip(0);
 }
 
 TEST(PruningMasks, RoundsSharesAsPythonDoes) {
@@ -84,9 +93,11 @@ TEST(PruningMasks, KeepsZerosInWeightsAndMoments) {
 TEST(PruningMasks, AreThoseOfRank0) {
   std::vector<at::Tensor> made(2);
   run_in_process(2, [&](ProcessGroup& world) {
-    auto model = two_layers();  // With other weights on each rank.
+    auto model = two_layers();
+    for (const at::Tensor& parameter : model->parameters())
+      parameter.detach().copy_(weights_of_rank(world.rank(), parameter));
     PruningMasks masks(*model, world);
-    masks.random_unstructured("0.weight", 0.4);
+    masks.l1_unstructured("0.weight", 0.4);
     masks.global_l1_unstructured({"0.weight", "1.weight"}, 0.5);
     made[static_cast<std::size_t>(world.rank())] = masks.mask("0.weight");
   });
@@ -109,6 +120,38 @@ TEST(PruningMasks, AreLoadedAgain) {
   auto small = torch::nn::Sequential(torch::nn::Linear(2, 3));
   PruningMasks misfit(*small);
   EXPECT_EQ(fault_of([&] { misfit.wanted(masks.state_dict()); }), Fault::misuse);
+}
+
+TEST(PruningMasks, HaveOneOfATiedWeight) {
+  struct Tied : torch::nn::Module {
+    Tied() {
+      b->register_parameter("weight", a->weight);
+      register_module("a", a), register_module("b", b);
+    }
+    torch::nn::Linear a{torch::nn::LinearOptions(10, 10).bias(false)};
+    struct Other : torch::nn::Module {
+      using Module::register_parameter;
+      at::Tensor weight;
+    };
+    std::shared_ptr<Other> b = std::make_shared<Other>();
+  } model;
+  PruningMasks masks(model);
+  masks.global_l1_unstructured({"a.weight", "b.weight"}, 30);
+  EXPECT_EQ(masks.mask("a.weight").sum().item<int>(), 70);
+  EXPECT_TRUE(torch::equal(masks.mask("b.weight"), masks.mask("a.weight")));
+  masks.l1_unstructured("b.weight", 10);
+  EXPECT_EQ(masks.mask("a.weight").sum().item<int>(), 60);
+  EXPECT_EQ(masks.state_dict().tensors.size(), 1U);
+  masks.remove("b.weight");
+  EXPECT_EQ(masks.sparsity(), 0);
+}
+
+TEST(PruningMasks, RefuseLayersThatAreCutOverRanks) {
+  run_in_process(2, [](ProcessGroup& world) {
+    nn::Linear layer(4, 4);
+    parallelize_module(*layer, world, {{"", ColwiseParallel()}});
+    EXPECT_EQ(fault_of([&] { PruningMasks(*layer, world); }), Fault::unsupported);
+  });
 }
 
 TEST(PruningMasks, RefusesWhatIsNotThere) {
@@ -144,7 +187,8 @@ TEST(GradualPruner, FollowsTheCubicSchedule) {
   EXPECT_NEAR(pruner.scheduled_sparsity(), 0.9, 1e-12);
 }
 
-// Trains on two ranks; in a resumed training a pruner of a later step takes over.
+// Trains on two ranks with weights and inputs of their own; in a resumed training a pruner of a
+// later step takes over. Returns the digest of each rank's masks.
 std::vector<std::string> trained(bool resumed) {
   std::vector<std::string> digests(2);
   run_in_process(2, [&](ProcessGroup& world) {
@@ -152,13 +196,14 @@ std::vector<std::string> trained(bool resumed) {
     {
       const torch::NoGradGuard no_grad;
       for (const at::Tensor& parameter : model->parameters())
-        parameter.copy_(torch::linspace(-1, 1.1, parameter.numel()).view_as(parameter));
+        parameter.copy_(weights_of_rank(world.rank(), parameter));
     }
     Adam adam(model->parameters(), 0.01);
     auto pruner = std::make_unique<GradualPruner>(*model, world, to_90_percent);
     for (int step = 1; step <= 13; ++step) {
       adam.zero_grad();
-      model->forward(torch::linspace(0, step, 40).view({2, 20})).square().mean().backward();
+      const at::Tensor inputs = torch::linspace(world.rank(), step, 40).view({2, 20});
+      model->forward(inputs).square().mean().backward();
       adam.step();
       pruner->step(adam);
       if (!resumed || step != 8) continue;
@@ -167,7 +212,8 @@ std::vector<std::string> trained(bool resumed) {
       next->load_state_dict(pruner->state_dict());
       pruner = std::move(next);
     }
-    digests[static_cast<std::size_t>(world.rank())] = sha256(model->parameters());
+    digests[static_cast<std::size_t>(world.rank())] =
+        sha256({pruner->masks().mask("0.weight"), pruner->masks().mask("1.weight")});
   });
   return digests;
 }
