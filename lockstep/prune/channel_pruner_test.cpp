@@ -488,7 +488,7 @@ TEST(ChannelPruner, ChangesNothingWhenItRefuses) {
   ChannelPruner pruner(model, images, {.sparsity = 0.95, .importance = Importance::taylor});
   std::string text;
   EXPECT_EQ(fault_of([&] { pruner.apply(); }, &text), Fault::misuse);
-  EXPECT_NE(text.find("fewer channels in grouped, act."), std::string::npos) << text;
+  EXPECT_NE(text.find("fewer channels in grouped"), std::string::npos) << text;
   EXPECT_NE(text.find("forward() counts 16 channels"), std::string::npos) << text;
   EXPECT_EQ(digest_of(model), before);
   EXPECT_TRUE(torch::equal(model.forward(images), output));
@@ -643,8 +643,10 @@ void damage(const std::filesystem::path& checkpoint) {
   for (const CheckpointReader::File& file : CheckpointReader(checkpoint).files()) {
     if (file.part != "model") continue;
     std::fstream bytes(checkpoint / file.name, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(-1, std::ios::end);
+    const int last = bytes.get();
     bytes.seekp(-1, std::ios::end);
-    bytes.put('\x55');
+    bytes.put(static_cast<char>(last ^ 1));
   }
 }
 

@@ -129,11 +129,7 @@ TEST(PruningMasks, HaveOneOfATiedWeight) {
       register_module("a", a), register_module("b", b);
     }
     torch::nn::Linear a{torch::nn::LinearOptions(10, 10).bias(false)};
-    struct Other : torch::nn::Module {
-      using Module::register_parameter;
-      at::Tensor weight;
-    };
-    std::shared_ptr<Other> b = std::make_shared<Other>();
+    std::shared_ptr<torch::nn::Module> b = std::make_shared<torch::nn::Module>("b");
   } model;
   PruningMasks masks(model);
   masks.global_l1_unstructured({"a.weight", "b.weight"}, 30);
