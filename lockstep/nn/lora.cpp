@@ -147,7 +147,7 @@ void Lora::require_own_weights(const char* call) const {
     require(!lies_in_shared_block(adapted.layer->weight), [&, &name = name] {
       return std::string("Lora: ") + call + ": the weight of " + name +
              " is shared by all ranks, which would all write to it: end DistributedDataParallel "
-             "first";
+             "first, and give each rank a copy with set_data(clone())";
     });
 }
 

@@ -1,5 +1,6 @@
 // Code that runs on one rank for all: what it writes to a module's tensors reaches the other ranks,
-// and whatever else it changes does not. A class that keeps more than tensors refuses to work there.
+// and whatever else it changes does not. A class that keeps more than tensors refuses to work
+// there.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
