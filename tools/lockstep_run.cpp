@@ -34,8 +34,8 @@ int run_with_timeline(const RunOptions& options, const tools::RunCommandLine& li
     const std::string result = timeline.finish();
     if (!result.empty()) say_info(options.log.format, result);
     return exit_code;
-  } catch (const Error& error) {
-    return say(options.log.format, "the timeline was lost: " + bare_text(error),
+  } catch (const std::exception& error) {
+    return say(options.log.format, std::string("the timeline was lost: ") + error.what(),
                exit_code == 0 ? exit_output_lost : exit_code);
   }
 }

@@ -18,8 +18,8 @@ constexpr const char* about =
 
 constexpr const char* examples = R"(
 Examples:
-  LOCKSTEP_TIMELINE_DIR=/tmp/spans mpirun -n 4 ./my_program
-  lockstep timeline /tmp/spans --out t.json
+  LOCKSTEP_TIMELINE_DIR=$PWD/spans mpirun -n 4 ./my_program
+  lockstep timeline spans --out t.json
 
   lockstep timeline host-a/spans host-b/spans --out t.json   # copied from two hosts
 

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <thread>
+
+#include "lockstep/base/hash.h"
 
 namespace lockstep {
 namespace {
@@ -74,7 +77,13 @@ std::string group_of(const Activity& activity) {
 
 GroupName pack_group_name(std::string_view name) {
   GroupName packed{};
-  std::memcpy(packed.data(), name.data(), std::min(name.size(), sizeof packed));
+  if (name.size() <= sizeof packed) {
+    std::memcpy(packed.data(), name.data(), name.size());
+    return packed;
+  }
+  constexpr std::size_t kept = sizeof packed - 17;
+  const std::string cut = fmt::format("{}~{:016x}", name.substr(0, kept), hash_of_elements(name));
+  std::memcpy(packed.data(), cut.data(), sizeof packed);
   return packed;
 }
 

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <limits>
+#include <mutex>
 #include <new>
 #include <system_error>
 
@@ -53,12 +55,15 @@ job::ClockPair clocks_now() {
 
 std::int64_t wall_minus_steady() { return wall_time_ns() - steady_now(); }
 
-// The whole file, on the disk: later writes to the memory cannot fail.
+// The whole file, on the disk: later writes to the memory cannot fail. An older file keeps its
+// memory, which another process may have mapped, and loses its name.
 std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
   if (error) throw_errno(file.parent_path().string(), error.value());
-  const FileDescriptor fd(::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (::unlink(file.c_str()) != 0 && errno != ENOENT) throw_errno(file.string());
+  const FileDescriptor fd(
+      ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd) throw_errno(file.string());
   if (const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)))
     throw_errno(file.string(), failed);
@@ -78,6 +83,13 @@ PhaseSpan* phases_in(std::byte* memory) {
 
 CollectiveSpan* collectives_in(std::byte* memory, std::uint64_t phases) {
   return reinterpret_cast<CollectiveSpan*>(memory + job::spans_offset + phases * sizeof(PhaseSpan));
+}
+
+// The compiler keeps the order, so that a process killed while it writes a span leaves none there.
+template <class Span>
+void mark_as_changing(Span& span) {
+  span.number.store(0, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
 }  // namespace
@@ -129,7 +141,7 @@ void TimelineRecorder::phase(StepPhase phase, Ticks begin, Ticks end) {
   TimelineHeader& head = header();
   const std::uint64_t number = head.phases.fetch_add(1, std::memory_order_relaxed);
   PhaseSpan& span = phases_in(memory_)[number % head.phase_capacity];
-  span.number.store(0, std::memory_order_relaxed);
+  mark_as_changing(span);
   span.begin = begin;
   span.end = end;
   span.phase = phase;
@@ -142,7 +154,7 @@ void TimelineRecorder::collective(const Collective& collective) {
   const std::uint64_t number = head.collectives.fetch_add(1, std::memory_order_relaxed);
   CollectiveSpan& span =
       collectives_in(memory_, head.phase_capacity)[number % head.collective_capacity];
-  span.number.store(0, std::memory_order_relaxed);
+  mark_as_changing(span);
   span.begin = collective.begin;
   span.waited_until = collective.waited_until;
   span.end = collective.end;
@@ -157,6 +169,7 @@ void TimelineRecorder::collective(const Collective& collective) {
 }
 
 void TimelineRecorder::add_offset(std::chrono::nanoseconds offset) {
+  const std::lock_guard lock(clock_mutex_);
   TimelineHeader& head = header();
   const std::uint32_t count = head.offset_count.load(std::memory_order_relaxed);
   // The last place is that of the latest one.
@@ -171,8 +184,11 @@ std::filesystem::path TimelineRecorder::operators_file() const {
 
 std::uint64_t TimelineRecorder::stamp() const { return header().first.ticks; }
 
-// A process killed meanwhile leaves the pair before it.
+// A process killed meanwhile leaves the pair before it. A thread that finds another one here goes
+// on: that one notes the same.
 void TimelineRecorder::note_clock() {
+  const std::unique_lock lock(clock_mutex_, std::try_to_lock);
+  if (!lock) return;
   TimelineHeader& head = header();
   const std::uint32_t count = head.laters.load(std::memory_order_relaxed);
   head.later[count % head.later.size()] = clocks_now();

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <mutex>
 #include <string>
 
 #include "lockstep/base/api.h"
@@ -94,6 +95,7 @@ class LOCKSTEP_API TimelineRecorder {
   const std::filesystem::path file_;
   std::size_t bytes_ = 0;
   std::byte* memory_ = nullptr;
+  std::mutex clock_mutex_;  // For what the file says of clocks.
 };
 
 }  // namespace lockstep

@@ -20,9 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// No other launcher uses it, also on a file system that hosts share.
-fs::path folder_for(const fs::path& file) {
-  return file.string() + ".ranks-" + host_name() + "-" + std::to_string(::getpid());
+// Makes a folder that no other launcher uses, also on a file system that hosts share, and no other
+// user can write to. Before that, tells whether `file` can be written.
+fs::path new_folder_for(const fs::path& file) {
+  const AtomicFile probe(file, 0);
+  std::string name = file.string() + ".ranks-" + host_name() + "-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw_errno(name);
+  return name;
 }
 
 bool is_of_rank_0(const std::string& name) { return name.ends_with(".rank-0.spans"); }
@@ -30,11 +34,7 @@ bool is_of_rank_0(const std::string& name) { return name.ends_with(".rank-0.span
 }  // namespace
 
 JobTimeline::JobTimeline(fs::path file, const std::string& profile)
-    : file_(fs::absolute(file)), folder_(folder_for(file_)) {
-  const AtomicFile probe(file_, 0);
-  std::error_code error;
-  fs::create_directory(folder_, error);
-  if (error) throw_errno(folder_.string(), error.value());
+    : file_(fs::absolute(file)), folder_(new_folder_for(file_)) {
   ::setenv(TimelineRecorder::variable, folder_.c_str(), 1);
   if (profile.empty()) return;
   ::setenv("LOCKSTEP_PROFILE", profile.c_str(), 1);
@@ -53,7 +53,8 @@ std::string JobTimeline::finish() const {
     return "spans of ranks of this host are left in " + folder_.string() +
            ": lockstep timeline merges them";
   const TimelineSummary summary = merge_timeline({folder_}, file_);
-  fs::remove_all(folder_);
+  std::error_code kept;  // Files that remain do no harm.
+  fs::remove_all(folder_, kept);
   return "timeline " + file_.string() + ": " + describe(summary);
 }
 

@@ -87,8 +87,8 @@ using CollectiveKey = std::tuple<int, int, std::string_view, std::uint64_t>;
 
 class Merge {
  public:
-  Merge(std::vector<FoundRank> ranks, const fs::path& file)
-      : ranks_(std::move(ranks)), file_(file) {
+  Merge(std::vector<FoundRank> ranks, std::vector<std::string> unreadable, const fs::path& file)
+      : ranks_(std::move(ranks)), file_(file), summary_{.unreadable = std::move(unreadable)} {
     for (const auto& [rank, folder] : ranks_) {
       for (const auto& one : rank.phases) start_ = std::min(start_, one.begin);
       for (const auto& one : rank.collectives) start_ = std::min(start_, one.begin);
@@ -177,9 +177,8 @@ class Merge {
 
   void add_operators(const RankTimeline& rank, const fs::path& file) {
     if (!fs::exists(file)) return;
-    json trace;
     try {
-      trace = json::parse(read_file(file.string()));
+      const json trace = json::parse(read_file(file.string()));
       const std::int64_t base = trace.value("baseTimeNanoseconds", std::int64_t{0});
       std::map<json, int> tracks;
       for (const json& event : trace.at("traceEvents")) {
@@ -190,8 +189,8 @@ class Merge {
           add_name(rank, "thread_name", track.first->second, "LibTorch's operators");
         add_operator(rank, event, base, track.first->second);
       }
-    } catch (const json::exception& error) {
-      throw Error(Fault::corrupt, file.string() + ": " + error.what());
+    } catch (const json::exception&) {
+      summary_.unreadable.push_back(file.filename().string());
     }
   }
 
@@ -218,7 +217,9 @@ class Merge {
                             {"attempt", rank.attempt},
                             {"phases", rank.phases_left_out},
                             {"collectives", rank.collectives_left_out}});
-    return json{{"ranks", summary_.ranks}, {"left_out", left_out}}.dump();
+    const json facts{
+        {"ranks", summary_.ranks}, {"left_out", left_out}, {"unreadable", summary_.unreadable}};
+    return facts.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
   struct Place {
@@ -234,21 +235,36 @@ class Merge {
   TimelineSummary summary_;
 };
 
+std::vector<fs::path> span_files_in(const std::vector<fs::path>& folders) {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".spans") files.push_back(entry.path());
+    if (error) throw_errno(folder.string(), error.value());
+  }
+  return files;
+}
+
 }  // namespace
 
 TimelineSummary merge_timeline(const std::vector<fs::path>& folders, const fs::path& file) {
   std::vector<FoundRank> ranks;
-  for (const fs::path& folder : folders) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".spans")
-        ranks.push_back({read_rank_timeline(entry.path()), folder});
-    if (error) throw_errno(folder.string(), error.value());
+  std::vector<std::string> unreadable;
+  for (const fs::path& spans : span_files_in(folders)) {
+    try {
+      ranks.push_back({read_rank_timeline(spans), spans.parent_path()});
+    } catch (const Error& error) {
+      if (error.fault() != Fault::corrupt) throw;
+      unreadable.push_back(spans.filename().string());
+    }
   }
+  if (ranks.empty() && !unreadable.empty())
+    throw Error(Fault::corrupt, "no file of spans can be read");
   require(!ranks.empty(), "the folders have no spans of ranks");
   std::ranges::sort(
       ranks, {}, [](const FoundRank& one) { return std::pair(one.spans.rank, one.spans.attempt); });
-  return Merge(std::move(ranks), file).run();
+  return Merge(std::move(ranks), std::move(unreadable), file).run();
 }
 
 std::string describe(const TimelineSummary& summary) {
@@ -258,6 +274,8 @@ std::string describe(const TimelineSummary& summary) {
   if (summary.operators > 0) text += fmt::format(", {} operators", summary.operators);
   if (summary.left_out > 0)
     text += fmt::format("; the first {} spans are left out", summary.left_out);
+  if (const auto files = summary.unreadable.size(); files > 0)
+    text += fmt::format("; {} file{} could not be read", files, files == 1 ? "" : "s");
   return text;
 }
 

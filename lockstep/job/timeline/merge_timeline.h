@@ -5,7 +5,9 @@
 // arrow leads from the rank that came last to a collective to each rank that waited for it.
 // Operators of LibTorch, which `--profile` records, are further tracks.
 //
-// Errors: system; corrupt for files of other versions.
+// A file that a killed rank has left unfinished, or that is of another version, is left out.
+//
+// Errors: system.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,11 +27,12 @@ struct TimelineSummary {
   std::uint64_t collectives = 0;
   std::uint64_t arrows = 0;
   std::uint64_t operators = 0;
-  std::uint64_t left_out = 0;  // Spans that were overwritten in the ranks' rings.
+  std::uint64_t left_out = 0;                // Spans that were overwritten in the ranks' rings.
+  std::vector<std::string> unreadable = {};  // Names of the files that are left out.
 };
 
 // Merges the files that ranks have left in `folders` (TimelineRecorder) into `file`. Errors: also
-// misuse if there is none.
+// misuse if there is none, and corrupt if none can be read.
 LOCKSTEP_API TimelineSummary merge_timeline(const std::vector<std::filesystem::path>& folders,
                                             const std::filesystem::path& file);
 

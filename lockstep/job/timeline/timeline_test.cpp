@@ -156,6 +156,27 @@ TEST(Timeline, HasTheClockOfRank0AndItsDrift) {
   EXPECT_NEAR(last / second, 2, 0.2) << "and of two seconds 20 ms later";
 }
 
+TEST(Timeline, LeavesOutWhatAKilledRankHasNotFinished) {
+  const ScratchDirectory scratch;
+  const fs::path folder = scratch.path() / "spans";
+  for (const int rank : {0, 1, 2}) {
+    TimelineRecorder recorder(options_of(scratch, rank));
+    recorder.phase(StepPhase::forward, ticks_now(), ticks_now() + 1);
+  }
+  const fs::path killed = folder / TimelineRecorder::spans_name(0, 1);
+  write_file(killed.string(), std::string(fs::file_size(killed), '\0'));  // It has no header yet.
+  write_file((folder / TimelineRecorder::spans_name(0, 3)).string(), "");
+  write_file((folder / TimelineRecorder::operators_name(0, 2)).string(), "{\"traceEvents\": [");
+  const fs::path file = scratch.path() / "t.json";
+  const TimelineSummary summary = merge_timeline({folder}, file);
+  EXPECT_EQ(summary.ranks, 2);
+  EXPECT_EQ(describe(summary),
+            "2 ranks, 2 phases, 0 collectives, 0 arrows; 3 files could not be read");
+  const json trace = json::parse(read_file(file.string()));
+  EXPECT_EQ(trace.at("otherData").at("unreadable").size(), 3U);
+  EXPECT_EQ(events_of(trace, "X", "phase").size(), 2U);
+}
+
 TEST(Timeline, RefusesFilesThatAreNone) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "attempt-0.rank-0.spans";
@@ -164,6 +185,8 @@ TEST(Timeline, RefusesFilesThatAreNone) {
   EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path() / "absent"}, file); }), Fault::system);
   write_file(file.string(), "short");
   EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
+  EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path()}, scratch.path() / "t.json"); }),
+            Fault::corrupt);
   { const TimelineRecorder recorder({.folder = scratch.path()}); }
   const std::string whole = read_file(file.string());
   EXPECT_TRUE(read_rank_timeline(file).phases.empty());
@@ -171,6 +194,57 @@ TEST(Timeline, RefusesFilesThatAreNone) {
   EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
   write_file(file.string(), std::string(whole.size(), 'x'));
   EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
+}
+
+TEST(Timeline, OfASecondJobInTheFolderLeavesTheFirstJobItsMemory) {
+  const ScratchDirectory scratch;
+  const auto options = options_of(scratch, 0);
+  TimelineRecorder first(options);
+  auto small = options;
+  small.most_phases = small.most_collectives = 1;
+  const TimelineRecorder second(small);
+  // All of the first one's pages are written to.
+  for (Ticks i = 0; i < options.most_phases; ++i) first.phase(StepPhase::data, i, i + 1);
+  EXPECT_NE(first.stamp(), second.stamp());
+  EXPECT_TRUE(read_rank_timeline(second.file()).phases.empty());
+}
+
+TEST(Timeline, TellsGroupsApartWhoseLongNamesBeginAlike) {
+  const std::string name(100, 'a');
+  EXPECT_NE(pack_group_name(name + "b"), pack_group_name(name + "c"));
+  EXPECT_EQ(pack_group_name(name), pack_group_name(name));
+  EXPECT_NE(pack_group_name("a"), pack_group_name("b"));
+}
+
+TEST(Timeline, IsNotWrittenThroughALink) {
+  const ScratchDirectory scratch;
+  const fs::path other = scratch.path() / "other";
+  write_file(other.string(), "of somebody else");
+  fs::create_symlink(other, scratch.path() / TimelineRecorder::spans_name(0, 0));
+  { const TimelineRecorder recorder({.folder = scratch.path()}); }
+  EXPECT_EQ(read_file(other.string()), "of somebody else");
+  EXPECT_EQ(read_rank_timeline(scratch.path() / TimelineRecorder::spans_name(0, 0)).rank, 0);
+}
+
+TEST(Timeline, HasTheSpansOfThreadsThatRecordAtATime) {
+  const ScratchDirectory scratch;
+  TimelineRecorder recorder(options_of(scratch, 0));
+  constexpr int threads = 4;
+  constexpr int spans = 20'000;
+  {
+    std::vector<std::jthread> running;
+    for (int i = 0; i < threads; ++i)
+      running.emplace_back([&] {
+        for (int span = 0; span < spans; ++span)
+          recorder.phase(StepPhase::data, ticks_now(), ticks_now());
+        recorder.collective({});
+        recorder.note_clock();
+        recorder.add_offset(0s);
+      });
+  }
+  const RankTimeline timeline = read_rank_timeline(recorder.file());
+  EXPECT_EQ(timeline.phases.size(), static_cast<std::size_t>(threads * spans));
+  EXPECT_EQ(timeline.collectives.size(), static_cast<std::size_t>(threads));
 }
 
 TEST(Timeline, CannotBeginWhereNothingCanBeWritten) {
