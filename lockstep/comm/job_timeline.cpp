@@ -90,8 +90,7 @@ void align_clocks(const ProcessGroup& world, const std::vector<int>& host_of_ran
       std::chrono::nanoseconds(offsets[static_cast<std::size_t>(leader)]));
 }
 
-// --- One host for all files
-// -----------------------------------------------------------------------
+// --- One host for all files ---------------------------------------------------------------------
 
 void send_text(const ProcessGroup& world, std::string text) {
   auto size = static_cast<std::int64_t>(text.size());

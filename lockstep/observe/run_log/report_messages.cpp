@@ -2,6 +2,8 @@
 #include "lockstep/observe/run_log/report_messages.h"
 
 #include <chrono>
+#include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -14,7 +16,7 @@ namespace {
 constexpr auto no_timeout = std::chrono::milliseconds::max();
 constexpr std::int64_t length_tag = 1;
 constexpr std::int64_t report_tag = 2;
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 32;
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 26;
 
 Buffer buffer_of(std::string& bytes) {
   return {.data = bytes.data(), .count = bytes.size(), .dtype = DType::uint8};
@@ -24,7 +26,7 @@ Buffer buffer_of(std::uint64_t& length) {
   return {.data = &length, .count = sizeof length, .dtype = DType::uint8};
 }
 
-void tell_of_loss(const Error& error) {
+void tell_of_loss(const std::exception& error) {
   log(LogLevel::info, "the run log gets no more reports of ranks: " + std::string(error.what()));
 }
 
@@ -56,37 +58,43 @@ void ReportOutbox::finish(const RankReport& report, Deadline deadline) {
   }
 }
 
-ReportInbox::ReportInbox(ProcessGroup group)
-    : group_(std::move(group)), bytes_(std::make_shared<std::uint64_t>(0)) {
-  expect_next();
+ReportInbox::ReportInbox(ProcessGroup group) : group_(std::move(group)) { expect_length(); }
+
+void ReportInbox::expect_length() {
+  report_.reset();
+  next_ = group_.recv_async(buffer_of(*length_), any_source, length_tag,
+                            {.timeout = no_timeout, .keep_alive = length_});
 }
 
-void ReportInbox::expect_next() {
-  next_ = group_.recv_async(buffer_of(*bytes_), any_source, length_tag,
-                            {.timeout = no_timeout, .keep_alive = bytes_});
+void ReportInbox::expect_report() {
+  if (*length_ > most_bytes) throw Error(Fault::corrupt, "a report of a rank is too long");
+  sender_ = next_.source().rank;
+  report_ = std::make_shared<std::string>(*length_, '\0');
+  next_ = group_.recv_async(buffer_of(*report_), sender_, report_tag,
+                            {.timeout = no_timeout, .keep_alive = report_});
 }
 
-RankReport ReportInbox::receive(int rank) {
-  if (*bytes_ > most_bytes) throw Error(Fault::corrupt, "a report of a rank is too long");
-  const auto bytes = std::make_shared<std::string>(*bytes_, '\0');
-  group_.recv_async(buffer_of(*bytes), rank, report_tag, {.keep_alive = bytes}).wait();
-  RankReport report = decode(*bytes);
-  if (report.rank != rank) throw Error(Fault::corrupt, "a report is of another rank");
+RankReport ReportInbox::take_report() {
+  RankReport report = decode(*report_);
+  if (report.rank != sender_) throw Error(Fault::corrupt, "a report is of another rank");
+  if (report.is_last) ++ended_;
   return report;
 }
 
 std::vector<RankReport> ReportInbox::take() {
   std::vector<RankReport> reports;
   try {
-    while (!is_over_ && next_.completed()) {
+    while (!is_over() && next_.completed()) {
       next_.wait();  // For its Error.
-      reports.push_back(receive(next_.source().rank));
-      if (reports.back().is_last) ++ended_;
-      is_over_ = ended_ == group_.size() - 1;
-      if (!is_over_) expect_next();
+      if (!report_) {
+        expect_report();
+        continue;
+      }
+      reports.push_back(take_report());
+      if (!is_over()) expect_length();
     }
-  } catch (const Error& error) {
-    is_over_ = true;
+  } catch (const std::exception& error) {
+    is_lost_ = true;
     tell_of_loss(error);
   }
   return reports;

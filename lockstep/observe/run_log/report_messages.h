@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,7 @@
 
 namespace lockstep::observe {
 
-// Of a rank other than 0.
+// The end of a rank other than 0.
 class ReportOutbox {
  public:
   explicit ReportOutbox(ProcessGroup group) : group_(std::move(group)) {}
@@ -42,26 +43,32 @@ class ReportOutbox {
   bool is_broken_ = false;
 };
 
-// Of rank 0.
+// Rank 0's end.
 class ReportInbox {
  public:
   explicit ReportInbox(ProcessGroup group);
 
-  // The reports that have come.
+  // The reports that have come. Never blocks.
   std::vector<RankReport> take();
 
   // Whether no more can come: all ranks have sent their last one, or one was lost.
-  bool is_over() const { return is_over_; }
+  bool is_over() const { return is_lost_ || have_all_ended(); }
+
+  // Whether all ranks have sent their last one.
+  bool have_all_ended() const { return ended_ == group_.size() - 1; }
 
  private:
-  void expect_next();
-  RankReport receive(int rank);
+  void expect_length();
+  void expect_report();
+  RankReport take_report();
 
   const ProcessGroup group_;
-  std::shared_ptr<std::uint64_t> bytes_;  // Of the next report.
-  Work next_;
+  const std::shared_ptr<std::uint64_t> length_ = std::make_shared<std::uint64_t>(0);
+  std::shared_ptr<std::string> report_;  // The one that comes; null before its length has come.
+  int sender_ = 0;                       // Its rank.
+  Work next_;                            // Receives the length, then the report.
   int ended_ = 0;
-  bool is_over_ = false;
+  bool is_lost_ = false;
 };
 
 }  // namespace lockstep::observe

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -16,7 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto look_interval = 100ms;
+constexpr std::chrono::milliseconds look_interval = 100ms;
+constexpr std::chrono::milliseconds busy_interval = 1ms;
 constexpr int least_writes_apart = 100;  // In durations of a write.
 
 }  // namespace
@@ -28,7 +31,7 @@ RunCollector::RunCollector(RunFiles files, RunFacts facts, std::optional<ReportI
       record_(facts),
       means_(static_cast<int>(facts.host_of_rank.size())),
       inbox_(std::move(inbox)) {
-  write_files("running");
+  write("running");
   thread_ = start_thread(&RunCollector::live, this);
 }
 
@@ -51,12 +54,14 @@ void RunCollector::stop() {
 
 void RunCollector::live() {
   Deadline next_write = in(interval_);
+  bool comes = false;  // There may be more to receive.
   const auto stops = [&] {
     std::unique_lock lock(mutex_);
-    return stops_.wait_for(lock, look_interval, [&] { return is_stopping_; });
+    return stops_.wait_for(lock, comes ? busy_interval : look_interval,
+                           [&] { return is_stopping_; });
   };
   while (!stops()) {
-    receive();
+    comes = receive();
     const auto begin = Clock::now();
     if (begin < next_write) continue;
     write("running");
@@ -76,16 +81,41 @@ void RunCollector::take_events(std::function<void(EventFile&)> add) {
   own_.events.push_back(std::move(add));
 }
 
-void RunCollector::receive() {
+bool RunCollector::receive() noexcept {
+  try {
+    return take_in();
+  } catch (const std::exception&) {
+    fail();
+    return false;
+  }
+}
+
+// Returns whether other ranks' reports have come.
+bool RunCollector::take_in() {
   std::unique_lock lock(mutex_);
   const Own own = std::exchange(own_, {.all_reduce_bytes = own_.all_reduce_bytes});
   lock.unlock();
+  std::vector<RankReport> others;
+  if (inbox_ && !inbox_->is_over()) others = inbox_->take();
+  if (error_) return !others.empty();  // Nobody would take them out of here again.
   record_.set_all_reduce_bytes(own.all_reduce_bytes);
   for (const RankReport& report : own.reports) add(report);
   if (files_.events)
     for (const auto& add_to : own.events) add_to(*files_.events);
-  if (inbox_ && !inbox_->is_over())
-    for (const RankReport& report : inbox_->take()) add(report);
+  for (const RankReport& report : others) add(report);
+  if (inbox_ && inbox_->is_over()) means_.end_all_but(0);
+  return !others.empty();
+}
+
+// Called while an exception is handled.
+void RunCollector::fail() noexcept {
+  if (error_) return;
+  error_ = std::current_exception();
+  try {
+    std::rethrow_exception(error_);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "the run log is no longer written: " + std::string(error.what()));
+  }
 }
 
 void RunCollector::add(const RankReport& report) {
@@ -99,7 +129,7 @@ void RunCollector::finish(Deadline deadline) {
     std::this_thread::sleep_for(1ms);
   means_.end();
   is_finished_ = true;
-  write("finished");
+  write(!inbox_ || inbox_->have_all_ended() ? "finished" : "failed");
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -107,9 +137,8 @@ void RunCollector::write(std::string_view ended) noexcept {
   if (error_) return;
   try {
     write_files(ended);
-  } catch (const std::exception& error) {
-    error_ = std::current_exception();
-    log(LogLevel::error, "the run log is no longer written: " + std::string(error.what()));
+  } catch (const std::exception&) {
+    fail();
   }
 }
 

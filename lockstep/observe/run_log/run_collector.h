@@ -3,6 +3,7 @@
 //
 // Thread safety: any thread may call any member at any time, except that finish() is called once.
 // Errors: system of the files. The first one is logged, ends the writing and comes out of finish().
+// From then on, reports are received and forgotten.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,13 +46,14 @@ class RunCollector {
   RunCollector(const RunCollector&) = delete;
   RunCollector& operator=(const RunCollector&) = delete;
 
-  // Of this rank itself. `all_reduce_bytes`: of a step so far.
+  // A report of this rank itself. `all_reduce_bytes`: of a step so far.
   void take(RankReport report, double all_reduce_bytes);
 
   // Adds events of this rank by `add`, on the thread that writes.
   void take_events(std::function<void(EventFile&)> add);
 
   // Waits for the last reports of all other ranks until the deadline, and writes everything.
+  // run.json says that the run has failed if some are missing.
   void finish(Deadline deadline);
 
  private:
@@ -64,7 +66,9 @@ class RunCollector {
 
   void live();
   void stop();
-  void receive();
+  bool receive() noexcept;
+  bool take_in();
+  void fail() noexcept;
   void add(const RankReport& report);
   void write(std::string_view ended) noexcept;
   void write_files(std::string_view ended);
@@ -77,7 +81,7 @@ class RunCollector {
   bool is_stopping_ = false;
   Own own_;
 
-  // Of the thread that writes, and of the last one after its end.
+  // The thread that writes has them, and after its end the last one that is here.
   RunFiles files_;
   RunRecord record_;
   ScalarMeans means_;

@@ -50,6 +50,8 @@ std::string open_files(const RunLogOptions& options, RunFiles& files) {
     if (!files.json.empty()) const AtomicFile probe(files.json, 0);
   } catch (const Error& error) {
     return cannot_write + bare_text(error);
+  } catch (const std::exception& error) {
+    return cannot_write + std::string(error.what());
   }
   return {has_files};
 }
@@ -100,7 +102,7 @@ class RunLog::State {
   const std::chrono::milliseconds interval_;
   const std::chrono::milliseconds timeout_;
   StepClock* const clock_ = StepClock::adopted();  // Null if another thread has the loop.
-  const StepTimes at_start_ = step_times();
+  StepTimes at_start_;
   StepTimes after_first_step_;
   const std::weak_ptr<const std::atomic<std::uint64_t>> reduced_bytes_;
   std::uint64_t reduced_at_start_ = 0;
@@ -146,6 +148,7 @@ RunLog::State::State(const ProcessGroup& group, RunLogOptions options, RunFiles 
   if (const auto bytes = reduced_bytes_.lock()) reduced_at_start_ = *bytes;
   row_began_ = ticks_now();
   if (clock_ != nullptr) spent_before_ = clock_->spent_until(row_began_);
+  at_start_ = step_times();  // The waits above are not the training's.
 }
 
 void RunLog::State::begin_step(std::int64_t samples) {
@@ -229,8 +232,7 @@ void RunLog::State::close_quietly() noexcept {
   }
 }
 
-// --- RunLog
-// ---------------------------------------------------------------------------------------
+// --- RunLog -------------------------------------------------------------------------------------
 
 RunLog::RunLog(const ProcessGroup& group, RunLogOptions options) {
   RunFiles files;

@@ -160,7 +160,16 @@ void await_steps(const fs::path& file, int ranks) {
   }
 }
 
-// Returns how run.json says that the run has ended.
+// Waits until run.json says that the run has `ended` so.
+void await_end(const fs::path& file, const std::string& ended) {
+  const auto limit = std::chrono::steady_clock::now() + 20s;
+  while (read_run(file).at("ended") != ended) {
+    if (std::chrono::steady_clock::now() > limit) FAIL() << read_file(file.string());
+    std::this_thread::sleep_for(2ms);
+  }
+}
+
+// run.json says in the end that the run has `ended` so.
 void lose_a_rank(const Rank& rank, int victim, const std::string& ended) {
   const fs::path file = rank.scratch / "run.json";
   const auto run_until_the_loss = [&] {
@@ -179,7 +188,7 @@ void lose_a_rank(const Rank& rank, int victim, const std::string& ended) {
   };
   EXPECT_EQ(test::fault_of(run_until_the_loss), Fault::peer_lost);
   if (rank.rank != (victim + 1) % rank.world_size) return;
-  EXPECT_EQ(read_run(file).at("ended"), ended);
+  await_end(file, ended);
   EXPECT_EQ(read_run(file).at("steps").at("ranks").at(2).size(), 5U);
 }
 
@@ -188,15 +197,59 @@ const Ranks without_rank_1("run log: without rank 1",
 const Ranks without_rank_0("run log: without rank 0",
                            [](const Rank& rank) { lose_a_rank(rank, 0, "running"); });
 
-void expect_one_killed(const std::vector<test::Exit>& exits) {
-  for (const test::Exit& exit : exits)
-    EXPECT_TRUE(exit.code == 0 || exit.signal == SIGKILL)
-        << "rank " << exit.rank << ": " << exit.output;
+// Asserts that `victim` was killed, and that no other rank was, by itself or at the deadline.
+void expect_killed(int victim, const std::vector<test::Exit>& exits) {
+  for (const test::Exit& exit : exits) {
+    EXPECT_EQ(exit.signal, exit.rank == victim ? SIGKILL : 0) << "rank " << exit.rank;
+    EXPECT_EQ(exit.code, exit.rank == victim ? -1 : 0) << exit.output;
+  }
+}
+
+// A program that catches the loss, and ends its log as if nothing had been.
+const Ranks ends_in_spite_of_a_loss("run log: ends in spite of a loss", [](const Rank& rank) {
+  const ProcessGroup group = init_process_group({.timeout = 20s});
+  RunLog log(group, {.json = rank.scratch / "run.json"});
+  { const auto step = log.step(); }
+  group.barrier();
+  if (rank.rank == 1) ::kill(::getpid(), SIGKILL);
+  EXPECT_EQ(test::fault_of([&] { group.barrier(); }), Fault::peer_lost);
+  log.close();
+  if (rank.rank != 0) return;
+  EXPECT_EQ(read_run(rank.scratch / "run.json").at("ended"), "failed");
+});
+
+TEST(RunLog, OfARunThatLostARankHasNotFinished) {
+  expect_killed(1, ends_in_spite_of_a_loss.run(2));
+}
+
+// The log begins when its last rank has come, and does not count the wait for it.
+const Ranks begins_late("run log: begins late", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  group.barrier();
+  if (rank.rank == 1) std::this_thread::sleep_for(300ms);
+  RunLog log(group, {.json = rank.scratch / "run.json"});
+  {
+    const auto step = log.step();
+    group.barrier();
+  }
+  log.close();
+  if (rank.rank == 0) {
+    const StepTimes times = step_times();
+    ASSERT_TRUE(times.waited_for.contains(1));
+    EXPECT_GT(times.waited_for.at(1), 200ms) << "the job has waited";
+    const json waited = read_run(rank.scratch / "run.json").at("totals").at(0).at("waited_for");
+    EXPECT_LT(waited.value("1", 0.0), 0.2) << waited;
+  }
+  destroy_process_group(group);
+});
+
+TEST(RunLog, DoesNotCountTheWaitForItsOwnBeginning) {
+  EXPECT_TRUE(all_succeeded(begins_late.run(2)));
 }
 
 TEST(RunLog, IsWholeWhenARankIsLost) {
-  expect_one_killed(without_rank_1.run(3));
-  expect_one_killed(without_rank_0.run(3));
+  expect_killed(1, without_rank_1.run(3));
+  expect_killed(0, without_rank_0.run(3));
 }
 
 // A loop at 1,000 steps a second may lose 1 microsecond a step: 0.1 %.

@@ -2,6 +2,7 @@
 #include "lockstep/observe/run_log/scalar_means.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <utility>
 
@@ -19,6 +20,12 @@ void ScalarMeans::add(const RankReport& report) {
 }
 
 void ScalarMeans::end() { std::ranges::fill(reported_, all_steps); }
+
+void ScalarMeans::end_all_but(int rank) {
+  const std::int64_t own = reported_[static_cast<std::size_t>(rank)];
+  end();
+  reported_[static_cast<std::size_t>(rank)] = own;
+}
 
 std::int64_t ScalarMeans::complete_until() const { return std::ranges::min(reported_); }
 

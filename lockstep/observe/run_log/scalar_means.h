@@ -34,6 +34,9 @@ class ScalarMeans {
   // No reports come any more, from any rank.
   void end();
 
+  // As above, but from `rank`.
+  void end_all_but(int rank);
+
   // In the order of steps.
   std::vector<ScalarMean> take_complete();
 
