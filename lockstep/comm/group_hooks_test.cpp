@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -63,6 +65,22 @@ TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
   destroy_process_group(rank.group);
   EXPECT_EQ(test::fault_of([&] { rank.group.set_step(1); }), Fault::misuse);
   EXPECT_EQ(test::fault_of([&] { count_step(rank.group); }), Fault::misuse);
+}
+
+TEST(LastActs, ComeInTheOppositeOrder) {
+  const Alone rank;
+  const ProcessGroup part = rank.group.split(0);
+  std::string order;
+  const auto act = [&](char name) {
+    return std::make_shared<const std::function<void()>>([&order, name] { order += name; });
+  };
+  const auto first = act('1'), second = act('2'), of_part = act('p');
+  before_end(rank.group, first);
+  before_end(part, of_part);
+  before_end(rank.group, second);
+  ProcessGroup group = rank.group;
+  destroy_process_group(group);
+  EXPECT_EQ(order, "p21");
 }
 
 TEST(Companions, AreMadeOnceForEachGroupAndType) {

@@ -264,16 +264,17 @@ std::shared_ptr<void> ProcessGroup::State::companion(
   return found;
 }
 
+// The last one first: the timeline, which came first, sends what the others have written.
 // Without the lock, as they may be waiting for calls of this group.
 void ProcessGroup::State::run_last_acts() {
   std::unique_lock lock(order_);
   const auto acts = last_acts_;
   const auto children = children_;
   lock.unlock();
-  for (const auto& weak : acts)
-    if (const auto act = weak.lock()) (*act)();
-  for (const auto& weak : children)
-    if (const auto child = weak.lock()) child->run_last_acts();
+  for (auto weak = children.rbegin(); weak != children.rend(); ++weak)
+    if (const auto child = weak->lock()) child->run_last_acts();
+  for (auto weak = acts.rbegin(); weak != acts.rend(); ++weak)
+    if (const auto act = weak->lock()) (*act)();
 }
 
 // Ends the use of all that is shared with other ranks, though handles may live on.
