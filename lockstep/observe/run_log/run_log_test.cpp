@@ -222,31 +222,6 @@ TEST(RunLog, OfARunThatLostARankHasNotFinished) {
   expect_killed(1, ends_in_spite_of_a_loss.run(2));
 }
 
-// The log begins when its last rank has come, and does not count the wait for it.
-const Ranks begins_late("run log: begins late", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
-  group.barrier();
-  if (rank.rank == 1) std::this_thread::sleep_for(300ms);
-  RunLog log(group, {.json = rank.scratch / "run.json"});
-  {
-    const auto step = log.step();
-    group.barrier();
-  }
-  log.close();
-  if (rank.rank == 0) {
-    const StepTimes times = step_times();
-    ASSERT_TRUE(times.waited_for.contains(1));
-    EXPECT_GT(times.waited_for.at(1), 200ms) << "the job has waited";
-    const json waited = read_run(rank.scratch / "run.json").at("totals").at(0).at("waited_for");
-    EXPECT_LT(waited.value("1", 0.0), 0.2) << waited;
-  }
-  destroy_process_group(group);
-});
-
-TEST(RunLog, DoesNotCountTheWaitForItsOwnBeginning) {
-  EXPECT_TRUE(all_succeeded(begins_late.run(2)));
-}
-
 TEST(RunLog, IsWholeWhenARankIsLost) {
   expect_killed(1, without_rank_1.run(3));
   expect_killed(0, without_rank_0.run(3));
