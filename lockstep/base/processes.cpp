@@ -104,12 +104,12 @@ std::optional<ProcessStat> parse_process_stat(std::string_view text) {
   };
   const auto parent = number_in<pid_t>(field(4));
   if (!parent || field(3).empty()) return std::nullopt;
-  return ProcessStat{.state = field(3).front(),
-                     .parent = *parent,
-                     .resident_bytes =
-                         number_in<std::int64_t>(field(24)).value_or(0) * ::sysconf(_SC_PAGESIZE),
-                     .started = number_in<std::int64_t>(field(22)),
-                     .wait_status = number_in<int>(field(52))};
+  return ProcessStat{
+      .state = field(3).front(),
+      .parent = *parent,
+      .resident_bytes = number_in<std::int64_t>(field(24)).value_or(0) * ::sysconf(_SC_PAGESIZE),
+      .started = number_in<std::int64_t>(field(22)),
+      .wait_status = number_in<int>(field(52))};
 }
 
 std::string command_of(pid_t pid) {
