@@ -534,7 +534,9 @@ TEST(ChannelPruner, CutsTheStateOfSeveralOptimizers) {
   const auto expect_sized = [](torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
     for (const auto& [name, moment] :
          parts_of(*optimizer.state().at(parameter.unsafeGetTensorImpl())).tensors)
-      if (moment->defined()) EXPECT_EQ(moment->sizes(), parameter.sizes()) << name;
+      if (moment->defined()) {
+        EXPECT_EQ(moment->sizes(), parameter.sizes()) << name;
+      }
   };
   expect_sized(adam, model.conv1->weight);
   expect_sized(sgd, model.linear1->weight);
