@@ -129,7 +129,9 @@ TEST(LoraTraining, RefusesMergesOfOneRankAndOfSharedWeights) {
         EXPECT_EQ(fault_of([&] { ddp->edit_parameters([&] { (lora.*act)(); }); }, &text),
                   world.rank() == 0 ? Fault::misuse : Fault::aborted);
         EXPECT_NE(text.find("end DistributedDataParallel first"), std::string::npos) << text;
-        if (shares) EXPECT_EQ(fault_of([&] { (lora.*act)(); }, &text), Fault::misuse);
+        if (shares) {
+          EXPECT_EQ(fault_of([&] { (lora.*act)(); }, &text), Fault::misuse);
+        }
         EXPECT_TRUE(torch::equal(net->forward(x), before));
       }
       ddp.reset();
