@@ -117,10 +117,11 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
     return apply_to({&optimizers...});
   }
 
-  // Prunes as the checkpoint that resume() will load: the newest undamaged one in `directory`, of
-  // which it reads all bytes; or as the checkpoint `directory`. `part` is a pruner's. Returns
-  // whether there is one. Not collective. Optimizers are made afterwards. Errors: those of
-  // CheckpointReader; misuse if it is of another model, or this one is pruned already.
+  // Prunes as the newest undamaged checkpoint in `directory`, of which it reads all bytes; or as
+  // the checkpoint `directory`. resume() refuses a newer one that is damaged, if its shapes differ.
+  // `part` is a pruner's. Returns whether there is one. Not collective. Optimizers are made
+  // afterwards. Errors: those of CheckpointReader; misuse if it is of another model, or this one is
+  // pruned already.
   bool apply_saved(const std::filesystem::path& directory, const std::string& part = "pruning");
 
   // The channels that are left of the model as it was made. Loading prunes a model that is not yet

@@ -144,9 +144,14 @@ TEST(PruningMasks, HaveOneOfATiedWeight) {
 
 TEST(PruningMasks, RefuseLayersThatAreCutOverRanks) {
   run_in_process(2, [](ProcessGroup& world) {
-    nn::Linear layer(4, 4);
-    parallelize_module(*layer, world, {{"", ColwiseParallel()}});
-    EXPECT_EQ(fault_of([&] { PruningMasks(*layer, world); }), Fault::unsupported);
+    struct Module : torch::nn::Module {
+      Module() { register_module("layer", layer); }
+      nn::Linear layer{4, 4};
+    } module;
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : module.parameters()) parameter.fill_(1);  // Equal on all ranks.
+    parallelize_module(module, world, {{"layer", ColwiseParallel()}});
+    EXPECT_EQ(fault_of([&] { PruningMasks(module, world); }), Fault::unsupported);
   });
 }
 

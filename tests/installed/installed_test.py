@@ -127,6 +127,11 @@ def without_progress(text):
     return "".join(line for line in text.splitlines(True) if " steps (" not in line)
 
 
+def last_word(output):
+    """The last word of the ranks; `lockstep run` may say afterwards whom they have waited for."""
+    return [line for line in output.splitlines() if line.startswith("[")][-1].split()[-1]
+
+
 def guide(args):
     pages = args.source / "docs" / "guide"
     # All of these programs include this header, which takes most of the time to compile one.
@@ -141,9 +146,9 @@ def guide(args):
     if not re.search(r"data \d+ %, forward \d+ %, backward \d+ %", shares):
         sys.exit(f"data-parallel.md's program does not say where its time goes: {shares}")
 
-    # Its last line is the hash of the weights, which are equal on any number of ranks.
+    # It ends with the hash of the weights, which are equal on any number of ranks.
     copy.compile(only(blocks(pages / "one-copy.md", "cpp"), "one-copy.md"))
-    hashes = {copy.start(ranks).split()[-1] for ranks in (1, 2, 4)}
+    hashes = {last_word(copy.start(ranks)) for ranks in (1, 2, 4)}
     if len(hashes) != 1:
         sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")
 
@@ -163,7 +168,7 @@ def guide(args):
     copy.compile(training)
     copy.start(2)
     copy.compile(own_dataset)
-    if len({copy.start(ranks).split()[-1] for ranks in (1, 2, 3)}) != 1:
+    if len({last_word(copy.start(ranks)) for ranks in (1, 2, 3)}) != 1:
         sys.exit("1, 2 and 3 ranks read different samples")
 
     for program in blocks(pages / "shards.md", "cpp"):

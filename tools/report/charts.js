@@ -52,21 +52,22 @@ function withTip(element, text) {
 
 // --- Charts --------------------------------------------------------------------------------------
 
-// Draws a chart anew whenever its width changes: text keeps its size on every screen.
+// Draws a chart once the page is made, and anew whenever its width changes: text keeps its size on
+// every screen.
 function chart(label, draw) {
   const svg = make("svg", { role: "img", "aria-label": label });
   let width = 0;
-  new ResizeObserver(([entry]) => {
-    const now = Math.floor(entry.contentRect.width);
+  const redraw = () => {
+    const now = Math.floor(svg.getBoundingClientRect().width);
     if (now === width || now === 0) return;
     width = now;
-    requestAnimationFrame(() => {
-      svg.replaceChildren();
-      const height = draw(svg, width);
-      svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      svg.setAttribute("height", height);
-    });
-  }).observe(svg);
+    svg.replaceChildren();
+    const height = draw(svg, width);
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.setAttribute("height", height);
+  };
+  queueMicrotask(redraw);
+  new ResizeObserver(() => requestAnimationFrame(redraw)).observe(svg);
   return svg;
 }
 
