@@ -98,7 +98,7 @@ std::string parse_listening(std::string_view text) {
   const bool is_port = text.find(':') == text.npos;
   if (is_port) return "127.0.0.1:" + std::to_string(parse_number(text, 0, 65535));
   constexpr int missing = -1;
-  const std::string endpoint = parse_endpoint(text, missing);
+  std::string endpoint = parse_endpoint(text, missing);
   if (endpoint.ends_with(":-1")) refuse("PORT or ADDRESS:PORT", text);
   return endpoint;
 }
