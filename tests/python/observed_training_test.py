@@ -43,8 +43,9 @@ class Training:
     def start(self, command, host, hosts):
         variables = {"OMP_NUM_THREADS": "1"} | self.variables
         if hosts > 1:
-            # Each launcher is to write a file of its own.
+            # Each launcher is to write a file of its own; that of rank 0's host has all ranks.
             command = [word.replace("t.json", "other.json") if host else word for word in command]
+            command[2:2] = ["--node-rank", str(host)]
             variables |= {"LOCKSTEP_HOST_ID": f"host-{host}", "LOCKSTEP_BACKEND": "shm+gloo",
                           "LOCKSTEP_ENGINE_PATH": OPTIONS.engines}
         return subprocess.Popen(command, env=os.environ | variables, text=True,
