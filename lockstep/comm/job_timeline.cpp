@@ -36,10 +36,6 @@ constexpr int round_trips = 32;
 constexpr std::int64_t clock_tag = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t file_tag = clock_tag - 1;
 
-std::int64_t steady_now() {
-  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
-}
-
 Buffer buffer_of(std::int64_t& number) { return {&number, 1, DType::int64}; }
 
 // The first rank of `host`.
@@ -53,7 +49,7 @@ void answer_with_clock(const ProcessGroup& world, int peer) {
   for (int i = 0; i < round_trips; ++i) {
     std::int64_t time = 0;
     world.recv(buffer_of(time), peer, clock_tag);
-    time = steady_now();
+    time = steady_ns(Clock::now());
     world.send(buffer_of(time), peer, clock_tag);
   }
 }
@@ -64,10 +60,10 @@ std::int64_t ask_for_clock(const ProcessGroup& world) {
   std::int64_t offset = 0;
   for (int i = 0; i < round_trips; ++i) {
     std::int64_t theirs = 0;
-    const std::int64_t begin = steady_now();
+    const std::int64_t begin = steady_ns(Clock::now());
     world.send(buffer_of(theirs), 0, clock_tag);
     world.recv(buffer_of(theirs), 0, clock_tag);
-    const std::int64_t took = steady_now() - begin;
+    const std::int64_t took = steady_ns(Clock::now()) - begin;
     if (took >= shortest) continue;
     shortest = took;
     offset = theirs - (begin + took / 2);

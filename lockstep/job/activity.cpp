@@ -14,34 +14,13 @@
 namespace lockstep {
 namespace {
 
-struct Moment {
-  Clock::time_point time;
-  Ticks ticks;
-};
-
-// Of several readings the one that took the shortest: a thread that loses its core between the two
-// clocks would be wrong by all of that time.
-Moment moment() {
-  Moment best{};
-  Ticks shortest = std::numeric_limits<Ticks>::max();
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    const Ticks before = ticks_now();
-    const Clock::time_point time = Clock::now();
-    const Ticks took = ticks_now() - before;
-    if (took > shortest) continue;
-    shortest = took;
-    best = {time, before + took / 2};
-  }
-  return best;
-}
-
-const Moment loaded = moment();
+const Moment loaded = moment_now();
 
 // Returns nanoseconds of the clock per tick.
 double scale() {
   static const double measured = [] {
     std::this_thread::sleep_until(loaded.time + std::chrono::milliseconds(5));
-    const Moment end = moment();
+    const Moment end = moment_now();
     const double nanoseconds =
         std::chrono::duration<double, std::nano>(end.time - loaded.time).count();
     return nanoseconds / static_cast<double>(end.ticks - loaded.ticks);
@@ -55,6 +34,22 @@ double seconds_for(const Activity& activity) {
 
 }  // namespace
 
+// Of several readings the one that took the shortest: a thread that loses its core between the two
+// clocks would be wrong by all of that time.
+Moment moment_now() {
+  Moment best{};
+  Ticks shortest = std::numeric_limits<Ticks>::max();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Ticks before = ticks_now();
+    const Clock::time_point time = Clock::now();
+    const Ticks took = ticks_now() - before;
+    if (took > shortest) continue;
+    shortest = took;
+    best = {time, before + took / 2};
+  }
+  return best;
+}
+
 std::chrono::nanoseconds time_in(Ticks ticks) {
   const auto difference = static_cast<double>(static_cast<std::int64_t>(ticks));
   return std::chrono::nanoseconds(static_cast<std::int64_t>(difference * scale()));
@@ -62,7 +57,7 @@ std::chrono::nanoseconds time_in(Ticks ticks) {
 
 Clock::time_point time_of(Ticks ticks) {
   scale();  // May take a while, but for the first time only.
-  const Moment now = moment();
+  const Moment now = moment_now();
   return now.time - time_in(now.ticks - ticks);
 }
 

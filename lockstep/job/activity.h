@@ -31,6 +31,13 @@ inline Ticks ticks_now() {
 #endif
 }
 
+// The same instant on both clocks.
+struct Moment {
+  Clock::time_point time;
+  Ticks ticks = 0;
+};
+LOCKSTEP_API Moment moment_now();
+
 // Converts `ticks` of this process, or of another one on this host, to the steady clock.
 LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 

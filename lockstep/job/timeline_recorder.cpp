@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -31,29 +30,12 @@ using job::TimelineHeader;
 // Spans between two readings of the clock.
 constexpr std::uint64_t clock_interval = 256;
 
-template <class Duration>
-std::int64_t nanoseconds(Duration time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-}
-
-std::int64_t steady_now() { return nanoseconds(Clock::now().time_since_epoch()); }
-
-// Of several readings the one that took the shortest, as the thread may lose its core in between.
 job::ClockPair clocks_now() {
-  job::ClockPair best;
-  Ticks shortest = std::numeric_limits<Ticks>::max();
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    const Ticks before = ticks_now();
-    const std::int64_t time = steady_now();
-    const Ticks took = ticks_now() - before;
-    if (took > shortest) continue;
-    shortest = took;
-    best = {before + took / 2, time};
-  }
-  return best;
+  const Moment now = moment_now();
+  return {now.ticks, steady_ns(now.time)};
 }
 
-std::int64_t wall_minus_steady() { return wall_time_ns() - steady_now(); }
+std::int64_t wall_minus_steady() { return wall_time_ns() - steady_ns(Clock::now()); }
 
 // The whole file, on the disk: later writes to the memory cannot fail. An older file keeps its
 // memory, which another process may have mapped, and loses its name.
@@ -174,7 +156,7 @@ void TimelineRecorder::add_offset(std::chrono::nanoseconds offset) {
   const std::uint32_t count = head.offset_count.load(std::memory_order_relaxed);
   // The last place is that of the latest one.
   const std::size_t place = std::min<std::size_t>(count, TimelineHeader::most_offsets - 1);
-  head.offsets[place] = {steady_now(), offset.count()};
+  head.offsets[place] = {steady_ns(Clock::now()), offset.count()};
   head.offset_count.store(static_cast<std::uint32_t>(place) + 1, std::memory_order_release);
 }
 

@@ -31,6 +31,11 @@ namespace job {
 struct TimelineHeader;
 }
 
+// Nanoseconds of the steady clock, in which the files of a timeline count.
+inline std::int64_t steady_ns(Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
 class LOCKSTEP_API TimelineRecorder {
  public:
   static constexpr const char* variable = "LOCKSTEP_TIMELINE_DIR";

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/timeline/rank_timeline.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/job/timeline_file.h"
 
@@ -64,14 +68,14 @@ class RankClock {
   throw Error(Fault::corrupt, std::string(name) + ": " + std::string(why));
 }
 
-// The header of a file whose rings are all there.
-const TimelineHeader& header_of(std::string_view bytes, std::string_view name) {
+// The header of a file of `size` bytes, whose rings are all there. `bytes` may be its beginning.
+const TimelineHeader& header_of(std::string_view bytes, std::uint64_t size, std::string_view name) {
   if (bytes.size() < job::spans_offset) refuse(name, "it is too short for a rank's spans");
   const auto& head = *reinterpret_cast<const TimelineHeader*>(bytes.data());
   if (head.magic != TimelineHeader::right_magic)
     refuse(name, "it has no spans of a rank, or those of another version of Lockstep");
-  const bool fits = head.phase_capacity <= bytes.size() && head.collective_capacity <= bytes.size();
-  if (!fits || bytes.size() < job::timeline_bytes(head.phase_capacity, head.collective_capacity) ||
+  const bool fits = head.phase_capacity <= size && head.collective_capacity <= size;
+  if (!fits || size < job::timeline_bytes(head.phase_capacity, head.collective_capacity) ||
       head.offset_count > TimelineHeader::most_offsets)
     refuse(name, "it is damaged");
   return head;
@@ -101,13 +105,19 @@ std::string text_of(const GroupName& group) {
 
 std::optional<std::uint64_t> stamp_of_rank_timeline(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file)) return std::nullopt;
-  const std::string bytes = read_file(file.string());
-  return header_of(bytes, file.string()).first.ticks;
+  const std::string name = file.string();
+  const FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno(name);
+  std::string bytes(job::spans_offset, '\0');
+  const ssize_t length = ::pread(fd.get(), bytes.data(), bytes.size(), 0);
+  if (length < 0) throw_errno(name);
+  bytes.resize(static_cast<std::size_t>(length));
+  return header_of(bytes, std::filesystem::file_size(file), name).first.ticks;
 }
 
 RankTimeline read_rank_timeline(const std::filesystem::path& file) {
   const std::string bytes = read_file(file.string());
-  const TimelineHeader& head = header_of(bytes, file.string());
+  const TimelineHeader& head = header_of(bytes, bytes.size(), file.string());
   const RankClock clock(head);
   RankTimeline timeline{.rank = head.rank, .attempt = head.attempt};
   timeline.host = std::string(head.host, ::strnlen(head.host, sizeof head.host));
@@ -135,7 +145,7 @@ RankTimeline read_rank_timeline(const std::filesystem::path& file) {
 
 // A ring that never was full becomes a shorter one.
 std::string packed_rank_timeline(std::string_view file) {
-  const TimelineHeader& head = header_of(file, "spans of this rank");
+  const TimelineHeader& head = header_of(file, file.size(), "spans of this rank");
   const std::uint64_t phases = std::clamp<std::uint64_t>(head.phases, 1, head.phase_capacity);
   const std::uint64_t collectives =
       std::clamp<std::uint64_t>(head.collectives, 1, head.collective_capacity);
