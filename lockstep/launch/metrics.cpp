@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -19,12 +18,7 @@
 namespace lockstep::launch {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr std::size_t most_clients = 16;
 constexpr std::size_t longest_request = std::size_t{8} << 10;
-constexpr std::chrono::milliseconds time_for_client = 2s;
-constexpr std::chrono::milliseconds pause_without_descriptors = 100ms;
 
 // --- The text ------------------------------------------------------------------------------------
 
@@ -171,48 +165,14 @@ std::string metrics_response(std::string_view request,
 }
 
 MetricsService::MetricsService(const std::string& endpoint, std::function<JobStatus()> status)
-    : listener_(listen_at(endpoint)), status_(std::move(status)) {}
+    : ClientService(listen_at(endpoint)), status_(std::move(status)) {}
 
 std::string MetricsService::url() const {
-  return fmt::format("http://{}/metrics", to_text(local_address(listener_.get())));
-}
-
-void MetricsService::watch(std::vector<pollfd>& entries) const {
-  // Without a free descriptor for a client, the listener would stay ready and the loop would spin.
-  if (Clock::now() >= accept_again_) entries.push_back({listener_.get(), POLLIN, 0});
-  for (const Client& client : clients_) {
-    const short events = client.rest.empty() ? POLLIN : POLLOUT;
-    entries.push_back({client.socket.get(), events, 0});
-  }
-}
-
-Deadline MetricsService::deadline() const {
-  Deadline first = accept_again_ > Clock::now() ? accept_again_ : no_deadline;
-  for (const Client& client : clients_) first = std::min(first, client.deadline);
-  return first;
-}
-
-void MetricsService::serve(const std::vector<pollfd>& entries) {
-  std::erase_if(clients_, [&](Client& client) {
-    if (events_of(entries, client.socket.get()) != 0 && !serve(client)) return true;
-    return Clock::now() >= client.deadline;
-  });
-  if (events_of(entries, listener_.get()) != 0) accept_client();
-}
-
-// Accepts one client per turn, so that endless requests take at most every other turn of the loop.
-void MetricsService::accept_client() {
-  FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) {
-    accept_again_ = in(pause_without_descriptors);
-    return;
-  }
-  if (clients_.size() == most_clients) clients_.erase(clients_.begin());
-  clients_.push_back({.socket = std::move(socket), .deadline = in(time_for_client)});
+  return fmt::format("http://{}/metrics", to_text(local_address(listener())));
 }
 
 // Each turn of the loop makes one system call for a client, however much that one sends.
-bool MetricsService::serve(Client& client) {
+bool MetricsService::go_on(Client& client) {
   if (!client.rest.empty()) return send(client);
   std::array<char, 4096> buffer;
   const ssize_t length = ::recv(client.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
@@ -236,10 +196,7 @@ void MetricsService::answer(Client& client) const {
 // Ends the answer, but not the connection: closing it with unread bytes of the request would reset
 // it, and the client might lose the answer.
 bool MetricsService::send(Client& client) {
-  const ssize_t sent = ::send(client.socket.get(), client.rest.data(), client.rest.size(),
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return errno == EAGAIN || errno == EINTR;
-  client.rest.erase(0, static_cast<std::size_t>(sent));
+  if (!send_rest(client)) return false;
   if (client.rest.empty()) ::shutdown(client.socket.get(), SHUT_WR);
   return true;
 }

@@ -7,16 +7,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <poll.h>
-
 #include <functional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/time.h"
-#include "lockstep/launch/loop.h"
+#include "lockstep/launch/client_service.h"
 #include "lockstep/launch/status.h"
 
 namespace lockstep::launch {
@@ -28,12 +23,10 @@ std::string metrics_of(const JobStatus& job);
 // GET and HEAD of /metrics only.
 std::string metrics_response(std::string_view request, const std::function<std::string()>& metrics);
 
-// The agent's side. It answers each connection once and closes it.
+// The agent's side. A request beyond 8 KiB is refused.
 //
-// Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: never. A client that sends no request, or does not read the answer, is dropped after
-// 2 s, or when 16 newer ones have come. A request beyond 8 KiB is refused.
-class MetricsService final : public Pollable {
+// Thread safety, Blocking: as ClientService.
+class MetricsService final : public ClientService {
  public:
   // `endpoint` is ADDRESS:PORT or [IPV6]:PORT, numeric; port 0 means any free port. Errors: misuse
   // for an invalid endpoint, and for a port in use, with the process that holds it; system.
@@ -42,28 +35,13 @@ class MetricsService final : public Pollable {
   // "http://127.0.0.1:9100/metrics".
   std::string url() const;
 
-  void watch(std::vector<pollfd>& entries) const override;
-  Deadline deadline() const override;
-  void serve(const std::vector<pollfd>& entries) override;
-
  private:
-  struct Client {
-    FileDescriptor socket;
-    Deadline deadline;
-    std::string request = {};
-    std::string rest = {};  // Bytes of the answer still to be sent.
-    bool is_answered = false;
-  };
-
-  void accept_client();
-  bool serve(Client& client);  // False when the client has gone.
+  bool welcome(Client&) override { return true; }  // Its request follows.
+  bool go_on(Client& client) override;
   void answer(Client& client) const;
   static bool send(Client& client);
 
-  const FileDescriptor listener_;
   const std::function<JobStatus()> status_;
-  std::vector<Client> clients_;
-  Deadline accept_again_ = Clock::now();
 };
 
 }  // namespace lockstep::launch

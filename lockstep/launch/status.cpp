@@ -2,6 +2,7 @@
 #include "lockstep/launch/status.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,9 +26,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::milliseconds pause_without_descriptors = 100ms;
-constexpr std::size_t most_clients = 16;
-constexpr std::chrono::milliseconds time_to_read = 2s;
 constexpr std::chrono::milliseconds time_to_answer = 1s;
 constexpr int backlog = 16;
 
@@ -159,47 +157,15 @@ JobStatus status_of(const Asked& agent) {
 }  // namespace
 
 StatusService::StatusService(const std::string& job_id, std::function<JobStatus()> status)
-    : listener_(listen_as(job_id)), status_(std::move(status)) {}
+    : ClientService(listen_as(job_id)), status_(std::move(status)) {}
 
-void StatusService::watch(std::vector<pollfd>& entries) const {
-  // Without a free descriptor for a client, the listener would stay ready and the loop would spin.
-  if (Clock::now() >= accept_again_) entries.push_back({listener_.get(), POLLIN, 0});
-  for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLOUT, 0});
+bool StatusService::welcome(Client& client) {
+  if (!may_ask(client.socket)) return false;
+  client.rest = to_json_object(status_());
+  return go_on(client);  // The kernel keeps sent data until it is read.
 }
 
-Deadline StatusService::deadline() const {
-  const Deadline now = Clock::now();
-  Deadline first = accept_again_ > now ? accept_again_ : no_deadline;
-  for (const Client& client : clients_) first = std::min(first, client.deadline);
-  return first;
-}
-
-void StatusService::serve(const std::vector<pollfd>& entries) {
-  std::erase_if(clients_, [&](Client& client) {
-    if (events_of(entries, client.socket.get()) != 0) return !send(client);
-    return Clock::now() >= client.deadline;
-  });
-  if (events_of(entries, listener_.get()) != 0) accept_client();
-}
-
-// Accepts one client per turn, so that endless requests take at most every other turn of the loop.
-void StatusService::accept_client() {
-  FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) accept_again_ = in(pause_without_descriptors);
-  if (!socket || !may_ask(socket)) return;
-  Client client{std::move(socket), to_json_object(status_()), in(time_to_read)};
-  if (!send(client)) return;  // The kernel keeps sent data until it is read.
-  if (clients_.size() == most_clients) clients_.erase(clients_.begin());
-  clients_.push_back(std::move(client));
-}
-
-bool StatusService::send(Client& client) {
-  const ssize_t sent = ::send(client.socket.get(), client.rest.data(), client.rest.size(),
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) return errno == EAGAIN || errno == EINTR;
-  client.rest.erase(0, static_cast<std::size_t>(sent));
-  return !client.rest.empty();
-}
+bool StatusService::go_on(Client& client) { return send_rest(client) && !client.rest.empty(); }
 
 std::vector<JobStatus> running_jobs() {
   std::vector<Asked> agents;

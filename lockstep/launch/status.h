@@ -4,7 +4,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -20,11 +19,9 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/base/file_descriptor.h"
-#include "lockstep/base/time.h"
 #include "lockstep/job/job_page.h"
 #include "lockstep/job/straggler.h"
-#include "lockstep/launch/loop.h"
+#include "lockstep/launch/client_service.h"
 
 namespace lockstep {
 
@@ -95,31 +92,16 @@ std::optional<JobStatus> job_status_in(const std::string& text);
 
 // The agent's side: answers processes of the same user, and of root, as soon as they connect.
 //
-// Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: never. A client that does not read is dropped after 2 s, at the next serve(), or when
-// 16 newer ones have come. Errors: system.
-class StatusService final : public launch::Pollable {
+// Thread safety, Blocking: as ClientService. Errors: system.
+class StatusService final : public launch::ClientService {
  public:
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
 
-  void watch(std::vector<pollfd>& entries) const override;
-  Deadline deadline() const override;
-  void serve(const std::vector<pollfd>& entries) override;
-
  private:
-  struct Client {
-    FileDescriptor socket;
-    std::string rest;  // Bytes still to be sent.
-    Deadline deadline;
-  };
+  bool welcome(Client& client) override;
+  bool go_on(Client& client) override;
 
-  void accept_client();
-  static bool send(Client& client);  // False when all bytes are sent, or the client has gone.
-
-  FileDescriptor listener_;
-  std::function<JobStatus()> status_;
-  std::vector<Client> clients_;
-  Deadline accept_again_ = Clock::now();
+  const std::function<JobStatus()> status_;
 };
 
 // --- Addresses -----------------------------------------------------------------------------------
