@@ -53,9 +53,10 @@ Exchange::Exchange(torch::nn::SequentialImpl& sequential, std::string key, AnyMo
     if (element.ptr() == child) elements_.push_back(&element);
 }
 
-std::optional<Exchange> Exchange::of(torch::nn::SequentialImpl& sequential, const std::string& key,
-                                     AnyModule replacement) {
-  Exchange exchange(sequential, key, std::move(replacement));
+std::optional<Exchange> Exchange::of(Module& owner, const std::string& key, AnyModule replacement) {
+  auto* const sequential = owner.as<torch::nn::SequentialImpl>();
+  if (sequential == nullptr) return std::nullopt;
+  Exchange exchange(*sequential, key, std::move(replacement));
   if (exchange.elements_.empty()) return std::nullopt;
   return exchange;
 }

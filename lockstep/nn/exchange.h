@@ -19,9 +19,9 @@ torch::nn::AnyModule exchanged(const torch::nn::Module& module);
 
 class Exchange {
  public:
-  // Changes nothing. Empty if the child `key` of `sequential` is registered with it, but is not
-  // among the modules that it runs. Lifetime: `sequential` outlives the result.
-  static std::optional<Exchange> of(torch::nn::SequentialImpl& sequential, const std::string& key,
+  // Changes nothing. Empty if `owner` is no Sequential, and if its child `key` is registered with
+  // it, but is not among the modules that it runs. Lifetime: `owner` outlives the result.
+  static std::optional<Exchange> of(torch::nn::Module& owner, const std::string& key,
                                     torch::nn::AnyModule replacement);
 
   void apply() const;

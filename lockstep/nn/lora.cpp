@@ -2,10 +2,8 @@
 #include "lockstep/nn/lora.h"
 
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
-#include <optional>
 #include <set>
 
 #include "lockstep/base/error.h"
@@ -72,9 +70,7 @@ class Choice {
       AnyModule ours = nn::exchanged(*module);
       if (!ours.is_empty()) layer = std::dynamic_pointer_cast<nn::LinearImpl>(ours.ptr());
       if (!layer) return refuse(name, "it is a " + module->name() + " and no Linear");
-      auto* const sequential = owner.as<torch::nn::SequentialImpl>();
-      auto exchange = sequential == nullptr ? std::nullopt
-                                            : nn::Exchange::of(*sequential, key, std::move(ours));
+      auto exchange = nn::Exchange::of(owner, key, std::move(ours));
       if (!exchange)
         return refuse(name, "it is a torch::nn::Linear: declare it as lockstep::nn::Linear");
       exchanges_.push_back(std::move(*exchange));

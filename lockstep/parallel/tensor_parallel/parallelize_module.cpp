@@ -3,7 +3,6 @@
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/any.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
 #include <memory>
@@ -25,7 +24,6 @@ namespace {
 
 using torch::nn::AnyModule;
 using torch::nn::Module;
-using torch::nn::SequentialImpl;
 
 constexpr std::string_view call = "parallelize_module";
 
@@ -88,9 +86,7 @@ class Cut {
       AnyModule ours = nn::exchanged(*module);
       if (ours.is_empty()) return refuse(name, module->name() + " is not a layer that can be cut");
       layer = dynamic_cast<ParallelLayer*>(ours.ptr().get());
-      auto* const sequential = owner.as<SequentialImpl>();
-      auto exchange = sequential == nullptr ? std::nullopt
-                                            : nn::Exchange::of(*sequential, key, std::move(ours));
+      auto exchange = nn::Exchange::of(owner, key, std::move(ours));
       if (!exchange)
         return refuse(name, "it is a " + module->name() + ": declare it as lockstep::nn" +
                                 short_name(module->name()));
