@@ -10,19 +10,17 @@
 #include <functional>
 #include <memory>
 #include <set>
-#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/prune/channel_plan.h"
 #include "lockstep/prune/module_cut.h"
+#include "lockstep/prune/own_parameters.h"
 #include "lockstep/prune/traced_model.h"
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/sharded_module.h"
-#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
@@ -30,21 +28,13 @@ namespace {
 using prune::ModuleCut;
 using prune::PlannedCuts;
 
-constexpr std::string_view call = "ChannelPruner";
-
 // --- Requirements --------------------------------------------------------------------------------
 
 void require_prunable(const torch::nn::Module& model) {
-  require_values(named_tensors(model), call);
-  for (const auto& [name, parameter] : named_parameters(model))
-    require(!lies_in_shared_block(parameter), [&, &name = name] {
-      return "ChannelPruner: parameter " + name +
-             " is shared by all ranks: prune before DistributedDataParallel with share_parameters "
-             "is made";
-    });
-  if (const Layouts layouts = layouts_of(model); !layouts.empty())
-    throw Error(Fault::unsupported, "ChannelPruner: parameter " + layouts.begin()->first +
-                                        " is cut over ranks: prune before parallelize_module()");
+  prune::require_own_parameters(
+      model, "ChannelPruner",
+      ": prune before DistributedDataParallel with share_parameters is made",
+      ": prune before parallelize_module()");
 }
 
 void require_sparsity(double sparsity) {

@@ -13,30 +13,19 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/prune/mask_methods.h"
 #include "lockstep/prune/module_cut.h"
+#include "lockstep/prune/own_parameters.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/named_tensors.h"
-#include "lockstep/tensor/sharded_module.h"
-#include "lockstep/tensor/tensor_memory.h"
 
 namespace lockstep {
 namespace {
 
 std::map<std::string, at::Tensor> own_parameters_of(const torch::nn::Module& model) {
-  require_values(named_tensors(model), "PruningMasks");
-  std::map<std::string, at::Tensor> parameters;
-  for (const auto& [name, parameter] : named_parameters(model)) {
-    require(!lies_in_shared_block(parameter), [&, &name = name] {
-      return "PruningMasks: parameter " + name +
-             " is shared by all ranks, which would all write to it";
-    });
-    parameters.emplace(name, parameter);
-  }
-  if (const Layouts layouts = layouts_of(model); !layouts.empty())
-    throw Error(Fault::unsupported,
-                "PruningMasks: parameter " + layouts.begin()->first +
-                    " is cut over ranks: rank 0's mask would not fit the others' parts");
-  return parameters;
+  prune::require_own_parameters(model, "PruningMasks", ", which would all write to it",
+                                ": rank 0's mask would not fit the others' parts");
+  const NamedTensors parameters = named_parameters(model);
+  return {parameters.begin(), parameters.end()};
 }
 
 std::map<std::string, std::string> first_names(const torch::nn::Module& model) {
