@@ -3,13 +3,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "lockstep/launch/status.h"
 
 namespace lockstep::test {
+
+// Returns a job's id that only this process has, and that its beginning identifies: other jobs may
+// run here.
+inline std::string own_id(char first) { return first + std::to_string(::getpid()) + "-of-a-test"; }
 
 class ServingStatus {
  public:

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,13 +12,12 @@
 #include "lockstep/base/text.h"
 #include "lockstep/launch/status.h"
 #include "tools/command_line.h"
+#include "tools/shown_jobs.h"
 
 namespace {
 
 using lockstep::JobStatus;
 using lockstep::RankStatus;
-
-constexpr int no_such_job = 1;
 
 constexpr const char* about =
     "Shows this user's jobs on this host, and the activity of each rank.\n"
@@ -65,15 +62,6 @@ CommandLine parse(int argc, char** argv) {
 // Foreign text must not reach the terminal as commands, nor fill it.
 std::string shown(const std::string& text) { return lockstep::clean_text(text, 4096); }
 
-std::string uptime_text(const JobStatus& job) {
-  if (job.state == lockstep::no_answer) return "-";
-  const long long seconds = std::llround(std::floor(job.seconds));
-  char text[32];
-  std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", seconds / 3600, seconds / 60 % 60,
-                seconds % 60);
-  return text;
-}
-
 using Row = std::vector<std::string>;
 
 // Formats columns as wide as their widest cell, two blanks between them; the last one is unpadded.
@@ -94,20 +82,14 @@ std::string table(const std::vector<Row>& rows, const std::string& indent) {
   return text;
 }
 
-// Returns the user's name for the job; without one, the beginning of its random id.
-std::string short_id(const std::string& id) {
-  const auto dot = id.rfind('.');
-  return dot == id.npos ? id.substr(0, 8) : id.substr(0, dot);
-}
-
 Row row_of(const JobStatus& job) {
   const bool known = job.state != lockstep::no_answer;
-  return {job.job_id.empty() ? "-" : shown(short_id(job.job_id)),
+  return {job.job_id.empty() ? "-" : shown(lockstep::tools::short_id(job.job_id)),
           shown(job.host),
           known ? std::to_string(job.node) + " of " + std::to_string(job.nodes) : "-",
           known ? std::to_string(job.attempt) : "-",
           shown(job.state),
-          uptime_text(job),
+          known ? lockstep::tools::uptime_text(job.seconds) : "-",
           shown(job.program)};
 }
 
@@ -133,23 +115,21 @@ std::string text_of(const JobStatus& job) {
 }
 
 std::string text_of(const std::vector<JobStatus>& jobs) {
-  if (jobs.empty()) return "no jobs of this user run on this host\n";
+  if (jobs.empty()) return std::string(lockstep::tools::no_jobs).append("\n");
   std::string text;
-  for (const JobStatus& job : jobs) text += (text.empty() ? "" : "\n") + text_of(job);
+  for (const JobStatus& job : jobs) {
+    if (!text.empty()) text += '\n';
+    text += text_of(job);
+  }
   return text;
 }
 
 // Shows the jobs once. Returns false when the requested job does not exist.
 bool show(const CommandLine& line) {
-  std::vector<JobStatus> jobs = lockstep::running_jobs();
-  std::erase_if(jobs, [&](const JobStatus& job) { return !job.job_id.starts_with(line.job); });
-  if (jobs.empty() && !line.job.empty()) {
-    std::fprintf(stderr, "lockstep status: no job %s of this user runs on this host\n",
-                 shown(line.job).c_str());
-    return false;
-  }
+  const auto jobs = lockstep::tools::jobs_named(line.job);
+  if (!jobs) return false;
   const bool clears = line.watch > 0 && !line.json && ::isatty(STDOUT_FILENO) == 1;
-  const std::string text = line.json ? to_json(jobs) + "\n" : text_of(jobs);
+  const std::string text = line.json ? to_json(*jobs) + "\n" : text_of(*jobs);
   lockstep::tools::print((clears ? "\033[H\033[2J" : "") + text);
   return true;
 }
@@ -161,7 +141,7 @@ int run(const CommandLine& line) {
     std::this_thread::sleep_for(std::chrono::duration<double>(line.watch));
     if (!line.json && ::isatty(STDOUT_FILENO) == 0) lockstep::tools::print("\n");
   }
-  return no_such_job;
+  return lockstep::tools::complain_of_no_job("lockstep status", line.job);
 }
 
 }  // namespace

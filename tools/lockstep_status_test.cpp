@@ -13,10 +13,6 @@
 namespace lockstep::test::lockstep_status_test {
 namespace {
 
-// Returns an id that only this process has, and that its beginning identifies: other jobs may run
-// here.
-std::string own_id(char first) { return first + std::to_string(::getpid()) + "-of-a-test"; }
-
 JobStatus example(char first) {
   JobStatus job{.job_id = own_id(first), .program = "./train --epochs \033[2J5"};
   job.host = "node3";

@@ -1,26 +1,19 @@
 // `lockstep top`: a live view of this user's jobs on this host.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "lockstep/base/text.h"
-#include "lockstep/launch/status.h"
 #include "tools/command_line.h"
+#include "tools/shown_jobs.h"
 #include "tools/top/screen.h"
 #include "tools/top/terminal.h"
 
 namespace {
 
-using lockstep::JobStatus;
 using lockstep::tools::Terminal;
 
-constexpr int no_such_job = 1;
 constexpr const char* command = "lockstep top";
 
 constexpr const char* about =
@@ -67,23 +60,9 @@ CommandLine parse(int argc, char** argv) {
   return line;
 }
 
-// Empty when the requested job does not exist.
-std::optional<std::vector<JobStatus>> jobs_of(const CommandLine& line) {
-  std::vector<JobStatus> jobs = lockstep::running_jobs();
-  std::erase_if(jobs, [&](const JobStatus& job) { return !job.job_id.starts_with(line.job); });
-  if (jobs.empty() && !line.job.empty()) return std::nullopt;
-  return jobs;
-}
-
-int complain(const CommandLine& line) {
-  std::fprintf(stderr, "%s: no job %s of this user runs on this host\n", command,
-               lockstep::clean_text(line.job, 256).c_str());
-  return no_such_job;
-}
-
 int print_once(const CommandLine& line) {
-  const auto jobs = jobs_of(line);
-  if (!jobs) return complain(line);
+  const auto jobs = lockstep::tools::jobs_named(line.job);
+  if (!jobs) return lockstep::tools::complain_of_no_job(command, line.job);
   constexpr int columns = 100;
   lockstep::tools::print(lockstep::tools::draw(*jobs, {.columns = columns}));
   return lockstep::tools::end_output(command, 0);
@@ -94,7 +73,7 @@ bool watch(const CommandLine& line) {
   using std::chrono::milliseconds;
   const milliseconds pause(std::llround(line.every * 1000));
   const Terminal terminal;
-  while (const auto jobs = jobs_of(line)) {
+  while (const auto jobs = lockstep::tools::jobs_named(line.job)) {
     const auto picture = lockstep::tools::draw(
         *jobs, {.columns = terminal.columns(), .rows = terminal.rows(), .colors = true});
     if (!terminal.show(picture)) return true;
@@ -105,7 +84,7 @@ bool watch(const CommandLine& line) {
 
 int run(const CommandLine& line) {
   if (line.once || !Terminal::is_there()) return print_once(line);
-  return watch(line) ? 0 : complain(line);
+  return watch(line) ? 0 : lockstep::tools::complain_of_no_job(command, line.job);
 }
 
 }  // namespace

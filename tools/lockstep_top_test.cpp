@@ -24,8 +24,6 @@ namespace {
 
 using tools::draw;
 
-std::string own_id(char first) { return first + std::to_string(::getpid()) + "-of-a-test"; }
-
 JobStatus example(char first = 'a') {
   JobStatus job{.job_id = own_id(first), .program = "./train --epochs \033[2J5"};
   job.host = "node3";

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/job/straggler.h"
+#include "tools/shown_jobs.h"
 
 namespace lockstep::tools {
 namespace {
@@ -49,11 +50,6 @@ std::string bytes_text(std::int64_t bytes) {
   const double size = static_cast<double>(bytes);
   return size >= gib ? fmt::format("{:.1f} GiB", size / gib)
                      : fmt::format("{:.0f} MiB", size / gib * 1024);
-}
-
-std::string uptime_text(double seconds) {
-  const auto whole = static_cast<long long>(seconds);
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 std::string rate_text(double rate) {
@@ -145,8 +141,7 @@ std::string line_of(const RankStatus& rank, const Columns& columns, bool colors)
 }
 
 std::string title_of(const JobStatus& job) {
-  const auto dot = job.job_id.rfind('.');
-  const std::string id = job.job_id.substr(0, dot == job.job_id.npos ? 8 : dot);
+  const std::string id = short_id(job.job_id);
   if (job.state == no_answer)
     return fmt::format("{}  the launcher, process {}, {}", shown(id), job.agent_pid, no_answer);
   std::string title = fmt::format("{}  {}  {}  up {}", shown(id), shown(job.host), shown(job.state),
@@ -179,7 +174,7 @@ std::vector<std::string> lines_of(const std::vector<JobStatus>& jobs, const Scre
   const Columns columns(screen.columns);
   std::vector<std::string> lines;
   const auto add = [&](const std::string& line) { lines.push_back(cut(line, screen.columns)); };
-  if (jobs.empty()) add("no jobs of this user run on this host");
+  if (jobs.empty()) add(no_jobs);
   for (const JobStatus& job : jobs) {
     if (!lines.empty()) add("");
     add(title_of(job));
