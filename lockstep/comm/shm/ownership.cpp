@@ -15,7 +15,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t line = 64;
-constexpr std::size_t block = 4 * line;
+constexpr std::size_t block_bytes = 4 * line;
 constexpr std::size_t ahead = 1024;  // Distance between the requested line and the line being read.
 
 // Processors with AVX2 know PREFETCHW or ignore it.
@@ -25,7 +25,7 @@ __attribute__((target("avx2,prfchw"))) void take_over_lines(const std::byte* fro
 }
 
 __attribute__((target("avx2,prfchw"))) void copy_block(std::byte* to, const std::byte* from) {
-  for (std::size_t i = 0; i < block; i += sizeof(__m256i)) {
+  for (std::size_t i = 0; i < block_bytes; i += sizeof(__m256i)) {
     const auto part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), part);
   }
@@ -35,15 +35,15 @@ __attribute__((target("avx2,prfchw"))) void copy_lines(std::byte* to, const std:
                                                        std::size_t bytes) {
   take_over_lines(from, std::min(ahead, bytes));
   std::size_t i = 0;
-  for (; i + block <= bytes; i += block) {
-    if (i + ahead + block <= bytes) take_over_lines(from + i + ahead, block);
+  for (; i + block_bytes <= bytes; i += block_bytes) {
+    if (i + ahead + block_bytes <= bytes) take_over_lines(from + i + ahead, block_bytes);
     copy_block(to + i, from + i);
   }
   std::memcpy(to + i, from + i, bytes - i);
 }
 
 __attribute__((target("avx2,prfchw"))) void stream_block(std::byte* to, const std::byte* from) {
-  for (std::size_t i = 0; i < block; i += sizeof(__m256i)) {
+  for (std::size_t i = 0; i < block_bytes; i += sizeof(__m256i)) {
     const auto part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i), part);
   }
@@ -54,8 +54,9 @@ __attribute__((target("avx2,prfchw"))) void stream_lines(std::byte* to, const st
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % line;
   std::size_t i = std::min(bytes, (line - misaligned) % line);
   std::memcpy(to, from, i);
-  for (; i + block <= bytes; i += block) {
-    if (taking_over && i + ahead + block <= bytes) take_over_lines(from + i + ahead, block);
+  for (; i + block_bytes <= bytes; i += block_bytes) {
+    if (taking_over && i + ahead + block_bytes <= bytes)
+      take_over_lines(from + i + ahead, block_bytes);
     stream_block(to + i, from + i);
   }
   std::memcpy(to + i, from + i, bytes - i);
