@@ -7,8 +7,10 @@ import torch
 
 from .model import ExportError
 
-# Largest distance between compiled and eager results, relative to the size of the result.
-TOLERANCE = 1e-4
+# Largest distance between compiled and eager results, relative to the size of the result. Rounding
+# may change the sign of one activation, or which value a maximum takes: gradients then jump. Those
+# of ResNet-18 in float32 differ from those in float64 by 0.55 % with one input in six.
+TOLERANCE = {"loss": 1e-4, "output": 1e-4, "buffer": 1e-4, "gradient": 0.02}
 # In bfloat16, both differ from float32 by rounding: the compiled step by at most so many times as
 # much as the eager one.
 BF16_FACTOR = 3
@@ -67,8 +69,8 @@ def differences(found, expected, exact, names):
         for name, result in results.items():
             distance = size([found[kind][name].double() - exact[kind][name].double()])
             rounding = size([result.double() - exact[kind][name].double()])
-            allowed = BF16_FACTOR * rounding + TOLERANCE * max(size([exact[kind][name]]),
-                                                               FLOOR * whole)
+            allowed = BF16_FACTOR * rounding + TOLERANCE[kind] * max(size([exact[kind][name]]),
+                                                                     FLOOR * whole)
             if found[kind][name].shape != result.shape or not distance <= allowed:
                 lines.append(f"{kind} {names.get(name, name)} differs by {distance:.2e}, where "
                              f"{allowed:.2e} is rounding")
