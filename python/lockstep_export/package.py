@@ -9,9 +9,10 @@ import os
 import pathlib
 import struct
 import tempfile
+from unittest import mock
 
 import torch
-from torch._inductor import aot_compile
+from torch._inductor import aot_compile, decomposition, lowering
 from torch.export.pt2_archive._package import package_pt2
 
 from .model import ExportError
@@ -54,10 +55,26 @@ def compile_graph(graph, cpu, threads):
     if cpu == "x86-64-v3":
         options |= {"cpp.march": cpu, "cpp.simdlen": 256}
     arguments, keywords = graph.program.example_inputs
-    files = aot_compile(graph.program.module(check_guards=False), arguments, keywords,
-                        options=options)
+    with max_pool_of_aten():
+        files = aot_compile(graph.program.module(check_guards=False), arguments, keywords,
+                            options=options)
     return [file for file in files if file.endswith(".so") or
             (file.endswith(".json") and not file.endswith("_metadata.json"))]
+
+
+@contextlib.contextmanager
+def max_pool_of_aten():
+    """Has max_pool2d computed by ATen's functions. Inductor's own backward adds to single elements
+    in the order of samples and channels: each of them misses the cache."""
+    pool = torch.ops.aten.max_pool2d_with_indices.default
+    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+    calls = {operator: lowering.fallback_handler(operator, add_to_fallback_set=False)
+             for operator in (pool, backward)}
+    with (mock.patch.dict(decomposition.decompositions),
+          mock.patch.dict(lowering.lowerings, calls)):
+        for operator in calls:
+            decomposition.decompositions.pop(operator, None)
+        yield
 
 
 def load(files):
