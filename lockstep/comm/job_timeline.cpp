@@ -114,14 +114,22 @@ void write_unless_empty(const fs::path& file, const std::string& content) {
   to.commit_unsynced();
 }
 
+// Whether `file` is there, of the process that has this stamp.
+bool is_file_of(const fs::path& file, std::uint64_t stamp) {
+  try {
+    return stamp_of_rank_timeline(file) == stamp;
+  } catch (const Error&) {
+    return false;  // Left by something else.
+  }
+}
+
 // Which ranks' files rank 0 does not see: an 'x' for each of them. The same on all ranks.
 std::string missing_at_rank_0(const ProcessGroup& world, int attempt, const fs::path& folder) {
   const auto stamps = all_gather_value(TimelineRecorder::current()->stamp(), world);
   std::string missing(stamps.size(), '-');
   for (std::size_t rank = 0; rank < stamps.size(); ++rank) {
     const auto name = TimelineRecorder::spans_name(attempt, static_cast<int>(rank));
-    const bool looks = world.rank() == 0;
-    if (looks && stamp_of_rank_timeline(folder / name) != stamps[rank]) missing[rank] = 'x';
+    if (world.rank() == 0 && !is_file_of(folder / name, stamps[rank])) missing[rank] = 'x';
   }
   return broadcast_bytes(missing, world);
 }
@@ -162,6 +170,8 @@ void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>
 void record_timeline(const ProcessGroup& world, int attempt) {
   const char* const folder = std::getenv(TimelineRecorder::variable);
   if (folder == nullptr || *folder == '\0') return;
+  // What a mismatch, or a timeout, says where other ranks go on without a timeline.
+  world.barrier({.label = "timeline: LOCKSTEP_TIMELINE_DIR is to be set on all ranks or on none"});
   if (TimelineRecorder::current() == nullptr)
     TimelineRecorder::start({.folder = folder,
                              .rank = world.rank(),

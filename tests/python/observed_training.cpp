@@ -1,7 +1,7 @@
 // Trains a small model under `lockstep run`, for observed_training_test.py:
-//   observed_training FOLDER STEPS [--kill STEP]
+//   observed_training FOLDER STEPS [--kill STEP | --forget]
 // FOLDER gets the event file and run.json of a RunLog. Rank 1 is slow before each forward(), and
-// with --kill is killed in that step.
+// with --kill is killed in that step. With --forget, it does not know of a timeline.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/randn.h>
@@ -15,9 +15,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace {
@@ -39,6 +41,8 @@ int main(int argc, char** argv) {
   const fs::path folder = argv[1];
   const int steps = std::stoi(argv[2]);
   const int killed_in = argc > 4 ? std::stoi(argv[4]) : -1;
+  const bool forgets = argc == 4 && std::string_view(std::getenv("RANK")) == "1";
+  if (forgets) ::unsetenv("LOCKSTEP_TIMELINE_DIR");
   auto world = lockstep::init_process_group();
   const auto net = std::make_shared<Net>();
   lockstep::DistributedDataParallel ddp(net, world);

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -20,27 +21,42 @@ from ports import free_port  # noqa: E402
 
 OPTIONS = None  # The options of the command line.
 STEPS = 12
+# Runs a command with another steady clock, as another host has; needs root.
+OTHER_CLOCK = ["unshare", "--time", "--monotonic", "1000", "--fork"]
 PHASES = {"data", "forward", "backward", "reduce", "wait", "optimizer"}
 
 
-class Training:
-    """A run of observed_training.cpp; its files lie in `folder`."""
+def has_other_clock():
+    clock = [sys.executable, "-c", "import time; print(time.monotonic())"]
+    try:
+        theirs = subprocess.run([*OTHER_CLOCK, *clock], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return float(theirs) > time.monotonic() + 500
 
-    def __init__(self, test, *words, hosts=1, options=None, **variables):
+
+class Training:
+    """A run of observed_training.cpp; its files lie in `folder`. `prefixes` has the first words of
+    each host's command."""
+
+    def __init__(self, test, *words, steps=STEPS, hosts=1, prefixes=((), ()), options=(),
+                 **variables):
         self.folder = pathlib.Path(tempfile.mkdtemp())
         test.addCleanup(shutil.rmtree, self.folder)
         self.timeline = self.folder / "t.json"
         self.variables = {key: value.format(self.folder) for key, value in variables.items()}
-        options = ["--timeline", str(self.timeline)] if options is None else options
+        if "LOCKSTEP_TIMELINE_DIR" not in variables:
+            options = ["--timeline", str(self.timeline), *options]
         command = [OPTIONS.lockstep, "run", "-n", str(2 // hosts), *options]
         if hosts > 1:
             command += ["--nnodes", str(hosts), "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
-        command += [OPTIONS.program, str(self.folder), str(STEPS), *words]
-        self.processes = [self.start(command, host, hosts) for host in range(hosts)]
+        command += [OPTIONS.program, str(self.folder), str(steps), *words]
+        self.processes = [self.start(command, host, hosts, prefixes[host])
+                          for host in range(hosts)]
         self.said = [process.communicate(timeout=90)[0] for process in self.processes]
         self.codes = [process.returncode for process in self.processes]
 
-    def start(self, command, host, hosts):
+    def start(self, command, host, hosts, prefix):
         variables = {"OMP_NUM_THREADS": "1"} | self.variables
         if hosts > 1:
             # Each launcher is to write a file of its own; that of rank 0's host has all ranks.
@@ -48,11 +64,22 @@ class Training:
             command[2:2] = ["--node-rank", str(host)]
             variables |= {"LOCKSTEP_HOST_ID": f"host-{host}", "LOCKSTEP_BACKEND": "shm+gloo",
                           "LOCKSTEP_ENGINE_PATH": OPTIONS.engines}
-        return subprocess.Popen(command, env=os.environ | variables, text=True,
+        return subprocess.Popen([*prefix, *command], env=os.environ | variables, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def events(self):
         return json.loads(self.timeline.read_text())["traceEvents"]
+
+
+def read_events(test, training):
+    """Returns what TensorBoard reads of the training's event file."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError as failure:
+        test.skipTest(f"{sys.executable} cannot import tensorboard ({failure})")
+    events = EventAccumulator(str(training.folder / "runs"))
+    events.Reload()
+    return events
 
 
 def spans(events, category):
@@ -103,7 +130,7 @@ class Timeline(unittest.TestCase):
                     for span in collectives), "an arrow begins and ends in a span")
 
     def test_it_has_all_ranks_and_operators_of_the_steps_asked_for(self):
-        training = Training(self, LOCKSTEP_PROFILE="steps=2:4")
+        training = Training(self, options=["--profile", "steps=2:4"])
         events = self.assert_whole(training)
         self.assertIn("2 ranks", training.said[0])
         self.assertFalse(list(training.folder.glob("t.json.*")), "nothing else is left")
@@ -130,8 +157,14 @@ class Timeline(unittest.TestCase):
         run = json.loads((training.folder / "run.json").read_text())
         self.assertNotEqual(run["ended"], "finished")
 
+    def test_ranks_of_which_one_has_none_are_told_why_they_do_not_agree(self):
+        training = Training(self, "--forget", LOCKSTEP_TIMELINE_DIR="{}/spans")
+        self.assertNotIn(0, training.codes)
+        self.assertIn("LOCKSTEP_TIMELINE_DIR is to be set on all ranks or on none",
+                      training.said[0])
+
     def test_a_command_merges_the_spans_of_ranks_of_other_launchers(self):
-        training = Training(self, options=[], LOCKSTEP_TIMELINE_DIR="{}/spans")
+        training = Training(self, LOCKSTEP_TIMELINE_DIR="{}/spans")
         said = subprocess.run([OPTIONS.lockstep, "timeline", str(training.folder / "spans"),
                                "--out", str(training.timeline)],
                               capture_output=True, text=True, check=True).stdout
@@ -141,7 +174,8 @@ class Timeline(unittest.TestCase):
     def test_it_has_the_ranks_of_several_hosts_on_one_clock(self):
         if not OPTIONS.engines:
             self.skipTest("the engine gloo was not built")
-        training = Training(self, hosts=2)
+        prefixes = [(), OTHER_CLOCK if has_other_clock() else ()]
+        training = Training(self, hosts=2, prefixes=prefixes)
         events = self.assert_whole(training)
         self.assertEqual([path.name for path in training.folder.glob("*.json*")
                           if path.name not in ("t.json", "run.json")], [])
@@ -210,12 +244,7 @@ class RunLog(unittest.TestCase):
         self.assertRegex(said, "on 4 ranks: x.*\n.*reduce grows as an all_reduce of")
 
     def test_tensorboard_reads_the_event_file(self):
-        try:
-            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        except ImportError as failure:
-            self.skipTest(f"{sys.executable} cannot import tensorboard ({failure})")
-        events = EventAccumulator(str(self.training.folder / "runs"))
-        events.Reload()
+        events = read_events(self, self.training)
         self.assertEqual([(one.step, one.value) for one in events.Scalars("number")],
                          list(enumerate(self.means)))
         histogram = events.Histograms("values")[0].histogram_value
@@ -227,6 +256,13 @@ class RunLog(unittest.TestCase):
         self.assertEqual(note.string_val[0], b"begins **here**")
         self.assertEqual(
             events.summary_metadata["note/text_summary"].plugin_data.plugin_name, "text")
+
+    def test_tensorboard_reads_the_event_file_of_a_killed_run(self):
+        training = Training(self, "--kill", "100", steps=200)  # Half a second, at least.
+        numbers = read_events(self, training).Scalars("number")
+        self.assertIn(len(numbers), range(1, 101))
+        self.assertEqual([(one.step, one.value) for one in numbers],
+                         [(step, 5.0 + step) for step in range(len(numbers))])
 
 
 def main():

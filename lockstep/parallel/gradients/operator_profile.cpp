@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/profile_window.h"
@@ -57,10 +59,15 @@ class OperatorProfile {
     before_end(group, last_act_);  // For a run that ends within the window.
   }
 
+  // Must not throw: training goes on without a profile.
   void end() {
     if (state_ != State::records) return;
     state_ = State::is_over;
-    kineto::disableProfiler()->save(TimelineRecorder::current()->operators_file().string());
+    try {
+      kineto::disableProfiler()->save(TimelineRecorder::current()->operators_file().string());
+    } catch (const std::exception& error) {
+      log(LogLevel::warning, "the timeline lacks the operators: " + std::string(error.what()));
+    }
   }
 
   const ProfileWindow window_;
