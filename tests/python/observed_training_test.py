@@ -149,7 +149,9 @@ class Timeline(unittest.TestCase):
                     for phase in forward), "operators have the clock of the phases")
 
     def test_a_killed_rank_leaves_what_it_had(self):
-        training = Training(self, "--kill", "6")
+        training = Training(self, "--kill", "6", options=["--profile", "steps=100:105"])
+        self.assertIn("no operators, as no rank averaged gradients in steps=100:105",
+                      training.said[0])
         self.assertEqual(training.codes, [128 + 9], training.said)
         data = by_rank(event for event in spans(training.events(), "phase")
                        if event["name"] == "data")

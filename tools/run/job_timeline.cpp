@@ -33,11 +33,11 @@ bool is_of_rank_0(const std::string& name) { return name.ends_with(".rank-0.span
 
 }  // namespace
 
-JobTimeline::JobTimeline(fs::path file, const std::string& profile)
-    : file_(fs::absolute(file)), folder_(new_folder_for(file_)) {
+JobTimeline::JobTimeline(fs::path file, std::string profile)
+    : file_(fs::absolute(file)), folder_(new_folder_for(file_)), profile_(std::move(profile)) {
   ::setenv(TimelineRecorder::variable, folder_.c_str(), 1);
-  if (profile.empty()) return;
-  ::setenv("LOCKSTEP_PROFILE", profile.c_str(), 1);
+  if (profile_.empty()) return;
+  ::setenv("LOCKSTEP_PROFILE", profile_.c_str(), 1);
   ::setenv("KINETO_LOG_LEVEL", "99", 0);  // It would log that it begins and ends.
 }
 
@@ -55,7 +55,10 @@ std::string JobTimeline::finish() const {
   const TimelineSummary summary = merge_timeline({folder_}, file_);
   std::error_code kept;  // Files that remain do no harm.
   fs::remove_all(folder_, kept);
-  return "timeline " + file_.string() + ": " + describe(summary);
+  std::string text = "timeline " + file_.string() + ": " + describe(summary);
+  if (!profile_.empty() && summary.operators == 0)
+    text += "; no operators, as no rank averaged gradients in " + profile_;
+  return text;
 }
 
 }  // namespace lockstep::tools

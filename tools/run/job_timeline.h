@@ -13,7 +13,7 @@ class JobTimeline {
  public:
   // Makes the folder beside `file`, and sets the variables by which ranks learn of it. `profile` is
   // a window of steps, or empty. Errors: system if `file` cannot be written.
-  JobTimeline(std::filesystem::path file, const std::string& profile);
+  JobTimeline(std::filesystem::path file, std::string profile);
 
   // Removes the folder if it is empty.
   ~JobTimeline();
@@ -28,6 +28,7 @@ class JobTimeline {
  private:
   const std::filesystem::path file_;
   const std::filesystem::path folder_;
+  const std::string profile_;
 };
 
 }  // namespace lockstep::tools
