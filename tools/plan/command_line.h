@@ -12,6 +12,8 @@
 
 namespace lockstep::tools {
 
+constexpr const char* plan_command = "lockstep plan";  // As messages name it.
+
 struct PlanCommandLine {
   // A pipeline's schedules.
   std::string schedule = {};

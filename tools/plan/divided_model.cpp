@@ -13,14 +13,14 @@ namespace lockstep::tools {
 namespace {
 
 // All but the rows.
-constexpr std::array values{&LayerSample::forward,          &LayerSample::backward,
-                            &LayerSample::backward_input,   &LayerSample::backward_weight,
-                            &LayerSample::kept_bytes,       &LayerSample::weight_bytes,
-                            &LayerSample::peak_bytes,       &LayerSample::split_peak_bytes,
-                            &LayerSample::held_input_bytes, &LayerSample::output_bytes};
+constexpr std::array measures{&LayerSample::forward,          &LayerSample::backward,
+                              &LayerSample::backward_input,   &LayerSample::backward_weight,
+                              &LayerSample::kept_bytes,       &LayerSample::weight_bytes,
+                              &LayerSample::peak_bytes,       &LayerSample::split_peak_bytes,
+                              &LayerSample::held_input_bytes, &LayerSample::output_bytes};
 
 LayerSample scaled(LayerSample sample, double factor) {
-  for (const auto value : values) sample.*value *= factor;
+  for (const auto measure : measures) sample.*measure *= factor;
   return sample;
 }
 
@@ -58,8 +58,8 @@ LayerSample sample_at(const LayerPart& part, double rows) {
   const auto low = high - 1;
   const double share = (rows - low->rows) / (high->rows - low->rows);
   LayerSample sample{.rows = static_cast<int>(std::lround(rows))};
-  for (const auto value : values)
-    sample.*value = std::max(0., (*low).*value + share * ((*high).*value - (*low).*value));
+  for (const auto measure : measures)
+    sample.*measure = std::max(0., (*low).*measure + share * ((*high).*measure - (*low).*measure));
   return sample;
 }
 

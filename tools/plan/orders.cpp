@@ -19,7 +19,6 @@ namespace lockstep::tools {
 namespace {
 
 constexpr int order_is_wrong = 1;
-constexpr const char* command = "lockstep plan";
 
 // The part of a rank's work and activations that a stage has.
 double share_of_stage(const PipelineOrder& order) {
@@ -104,7 +103,7 @@ int compare(const PlanCommandLine& line) {
       " for a backward. ACTIVATIONS: the most microbatches\n"
       "of which one rank keeps its part's activations. MESSAGES: of a step, both ways.\n";
   print(text);
-  return end_output(command, 0);
+  return end_output(plan_command, 0);
 }
 
 int show(const PlanCommandLine& line, const std::string& title, const PipelineOrder& order) {
@@ -125,7 +124,7 @@ int show(const PlanCommandLine& line, const std::string& title, const PipelineOr
     text += "gradients    " + list_text(slots.gradients) + "  of these outputs\n";
   }
   print(text);
-  return end_output(command, 0);
+  return end_output(plan_command, 0);
 }
 
 int show_file(const PlanCommandLine& line) {
@@ -135,7 +134,8 @@ int show_file(const PlanCommandLine& line) {
     check_pipeline_order(order);
   } catch (const Error& error) {
     if (error.fault() != Fault::misuse) throw;
-    std::fprintf(stderr, "%s: %s: %s\n", command, line.order.c_str(), bare_text(error).c_str());
+    std::fprintf(stderr, "%s: %s: %s\n", plan_command, line.order.c_str(),
+                 bare_text(error).c_str());
     return order_is_wrong;
   }
   return show(line, clean_text(line.order), order);

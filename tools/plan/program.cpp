@@ -19,10 +19,9 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr const char* command = "lockstep plan";
 constexpr int nothing_fits = 1;
 
-void say(const std::string& text) { std::fprintf(stderr, "%s: %s\n", command, text.c_str()); }
+void say(const std::string& text) { std::fprintf(stderr, "%s: %s\n", plan_command, text.c_str()); }
 
 Machine machine_of(const PlanCommandLine& line) {
   Machine machine{.ranks = line.shape.ranks * line.hosts, .hosts = line.hosts};
@@ -83,7 +82,7 @@ int plan_program(const PlanCommandLine& line) {
   print(title_of(profile, machine) + "\n\n" + table_of(all, line.top) + "\n" +
         advice(all, profile, machine));
   show_pipeline(all, profile, machine, line);
-  return end_output(command, !all.empty() && all.front().fits ? 0 : nothing_fits);
+  return end_output(plan_command, !all.empty() && all.front().fits ? 0 : nothing_fits);
 }
 
 }  // namespace lockstep::tools

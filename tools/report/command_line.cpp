@@ -6,7 +6,7 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr const char* about =
+constexpr const char* description =
     "Tells how runs of a training scale, where their steps spend the time, for which rank the\n"
     "others wait, and what would make them faster. It reads the files run.json of RunLog.\n";
 
@@ -34,7 +34,7 @@ cannot be written.
 
 ReportCommandLine parse_report(int argc, char** argv) {
   ReportCommandLine line;
-  CLI::App app(about, "lockstep report");
+  CLI::App app(description, "lockstep report");
   app.footer(examples);
   app.add_option("files", line.files, "The files run.json of one run or more")
       ->type_name("RUN.JSON")

@@ -24,28 +24,28 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view known_format = "lockstep-run-1";
-constexpr int most_ranks = 1 << 20;
+constexpr int most_ranks_of_run = 1 << 20;
 constexpr double longest_seconds = 1e9;
 
 // --- Members -------------------------------------------------------------------------------------
 
-[[noreturn]] void refuse(const std::string& problem) { throw Error(Fault::corrupt, problem); }
+[[noreturn]] void reject(const std::string& problem) { throw Error(Fault::corrupt, problem); }
 
 const json& member(const json& object, const char* key) {
   const auto found = object.find(key);
-  if (found == object.end()) refuse(fmt::format("'{}' is missing", key));
+  if (found == object.end()) reject(fmt::format("'{}' is missing", key));
   return *found;
 }
 
 const json& list(const json& object, const char* key) {
   const json& value = member(object, key);
-  if (!value.is_array()) refuse(fmt::format("'{}' is not a list", key));
+  if (!value.is_array()) reject(fmt::format("'{}' is not a list", key));
   return value;
 }
 
 const json& object_in(const json& object, const char* key) {
   const json& value = member(object, key);
-  if (!value.is_object()) refuse(fmt::format("'{}' is not an object", key));
+  if (!value.is_object()) reject(fmt::format("'{}' is not an object", key));
   return value;
 }
 
@@ -53,7 +53,7 @@ const json& object_in(const json& object, const char* key) {
 double to_amount(const json& value, std::string_view what) {
   const bool is_amount =
       value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= 0;
-  if (!is_amount) refuse(fmt::format("'{}' is not a number of 0 or more", what));
+  if (!is_amount) reject(fmt::format("'{}' is not a number of 0 or more", what));
   return value.get<double>();
 }
 
@@ -69,7 +69,7 @@ std::int64_t count(const json& object, const char* key, std::int64_t least, std:
   const double value = amount(object, key);
   if (value != std::floor(value) || value < static_cast<double>(least) ||
       value > static_cast<double>(most))
-    refuse(fmt::format("'{}' is not a number from {} to {}", key, least, most));
+    reject(fmt::format("'{}' is not a number from {} to {}", key, least, most));
   return static_cast<std::int64_t>(value);
 }
 
@@ -85,7 +85,7 @@ std::string text_if_any(const json& object, const char* key) {
 }
 
 std::chrono::nanoseconds duration(double seconds, std::string_view what) {
-  if (seconds > longest_seconds) refuse(fmt::format("'{}' is too large", what));
+  if (seconds > longest_seconds) reject(fmt::format("'{}' is too large", what));
   return std::chrono::round<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
@@ -114,15 +114,15 @@ std::string time_text(double unix_seconds) {
                      fmt::gmtime(static_cast<std::time_t>(unix_seconds)));
 }
 
-std::vector<std::pair<std::string, std::string>> about(const json& run) {
-  std::vector<std::pair<std::string, std::string>> about{
+std::vector<std::pair<std::string, std::string>> facts_of(const json& run) {
+  std::vector<std::pair<std::string, std::string>> facts{
       {"program", command_in(run)},
       {"started", time_text(amount_if_any(run, "started"))},
       {"length", fmt::format("{:.1f} s", amount(run, "seconds"))},
       {"lockstep", text_if_any(run, "lockstep")},
       {"torch", text_if_any(run, "torch")}};
-  std::erase_if(about, [](const auto& each) { return each.second.empty(); });
-  return about;
+  std::erase_if(facts, [](const auto& each) { return each.second.empty(); });
+  return facts;
 }
 
 std::vector<RunLink> links_of(const json& run) {
@@ -139,7 +139,7 @@ int rank_in(const std::string& key, int ranks) {
   int rank = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), rank);
   if (error != std::errc() || end != key.data() + key.size() || rank < 0 || rank >= ranks)
-    refuse(fmt::format("'{}' is not a rank of {}", clean_text(key, 32), ranks));
+    reject(fmt::format("'{}' is not a rank of {}", clean_text(key, 32), ranks));
   return rank;
 }
 
@@ -159,13 +159,13 @@ std::vector<RankTimes> totals_of(const json& run, int ranks) {
   for (const json& total : list(run, "totals")) totals.push_back(total_of(total, ranks));
   std::ranges::sort(totals, {}, &RankTimes::rank);
   const auto twice = std::ranges::adjacent_find(totals, {}, &RankTimes::rank);
-  if (twice != totals.end()) refuse(fmt::format("'totals' has rank {} twice", twice->rank));
+  if (twice != totals.end()) reject(fmt::format("'totals' has rank {} twice", twice->rank));
   return totals;
 }
 
 StepRow row_of(const json& row, const std::vector<std::string>& columns) {
   if (!row.is_array() || row.size() != columns.size())
-    refuse(fmt::format("a row of 'steps' does not have {} numbers", columns.size()));
+    reject(fmt::format("a row of 'steps' does not have {} numbers", columns.size()));
   StepRow step;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const double seconds = to_amount(row[i], columns[i]);
@@ -184,11 +184,11 @@ void read_steps(const json& run, RunFile& file) {
   for (const json& column : list(steps, "columns")) columns.push_back(text(column));
   for (const json& rank : list(steps, "ranks")) {
     auto& rows = file.steps.emplace_back();
-    if (!rank.is_array()) refuse("'ranks' of 'steps' is not a list of lists");
+    if (!rank.is_array()) reject("'ranks' of 'steps' is not a list of lists");
     for (const json& row : rank) rows.push_back(row_of(row, columns));
   }
   if (file.steps.size() > static_cast<std::size_t>(file.ranks))
-    refuse(fmt::format("'steps' has {} ranks of {}", file.steps.size(), file.ranks));
+    reject(fmt::format("'steps' has {} ranks of {}", file.steps.size(), file.ranks));
 }
 
 // A loss may be NaN, which JSON has as null: such a value is left out.
@@ -196,7 +196,7 @@ RunScalar scalar_of(const json& scalar) {
   RunScalar read;
   const json& steps = list(scalar, "steps");
   const json& values = list(scalar, "values");
-  if (steps.size() != values.size()) refuse("a scalar has more steps than values, or fewer");
+  if (steps.size() != values.size()) reject("a scalar has more steps than values, or fewer");
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (!values[i].is_number()) continue;
     read.steps.push_back(to_amount(steps[i], "steps"));
@@ -208,9 +208,9 @@ RunScalar scalar_of(const json& scalar) {
 // Fills all but the name.
 RunFile run_of(const json& run) {
   RunFile file;
-  file.about = about(run);
+  file.about = facts_of(run);
   file.ended = text(member(run, "ended"));
-  file.ranks = static_cast<int>(count(run, "ranks", 1, most_ranks));
+  file.ranks = static_cast<int>(count(run, "ranks", 1, most_ranks_of_run));
   file.hosts = static_cast<int>(count(run, "hosts", 1, file.ranks));
   if (run.contains("host_of_rank"))
     for (const json& host : list(run, "host_of_rank")) file.host_of_rank.push_back(text(host));
@@ -230,13 +230,13 @@ RunFile run_of(const json& run) {
 
 // Refuses what is not a run.json at all, with what it seems to be.
 json parse(const std::string& text) {
-  if (text.find_first_not_of(" \t\r\n") == text.npos) refuse("the file is empty");
+  if (text.find_first_not_of(" \t\r\n") == text.npos) reject("the file is empty");
   json run = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (run.is_discarded()) refuse("this is not JSON, or a part of it is missing");
+  if (run.is_discarded()) reject("this is not JSON, or a part of it is missing");
   const std::string format = run.is_object() ? text_if_any(run, "format") : "";
-  if (format.empty()) refuse("this is JSON, but not a run.json of Lockstep");
+  if (format.empty()) reject("this is JSON, but not a run.json of Lockstep");
   if (format != known_format)
-    refuse(fmt::format("its format is '{}'; this version of lockstep report reads '{}'", format,
+    reject(fmt::format("its format is '{}'; this version of lockstep report reads '{}'", format,
                        known_format));
   return run;
 }
