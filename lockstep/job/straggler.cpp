@@ -125,7 +125,8 @@ std::optional<Straggler> find_straggler(std::span<const RankTimes> all,
   const RankTimes* const late = ranks.find(found.rank);
   const double own = late != nullptr ? a_step(*late, late->times[StepPhase::wait]) : 0;
   const bool is_little = found.waited_ms - own < limits.share * step;
-  if (is_little || ranks.lost_for(found.rank) < ms(limits.lost)) return std::nullopt;
+  const bool is_in_turn = own > limits.own_wait * found.waited_ms;
+  if (is_little || is_in_turn || ranks.lost_for(found.rank) < ms(limits.lost)) return std::nullopt;
   if (late == nullptr) return found;
   found.late_in = ranks.late_phases(*late, found.waited_ms);
   found.stood_still_ms = std::min(a_step(*late, late->stood_still), found.waited_ms);

@@ -102,6 +102,8 @@ TEST(Straggler, IsNobodyWhereRanksAreLateInTurn) {
   EXPECT_EQ(verdict({Rank(0).wait_for(1, 20ms).spend(StepPhase::data, 18ms),
                      Rank(1).wait_for(0, 18ms).spend(StepPhase::data, 20ms)}),
             "");
+  EXPECT_EQ(verdict({Rank(0).wait_for(1, 30ms), Rank(1).wait_for(0, 16ms)}), "");
+  EXPECT_NE(verdict({Rank(0).wait_for(1, 30ms), Rank(1).wait_for(0, 14ms)}), "");
 }
 
 TEST(Straggler, IsNobodyWhereLittleIsLost) {
