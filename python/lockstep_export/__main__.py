@@ -66,6 +66,8 @@ def parse_options(arguments=None):
 def export(options):
     if not torch.__version__.startswith("2.13."):
         raise ExportError(f"PyTorch 2.13 is needed, not {torch.__version__}")
+    for file in (options.out, options.weights):
+        require_writable(file)
     make = find(options.make)
     model, inputs = example(make, options.batch)
     dims, tried = [None] * len(inputs), [inputs]
@@ -87,6 +89,12 @@ def export(options):
             compare.check(run, step, graph, some, name == "train")
     description = package.signature(step, inputs, dims, graphs, files, options)
     package.write(options.out, files, description, options.weights, step.state())
+
+
+def require_writable(file):
+    """Before the work, not after it."""
+    if not os.access(file.absolute().parent, os.W_OK):
+        raise ExportError(f"{file} cannot be written: its folder is missing or not writable")
 
 
 @contextlib.contextmanager
