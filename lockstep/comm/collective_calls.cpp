@@ -307,11 +307,12 @@ std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int
   return message;
 }
 
-std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group) {
-  require(!ranks.empty(), "new_group: no ranks");
-  for (const int member : ranks) require_rank(member, group.size(), "new_group");
+std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group,
+                            const char* what) {
+  require(!ranks.empty(), [&] { return fmt::format("{}: no ranks", what); });
+  for (const int member : ranks) require_rank(member, group.size(), what);
   require(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
-          "new_group: a rank is named twice");
+          [&] { return fmt::format("{}: a rank is named twice", what); });
   const auto own = std::find(ranks.begin(), ranks.end(), group.rank());
   if (own == ranks.end()) return std::nullopt;
   return static_cast<int>(own - ranks.begin());

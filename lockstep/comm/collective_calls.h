@@ -47,8 +47,10 @@ void require_possible(const Collective& collective, Backend& backend);
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
                                     std::int64_t tag, const ProcessGroup& group);
 
-// Returns this rank's place in the `ranks` of a new group; nothing if it is not one of them.
-std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group);
+// Returns this rank's place in the `ranks` of a new group; nothing if it is not one of them. `what`
+// begins the messages.
+std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group,
+                            const char* what);
 
 // Returns Signature::layout for the `ranks` of a new group.
 std::uint64_t layout_of_ranks(const std::vector<int>& ranks);

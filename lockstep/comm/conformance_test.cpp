@@ -76,6 +76,7 @@ class LeastBackend final : public Backend {
     return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout),
                                           static_cast<int>(ranks.size()));
   }
+  void leave() override { whole_->leave(); }
   void give_up(const GivenUp& why) override { whole_->give_up(why); }
 
  private:

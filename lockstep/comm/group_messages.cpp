@@ -80,7 +80,8 @@ void GroupMessages::note_end(std::uint64_t number, const Message& message, std::
     using Phase = FlightRecorder::Phase;
     record_.leave(number, error ? Phase::failed : Phase::completed, ticks_now());
   }
-  if (error && !life_.is_over()) failure_.break_with(error, group_.describe(message), timeout);
+  if (error && !message.peer_left && !life_.is_over())
+    failure_.break_with(error, group_.describe(message), timeout);
 }
 
 bool GroupMessages::end(const std::exception_ptr& error) {

@@ -1,7 +1,8 @@
 // The messages of one group on this rank, and their record.
 //
 // Thread safety: any thread may call any member at any time.
-// Errors: misuse after the group's end; every Error of a message breaks the group.
+// Errors: misuse after the group's end; every Error of a message breaks the group, unless its peer
+// has left.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,7 +19,7 @@
 #include "lockstep/comm/group/group_failure.h"
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/group_life.h"
-#include "lockstep/comm/progress.h"
+#include "lockstep/comm/point_to_point.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep::comm {

@@ -2,6 +2,7 @@
 #include "lockstep/comm/group_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -16,6 +17,9 @@
 
 namespace lockstep {
 namespace {
+
+// Bytes of a collective that takes about as long as a hand-over between threads.
+constexpr std::size_t worth_a_thread = std::size_t{256} << 10;
 
 std::uint64_t hash_of_label(std::string_view label) {
   return label.empty() ? 0 : comm::hash_of(label.data(), label.size());
@@ -57,6 +61,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
 ProcessGroup::State::State(Parts parts)
     : identity_(with_backend(std::move(parts.identity), *parts.backend)),
       finish_(std::move(parts.finish)),
+      leave_(std::move(parts.leave)),
       abandon_(std::move(parts.abandon)),
       life_(identity_, parts.backend, std::move(parts.in_job)),
       failure_(identity_,
@@ -97,14 +102,13 @@ std::string ProcessGroup::State::flight_record() const {
 // --- Collectives --------------------------------------------------------------------------------
 
 // The right to enter `collective`, whose timeout becomes what the calls before it have left of it.
-std::unique_lock<comm::Turn> ProcessGroup::State::take_turn(comm::Collective& collective) {
+comm::CallQueue::Turn ProcessGroup::State::take_turn(comm::Collective& collective) {
   identity_.require_own_process();
-  std::unique_lock turn(order_, std::try_to_lock);
-  if (!turn || !progress_.is_idle()) {
+  auto turn = calls_.try_turn();
+  if (!turn) {
     const Deadline deadline = in(collective.timeout);
-    const bool came =
-        (turn || turn.try_lock_until(deadline)) && progress_.wait_until_idle(deadline);
-    if (!came) {
+    turn = calls_.take_turn(collective.timeout, deadline);
+    if (!turn) {
       failure_.throw_if_broken();
       life_.require_usable();
       std::rethrow_exception(end_with(
@@ -129,15 +133,17 @@ Work ProcessGroup::State::submit(comm::Collective collective, std::shared_ptr<co
                                  const CallOptions& options) {
   identity_.require_own_process();
   apply(options, identity_, collective);
-  const std::lock_guard lock(order_);
-  life_.require_usable();
-  comm::require_possible(collective, life_.backend());
-  return progress_.submit([this, collective, owned = std::move(counts),
-                           label = std::string(collective.label),
-                           kept = options.keep_alive]() mutable {
-    collective.label = label;
-    collectives_.execute(collective);
-  });
+  comm::require_possible(collective, *life_.shared_backend());
+  const comm::CallQueue::Options how{.timeout = collective.timeout,
+                                     .is_long = comm::bytes_of(collective) >= worth_a_thread};
+  return calls_.submit(
+      [this, collective, owned = std::move(counts), label = std::string(collective.label),
+       kept = options.keep_alive]() mutable {
+        life_.require_usable();  // The group may have ended since.
+        collective.label = label;
+        collectives_.execute(collective);
+      },
+      how);
 }
 
 RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t bytes,
@@ -194,19 +200,48 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
     const std::string label = options.label.empty() ? "" : fmt::format(".{}", collective.label);
     const std::string suffix = layout == 0 ? fmt::format(":{}", *color) : "";
     child = make_child(ranks, fmt::format("{}.{}{}{}", identity_.name, splits_, label, suffix),
-                       entered);
+                       entered.timeout);
   });
-  if (child) children_.push_back(child);
   return child;
 }
 
+// Without a turn: calls of other ranks of this group may be under way.
+std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::vector<int>& ranks,
+                                                                   std::string_view name,
+                                                                   const CallOptions& options) {
+  identity_.require_own_process();
+  failure_.throw_if_broken();
+  std::string full = fmt::format("{}.{}", identity_.name, name);
+  require_new_child(full);
+  const std::string list = fmt::format("of ranks {}", fmt::join(ranks, ","));
+  comm::Collective meeting{.signature = {.operation = Operation::split}};
+  apply({.timeout = options.timeout, .label = list}, identity_, meeting);
+  auto child = make_child(ranks, std::move(full), meeting.timeout);
+  child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave the same list.
+  return child;
+}
+
+void ProcessGroup::State::require_new_child(const std::string& name) {
+  for (const auto& child : children())
+    require(child->identity_.name != name || child->life_.is_over(),
+            [&] { return fmt::format("group_of: there is a group {} already", name); });
+}
+
+std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children() {
+  std::vector<std::shared_ptr<State>> alive;
+  const std::lock_guard lock(children_mutex_);
+  for (const auto& weak : children_)
+    if (auto child = weak.lock()) alive.push_back(std::move(child));
+  return alive;
+}
+
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
-    const std::vector<int>& members, std::string name, const comm::Collective& collective) {
-  std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
+    const std::vector<int>& members, std::string name, std::chrono::milliseconds timeout) {
   const auto own = std::find(members.begin(), members.end(), identity_.rank);
+  const auto backend = life_.shared_backend();
   Parts parts;
   try {
-    parts.backend = life_.backend().among(members, name, collective.timeout);
+    parts.backend = backend->among(members, name, timeout);
   } catch (const comm::GroupGivenUp&) {  // This group was, and those are its own ranks.
     throw;
   } catch (const Error& error) {
@@ -222,12 +257,16 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
                     .timeout = identity_.timeout};
   for (const int member : members) parts.identity.members.push_back(identity_.world_rank(member));
   parts.in_job = life_.in_job();
-  return make(std::move(parts));
+  auto child = make(std::move(parts));
+  const std::lock_guard lock(children_mutex_);
+  std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
+  children_.push_back(child);
+  return child;
 }
 
 // --- The end ------------------------------------------------------------------------------------
 
-void ProcessGroup::State::leave() {
+void ProcessGroup::State::destroy() {
   identity_.require_own_process();
   run_last_acts();
   comm::Collective collective{.signature = {.operation = Operation::destroy},
@@ -245,12 +284,21 @@ void ProcessGroup::State::leave() {
                     {peer});
   });
   finish_();
-  retire();
+  retire(End::with_all);
+}
+
+// Of a broken group, too. Calls under way have their own time limits.
+void ProcessGroup::State::leave() {
+  identity_.require_own_process();
+  const auto turn = calls_.take_turn();
+  life_.require_usable();
+  leave_();
+  retire(End::alone);
 }
 
 void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>> act) {
   identity_.require_own_process();
-  const std::lock_guard lock(order_);
+  const std::lock_guard lock(last_acts_mutex_);
   last_acts_.push_back(std::move(act));
 }
 
@@ -267,25 +315,23 @@ std::shared_ptr<void> ProcessGroup::State::companion(
 // The last one first: the timeline, which came first, sends what the others have written.
 // Without the lock, as they may be waiting for calls of this group.
 void ProcessGroup::State::run_last_acts() {
-  std::unique_lock lock(order_);
+  std::unique_lock lock(last_acts_mutex_);
   const auto acts = last_acts_;
-  const auto children = children_;
   lock.unlock();
-  for (auto weak = children.rbegin(); weak != children.rend(); ++weak)
-    if (const auto child = weak->lock()) child->run_last_acts();
+  const auto children = this->children();
+  for (auto child = children.rbegin(); child != children.rend(); ++child) (*child)->run_last_acts();
   for (auto weak = acts.rbegin(); weak != acts.rend(); ++weak)
     if (const auto act = weak->lock()) (*act)();
 }
 
 // Ends the use of all that is shared with other ranks, though handles may live on.
-void ProcessGroup::State::retire() {
+void ProcessGroup::State::retire(End end) {
   life_.begin_end();
-  for (const auto& weak : children_)
-    if (const auto child = weak.lock()) {
-      const std::lock_guard lock(child->order_);
-      child->progress_.wait_until_idle(no_deadline);
-      if (!child->life_.is_over()) child->retire();
-    }
+  for (const auto& child : children()) {
+    const auto turn = child->calls_.take_turn();
+    if (!child->life_.is_over()) child->retire(end);
+  }
+  if (end == End::alone) life_.leave();
   messages_.close(std::make_exception_ptr(
       Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   life_.end();

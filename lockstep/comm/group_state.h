@@ -18,6 +18,7 @@
 #include <typeindex>
 #include <vector>
 
+#include "lockstep/comm/call_queue.h"
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/group/group_collectives.h"
 #include "lockstep/comm/group/group_failure.h"
@@ -26,7 +27,6 @@
 #include "lockstep/comm/group/rank_in_job.h"
 #include "lockstep/comm/group_messages.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/progress.h"
 
 namespace lockstep {
 
@@ -37,7 +37,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
     comm::GroupIdentity identity;  // All but the backend's name and place.
     std::shared_ptr<comm::Backend> backend;
     std::shared_ptr<comm::RankInJob> in_job;
-    std::function<void()> finish = [] {};   // The group ends in order.
+    std::function<void()> finish = [] {};   // The group ends in order, on all ranks.
+    std::function<void()> leave = [] {};    // This rank leaves it in order.
     std::function<void()> abandon = [] {};  // It does not.
   };
 
@@ -57,7 +58,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   // are those of the caller.
   void run(comm::Collective&& collective, const CallOptions& options);
 
-  // On the progress thread. `counts` are what collective.counts refers to.
+  // By whoever waits for it, or the queue's thread. `counts` are what collective.counts refers to.
   Work submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
               const CallOptions& options);
 
@@ -71,7 +72,12 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::shared_ptr<State> split(std::optional<int> color, int key, std::uint64_t layout,
                                const CallOptions& options);
 
-  void leave();
+  // A group of those `ranks`, called by them alone.
+  std::shared_ptr<State> group_of(const std::vector<int>& ranks, std::string_view name,
+                                  const CallOptions& options);
+
+  void destroy();                                                     // With the other ranks.
+  void leave();                                                       // Without them.
   void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end()
   std::shared_ptr<void> companion(std::type_index type,
                                   const std::function<std::shared_ptr<void>()>& make);
@@ -81,31 +87,38 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
  private:
   explicit State(Parts parts);
 
-  std::unique_lock<comm::Turn> take_turn(comm::Collective& collective);
+  comm::CallQueue::Turn take_turn(comm::Collective& collective);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
-                                    const comm::Collective& collective);
+                                    std::chrono::milliseconds timeout);
+  void require_new_child(const std::string& name);
+  std::vector<std::shared_ptr<State>> children();
   std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);
   void run_last_acts();
-  void retire();
+  enum class End { with_all, alone };
+  void retire(End end);
 
   const comm::GroupIdentity identity_;
   const std::function<void()> finish_;
+  const std::function<void()> leave_;
   const std::function<void()> abandon_;
   comm::GroupLife life_;
   comm::GroupFailure failure_;
   comm::GroupCollectives collectives_;
   comm::GroupMessages messages_;
 
-  comm::Turn order_;  // Held by the call that is being entered. Guards the next three.
-  std::uint64_t splits_ = 0;
-  std::vector<std::weak_ptr<State>> children_;
+  std::uint64_t splits_ = 0;  // For the call whose turn it is.
+
+  std::mutex last_acts_mutex_;
   std::vector<std::weak_ptr<const std::function<void()>>> last_acts_;
+
+  std::mutex children_mutex_;
+  std::vector<std::weak_ptr<State>> children_;
 
   std::mutex companions_mutex_;
   std::map<std::type_index, std::shared_ptr<void>> companions_;
 
-  comm::ProgressThread progress_;  // Last, so that its thread ends before what it uses.
+  comm::CallQueue calls_;  // Last, so that its thread ends before what it uses.
 };
 
 // How the rest of the library makes groups, and what they share.

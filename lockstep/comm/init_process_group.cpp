@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -18,6 +21,7 @@
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
+#include "lockstep/comm/hosts/left_worlds.h"
 #include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/process_group.h"
@@ -25,6 +29,7 @@
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/job/host_session.h"
 #include "lockstep/job/record.h"
+#include "lockstep/job/timeline_recorder.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +45,50 @@ LaunchEnvironment identify(const InitOptions& options) {
   who.local_world_size = 0;  // Unknown.
   return who;
 }
+
+// The worlds of this process. Its fork()ed children have none of them.
+class Worlds {
+ public:
+  void require_not_forked() {
+    if (owner_ == 0 || owner_ == this_process()) return;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    require(lock.owns_lock() && std::ranges::none_of(all_, &World::lives), [&] {
+      return fmt::format(
+          "init_process_group: this process was fork()ed by process {}, which is in a group: use "
+          "exec()",
+          owner_.load());
+    });
+  }
+
+  void require_all_have_names() {
+    const std::lock_guard lock(mutex_);
+    require(std::ranges::none_of(
+                all_, [](const World& world) { return !world.has_name && world.lives(); }),
+            "init_process_group: this process is in a group already");
+  }
+
+  void add(const std::shared_ptr<HostSession>& session, bool has_name) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(all_, [](const World& world) { return !world.lives(); });
+    all_.push_back({session, has_name});
+    owner_ = this_process();
+  }
+
+ private:
+  struct World {
+    std::weak_ptr<HostSession> session;
+    bool has_name = false;
+
+    bool lives() const {
+      const auto strong = session.lock();
+      return strong && !strong->has_left();
+    }
+  };
+
+  std::atomic<pid_t> owner_{0};
+  std::mutex mutex_;
+  std::vector<World> all_;
+};
 
 // A program that does not know `lockstep plan` would train instead of being measured.
 void require_no_plan() {
@@ -170,6 +219,15 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
     if (const auto strong = hosts.lock()) strong->lines->finish();
     if (const auto strong = host.lock()) strong->finish();
   };
+  parts.leave = [host, hosts] {
+    if (auto* const recorder = TimelineRecorder::current()) recorder->note_clock();
+    auto across = hosts.lock();
+    if (across) across->lines->finish();
+    auto session_left = host.lock();
+    if (!session_left) return;
+    session_left->leave();
+    comm::keep_for_others(std::move(session_left), std::move(across));
+  };
   parts.abandon = [host, hosts] {
     const auto session_left = host.lock();
     if (!session_left) return;
@@ -185,34 +243,37 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
 }  // namespace
 
 ProcessGroup init_process_group(const InitOptions& options) {
-  static std::mutex mutex;
-  static std::weak_ptr<HostSession> current;
-  static pid_t owner = 0;  // The process that has it; its fork()ed children do not.
-  static int tries = 0;    // A failed try may have left values in a store.
+  static Worlds worlds;
+  static std::mutex without_name;
+  static int tries = 0;  // A failed try may have left values in a store.
 
   catch_last_words();
   require_known_log_level();
   require_no_plan();
+  const bool has_name = !options.name.empty();
+  require(!has_name || options.store != nullptr,
+          "init_process_group: a world with a name needs InitOptions::store");
   LaunchEnvironment who = identify(options);
-  const std::unique_lock lock(mutex, std::try_to_lock);
-  require(
-      lock.owns_lock(),
-      "init_process_group: another thread is calling it, or was when this process was fork()ed");
-  require(current.expired() || owner == this_process(), [&] {
-    return fmt::format(
-        "init_process_group: this process was fork()ed by process {}, which is in a group: use "
-        "exec()",
-        owner);
-  });
-  require(current.expired(), "init_process_group: this process is in a group already");
-  const std::string name = ++tries == 1 ? "world" : fmt::format("world#{}", tries);
+  worlds.require_not_forked();
+  comm::let_go_of_left_worlds();
+  std::unique_lock lock(without_name, std::defer_lock);
+  if (!has_name) {
+    require(
+        lock.try_lock(),
+        "init_process_group: another thread is calling it, or was when this process was fork()ed");
+    worlds.require_all_have_names();
+    ++tries;
+  }
+  const std::string name = has_name    ? options.name
+                           : tries > 1 ? fmt::format("world#{}", tries)
+                                       : std::string("world");
   try {
     const comm::JoinedHosts joined = join(who, options, name, tries);
     ProcessGroup world = telling_whose_fault_it_is(
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
-    current = joined.session;
-    owner = this_process();
-    comm::record_timeline(world, who.attempt);
+    worlds.add(joined.session, has_name);
+    if (!has_name || TimelineRecorder::current() == nullptr)
+      comm::record_timeline(world, who.attempt);
     log(LogLevel::info,
         fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
                     who.world_size, name, who.launcher, joined.backend, joined.why));

@@ -154,7 +154,7 @@ Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                     const CallOptions& options) const {
-  const std::optional<int> place = comm::place_in(ranks, *this);
+  const std::optional<int> place = comm::place_in(ranks, *this, "new_group");
   const std::optional<int> color = place ? std::optional(0) : std::nullopt;
   auto made = state().split(color, place.value_or(0), comm::layout_of_ranks(ranks), options);
   if (!made) return std::nullopt;
@@ -163,6 +163,14 @@ std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& rank
 
 ProcessGroup ProcessGroup::split(int color, int key, const CallOptions& options) const {
   return ProcessGroup(state().split(color, key, 0, options));
+}
+
+ProcessGroup ProcessGroup::group_of(const std::vector<int>& ranks, std::string_view name,
+                                    const CallOptions& options) const {
+  require(comm::place_in(ranks, *this, "group_of").has_value(),
+          [&] { return fmt::format("group_of: rank {} is not one of the ranks", rank()); });
+  require(!name.empty(), "group_of: the group needs a name");
+  return ProcessGroup(state().group_of(ranks, name, options));
 }
 
 RegisteredMemory ProcessGroup::allocate(std::size_t bytes, const CallOptions& options) const {
@@ -201,6 +209,8 @@ void ProcessGroup::abort(std::string_view reason) const { state().abort(reason);
 
 std::string ProcessGroup::flight_record() const { return state().flight_record(); }
 
-void destroy_process_group(ProcessGroup& group) { group.state().leave(); }
+void destroy_process_group(ProcessGroup& group) { group.state().destroy(); }
+
+void leave_process_group(ProcessGroup& group) { group.state().leave(); }
 
 }  // namespace lockstep

@@ -150,6 +150,14 @@ class LOCKSTEP_API ProcessGroup {
   // ordered by `key`, then by their rank in this group. A label becomes part of the group's name.
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
+  // Makes a group of these `ranks`, in that order, and is called by them alone: other ranks may do
+  // anything meanwhile, even leave. All of them pass the same list and the same `name`, which no
+  // other group made from this one has at that time. The new group is called "GROUP.NAME".
+  // Errors: misuse when this rank is not listed, or one is listed twice or does not exist; timeout
+  // when one does not come, or comes with another list. This group is not broken by them.
+  ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
+                        const CallOptions& options = {}) const;
+
   // Collective: allocates memory on which collectives copy nothing. `bytes` is the same on all
   // ranks. Errors: system, on all ranks and with the numbers, when the host has too little memory;
   // the group stays usable.
@@ -190,6 +198,7 @@ class LOCKSTEP_API ProcessGroup {
  private:
   friend struct GroupAccess;
   friend LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
+  friend LOCKSTEP_API void leave_process_group(ProcessGroup& group);
   explicit ProcessGroup(std::shared_ptr<State> state);
   State& state() const;
 
@@ -211,5 +220,16 @@ LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 // Errors: mismatch, on all ranks, when another rank calls something else, or when a message was
 // sent but not received.
 LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
+
+// Leaves the group in order, on this rank alone, and with it the groups made from it. The other
+// ranks may go on: a call that waits for this rank fails there with peer_lost, "rank 1 has left
+// group world", and messages that it has sent can still be received. Works for a broken group, too.
+// Rank 0 of a host passes memory between that host's ranks. After it has left it does so in the
+// background, until its process ends; from then on the others cannot make groups, allocate, or
+// exchange their first message.
+// Blocking: until this rank's earlier collectives have ended. Messages that are not complete fail,
+// on this rank only. Background work that before_end() finishes is cut off.
+// Errors: misuse for a group that was destroyed or left.
+LOCKSTEP_API void leave_process_group(ProcessGroup& group);
 
 }  // namespace lockstep

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/progress.h"
+#include "lockstep/comm/work_state.h"
 #include "lockstep/job/step_clock.h"
 
 namespace lockstep {
@@ -20,23 +20,40 @@ Work::State& Work::state() const {
   return *state_;
 }
 
+// With a deadline it only watches: a call that it ran itself could take longer.
 void Work::wait(Deadline deadline) const {
   State& shared = state();
-  const StepClock::Lent lent;
-  std::unique_lock lock(shared.mutex);
-  const auto completed = [&] { return shared.completed; };
-  if (deadline == no_deadline) {
-    shared.done.wait(lock, completed);
-  } else if (!shared.done.wait_until(lock, deadline, completed)) {
-    throw Error(Fault::timeout, "Work::wait: the operation still runs");
+  if (!shared.completed)
+    deadline == no_deadline ? shared.runner->help(shared) : shared.runner->hurry();
+  if (!shared.completed) {
+    const StepClock::Lent lent;
+    std::unique_lock lock(shared.mutex);
+    const auto completed = [&] { return shared.completed.load(); };
+    if (deadline == no_deadline)
+      shared.done.wait(lock, completed);
+    else if (!shared.done.wait_until(lock, deadline, completed))
+      throw Error(Fault::timeout, "Work::wait: the operation still runs");
   }
   if (shared.error) std::rethrow_exception(shared.error);
 }
 
 bool Work::completed() const {
   State& shared = state();
-  const std::lock_guard lock(shared.mutex);
+  if (!shared.completed) shared.runner->hurry();
   return shared.completed;
+}
+
+void Work::on_completion(std::function<void()> act) const {
+  require(act != nullptr, "Work::on_completion: there is nothing to call");
+  State& shared = state();
+  {
+    const std::lock_guard lock(shared.mutex);
+    if (!shared.completed) {
+      shared.acts.push_back(std::move(act));
+      act = nullptr;
+    }
+  }
+  act ? act() : shared.runner->hurry();
 }
 
 std::exception_ptr Work::error() const {

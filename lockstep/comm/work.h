@@ -4,6 +4,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 
 #include "lockstep/base/api.h"
@@ -13,8 +14,9 @@
 namespace lockstep {
 
 namespace comm {
+class CallQueue;
 class PointToPoint;
-class ProgressThread;
+class Runner;
 }  // namespace comm
 
 // Thread safety: any thread may call any member at any time.
@@ -26,12 +28,20 @@ class LOCKSTEP_API Work {
   // Has no operation: all members except copies and this one throw misuse.
   Work() = default;
 
-  // Blocks until the operation is complete. Errors: the operation's own; timeout when `deadline`
-  // passes first, and then the operation continues.
+  // Blocks until the operation is complete. Without a deadline it runs the operation, and those
+  // before it, on this thread, as far as they have not begun: it then costs little more than the
+  // blocking call. Errors: the operation's own; timeout when `deadline` passes first, and then the
+  // operation continues.
   void wait(Deadline deadline = no_deadline) const;
 
-  // True once it is complete or has failed.
+  // True once it is complete or has failed. Otherwise a background thread takes it over.
   bool completed() const;
+
+  // Calls `act` once when the operation is complete or has failed: on the thread that completes it,
+  // or now, on this one, if it is. A background thread
+  // takes over what has not begun. wait() and error() have the outcome by then. `act` may start
+  // operations of any group; it must not throw. Acts are called in the order of their registration.
+  void on_completion(std::function<void()> act) const;
 
   // Returns the operation's exception; null before its end and after success.
   std::exception_ptr error() const;
@@ -40,8 +50,9 @@ class LOCKSTEP_API Work {
   Source source() const;
 
  private:
-  friend class comm::ProgressThread;
+  friend class comm::CallQueue;
   friend class comm::PointToPoint;
+  friend class comm::Runner;
   struct State;
   explicit Work(std::shared_ptr<State> state);
   State& state() const;

@@ -219,6 +219,19 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
   switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 
+void HostSession::leave() {
+  finish();
+  page_->finish(rank_);
+}
+
+bool HostSession::serves_others() const {
+  if (!switchboard_) return false;
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank_ && page_->phase(peer) == JobPage::Phase::alive && !page_->lost(peer))
+      return true;
+  return false;
+}
+
 void HostSession::throw_if_peer_lost(std::string_view context) const {
   const auto failure = find_failure();
   if (!failure) return;

@@ -117,6 +117,14 @@ class LOCKSTEP_API HostSession {
   // All ranks destroyed the group: leaving is no failure from now on.
   void finish() { sentinel_->leave_as(JobPage::Phase::finished); }
 
+  // This rank has left in order, while others go on: its end is no failure from now on. This
+  // session should live on as long as it serves them.
+  void leave();
+  bool has_left() const { return page_->phase(rank_) == JobPage::Phase::finished; }
+
+  // Whether ranks of this host that are still there get each other's memory from this process.
+  bool serves_others() const;
+
   // This process meets its peers elsewhere: its slot gets its former state back.
   void withdraw() { sentinel_->leave_as(JobPage::Phase::vacant); }
 

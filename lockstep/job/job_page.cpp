@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504b39;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c30;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -236,6 +236,8 @@ void JobPage::leave(int slot, Phase how) {
 }
 
 void JobPage::abandon(int slot) const { layout().slot[slot].phase = Phase::abandoned; }
+
+void JobPage::finish(int slot) const { layout().slot[slot].phase = Phase::finished; }
 
 JobPage::Phase JobPage::phase(int slot) const { return layout().slot[slot].phase; }
 

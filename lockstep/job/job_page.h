@@ -51,8 +51,10 @@ class LOCKSTEP_API JobPage {
   void enter(int slot);
   void leave(int slot, Phase how);
 
-  // Says before leave() that this process has lost its group. Any thread may call it.
+  // Say before leave() that this process has lost its group, or has left it in order. Any thread
+  // may call them.
   void abandon(int slot) const;
+  void finish(int slot) const;
 
   Phase phase(int slot) const;
   int pid(int slot) const;  // Pid of the slot's latest process; 0 when vacant.

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
@@ -84,40 +86,50 @@ void write_error_file(const ErrorReport& report) noexcept {
   }
 }
 
-// This process's slot in its job page. Never destroyed: static objects may throw at exit.
+// A slot in a job page.
 struct Place {
-  std::atomic<pid_t> pid{0};  // Pid of the process that is the rank; its fork()ed children are not.
-  std::mutex mutex;
-  std::shared_ptr<const JobPage> page;  // Null until it has a slot.
+  std::shared_ptr<const JobPage> page;
   int slot = 0;
+
+  bool is_of(pid_t pid) const { return page->pid(slot) == pid; }
+  JobPage::Phase phase() const { return page->phase(slot); }
 };
 
-Place& place() {
-  static Place& ours = *new Place;
+// This process's places in the pages of its jobs. Never destroyed: static objects may throw at
+// exit.
+struct Places {
+  std::atomic<pid_t> pid{0};  // Pid of the process that is the rank; its fork()ed children are not.
+  std::mutex mutex;
+  std::vector<Place> taken;
+};
+
+Places& places() {
+  static Places& ours = *new Places;
   return ours;
 }
 
 // A fork()ed child of a rank does not speak for the rank. A mutex that another thread of the rank
 // held at the fork() is never free here.
 bool is_child_of_rank() {
-  Place& ours = place();
+  Places& ours = places();
   const pid_t rank = ours.pid;
   if (rank == 0 || rank == this_process()) return false;
   const std::unique_lock lock(ours.mutex, std::try_to_lock);
-  if (!lock || !ours.page) return true;
-  return ours.page->pid(ours.slot) == rank && ours.page->phase(ours.slot) == JobPage::Phase::alive;
+  if (!lock || ours.taken.empty()) return true;
+  return std::ranges::any_of(ours.taken, [&](const Place& place) {
+    return place.is_of(rank) && place.phase() == JobPage::Phase::alive;
+  });
 }
 
 // `is_ending` tells peers that this process will not come back: nothing unwinds its stack.
 void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
-  Place& ours = place();
+  Places& ours = places();
   const std::lock_guard lock(ours.mutex);
-  if (!ours.page || ours.page->pid(ours.slot) != this_process())
-    return;  // The slot belongs to
-             // another process now.
-  ours.page->say_last_words(ours.slot, text, fault);
-  if (is_ending && ours.page->phase(ours.slot) == JobPage::Phase::alive)
-    ours.page->abandon(ours.slot);
+  for (const Place& place : ours.taken) {
+    if (!place.is_of(this_process())) continue;  // The slot belongs to another process now.
+    place.page->say_last_words(place.slot, text, fault);
+    if (is_ending && place.phase() == JobPage::Phase::alive) place.page->abandon(place.slot);
+  }
 }
 
 enum class Telling { not_yet, now, done };
@@ -162,17 +174,19 @@ void catch_last_words() {
     handler_before = std::get_terminate();
     std::set_terminate(on_terminate);
   });
-  Place& ours = place();
+  Places& ours = places();
   const std::lock_guard lock(ours.mutex);
-  if (!ours.page) ours.pid = this_process();
+  if (ours.taken.empty()) ours.pid = this_process();
 }
 
 void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
   catch_last_words();
-  Place& ours = place();
+  Places& ours = places();
   const std::lock_guard lock(ours.mutex);
-  ours.page = std::move(page);
-  ours.slot = slot;
+  std::erase_if(ours.taken, [](const Place& place) {
+    return !place.is_of(this_process()) || place.phase() == JobPage::Phase::finished;
+  });
+  ours.taken.push_back({std::move(page), slot});
   ours.pid = this_process();
 }
 

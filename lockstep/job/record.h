@@ -49,8 +49,9 @@ int record(Body&& body) noexcept {
 LOCKSTEP_API void catch_last_words();
 
 // For init_process_group(), too: from now on record_exception() writes this process's last words to
-// `slot` of `page`, which this process holds. This stays so after its group is gone: an exception
-// has often ended the group before it is caught. Calls catch_last_words().
+// `slot` of `page`, which this process holds, beside those of other groups that it has not left in
+// order. This stays so after its group is gone: an exception has often ended the group before it is
+// caught. Calls catch_last_words().
 LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobPage> page, int slot);
 
 }  // namespace lockstep

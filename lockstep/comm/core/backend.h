@@ -68,6 +68,7 @@ struct Message {
                          // it.
   std::int64_t tag = 0;  // Not negative. A receive may have any_tag.
   std::exception_ptr error = {};
+  bool peer_left = false;  // The reason for `error`, which then concerns no other message.
   std::atomic<bool> complete{false};  // Once set, no member changes any more.
 };
 
@@ -150,9 +151,15 @@ class Backend {
   virtual void await_messages(std::uint32_t seen) = 0;
 
   // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
-  // these have called it; the others do not take part.
+  // these have called it; the others do not take part. May be called by any number of threads,
+  // beside the members above. Errors: also peer_lost, when one of `ranks` has left this group.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout) = 0;
+
+  // This rank makes no more calls. A rank that waits for it from now on, or does already, gets an
+  // Error(peer_lost) with its number; others notice nothing. Called once, when no collective is
+  // under way.
+  virtual void leave() = 0;
 
   // Makes calls that are under way, here and on all other ranks, and all later ones throw a
   // GroupGivenUp at their next wait. May be called from any thread at any time.

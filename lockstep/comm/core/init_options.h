@@ -20,11 +20,18 @@ struct InitOptions {
   // without limit.
   std::chrono::milliseconds timeout = default_timeout;
 
+  // Name of this world, the same on all of its ranks. Worlds with a name may exist beside each
+  // other, and beside the one without, and follow each other in a process, even while slower ranks
+  // still leave the last one. Ranks meet through `store` alone, which is needed: a name is unique
+  // among the worlds that live in it, and what earlier ones have left there does no harm.
+  std::string name = {};
+
   // This rank's place in the job; by default from the launcher's environment variables.
   std::optional<LaunchEnvironment> environment = {};
 
   // Store that all ranks share. They use it to agree on a unique name for the job, and to learn on
-  // which hosts they are. It must not contain data of an earlier run of the same job.
+  // which hosts they are. Without `name`, it must not contain data of an earlier run of the same
+  // job.
   // Without it, the launcher's variables name the job, and its store if the ranks are on several
   // hosts. Ranks on several hosts that have only RANK and WORLD_SIZE need LOCAL_WORLD_SIZE too.
   std::shared_ptr<Store> store = {};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -59,6 +60,7 @@ void Mailbox::progress() {
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
   first_ = (first_ + 1) % size;
+  completed |= fail_what_the_left_miss();
   if (completed) pipes_.ring(rank_);  // Wakes other threads that wait for a completed message.
 }
 
@@ -215,6 +217,60 @@ void Mailbox::complete(int from, const MessageHeader& header, const Incoming& in
   receive.tag = header.tag;
   incoming.pipe->count_received();
   finish(receive);
+}
+
+// --- Ranks that have left ------------------------------------------------------------------------
+
+bool Mailbox::fail_what_the_left_miss() {
+  bool failed = false;
+  int left = 0;
+  for (int peer = 0; peer < pipes_.size(); ++peer) {
+    if (peer == rank_ || !pipes_.has_left(peer)) continue;
+    ++left;
+    failed |= fail_messages_with(peer);
+  }
+  if (left > 0 && left == pipes_.size() - 1) failed |= fail_receives_from_anybody();
+  return failed;
+}
+
+// First reads what the rank had sent before it left.
+bool Mailbox::fail_messages_with(int peer) {
+  Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
+  bool ended = pull(peer, incoming);
+  if (incoming.pipe == nullptr && pipes_.is_opening(peer)) return ended;
+  const auto fail_one = [&](const std::shared_ptr<Message>& message) {
+    fail(*message, {peer});
+    ended = true;
+  };
+  if (incoming.receive) fail_one(std::exchange(incoming.receive, nullptr));
+  auto& queue = outgoing_[static_cast<std::size_t>(peer)].queue;
+  std::ranges::for_each(queue, fail_one);
+  queue.clear();
+  std::erase_if(receives_, [&](const auto& receive) {
+    if (receive->peer == peer) fail_one(receive);
+    return receive->peer == peer;
+  });
+  return ended;
+}
+
+bool Mailbox::fail_receives_from_anybody() {
+  std::vector<int> others;
+  for (int peer = 0; peer < pipes_.size(); ++peer) {
+    if (peer != rank_) others.push_back(peer);
+    if (pipes_.is_opening(peer)) return false;
+  }
+  for (const auto& receive : receives_) fail(*receive, others);
+  return std::exchange(receives_, {}).size() > 0;
+}
+
+void Mailbox::fail(Message& message, const std::vector<int>& left) const {
+  message.error =
+      std::make_exception_ptr(Error(Fault::peer_lost,
+                                    fmt::format("{}: {}", describe_message(message, group_, rank_),
+                                                describe_the_left(left, group_)),
+                                    left));
+  message.peer_left = true;
+  finish(message);
 }
 
 std::size_t Mailbox::pending() const {

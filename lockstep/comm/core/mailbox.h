@@ -4,8 +4,9 @@
 // in the pipe. If the receiver waits for a later message, it is kept in memory.
 //
 // Thread safety: one thread at a time, except await(), which any thread may call at any time.
-// Errors: a message that does not fit its receive is an Error(mismatch) of that receive. progress()
-// throws corrupt when a pipe's bytes are not a message.
+// Errors: a message that does not fit its receive is an Error(mismatch) of that receive. A message
+// from or to a rank that has left, which it can no longer send or take, fails with peer_lost.
+// progress() throws corrupt when a pipe's bytes are not a message.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -94,6 +95,10 @@ class Mailbox {
   bool fits(int from, const MessageHeader& header, Message& receive) const;
   void complete(int from, const MessageHeader& header, const Incoming& incoming,
                 Message& receive) const;
+  bool fail_what_the_left_miss();
+  bool fail_messages_with(int peer);
+  bool fail_receives_from_anybody();
+  void fail(Message& message, const std::vector<int>& left) const;
 
   Pipes& pipes_;
   const std::string group_;

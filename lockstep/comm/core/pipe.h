@@ -6,7 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace lockstep::comm {
 
@@ -32,7 +35,8 @@ class Pipe {
 
 // The pipes between this rank and the others of one group.
 //
-// Thread safety: one thread at a time, except bell(), await(), is_given_up() and throw_if_over().
+// Thread safety: one thread at a time, except bell(), await(), has_left(), is_given_up() and
+// throw_if_over().
 class Pipes {
  public:
   virtual ~Pipes() = default;
@@ -43,8 +47,12 @@ class Pipes {
   // Creates the pipe at the first call; its address never changes.
   virtual Pipe& to(int peer) = 0;
 
-  // Null until that rank has sent something.
+  // Null until that rank has sent something; is_opening() while its pipe is on its way.
   virtual Pipe* from(int peer) = 0;
+  virtual bool is_opening(int peer) const = 0;
+
+  // Whether that rank has left the group. Nothing more comes than what is in its pipe.
+  virtual bool has_left(int peer) const = 0;
 
   // Tells `peer` that its pipe to or from this rank has changed. With rank() itself it wakes other
   // threads of this process.
@@ -61,5 +69,14 @@ class Pipes {
   // Errors: peer_lost, and the error given to give_up(). `context` begins the message.
   virtual void throw_if_over(const std::string& context) const = 0;
 };
+
+// The text about ranks that a call waits for in vain: "rank 1 has left group world".
+std::string describe_the_left(const std::vector<int>& ranks, std::string_view group);
+
+// For `ranks`, which make group `made` of theirs: throws when they will not all come. Called
+// repeatedly while one of them waits for the others. `pipes` are those of the group they are from,
+// `group`, and must outlive it.
+std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
+                                       std::vector<int> ranks);
 
 }  // namespace lockstep::comm

@@ -77,6 +77,7 @@ class DeviceBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { inner_->await_messages(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
+  void leave() override { inner_->leave(); }
   void give_up(const GivenUp& why) override;
 
  private:

@@ -21,6 +21,19 @@ std::shared_ptr<RankInJob> GroupLife::in_job() const {
   return in_job_;
 }
 
+std::shared_ptr<Backend> GroupLife::shared_backend() const {
+  const std::lock_guard lock(mutex_);
+  require_usable();
+  return backend_;
+}
+
+void GroupLife::leave() const {
+  std::unique_lock lock(mutex_);
+  const auto backend = backend_;
+  lock.unlock();
+  if (backend) backend->leave();
+}
+
 void GroupLife::give_up(const GivenUp& why) const {
   std::unique_lock lock(mutex_);
   const auto backend = backend_;

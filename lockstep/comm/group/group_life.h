@@ -35,10 +35,12 @@ class GroupLife {
   Activity& activity() const { return in_job_->activity(); }
   void count_reduced_bytes(std::uint64_t bytes) const { in_job_->count_reduced_bytes(bytes); }
 
-  // Errors: misuse, after the end has begun.
+  // For any thread. Errors: misuse, after the end has begun.
   std::shared_ptr<RankInJob> in_job() const;
+  std::shared_ptr<Backend> shared_backend() const;
 
   // Do nothing after the end.
+  void leave() const;
   void give_up(const GivenUp& why) const;
   void tell_of_break(Failure failure) const;
 

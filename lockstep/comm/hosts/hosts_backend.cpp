@@ -43,7 +43,7 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                              std::chrono::milliseconds timeout) {
   const std::vector<int> members = group_.in_the_job(ranks);
   const HostMap& map = group_.map();
-  const auto watch = [this, group] { group_.local()->throw_if_over("making group " + group); };
+  const auto watch = watch_the_making(pipes_, group_.name(), group, ranks);
   const bool on_one_host = std::all_of(
       ranks.begin(), ranks.end(), [&](int member) { return map.host_of(member) == map.host(); });
   if (on_one_host)
@@ -57,6 +57,11 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
     watch();  // Throws if it was this group. Else the error has the new group's ranks.
     throw Error(error.fault(), bare_text(error), error.ranks());
   }
+}
+
+void HostsBackend::leave() {
+  group_.local()->leave();
+  group_.lines()->leave();
 }
 
 void HostsBackend::give_up(const GivenUp& why) {

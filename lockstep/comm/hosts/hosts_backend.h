@@ -51,6 +51,7 @@ class HostsBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
+  void leave() override;
   void give_up(const GivenUp& why) override;
 
  private:

@@ -31,6 +31,13 @@ class HostsPipes final : public Pipes {
   Pipe* from(int peer) override {
     return is_here(peer) ? local_->pipes().from(map_.local_rank_of(peer)) : lines_->from(peer);
   }
+  bool is_opening(int peer) const override {
+    return is_here(peer) && local_->pipes().is_opening(map_.local_rank_of(peer));
+  }
+  bool has_left(int peer) const override {
+    return is_here(peer) ? local_->pipes().has_left(map_.local_rank_of(peer))
+                         : lines_->has_left(peer);
+  }
   void ring(int peer) override {
     if (is_here(peer)) local_->pipes().ring(map_.local_rank_of(peer));
   }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -80,29 +79,6 @@ std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   throw Error(Fault::mismatch, fmt::format("rank {} {}", who.rank, text));
 }
 
-// Receives failures of lost ranks from the lines, even before there is a session.
-class FailureInbox {
- public:
-  void put(const Failure& failure) {
-    const std::lock_guard lock(mutex_);
-    if (const auto session = session_.lock())
-      session->page().report(failure);
-    else if (!early_)
-      early_ = failure;
-  }
-
-  void open(const std::shared_ptr<HostSession>& session) {
-    const std::lock_guard lock(mutex_);
-    session_ = session;
-    if (early_) session->page().report(*early_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::weak_ptr<HostSession> session_;
-  std::optional<Failure> early_;
-};
-
 // Checks that MPI has the same rank numbers as the launcher.
 const void* world_for(const std::string& engine, const LaunchEnvironment& who,
                       const InitOptions& options) {
@@ -122,6 +98,23 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
     if (one.rank != me && !(context.shares_memory && place(one.rank) == place(me)))
       remote.push_back(one);
   return remote;
+}
+
+// Makes the lines of this rank, which tell the session of lost ranks.
+std::unique_ptr<Lines> open_lines(const LaunchEnvironment& who, const JobStore& store,
+                                  const NetworkInterface& interface,
+                                  const std::shared_ptr<HostSession>& session) {
+  const std::weak_ptr<HostSession> weak = session;
+  return std::make_unique<Lines>(Lines::Options{.member = {.job_id = who.job_id,
+                                                           .rank = who.rank,
+                                                           .world_size = who.world_size,
+                                                           .attempt = who.attempt},
+                                                .token = store.token,
+                                                .listen_on = interface.address,
+                                                .on_failure = [weak](const Failure& failure) {
+                                                  if (const auto strong = weak.lock())
+                                                    strong->page().report(failure);
+                                                }});
 }
 
 // Fills in the ranks of the job, where they are, and how they share memory.
@@ -164,44 +157,38 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   const std::string wanted = option_or_variable(options.interface, "LOCKSTEP_INTERFACE");
   const bool under_mpi = options.mpi_communicator != nullptr || is_under_mpi(who);
   const auto engines = look_at_engines(backend, under_mpi);
-  const bool one_host = who.local_world_size == who.world_size && wanted.empty();
-  const bool by_torchrun = who.launcher == "torchrun";
-  if (by_torchrun) who.attempt = 0;  // Each of torchrun's agents has its own count.
+  // The store may have values of earlier starts.
+  const bool outlives = who.launcher == "torchrun" || !options.name.empty();
+  if (outlives) who.attempt = 0;  // Each of torchrun's agents has its own count.
   const JobStore store = open_or_keep_store(who, options, wanted, deadline);
-  if (by_torchrun)
-    who.job_id = fmt::format("torchrun {}",
+  if (outlives)
+    who.job_id = fmt::format("{} {}", options.name.empty() ? "torchrun" : "world",
                              agree_on_start(*store.store, fmt::format("lockstep/start/{}/", group),
                                             who.rank, who.world_size, deadline));
-  const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
-
-  auto context = std::make_shared<HostsContext>();
-  const auto failures = std::make_shared<FailureInbox>();
-  context->lines = std::make_unique<Lines>(
-      Lines::Options{.member = {.job_id = who.job_id,
-                                .rank = who.rank,
-                                .world_size = who.world_size,
-                                .attempt = who.attempt},
-                     .token = store.token,
-                     .listen_on = interface.address,
-                     .on_failure = [failures](const Failure& failure) { failures->put(failure); }});
-  const RankInfo mine{.rank = who.rank,
-                      .pid = ::getpid(),
-                      .host = host_name(),
-                      .place = this_place(),
-                      .address = context->lines->address(),
-                      .backend = backend,
-                      .engines = engines,
-                      .contradiction = contradicted};
+  RankInfo mine{.rank = who.rank,
+                .pid = ::getpid(),
+                .host = host_name(),
+                .place = this_place(),
+                .backend = backend,
+                .engines = engines,
+                .contradiction = contradicted};
   const std::string keys = fmt::format("lockstep/{}/{}/{}/", who.job_id, who.attempt, group);
-  const RankTable table = exchange_rank_info(*store.store, keys, mine, who.world_size, deadline);
+  RankTable table = exchange_rank_info(*store.store, keys, mine, who.world_size, deadline);
   const BackendChoice choice = choose_backend(table.ranks);
   JoinedHosts joined{.session = meet_here(who, group, table, choice.places, deadline),
                      .backend = choice.name,
                      .why = choice.why};
   if (choice.engine.empty()) return joined;
 
+  const bool told = who.local_world_size == who.world_size;
+  const bool found = std::ranges::count(choice.places, choice.places.front()) == who.world_size;
+  const bool one_host = (told || (found && store.host.empty())) && wanted.empty();
+  const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
   joined.why += fmt::format("; by {} {}", interface.name, interface.address);
-  failures->open(joined.session);
+  auto context = std::make_shared<HostsContext>();
+  context->lines = open_lines(who, store, interface, joined.session);
+  mine.address = context->lines->address();
+  table = exchange_rank_info(*store.store, keys + "lines/", mine, who.world_size, deadline);
   describe_job(*context, choice, table, joined.session);
   context->engine = {.engine = &open_engine(choice.engine),
                      .world_size = who.world_size,

@@ -89,7 +89,7 @@ class Pause {
 
  private:
   static constexpr std::chrono::milliseconds longest{200};
-  std::chrono::milliseconds next_{5};
+  std::chrono::milliseconds next_{1};
 };
 
 // Other ranks wait a little longer than rank 0, which then tells them who is missing.

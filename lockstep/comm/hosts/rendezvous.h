@@ -49,10 +49,10 @@ std::string agree_on_start(Store& store, const std::string& prefix, int rank, in
 struct RankInfo {
   int rank = 0;
   int pid = 0;
-  std::string host;     // For messages only.
-  std::string place;    // Ranks with equal places can share memory: this_place().
-  std::string address;  // Address of its Lines.
-  std::string backend;  // InitOptions::backend of this rank.
+  std::string host;          // For messages only.
+  std::string place;         // Ranks with equal places can share memory: this_place().
+  std::string address = {};  // Address of its Lines, once they are open.
+  std::string backend;       // InitOptions::backend of this rank.
   // Reason why each engine that the backend may use cannot run here; empty if it can.
   std::map<std::string, std::string> engines;
   std::string contradiction = {};  // A setting of this rank that contradicts its launcher; else

@@ -90,6 +90,10 @@ void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const L
       case Kind::absent:
         asked_ = true;
         break;
+      case Kind::left:
+        inbox.left = true;
+        heard_.notify_all();
+        break;
       default:
         throw Error(Fault::corrupt, "a frame without a group");
     }
@@ -145,7 +149,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
   for (auto before = Clock::now();;) {
     const Deadline end = deadline == no_deadline ? deadline : deadline + overslept;
     const Deadline wake = before < end ? std::min(in(wait_slice), end) : in(wait_slice);
-    heard_.wait_until(lock, wake, [&] { return !from.entries.empty() || failed_; });
+    heard_.wait_until(lock, wake, [&] { return !from.entries.empty() || from.left || failed_; });
     if (!from.entries.empty()) {
       std::string entry = std::move(from.entries.front());
       from.entries.pop_front();
@@ -155,6 +159,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
       return entry;
     }
     if (failed_) throw *failed_;
+    if (from.left) return std::nullopt;
     const auto now = Clock::now();
     const bool fair = now - before < unfair_slice;
     if (!fair) overslept += now - before;
@@ -166,6 +171,15 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
     if (now >= end && fair_slices >= enough_slices) return std::nullopt;
   }
 }
+
+void GroupLines::leave() {
+  if (gave_up_) return;  // They know more.
+  const std::lock_guard lock(mutex_);
+  for (const Inbox* inbox : by_rank_)
+    if (inbox != nullptr) inbox->line->send({.kind = Kind::left, .group = id_});
+}
+
+bool GroupLines::has_left(int peer) const { return inbox(peer).left; }
 
 void GroupLines::give_up(const GivenUp& why) {
   if (gave_up_.exchange(true)) return;

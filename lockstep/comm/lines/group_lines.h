@@ -53,6 +53,8 @@ class GroupLines final : public LineGroup {
   void say(int peer, std::string_view entry) override;
   std::optional<std::string> hear(int peer, Deadline deadline,
                                   const std::function<void()>& watch) override;
+  void leave() override;
+  bool has_left(int peer) const override;
   void give_up(const GivenUp& why) override;
   void on_give_up(std::function<void(const GivenUp&)> act) override;
   void ask_who_is_absent(const std::vector<int>& peers) override;
@@ -68,8 +70,9 @@ class GroupLines final : public LineGroup {
 
     const std::shared_ptr<Line> line;
     std::deque<std::string> entries = {};
-    std::string begun = {};   // An incomplete entry.
-    std::size_t unheard = 0;  // Bytes of `entries` and `begun`.
+    std::atomic<bool> left{false};  // The rank makes no more calls of the group.
+    std::string begun = {};         // An incomplete entry.
+    std::size_t unheard = 0;        // Bytes of `entries` and `begun`.
     OutStream out;
     InStream in;
   };

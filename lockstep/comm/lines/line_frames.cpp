@@ -31,12 +31,11 @@ bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::en
 
 // Checks fields that only some kinds have.
 void check_fields(const LineFrame& frame) {
-  if (frame.kind < Kind::rank || frame.kind > Kind::absent)
-    throw_corrupt("a frame of unknown kind");
+  if (frame.kind < Kind::rank || frame.kind > Kind::left) throw_corrupt("a frame of unknown kind");
   if (!belongs_to_group(frame.kind) && frame.group != 0)
     throw_corrupt("a frame names a group, but its kind has no group");
-  const bool has_number =
-      frame.kind != Kind::finished && frame.kind != Kind::failure && frame.kind != Kind::absent;
+  const bool has_number = frame.kind != Kind::finished && frame.kind != Kind::failure &&
+                          frame.kind != Kind::absent && frame.kind != Kind::left;
   if (!has_number && frame.number != 0)
     throw_corrupt("a frame has a number, but its kind has none");
   if (frame.kind == Kind::entry && frame.number > 1) throw_corrupt("an entry is malformed");

@@ -26,6 +26,7 @@ struct LineFrame {
     read = 7,      // group; number: bytes of the stream read so far.
     received = 8,  // group; number: messages given to a receive so far.
     absent = 9,    // group. A question: the sender waits no longer for ranks of the other's host.
+    left = 10,     // group. The sender makes no more calls of it.
   };
 
   Kind kind = Kind::rank;

@@ -23,7 +23,7 @@ TEST(LineFrames, ComeOutAsTheyWentIn) {
         LineFrame{.kind = Kind::data, .group = 2, .number = 9, .bytes = long_bytes},
         LineFrame{.kind = Kind::read, .group = 3, .number = std::uint64_t{1} << 60},
         LineFrame{.kind = Kind::received, .group = 3, .number = 4},
-        LineFrame{.kind = Kind::absent, .group = 3}}) {
+        LineFrame{.kind = Kind::absent, .group = 3}, LineFrame{.kind = Kind::left, .group = 4}}) {
     const std::string bytes = encode(frame) + "rest";
     const auto parsed = parse_line_frame(bytes);
     ASSERT_TRUE(parsed);
@@ -51,13 +51,14 @@ TEST(LineFrames, ThatNobodySendsAreCorrupt) {
   EXPECT_TRUE(rejects(std::string("\x10\0\0\0", 4)));
   EXPECT_TRUE(rejects(std::string("\x12\0\1\0", 4)));  // One byte more than allowed.
   EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(0)})));
-  EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(10)})));
+  EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(11)})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::rank, .group = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::finished, .number = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::entry, .number = 2})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::give_up, .number = 9})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::read, .bytes = "x"})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::absent, .number = 1})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::left, .bytes = "x"})));
 }
 
 TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {

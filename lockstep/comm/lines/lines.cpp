@@ -67,6 +67,8 @@ void Lines::tell_failure(const Failure& failure) {
 
 void Lines::finish() { loop_->peers().finish(); }
 
+bool Lines::has_peers() const { return !loop_->peers().open_lines().empty(); }
+
 std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int> world_ranks) {
   const std::shared_ptr<GroupLines> group = loop_->open(name, world_ranks);
   // The group may outlive the Lines, and then does nothing.

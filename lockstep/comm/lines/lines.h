@@ -74,6 +74,9 @@ class Lines {
   // both sides.
   void finish();
 
+  // Whether a remote rank's connection has not ended.
+  bool has_peers() const;
+
   // Opens one group's share of the connections; its rank r is world_ranks[r] of the job. `name` is
   // the group's own. Call it after connect(), once for each name. Earlier data for the group is
   // kept. After the last copy is gone, data is dropped; a closed group keeps eight bytes of memory.
@@ -95,11 +98,16 @@ class LineGroup {
   virtual void say(int peer, std::string_view entry) = 0;
 
   // Blocks until there is an entry from `peer`, and takes the first; returns nothing at the
-  // deadline. The deadline moves by the time for which this process was stopped, and `peer` has 100
-  // ms at least. `watch` is called every 20 ms and may throw. Errors: system when the lines' thread
-  // has failed.
+  // deadline, and once `peer` has left. The deadline moves by the time for which this process was
+  // stopped, and `peer` has 100 ms at least. `watch` is called every 20 ms and may throw. Errors:
+  // system when the lines' thread has failed.
   virtual std::optional<std::string> hear(int peer, Deadline deadline,
                                           const std::function<void()>& watch) = 0;
+
+  // Tells all remote ranks that this one makes no more calls of the group; and whether one of them
+  // has. Its data came before that. Never block.
+  virtual void leave() = 0;
+  virtual bool has_left(int peer) const = 0;
 
   // Tells all remote ranks of the group. Never blocks; nothing is sent after it.
   virtual void give_up(const GivenUp& why) = 0;

@@ -29,6 +29,8 @@ class RemotePipes final : public Pipes {
   int size() const override { return size_; }
   Pipe& to(int peer) override { return group_.to(peer); }
   Pipe* from(int peer) override { return peer == rank_ ? nullptr : group_.from(peer); }
+  bool is_opening(int) const override { return false; }
+  bool has_left(int peer) const override { return peer != rank_ && group_.has_left(peer); }
   void ring(int peer) override {
     if (peer != rank_) return;
     ++bell_;

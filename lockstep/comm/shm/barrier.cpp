@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/pipe.h"
 
 namespace lockstep::comm {
 namespace {
@@ -148,6 +149,7 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     const std::string context = this->context(collective);
     if (watch_) watch_();  // First: who is gone may have left for what this knows better.
     throw_if_waited_in_vain(absent(), context);
+    throw_if_they_left(absent, context);
     throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
@@ -221,6 +223,23 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
   if (why && why->fault == Fault::timeout) throw GroupGivenUp(text(), *why);
 }
 
+// A rank leaves after all of its calls, so one that is absent once it has left never comes. If it
+// gave the group up before, or a rank of another host did, that is the better reason.
+template <class Absent>
+void Barrier::throw_if_they_left(Absent absent, const std::string& context) const {
+  std::vector<int> left;
+  for (int peer = 0; peer < size_; ++peer)
+    if (has_left(peer)) left.push_back(peer);
+  const int giver = segment_.common().giver;
+  if (left.empty() || (is_given_up() && (giver < 0 || has_left(giver)))) return;
+  const std::vector<int> missing = absent();
+  std::erase_if(left, [&](int rank) { return !std::ranges::binary_search(missing, rank); });
+  if (left.empty()) return;
+  left = numbers_of(left);
+  throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)),
+              left);
+}
+
 void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& context,
                             Clock::time_point since) const {
   throw Error(Fault::timeout,
@@ -244,6 +263,12 @@ void Barrier::ring(int rank) const {
   Flag& bell = segment_.lane(rank).doorbell;
   bell.value.fetch_add(1);
   if (bell.sleepers.load() != 0) futex_wake_all(bell.value);
+}
+
+void Barrier::leave() const {
+  segment_.lane(rank_).left.store(1);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) ring(peer);  // For those that wait for its messages.
 }
 
 void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {

@@ -6,7 +6,8 @@
 //
 // Thread safety: enter() and step() are for one thread at a time, as is await_doorbell(), which may
 // run beside them; give_up() may be called from any thread.
-// Errors: peer_lost; GroupGivenUp; timeout, naming all who did not come.
+// Errors: peer_lost, also for ranks that have left; GroupGivenUp; timeout, naming all who did not
+// come.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -51,6 +52,10 @@ class Barrier {
   // `by_this_rank`: and not by one of another host. The first reason counts.
   void give_up(const GivenUp& why, bool by_this_rank = true) const;
 
+  // This rank makes no more calls: those that wait for it throw.
+  void leave() const;
+  bool has_left(int rank) const { return segment_.lane(rank).left.load() != 0; }
+
   // Ranks that wait for others here throw timeout at once, with those others' names.
   void name_the_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
@@ -74,6 +79,8 @@ class Barrier {
   std::vector<int> numbers_of(const std::vector<int>& ranks) const;
   std::optional<GivenUp> given_up() const;
   bool is_missed_elsewhere(const std::vector<int>& absent) const;
+  template <class Absent>
+  void throw_if_they_left(Absent absent, const std::string& context) const;
   void throw_if_waited_in_vain(const std::vector<int>& absent, const std::string& context) const;
   [[noreturn]] void throw_timeout(const std::vector<int>& absent, const std::string& context,
                                   Clock::time_point since) const;

@@ -44,8 +44,9 @@ struct Lane {
   Entry entry[2];
   alignas(64) Flag step;               // Counts the steps within calls.
   alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
+  std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
   std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
-  char reason[244];                    // When ranks call different things, this rank's label.
+  char reason[240];                    // When ranks call different things, this rank's label.
   cpu_set_t cores;                     // The rank may run on these.
   // A bit for each rank to which this one has offered a pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];

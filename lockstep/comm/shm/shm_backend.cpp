@@ -112,9 +112,8 @@ void ShmBackend::run(const Collective& collective) {
 
 std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,
                                            std::chrono::milliseconds timeout) {
-  return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout, [this, group] {
-    barrier_.throw_if_over("making group " + group);
-  });
+  return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout,
+                                      watch_the_making(pipes_, group_, group, ranks));
 }
 
 Backend::Allocation ShmBackend::allocate(const Collective& collective) {

@@ -52,6 +52,7 @@ class ShmBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout) override;
+  void leave() override { barrier_.leave(); }
   void give_up(const GivenUp& why) override { barrier_.give_up(why); }
 
   // give_up() with the GivenUp of a rank on another host.

@@ -100,8 +100,7 @@ Pipe& ShmPipes::to(int peer) {
 Pipe* ShmPipes::from(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.pipe) return incoming.pipe.get();
-  const auto bit = std::uint64_t{1} << (rank_ % 64);
-  if ((segment_.lane(peer).pipes[rank_ / 64].load() & bit) == 0) return nullptr;
+  if (!is_offered(peer)) return nullptr;
   const std::string what = key(peer, rank_);
   if (!incoming.requested) {
     peers_->request(what);
@@ -113,6 +112,15 @@ Pipe* ShmPipes::from(int peer) {
     --opening_;
   }
   return incoming.pipe.get();
+}
+
+bool ShmPipes::is_opening(int peer) const {
+  return is_offered(peer) && !incoming_[static_cast<std::size_t>(peer)].pipe;
+}
+
+bool ShmPipes::is_offered(int peer) const {
+  const auto bit = std::uint64_t{1} << (rank_ % 64);
+  return (segment_.lane(peer).pipes[rank_ / 64].load() & bit) != 0;
 }
 
 void ShmPipes::await(std::uint32_t seen) {

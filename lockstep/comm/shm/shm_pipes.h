@@ -50,6 +50,8 @@ class ShmPipes final : public Pipes {
   int size() const override { return static_cast<int>(outgoing_.size()); }
   Pipe& to(int peer) override;
   Pipe* from(int peer) override;
+  bool is_opening(int peer) const override;
+  bool has_left(int peer) const override { return barrier_.has_left(peer); }
   void ring(int peer) override { barrier_.ring(peer); }
   std::uint32_t bell() const override { return barrier_.doorbell(); }
   void await(std::uint32_t seen) override;
@@ -63,6 +65,7 @@ class ShmPipes final : public Pipes {
     std::unique_ptr<ShmPipe> pipe = {};
   };
 
+  bool is_offered(int peer) const;
   std::string key(int from, int to) const;
 
   const std::shared_ptr<Peers> peers_;

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/call_queue.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/work_state.h"
+
+namespace lockstep::comm {
+
+class CallQueue::Shared final : public Runner {
+ public:
+  // `work` is null for a thread that waits for its turn: nobody else runs its call.
+  struct Call {
+    std::function<void()> run = {};
+    std::shared_ptr<Work::State> work = {};
+    std::chrono::milliseconds timeout = {};
+    const void* waiter = nullptr;
+  };
+
+  bool try_turn() { return queued_.load() == 0 && !busy_.exchange(true); }
+  bool take_turn(std::chrono::milliseconds timeout, Deadline deadline);
+  void end_turn();
+  void submit(Call call, bool is_long);
+  void help(const Work::State& work) override;
+  void hurry() override;
+
+  void run_as_thread();
+  void stop();
+  bool wait_for_the_end();
+
+ private:
+  // Counts a thread that waits for `moved_`, from before it looks whether it has to.
+  class Waiting {
+   public:
+    explicit Waiting(Shared& shared) : shared_(shared) { shared_.waiting_.fetch_add(1); }
+    ~Waiting() { shared_.waiting_.fetch_sub(1); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Shared& shared_;
+  };
+
+  using Lock = std::unique_lock<std::mutex>;
+
+  bool has_work() const { return !calls_.empty() && calls_.front().work != nullptr; }
+  Call pop();
+  void run_front(Lock& lock);
+  void remove(const void* waiter);
+  void hurry_locked();
+  void sleep(Lock& lock);
+
+  std::atomic<bool> busy_{false};  // A call is running; its thread alone may begin the next one.
+  std::atomic<int> queued_{0};     // Size of `calls_`.
+  std::atomic<int> waiting_{0};    // Threads to be told when `busy_` ends or `calls_` moves.
+  std::mutex mutex_;               // Guards the rest.
+  std::condition_variable moved_;
+  std::deque<Call> calls_;  // Those that have not begun.
+  std::thread::id runner_;  // Of the thread that runs an asynchronous call.
+  bool stopping_ = false;
+
+  // Of the queue's thread.
+  std::condition_variable wake_;
+  Clock::time_point due_;  // When it begins the front call, if nobody else has.
+  std::uint64_t submitted_ = 0;
+  std::uint64_t seen_ = 0;  // Of `submitted_`, before its last sleep.
+  bool is_asleep_ = false;  // Until it is woken. Else it looks every `patience`.
+};
+
+// --- Turns ---------------------------------------------------------------------------------------
+
+bool CallQueue::Shared::take_turn(std::chrono::milliseconds timeout, Deadline deadline) {
+  const Waiting waiting(*this);
+  Lock lock(mutex_);
+  calls_.push_back({.waiter = &waiting});
+  queued_.fetch_add(1);
+  while (true) {
+    const bool is_next = calls_.front().waiter == &waiting;
+    const bool helps = has_work() && calls_.front().timeout <= timeout;
+    if (has_work() && !helps) hurry_locked();
+    if (!is_next && Clock::now() >= deadline) {
+      remove(&waiting);
+      return false;
+    }
+    if ((is_next || helps) && !busy_.exchange(true)) {
+      if (is_next) return pop(), true;
+      run_front(lock);
+    } else if (deadline == no_deadline) {
+      moved_.wait(lock);
+    } else if (moved_.wait_until(lock, deadline) == std::cv_status::timeout && is_next) {
+      if (!busy_.exchange(true)) return pop(), true;
+      remove(&waiting);
+      return false;
+    }
+  }
+}
+
+void CallQueue::Shared::end_turn() {
+  busy_.store(false);  // Ordered before the load, or a thread about to wait could be missed.
+  if (waiting_.load() == 0) return;
+  const std::lock_guard lock(mutex_);
+  moved_.notify_all();
+}
+
+CallQueue::Shared::Call CallQueue::Shared::pop() {
+  Call call = std::move(calls_.front());
+  calls_.pop_front();
+  queued_.fetch_sub(1);
+  return call;
+}
+
+void CallQueue::Shared::remove(const void* waiter) {
+  std::erase_if(calls_, [&](const Call& call) { return call.waiter == waiter; });
+  queued_.fetch_sub(1);
+  moved_.notify_all();
+}
+
+// --- Asynchronous calls --------------------------------------------------------------------------
+
+void CallQueue::Shared::submit(Call call, bool is_long) {
+  const auto now = Clock::now();
+  Lock lock(mutex_);
+  if (calls_.empty()) due_ = now + patience;
+  if (is_long) due_ = now;
+  calls_.push_back(std::move(call));
+  queued_.fetch_add(1);
+  ++submitted_;
+  const bool wakes = std::exchange(is_asleep_, false) || is_long;
+  lock.unlock();
+  if (wakes) wake_.notify_one();
+}
+
+// Called by the thread that has made the queue busy. What the call keeps alive goes before its
+// completion is visible, and that comes before the next call. Acts may begin calls themselves.
+void CallQueue::Shared::run_front(Lock& lock) {
+  Call call = pop();
+  call.work->begun = true;
+  runner_ = std::this_thread::get_id();
+  const bool stopping = stopping_;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    if (stopping) throw Error(Fault::aborted, "the group was given up before this operation ran");
+    call.run();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  call.run = nullptr;
+  const auto acts = call.work->finish(std::move(error));
+  lock.lock();
+  runner_ = {};
+  lock.unlock();
+  end_turn();
+  for (const auto& act : acts) act();
+  lock.lock();
+}
+
+void CallQueue::Shared::help(const Work::State& work) {
+  const Waiting waiting(*this);
+  Lock lock(mutex_);
+  while (!work.begun) {
+    if (has_work() && !busy_.exchange(true))
+      run_front(lock);
+    else
+      moved_.wait(lock);
+  }
+}
+
+void CallQueue::Shared::hurry() {
+  const std::lock_guard lock(mutex_);
+  hurry_locked();
+}
+
+void CallQueue::Shared::hurry_locked() {
+  if (calls_.empty()) return;
+  due_ = std::min(due_, Clock::now());
+  is_asleep_ = false;
+  wake_.notify_one();
+}
+
+// --- The thread ----------------------------------------------------------------------------------
+
+void CallQueue::Shared::run_as_thread() {
+  Lock lock(mutex_);
+  while (!stopping_ || has_work()) {
+    if (!stopping_ && (!has_work() || Clock::now() < due_)) {
+      sleep(lock);
+      continue;
+    }
+    const Waiting waiting(*this);
+    if (!busy_.exchange(true))
+      run_front(lock);
+    else
+      moved_.wait(lock);
+  }
+}
+
+// While calls keep coming, it looks from time to time: to wake it for each would cost more than the
+// call.
+void CallQueue::Shared::sleep(Lock& lock) {
+  const bool is_quiet = calls_.empty() && submitted_ == seen_;
+  seen_ = submitted_;
+  if (has_work()) {
+    wake_.wait_until(lock, due_);
+  } else if (!is_quiet) {
+    wake_.wait_for(lock, patience);
+  } else {
+    is_asleep_ = true;
+    wake_.wait(lock, [this] { return stopping_ || !is_asleep_; });
+  }
+}
+
+void CallQueue::Shared::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  wake_.notify_all();
+  moved_.notify_all();
+}
+
+// Fails what has not begun. False within a call, which may end the queue by what it kept alive.
+bool CallQueue::Shared::wait_for_the_end() {
+  const Waiting waiting(*this);
+  Lock lock(mutex_);
+  if (runner_ == std::this_thread::get_id()) return false;
+  while (!calls_.empty() || runner_ != std::thread::id()) {
+    if (has_work() && !busy_.exchange(true))
+      run_front(lock);
+    else
+      moved_.wait(lock);
+  }
+  return true;
+}
+
+// --- CallQueue -----------------------------------------------------------------------------------
+
+void CallQueue::Turn::End::operator()(Shared* shared) const { shared->end_turn(); }
+
+CallQueue::CallQueue() : shared_(std::make_shared<Shared>()) {}
+
+CallQueue::~CallQueue() {
+  shared_->stop();
+  const bool has_ended = shared_->wait_for_the_end();
+  if (!thread_.joinable()) return;
+  has_ended && !thread_.is_current() ? thread_.join() : thread_.detach();
+}
+
+CallQueue::Turn CallQueue::try_turn() {
+  return Turn(shared_->try_turn() ? shared_.get() : nullptr);
+}
+
+CallQueue::Turn CallQueue::take_turn(std::chrono::milliseconds timeout, Deadline deadline) {
+  return Turn(shared_->take_turn(timeout, deadline) ? shared_.get() : nullptr);
+}
+
+Work CallQueue::submit(std::function<void()> call, Options options) {
+  {
+    const std::lock_guard lock(starting_);
+    if (!thread_.joinable()) thread_ = start_thread(&Shared::run_as_thread, shared_);
+  }
+  auto work = std::make_shared<Work::State>(shared_);
+  shared_->submit({.run = std::move(call), .work = work, .timeout = options.timeout},
+                  options.is_long);
+  return Work(std::move(work));
+}
+
+}  // namespace lockstep::comm

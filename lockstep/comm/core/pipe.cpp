@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/core/pipe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::comm {
+
+std::string describe_the_left(const std::vector<int>& ranks, std::string_view group) {
+  return fmt::format("{} {} left group {}", name_of_ranks(ranks),
+                     ranks.size() == 1 ? "has" : "have", group);
+}
+
+// A rank may leave its group as soon as the new one is made, while others are about to see that.
+// They have seen it at the second look.
+std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
+                                       std::vector<int> ranks) {
+  return [&pipes, group = std::move(group), context = "making group " + made,
+          ranks = std::move(ranks), had_left = std::vector<int>()]() mutable {
+    pipes.throw_if_over(context);
+    std::vector<int> left;
+    std::ranges::copy_if(ranks, std::back_inserter(left),
+                         [&](int rank) { return pipes.has_left(rank); });
+    if (!left.empty() && left == had_left)
+      throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group)),
+                  left);
+    had_left = std::move(left);
+  };
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/left_worlds.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/processes.h"
+
+namespace lockstep::comm {
+namespace {
+
+struct LeftWorld {
+  std::shared_ptr<HostSession> session;
+  std::shared_ptr<HostsContext> context;
+  pid_t pid = this_process();  // A fork()ed child has none of its threads, and leaves it as it is.
+
+  bool is_needed() const {
+    return pid != this_process() || session->serves_others() ||
+           (context && context->lines->has_peers());
+  }
+
+  // In its own time.
+  void end_lines() const {
+    if (pid != this_process() || !context) return;
+    context->news.reset();
+    context->lines.reset();
+  }
+};
+
+struct LeftWorlds {
+  std::mutex mutex;
+  std::vector<LeftWorld> kept;
+};
+
+// The sessions' threads go with the process.
+struct AtExit {
+  LeftWorlds& worlds = *new LeftWorlds;
+  ~AtExit() {
+    const std::lock_guard lock(worlds.mutex);
+    for (const LeftWorld& world : worlds.kept) world.end_lines();
+  }
+};
+
+LeftWorlds& left_worlds() {
+  static AtExit ours;
+  return ours.worlds;
+}
+
+}  // namespace
+
+void keep_for_others(std::shared_ptr<HostSession> session, std::shared_ptr<HostsContext> context) {
+  LeftWorlds& worlds = left_worlds();
+  const std::lock_guard lock(worlds.mutex);
+  worlds.kept.push_back({std::move(session), std::move(context)});
+}
+
+void let_go_of_left_worlds() {
+  LeftWorlds& worlds = left_worlds();
+  std::vector<LeftWorld> unneeded;  // Their threads end outside of the lock.
+  const std::lock_guard lock(worlds.mutex);
+  const auto gone = std::ranges::partition(worlds.kept, &LeftWorld::is_needed);
+  unneeded.assign(std::make_move_iterator(gone.begin()), std::make_move_iterator(gone.end()));
+  worlds.kept.erase(gone.begin(), gone.end());
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/point_to_point.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <iterator>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/call_queue.h"
+#include "lockstep/comm/work_state.h"
+
+namespace lockstep::comm {
+namespace {
+
+bool is_complete(const Message& message) {
+  return message.complete.load(std::memory_order_acquire);
+}
+
+// Whether its end is none of the group's.
+bool has_own_end(const Message& message) {
+  return is_complete(message) && (!message.error || message.peer_left);
+}
+
+std::exception_ptr timed_out(const std::string& what, const Message& message) {
+  std::vector<int> absent;
+  if (message.peer >= 0) absent.push_back(message.peer);  // With any_source it may be any rank.
+  return std::make_exception_ptr(
+      Error(Fault::timeout, what + ": the other side did not come in time", std::move(absent)));
+}
+
+}  // namespace
+
+class PointToPoint::Shared final : public Runner {
+ public:
+  struct Started {
+    std::shared_ptr<Message> message;
+    std::string what;
+    Deadline deadline;
+    Done done;
+    std::shared_ptr<Work::State> work;
+  };
+
+  explicit Shared(std::shared_ptr<Backend> messages) : backend(std::move(messages)) {}
+
+  void post(std::shared_ptr<Message> message);
+  void progress();
+  void end(std::exception_ptr error);
+  std::size_t pending();
+
+  void start(Started started);
+  void help(const Work::State& work) override;
+  void hurry() override;
+  void run_as_thread();
+  void stop();
+  bool is_driven_by_this_thread();
+
+  const std::shared_ptr<Backend> backend;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  using Acts = std::vector<std::function<void()>>;
+
+  bool advance();
+  void await(std::uint32_t seen);
+  std::vector<Started> take_ended(std::exception_ptr& failure);
+  static Acts complete(Started& started, const std::exception_ptr& failure);
+  template <class GoesOn>
+  void drive(Lock& lock, GoesOn goes_on);
+  bool is_driven() const { return driver_ != std::thread::id(); }
+  bool needs_thread() const { return !started_.empty() && (helpers_ == 0 || stopping_); }
+  void rouse();
+  void sleep(Lock& lock);
+
+  std::mutex moving_;        // Guards the backend's messages, which one thread moves at a time, and
+                             // `over_`.
+  std::exception_ptr over_;  // Set when messages no longer move; the reason.
+
+  std::atomic<int> ending_{0};  // Threads that complete Works.
+
+  std::mutex mutex_;  // Guards the members below. Never held while user code runs.
+  std::condition_variable changed_;
+  std::vector<Started> started_;
+  int helpers_ = 0;         // Threads in help().
+  std::thread::id driver_;  // One of them, or the background thread: it advances all messages.
+  bool stopping_ = false;
+
+  // Of the background thread.
+  std::condition_variable wake_;
+  Clock::time_point due_;    // When it becomes the driver, if there is none.
+  std::uint64_t begun_ = 0;  // Messages so far.
+  std::uint64_t seen_ = 0;   // Of `begun_`, before its last sleep.
+  bool is_asleep_ = false;   // Until it is woken. Else it looks every CallQueue::patience.
+};
+
+// --- All messages --------------------------------------------------------------------------------
+
+void PointToPoint::Shared::post(std::shared_ptr<Message> message) {
+  const std::lock_guard lock(moving_);
+  if (over_) std::rethrow_exception(over_);
+  backend->post(std::move(message));
+}
+
+void PointToPoint::Shared::progress() {
+  const std::lock_guard lock(moving_);
+  if (over_) std::rethrow_exception(over_);
+  backend->progress();
+}
+
+void PointToPoint::Shared::end(std::exception_ptr error) {
+  const std::lock_guard lock(moving_);
+  if (over_) return;
+  over_ = std::move(error);
+  backend->drop_messages();
+}
+
+std::size_t PointToPoint::Shared::pending() {
+  const std::lock_guard lock(moving_);
+  return backend->messages_pending();
+}
+
+// --- Asynchronous messages -----------------------------------------------------------------------
+
+PointToPoint::Shared::Acts PointToPoint::Shared::complete(Started& one,
+                                                          const std::exception_ptr& failure) {
+  const std::exception_ptr error = has_own_end(*one.message) ? one.message->error : failure;
+  one.done(error);
+  one.done = nullptr;  // The objects it keeps alive go before the end is visible.
+  if (one.message->operation == Operation::recv && !error)
+    one.work->source = {one.message->peer, one.message->tag};
+  return one.work->finish(error);
+}
+
+// Returns the messages that are complete. When one has failed or was too late, or the group is
+// over, returns all of them; `failure` then has the reason.
+std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
+    std::exception_ptr& failure) {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  for (const Started& one : started_) {
+    if (failure) break;
+    if (is_complete(*one.message))
+      failure = one.message->peer_left ? nullptr : one.message->error;
+    else if (now >= one.deadline)
+      failure = timed_out(one.what, *one.message);
+  }
+  const auto goes_on = std::stable_partition(
+      started_.begin(), started_.end(),
+      [&](const auto& one) { return !failure && !is_complete(*one.message); });
+  std::vector<Started> ended(std::make_move_iterator(goes_on),
+                             std::make_move_iterator(started_.end()));
+  started_.erase(goes_on, started_.end());
+  return ended;
+}
+
+// Moves all messages as far as they go. Returns whether some have ended.
+bool PointToPoint::Shared::advance() {
+  ending_.fetch_add(1);
+  std::exception_ptr failure;
+  try {
+    progress();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  auto ended = take_ended(failure);
+  if (failure) end(failure);
+  std::vector<Acts> acts;
+  for (auto& one : ended) acts.push_back(complete(one, failure));
+  ending_.fetch_sub(1);
+  for (const auto& of_one : acts)
+    for (const auto& act : of_one) act();
+  return !ended.empty();
+}
+
+void PointToPoint::Shared::await(std::uint32_t seen) {
+  try {
+    backend->await_messages(seen);
+  } catch (...) {
+    end(std::current_exception());
+  }
+}
+
+void PointToPoint::Shared::start(Started started) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (started_.empty()) due_ = Clock::now() + CallQueue::patience;
+    started_.push_back(std::move(started));
+    ++begun_;
+  }
+  advance();
+  const std::lock_guard lock(mutex_);
+  if (needs_thread()) rouse();
+}
+
+// --- Who advances them ---------------------------------------------------------------------------
+
+// Another thread may have moved the last bytes, which rings the bell, and complete the Work only
+// then.
+template <class GoesOn>
+void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
+  driver_ = std::this_thread::get_id();
+  while (goes_on()) {
+    lock.unlock();
+    const std::uint32_t seen = backend->message_bell();
+    const bool is_idle = !advance() && ending_.load() == 0;
+    lock.lock();
+    if (!is_idle && helpers_ > 1) changed_.notify_all();
+    if (!is_idle || !goes_on()) continue;
+    lock.unlock();
+    await(seen);
+    lock.lock();
+  }
+  driver_ = {};
+  due_ = Clock::now() + CallQueue::patience;
+  changed_.notify_all();
+}
+
+void PointToPoint::Shared::help(const Work::State& work) {
+  Lock lock(mutex_);
+  ++helpers_;  // The background thread makes room.
+  while (!work.completed) {
+    if (!is_driven())
+      drive(lock, [&] { return !work.completed; });
+    else
+      changed_.wait_for(lock, wait_slice);
+  }
+  --helpers_;
+  if (needs_thread()) rouse();
+}
+
+void PointToPoint::Shared::hurry() {
+  const std::lock_guard lock(mutex_);
+  due_ = {};
+  is_asleep_ = false;
+  wake_.notify_one();
+}
+
+void PointToPoint::Shared::rouse() {
+  if (std::exchange(is_asleep_, false)) wake_.notify_one();
+}
+
+void PointToPoint::Shared::run_as_thread() {
+  Lock lock(mutex_);
+  while (!stopping_ || !started_.empty()) {
+    const bool is_due = stopping_ || Clock::now() >= due_;
+    if (needs_thread() && is_due && !is_driven())
+      drive(lock, [this] { return needs_thread(); });
+    else if (stopping_)
+      changed_.wait(lock);
+    else
+      sleep(lock);
+  }
+}
+
+// As the thread of a CallQueue.
+void PointToPoint::Shared::sleep(Lock& lock) {
+  const bool is_quiet = begun_ == seen_;
+  seen_ = begun_;
+  if (needs_thread() && !is_driven()) {
+    wake_.wait_until(lock, due_);
+  } else if (!is_quiet) {
+    wake_.wait_for(lock, CallQueue::patience);
+  } else {
+    is_asleep_ = true;
+    wake_.wait(lock, [this] { return stopping_ || !is_asleep_; });
+  }
+}
+
+void PointToPoint::Shared::stop() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  wake_.notify_all();
+  changed_.notify_all();
+}
+
+bool PointToPoint::Shared::is_driven_by_this_thread() {
+  const std::lock_guard lock(mutex_);
+  return driver_ == std::this_thread::get_id();
+}
+
+// --- PointToPoint --------------------------------------------------------------------------------
+
+PointToPoint::PointToPoint(std::shared_ptr<Backend> backend)
+    : shared_(std::make_shared<Shared>(std::move(backend))) {}
+
+PointToPoint::~PointToPoint() {
+  end(std::make_exception_ptr(
+      Error(Fault::aborted, "the group was given up before this message was complete")));
+  if (!thread_.joinable()) return;
+  shared_->stop();
+  // The last handle may have been dropped by a message's keep_alive.
+  const bool is_within = thread_.is_current() || shared_->is_driven_by_this_thread();
+  is_within ? thread_.detach() : thread_.join();
+}
+
+void PointToPoint::end(std::exception_ptr error) { shared_->end(std::move(error)); }
+
+std::size_t PointToPoint::pending() const { return shared_->pending(); }
+
+void PointToPoint::run(const std::shared_ptr<Message>& message,
+                       const std::function<std::string()>& describe, Deadline deadline) {
+  const auto shared = shared_;  // Another thread of the user may end the group meanwhile.
+  try {
+    shared->post(message);
+    while (true) {
+      const std::uint32_t seen = shared->backend->message_bell();
+      shared->progress();
+      if (is_complete(*message)) break;
+      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(describe(), *message));
+      shared->backend->await_messages(seen);
+    }
+    if (!has_own_end(*message)) std::rethrow_exception(message->error);
+  } catch (...) {
+    shared->end(std::current_exception());
+    throw;
+  }
+  if (message->error) std::rethrow_exception(message->error);
+}
+
+Work PointToPoint::start(std::shared_ptr<Message> message, std::string what, Deadline deadline,
+                         Done done) {
+  {
+    const std::lock_guard lock(starting_);
+    if (!thread_.joinable()) thread_ = start_thread(&Shared::run_as_thread, shared_);
+  }
+  auto work = std::make_shared<Work::State>(shared_);
+  try {
+    shared_->post(message);
+  } catch (...) {
+    shared_->end(std::current_exception());
+    throw;
+  }
+  shared_->start({std::move(message), std::move(what), deadline, std::move(done), work});
+  return Work(std::move(work));
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,66 @@
+// The shared state of a Work's copies, made by the code that runs the operation.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/processes.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+namespace comm {
+
+// What runs operations of one kind for a group.
+// Thread safety: any thread may call any member at any time.
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  // Runs on this thread what is needed for `work`, as far as no other thread does so. Returns when
+  // it is complete, or another thread runs it.
+  virtual void help(const Work::State& work) = 0;
+
+  // Nobody helps: a background thread should do so now.
+  virtual void hurry() = 0;
+};
+
+}  // namespace comm
+
+struct Work::State {
+  explicit State(std::shared_ptr<comm::Runner> runs) : runner(std::move(runs)) {}
+
+  const pid_t pid = this_process();  // Process whose threads run the operation.
+  const std::shared_ptr<comm::Runner> runner;
+  bool begun = false;  // For the runner alone.
+
+  std::mutex mutex;
+  std::condition_variable done;
+  std::atomic<bool> completed{false};  // Once set, the next two do not change.
+  Source source;
+  std::exception_ptr error;
+  std::vector<std::function<void()>> acts;  // on_completion()
+
+  // Returns the acts that the caller has to call.
+  [[nodiscard]] std::vector<std::function<void()>> finish(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex);
+    error = std::move(failure);
+    completed = true;
+    done.notify_all();
+    return std::exchange(acts, {});
+  }
+
+  void complete(std::exception_ptr failure) {
+    for (const auto& act : finish(std::move(failure))) act();
+  }
+};
+
+}  // namespace lockstep

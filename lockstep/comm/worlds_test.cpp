@@ -1,0 +1,449 @@
+// Worlds with names, groups made by their members alone, and ranks that leave while others go on.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/job/store/store.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::comm::worlds_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::fault_of;
+using test::Rank;
+using test::Ranks;
+
+std::shared_ptr<Store> store_of(const Rank& rank) {
+  return std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
+}
+
+// The world `name` of `size` ranks, of which this one is `place`.
+InitOptions world_of(const std::string& name, int place, int size,
+                     const std::shared_ptr<Store>& store) {
+  return {.timeout = 20s,
+          .name = name,
+          .environment = LaunchEnvironment{.launcher = "a test",
+                                           .rank = place,
+                                           .world_size = size,
+                                           .local_world_size = 0,
+                                           .job_id = {},
+                                           .agent_fd = {}},
+          .store = store};
+}
+
+InitOptions world_of(const std::string& name, const Rank& rank) {
+  return world_of(name, rank.rank, rank.world_size, store_of(rank));
+}
+
+// The sum of one from each rank.
+float count_ranks(const ProcessGroup& group) {
+  float one = 1;
+  group.all_reduce({.data = &one, .count = 1});
+  return one;
+}
+
+void expect_whole(const ProcessGroup& group) {
+  EXPECT_EQ(count_ranks(group), static_cast<float>(group.size())) << group.name();
+}
+
+std::string text_of(const std::function<void()>& act, Fault expected) {
+  std::string text;
+  EXPECT_EQ(fault_of(act, &text), expected) << text;
+  return text;
+}
+
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), text.npos) << "'" << part << "' is not in: " << text;
+}
+
+// --- Worlds with names ---------------------------------------------------------------------------
+
+const Ranks beside_each_other("worlds beside each other", [](const Rank& rank) {
+  const auto store = store_of(rank);
+  ProcessGroup unnamed = init_process_group();
+  ProcessGroup all = init_process_group(world_of("all", rank));
+  EXPECT_EQ(all.name(), "all");
+  EXPECT_EQ(all.backend(), "shm");
+  EXPECT_EQ(all.local_size(), 3);
+  expect_whole(all);
+  if (rank.rank > 0) {
+    ProcessGroup pair = init_process_group(world_of("pair", rank.rank - 1, 2, store));
+    expect_whole(pair);
+    expect_whole(pair.split(0));
+    destroy_process_group(pair);
+  }
+  expect_whole(unnamed);
+  destroy_process_group(unnamed);
+  expect_whole(all);
+  destroy_process_group(all);
+});
+
+TEST(Worlds, MayExistBesideEachOtherInOneProcess) {
+  EXPECT_TRUE(all_succeeded(beside_each_other.run(3)));
+}
+
+// Threads of one process make their worlds in opposite orders.
+const Ranks at_the_same_time("worlds at the same time", [](const Rank& rank) {
+  const auto make = [&](const std::string& name) {
+    ProcessGroup world = init_process_group(world_of(name, rank));
+    expect_whole(world);
+    destroy_process_group(world);
+  };
+  auto first = std::async(std::launch::async, make, rank.rank == 0 ? "a" : "b");
+  std::this_thread::sleep_for(20ms);
+  make(rank.rank == 0 ? "b" : "a");
+  first.get();
+});
+
+TEST(Worlds, AreMadeByThreadsInAnyOrder) { EXPECT_TRUE(all_succeeded(at_the_same_time.run(2))); }
+
+// The store keeps what each of them has left under the same name.
+const Ranks one_after_the_other("worlds one after the other", [](const Rank& rank) {
+  for (int i = 0; i < 10; ++i) {
+    ProcessGroup world = init_process_group(world_of("again", rank));
+    expect_whole(world);
+    if (rank.rank == i % rank.world_size) std::this_thread::sleep_for(30ms);
+    i % 2 == 0 ? leave_process_group(world) : destroy_process_group(world);
+  }
+});
+
+TEST(Worlds, MayHaveTheNameOfOneThatASlowerRankStillLeaves) {
+  EXPECT_TRUE(all_succeeded(one_after_the_other.run(3)));
+}
+
+// torchrun's store has the keys of an attempt whose ranks were killed.
+const Ranks after_a_killed_attempt("after a killed attempt", [](const Rank& rank) {
+  const auto attempt = [&](bool is_killed) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ProcessGroup world = init_process_group(world_of("attempt", rank));
+      count_ranks(world);
+      if (is_killed) ::raise(SIGKILL);
+      destroy_process_group(world);
+      ::_exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return status;
+  };
+  EXPECT_TRUE(WIFSIGNALED(attempt(true)));
+  EXPECT_EQ(attempt(false), 0);
+});
+
+TEST(Worlds, IgnoreWhatAnEarlierAttemptHasLeftInTheStore) {
+  EXPECT_TRUE(all_succeeded(after_a_killed_attempt.run(3)));
+}
+
+const Ranks shrunken("a shrunken world", [](const Rank& rank) {
+  const auto store = store_of(rank);
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  expect_whole(world);
+  if (rank.rank == 1) ::raise(SIGKILL);
+  expect_in(text_of([&] { world.barrier(); }, Fault::peer_lost), "rank 1");
+  leave_process_group(world);
+  ProcessGroup rest = init_process_group(world_of("world", rank.rank / 2, 2, store));
+  expect_whole(rest);
+  destroy_process_group(rest);
+});
+
+TEST(Worlds, ShrinkAfterARankIsKilled) {
+  auto exits = shrunken.run(3);
+  EXPECT_EQ(exits[1].signal, SIGKILL);
+  exits.erase(exits.begin() + 1);
+  EXPECT_TRUE(all_succeeded(exits));
+}
+
+const Ranks forked("forked from several worlds", [](const Rank& rank) {
+  const auto store = store_of(rank);
+  ProcessGroup one = init_process_group(world_of("one", rank));
+  ProcessGroup two = init_process_group(world_of("two", rank));
+  leave_process_group(two);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Fault fault = fault_of([&] { init_process_group(world_of("three", 0, 1, store)); });
+    const Fault own = fault_of([&] { one.barrier(); });
+    std::exit(fault == Fault::misuse && own == Fault::misuse ? 0 : 1);  // With all destructors.
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  expect_whole(one);
+  leave_process_group(one);
+});
+
+TEST(Worlds, AForkedChildIsInNoneOfThem) { EXPECT_TRUE(all_succeeded(forked.run(2))); }
+
+TEST(Worlds, ANameNeedsAStore) {
+  const std::string text = text_of([] { init_process_group({.name = "lonely"}); }, Fault::misuse);
+  expect_in(text, "needs InitOptions::store");
+}
+
+// --- Groups made by their members ----------------------------------------------------------------
+
+TEST(GroupOf, IsMadeByItsMembersAloneWhileOthersAreBusy) {
+  run_in_process(4, [](const ProcessGroup& world) {
+    if (world.rank() % 2 == 1) {
+      const ProcessGroup odd = world.group_of({3, 1}, "odd");
+      EXPECT_EQ(odd.name(), "world.odd");
+      EXPECT_EQ(odd.rank(), world.rank() == 3 ? 0 : 1);
+      expect_whole(odd);
+      const ProcessGroup deep = odd.group_of({odd.rank()}, "alone");
+      expect_whole(deep);
+    }
+    expect_whole(world);  // Ranks 0 and 2 have been here for long.
+  });
+}
+
+TEST(GroupOf, DoesNotWaitForCallsOfTheGroupItIsFrom) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    if (world.rank() == 2) return world.barrier();
+    const Work waits = world.barrier_async();
+    if (world.rank() == 0) {
+      std::thread([&] { expect_whole(world.group_of({0, 1}, "pair")); }).join();
+    } else {
+      expect_whole(world.group_of({0, 1}, "pair"));
+    }
+    waits.wait();
+  });
+}
+
+TEST(GroupOf, RefusesWhatIsNoGroup) {
+  run_in_process(2, [](const ProcessGroup& world) {
+    const int other = 1 - world.rank();
+    const auto refusal = [&](const std::vector<int>& ranks, const char* name) {
+      return text_of([&] { world.group_of(ranks, name); }, Fault::misuse);
+    };
+    expect_in(refusal({other}, "x"), "is not one of the ranks");
+    expect_in(refusal({0, 0}, "x"), "named twice");
+    expect_in(refusal({}, "x"), "no ranks");
+    expect_in(refusal({0, 7}, "x"), "group_of");
+    expect_in(refusal({0, 1}, ""), "needs a name");
+    const ProcessGroup both = world.group_of({0, 1}, "x");
+    expect_in(refusal({0, 1}, "x"), "there is a group world.x already");
+    expect_whole(both);
+    expect_whole(world);
+  });
+}
+
+TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    if (world.rank() == 2) return expect_whole(world);
+    const std::vector<int> list = world.rank() == 0 ? std::vector{0, 2} : std::vector{0, 1};
+    expect_in(text_of([&] { world.group_of(list, "x"); }, Fault::mismatch), "of ranks 0,2");
+    if (world.rank() == 0) {
+      const auto absent = [&] { world.group_of({0, 1}, "y", {.timeout = 200ms}); };
+      expect_in(text_of(absent, Fault::timeout), "making group world.y");
+    }
+    expect_whole(world);  // It is not broken.
+  });
+}
+
+// --- Leaving -------------------------------------------------------------------------------------
+
+const Ranks leaves_first("leaves first", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  ProcessGroup others = world.split(rank.rank == 0 ? 0 : 1);
+  std::vector<float> word{7};
+  if (rank.rank == 0) {
+    world.send(buffer_of(word), 1, 5);
+    leave_process_group(world);
+    EXPECT_EQ(fault_of([&] { world.barrier(); }), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { leave_process_group(world); }), Fault::misuse);
+    while (!std::filesystem::exists(rank.scratch / "done")) std::this_thread::sleep_for(5ms);
+    return;
+  }
+  std::this_thread::sleep_for(100ms);
+  expect_whole(others);  // Long made.
+  expect_whole(world.group_of({2, 1}, "pair"));
+  EXPECT_EQ(others.allocate(4096).bytes(), 4096U);
+  std::vector<float> heard(1);
+  if (rank.rank == 1) {
+    world.recv(buffer_of(heard), 0, 5);  // Sent before rank 0 left.
+    EXPECT_EQ(heard, word);
+    world.send(buffer_of(word), 2);  // The first message of the two.
+  } else {
+    world.recv(buffer_of(heard), 1);
+    EXPECT_EQ(heard, word);
+  }
+  expect_whole(others);
+  expect_in(text_of([&] { world.barrier(); }, Fault::peer_lost), "rank 0 has left group world");
+  others.barrier();
+  if (rank.rank == 1) std::filesystem::create_directory(rank.scratch / "done");
+  leave_process_group(world);
+});
+
+TEST(Leaving, IsNoErrorToRanksThatNeedNothingMoreOfTheOneThatLeft) {
+  EXPECT_TRUE(all_succeeded(leaves_first.run(3)));
+}
+
+// Neither the others' calls nor their processes end by it.
+const Ranks ends_first("ends first", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  ProcessGroup others = world.split(rank.rank == rank.world_size - 1 ? 0 : 1);
+  leave_process_group(world);
+  if (rank.rank == rank.world_size - 1) return;
+  EXPECT_EQ(fault_of([&] { others.barrier(); }), Fault::misuse);  // It has gone with the world.
+});
+
+TEST(Leaving, NeedsNoOtherRank) { EXPECT_TRUE(all_succeeded(ends_first.run(3))); }
+
+TEST(Leaving, IsKnownToWhoeverWaitsForTheRank) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    ProcessGroup group = world.group_of({0, 1, 2}, "some");
+    if (group.rank() == 1) {
+      world.barrier();
+      return leave_process_group(group);
+    }
+    const Work waits = group.barrier_async();
+    world.barrier();
+    expect_in(text_of([&] { waits.wait(); }, Fault::peer_lost), "rank 1 has left group world.some");
+  });
+}
+
+TEST(Leaving, EndsMessagesThatCanNoLongerCome) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    ProcessGroup group = world.split(0);
+    std::vector<float> sent(100'000, 3);  // More than a pipe takes.
+    std::vector<float> received(sent.size());
+    if (group.rank() == 0) {
+      group.send(buffer_of(sent), 1, 1);
+      std::vector<float> word{4};
+      group.send(buffer_of(word), 2, 1);
+      return leave_process_group(group);
+    }
+    if (group.rank() == 1) {
+      const Work first = group.recv_async(buffer_of(received), 0, 1);
+      first.wait();
+      EXPECT_EQ(received, sent);
+      const auto second = [&] { group.recv(buffer_of(received), 0, 1); };
+      expect_in(text_of(second, Fault::peer_lost), "rank 0 has left group world.1");
+    }
+    if (group.rank() == 2) {
+      const Work sends = group.send_async(buffer_of(sent), 0);
+      expect_in(text_of([&] { sends.wait(); }, Fault::peer_lost), "rank 0 has left");
+    }
+    std::vector<float> word{5};  // The group is not broken by it.
+    if (group.rank() == 1) group.send(buffer_of(word), 2, 2);
+    if (group.rank() == 2) group.recv({.data = received.data(), .count = 1}, 1, 2);
+    leave_process_group(group);
+  });
+}
+
+TEST(Leaving, EndsAReceiveFromAnyRankWhenAllHaveLeft) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    ProcessGroup group = world.split(0);
+    std::vector<float> word{1};
+    if (group.rank() == 2) group.send(buffer_of(word), 0);
+    if (group.rank() > 0) return leave_process_group(group);
+    EXPECT_EQ(group.recv(buffer_of(word)).rank, 2);
+    const auto second = [&] { group.recv(buffer_of(word)); };
+    expect_in(text_of(second, Fault::peer_lost), "have left group");
+  });
+}
+
+TEST(Leaving, LetsAMemberBeMissedInANewGroup) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    ProcessGroup group = world.split(0);
+    if (group.rank() == 2) return leave_process_group(group);
+    expect_whole(group.group_of({0, 1}, "without it"));
+    const auto with_it = [&] { group.group_of({0, 1, 2}, "with it"); };
+    expect_in(text_of(with_it, Fault::peer_lost), "rank 2 has left group world.1");
+    expect_whole(group.group_of({0, 1}, "again without it"));
+  });
+}
+
+TEST(Leaving, EndsCallsUnderWayFirst) {
+  run_in_process(2, [](const ProcessGroup& world) {
+    ProcessGroup group = world.split(0);
+    std::vector<float> values(1000, 1);
+    const Work work = group.all_reduce_async(buffer_of(values));
+    leave_process_group(group);
+    EXPECT_EQ(values.back(), 2);
+    EXPECT_NO_THROW(work.wait());
+  });
+}
+
+// --- Work::on_completion() -----------------------------------------------------------------------
+
+TEST(OnCompletion, IsCalledOnceInOrderAfterTheEnd) {
+  run_in_process(2, [](const ProcessGroup& world) {
+    std::vector<float> values(1000, 1);
+    const Work work = world.all_reduce_async(buffer_of(values));
+    std::vector<int> order;
+    std::promise<void> both;
+    work.on_completion([&] {
+      EXPECT_EQ(values.back(), 2);
+      EXPECT_TRUE(work.completed());
+      order.push_back(1);
+    });
+    work.on_completion([&] {
+      order.push_back(2);
+      both.set_value();
+    });
+    both.get_future().wait();
+    EXPECT_EQ(order, (std::vector{1, 2}));
+    bool is_called = false;
+    work.on_completion([&] { is_called = true; });
+    EXPECT_TRUE(is_called);
+  });
+}
+
+TEST(OnCompletion, TellsOfFailuresAndMessages) {
+  run_in_process(2, [](const ProcessGroup& world) {
+    ProcessGroup group = world.split(0);
+    std::vector<float> word{static_cast<float>(world.rank())};
+    const int other = 1 - world.rank();
+    const Work sent = world.send_async(buffer_of(word), other);
+    std::vector<float> heard(1);
+    const Work received = world.recv_async(buffer_of(heard), other);
+    std::promise<void> came;
+    received.on_completion([&] { came.set_value(); });
+    came.get_future().wait();
+    EXPECT_EQ(heard[0], static_cast<float>(other));
+    sent.wait();
+    if (world.rank() == 1) return leave_process_group(group);
+    const Work fails = group.barrier_async();
+    std::promise<std::exception_ptr> failed;
+    fails.on_completion([&] { failed.set_value(fails.error()); });
+    EXPECT_NE(failed.get_future().get(), nullptr);
+  });
+}
+
+TEST(OnCompletion, MayStartCollectivesOfAnyGroup) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    const ProcessGroup other = world.split(0);
+    std::vector<float> first(10, 1), second(10, 1), third(10, 1);
+    const Work begin = world.all_reduce_async(buffer_of(first));
+    std::promise<Work> next, last;
+    begin.on_completion([&] {
+      next.set_value(other.all_reduce_async(buffer_of(second)));
+      last.set_value(world.all_reduce_async(buffer_of(third)));  // Of the same group.
+    });
+    begin.wait();
+    next.get_future().get().wait();
+    last.get_future().get().wait();
+    EXPECT_EQ(second[0], 3);
+    EXPECT_EQ(third[0], 3);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::comm::worlds_test
