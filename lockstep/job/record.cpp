@@ -15,6 +15,8 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,6 +37,7 @@ namespace {
 struct ErrorReport {
   std::string message = {};     // "Type: text".
   std::string call_stack = {};  // Lines, shown before the message; may be empty.
+  std::string traceback = {};   // As another language shows the error; replaces both if not empty.
 
   // The error only follows from another rank's, so its time must be later, whatever the clock says.
   // torchrun shows the error with the earliest second first, as the root cause.
@@ -47,7 +50,9 @@ constexpr std::time_t time_of_consequences = 2;
 
 std::string json(const ErrorReport& report) {
   std::string stack = report.message;
-  if (!report.call_stack.empty())
+  if (!report.traceback.empty())
+    stack = report.traceback;
+  else if (!report.call_stack.empty())
     stack = "Call stack (innermost call first):\n" + report.call_stack + report.message;
   const std::time_t now = std::time(nullptr);
   const std::time_t stamp = report.is_consequence ? now + time_of_consequences : now;
@@ -135,18 +140,27 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
 enum class Telling { not_yet, now, done };
 std::atomic<Telling> telling{Telling::not_yet};
 
-// Reports the first exception only. Peers come first: they are waiting.
-void tell(const std::exception_ptr& error, bool is_ending) noexcept {
+// Calls `report` for the first exception only.
+template <class Report>
+void tell_once(const Report& report) noexcept {
   Telling none = Telling::not_yet;
-  if (!error || is_child_of_rank() || !telling.compare_exchange_strong(none, Telling::now)) return;
+  if (is_child_of_rank() || !telling.compare_exchange_strong(none, Telling::now)) return;
   try {
+    report();
+  } catch (...) {  // No memory for it.
+  }
+  telling = Telling::done;
+}
+
+// Peers come first: they are waiting.
+void tell(const std::exception_ptr& error, bool is_ending) noexcept {
+  if (!error) return;
+  tell_once([&] {
     ErrorReport report{.message = exception_text(error), .is_consequence = is_consequence(error)};
     if (!report.is_consequence) tell_peers(report.message, fault_in(error), is_ending);
     if (is_ending) report.call_stack = call_stack(2);  // Without this function and the handler.
     write_error_file(report);
-  } catch (...) {  // No memory for it.
-  }
-  telling = Telling::done;
+  });
 }
 
 std::terminate_handler handler_before = nullptr;
@@ -191,6 +205,17 @@ void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
 }
 
 void record_exception(std::exception_ptr error) noexcept { tell(error, false); }
+
+void record_last_exception(std::string_view text, std::string_view traceback,
+                           bool is_consequence) noexcept {
+  tell_once([&] {
+    const ErrorReport report{.message = std::string(text),
+                             .traceback = std::string(traceback),
+                             .is_consequence = is_consequence};
+    if (!is_consequence) tell_peers(report.message, std::nullopt, true);
+    write_error_file(report);
+  });
+}
 
 int record_main(const std::function<int()>& body) noexcept {
   try {
