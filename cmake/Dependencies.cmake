@@ -53,7 +53,20 @@ if(LOCKSTEP_WEBP_DIR AND LOCKSTEP_WEBP)
   target_compile_definitions(webp::optional INTERFACE LOCKSTEP_WITH_WEBP)
 endif()
 
-if(LOCKSTEP_WITH_TORCH)
+if(SKBUILD) # pip builds the package for Python, and names the interpreter.
+  set(LOCKSTEP_PYTHON ${Python_EXECUTABLE})
+  execute_process(
+    COMMAND ${LOCKSTEP_PYTHON} -c "import importlib.util, pathlib
+torch = importlib.util.find_spec('torch')
+print(pathlib.Path(torch.origin).parent / 'share/cmake/Torch' if torch else '', end='')"
+    OUTPUT_VARIABLE Torch_DIR COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT Torch_DIR)
+    message(FATAL_ERROR "Lockstep is built for the PyTorch that is installed, but this Python has "
+                        "none, or pip hides it: pip install --no-build-isolation ./python")
+  endif()
+endif()
+
+if(LOCKSTEP_WITH_TORCH OR LOCKSTEP_BUILD_PYTHON)
   set(LOCKSTEP_TORCH_VERSION 2.13)
   # The CPU wheel's config warns about the static libraries that a wheel leaves out.
   find_package(Torch ${LOCKSTEP_TORCH_VERSION} REQUIRED)
@@ -61,9 +74,16 @@ if(LOCKSTEP_WITH_TORCH)
     message(FATAL_ERROR "Lockstep needs LibTorch ${LOCKSTEP_TORCH_VERSION}, but ${Torch_DIR} holds "
                         "LibTorch ${Torch_VERSION}. Name another with -DTorch_DIR=DIR.")
   endif()
+endif()
+
+if(LOCKSTEP_WITH_TORCH)
   find_package(ZLIB REQUIRED)
   find_package(JPEG REQUIRED)  # libjpeg-turbo, whose functions decode parts of an image.
   find_package(PNG REQUIRED)
+endif()
+
+if(LOCKSTEP_BUILD_PYTHON)
+  include(cmake/Python.cmake)
 endif()
 
 if(LOCKSTEP_BUILD_TESTS)

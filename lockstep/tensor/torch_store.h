@@ -20,7 +20,7 @@ namespace lockstep {
 
 // Wraps `store`. Its own limits apply where they are narrower than Store's.
 // Errors: as Store's; a network error of c10d becomes peer_lost.
-LOCKSTEP_API std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store);
+LOCKSTEP_API std::shared_ptr<Store> adapt(c10::intrusive_ptr<::c10d::Store> store);
 
 // Connects to a c10d::TCPStore at MASTER_ADDR and MASTER_PORT. Rank 0 listens there, unless
 // TORCHELASTIC_USE_AGENT_STORE says that torchrun does. The store checks no token: everyone who

@@ -14,6 +14,7 @@ ROOMS = {
     "comm":       "job",
     "launch":     "job",
     "tensor":     "comm",
+    "c10d":       "tensor",
     "nn":         "tensor",
     "optim":      "tensor",
     "data":       "tensor",

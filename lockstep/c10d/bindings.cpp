@@ -1,0 +1,89 @@
+// The module lockstep._C of Python: the backend and its options, which the package lockstep
+// registers with torch.distributed.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+#include "lockstep/c10d/backend.h"
+#include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/interrupts.h"
+#include "lockstep/c10d/membership.h"
+#include "lockstep/job/record.h"
+
+namespace {
+
+using lockstep::c10d::Backend;
+using lockstep::c10d::BackendOptions;
+using lockstep::c10d::Membership;
+using lockstep::c10d::Place;
+
+c10::intrusive_ptr<Backend> make_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                         std::chrono::milliseconds timeout, std::string name,
+                                         std::vector<std::int64_t> global_ranks,
+                                         c10::intrusive_ptr<BackendOptions> options) {
+  return c10::make_intrusive<Backend>(Place{.store = std::move(store),
+                                            .rank = rank,
+                                            .size = size,
+                                            .timeout = timeout,
+                                            .name = std::move(name),
+                                            .global_ranks = std::move(global_ranks)},
+                                      std::move(options));
+}
+
+void end_with_exception(const std::string& text, const std::string& traceback,
+                        bool is_consequence) {
+  Membership::fail_process();
+  lockstep::record_last_exception(text, traceback, is_consequence);
+}
+
+// LibTorch's own members, such as Work.wait(), throw Errors only as exceptions of Python; this is
+// for what our own members throw.
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(lockstep::c10d::in_python(error));
+  } catch (python_error& known) {
+    known.restore();
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  py::module_::import("torch.distributed");  // Has the classes that ours are derived from.
+  py::register_exception_translator(translate);
+
+  py::class_<BackendOptions, c10d::Backend::Options, c10::intrusive_ptr<BackendOptions>>(module,
+                                                                                         "Options")
+      .def(py::init([](std::string interface, std::string transport) {
+             auto options = c10::make_intrusive<BackendOptions>();
+             options->interface = std::move(interface);
+             options->transport = std::move(transport);
+             return options;
+           }),
+           py::kw_only(), py::arg("interface") = "", py::arg("transport") = "")
+      .def_readwrite("interface", &BackendOptions::interface)
+      .def_readwrite("transport", &BackendOptions::transport);
+
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
+      .def(py::init(&make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
+           py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("options"),
+           py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("options", &Backend::getBackendOptions);
+
+  module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
+  module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),
+             py::arg("is_consequence"), py::call_guard<py::gil_scoped_release>());
+  module.def("leave_all", &Membership::leave_all, py::call_guard<py::gil_scoped_release>());
+}

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/c10d/collectives.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/interrupts.h"
+#include "lockstep/c10d/parts.h"
+#include "lockstep/c10d/reduction.h"
+#include "lockstep/c10d/sparse.h"
+#include "lockstep/tensor/buffers.h"
+
+namespace lockstep::c10d {
+namespace {
+
+using Op = ::c10d::OpType;
+
+template <class Element>
+Element& only_one(std::vector<Element>& list, std::string_view what) {
+  require(list.size() == 1, [&] {
+    return std::string(what) + ": one tensor was expected, not " + std::to_string(list.size());
+  });
+  return list.front();
+}
+
+void require_one_for_each(std::size_t tensors, std::size_t expected, std::string_view what) {
+  require(tensors == expected, [&] {
+    return std::string(what) + ": " + std::to_string(expected) + " tensors were expected, not " +
+           std::to_string(tensors);
+  });
+}
+
+int root_of(std::int64_t rank) { return static_cast<int>(rank); }
+
+// --- Bodies -------------------------------------------------------------------------------------
+
+void all_reduce_of(const at::Tensor& tensor, const Reduction& reduction, const ProcessGroup& group,
+                   const CallOptions& options) {
+  const at::Tensor input = reduction.weighted(tensor);
+  Parts parts({input}, "all_reduce");
+  parts.fill();
+  group.all_reduce(parts.buffer(reduction.op), reduction.op, options);
+  parts.spread();
+  if (!input.is_same(tensor)) tensor.copy_(input);
+}
+
+void reduce_of(const at::Tensor& tensor, int root, const Reduction& reduction,
+               const ProcessGroup& group, const CallOptions& options) {
+  const at::Tensor input = reduction.weighted(tensor);
+  Parts parts({input}, "reduce");
+  parts.fill();
+  group.reduce(parts.buffer(reduction.op), root, reduction.op, options);
+  if (group.rank() != root) return;
+  parts.spread();
+  if (!input.is_same(tensor)) tensor.copy_(input);
+}
+
+void all_gather_of(const at::Tensor& input, Tensors outputs, const ProcessGroup& group,
+                   const CallOptions& options) {
+  Parts in({input}, "all_gather");
+  const Parts out(std::move(outputs), "all_gather");
+  in.fill();
+  const Buffer buffer = out.buffer();
+  group.all_gather(in.buffer(), buffer, out.counts(buffer), options);
+  out.spread();
+}
+
+void reduce_scatter_of(Tensors inputs, const at::Tensor& output, const Reduction& reduction,
+                       const ProcessGroup& group, const CallOptions& options) {
+  for (at::Tensor& input : inputs) input = reduction.weighted(input);
+  Parts in(std::move(inputs), "reduce_scatter");
+  const Parts out({output}, "reduce_scatter");
+  in.fill();
+  const Buffer buffer = in.buffer(reduction.op);
+  group.reduce_scatter(buffer, out.buffer(reduction.op), reduction.op, in.counts(buffer), options);
+  out.spread();
+}
+
+// Elements of each rank's part in `buffer`, from the tensor's `rows` for each.
+Counts counts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
+                 const Buffer& buffer, int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  if (rows.empty()) {
+    require(tensor.dim() > 0 && tensor.size(0) % size == 0, [&] {
+      return "all_to_all: the rows of a tensor cannot be divided by " + std::to_string(size) +
+             " ranks";
+    });
+    return Counts(ranks, buffer.count / ranks);
+  }
+  require_one_for_each(rows.size(), ranks, "all_to_all: sizes of parts");
+  const std::size_t of_row = elements_of_row(tensor, buffer.dtype);
+  Counts counts;
+  for (const std::int64_t count : rows) {
+    require(count >= 0, "all_to_all: the size of a part is negative");
+    counts.push_back(static_cast<std::size_t>(count) * of_row);
+  }
+  return counts;
+}
+
+// Elements of each tensor of `parts`, also when all are equal.
+Counts all_counts_of(const Parts& parts, const Buffer& buffer, int size) {
+  Counts counts = parts.counts(buffer);
+  if (counts.empty()) counts.assign(static_cast<std::size_t>(size), buffer.count / size);
+  return counts;
+}
+
+void all_to_all_of(const Tensors& inputs, const Tensors& outputs, const ProcessGroup& group,
+                   const CallOptions& options) {
+  Parts in(inputs, "all_to_all");
+  const Parts out(outputs, "all_to_all");
+  in.fill();
+  const Buffer from = in.buffer();
+  const Buffer to = out.buffer();
+  group.all_to_all(from, to, all_counts_of(in, from, group.size()),
+                   all_counts_of(out, to, group.size()), options);
+  out.spread();
+}
+
+// As torch's own message says it, and ours behind it.
+std::string text_of_absence(const Error& error, int rank, std::chrono::milliseconds timeout,
+                            bool all) {
+  auto absent = error.ranks();
+  if (!all) absent.resize(1);
+  std::string who = absent.size() == 1 ? "Rank " : "Ranks ";
+  for (std::size_t i = 0; i < absent.size(); ++i)
+    who += (i == 0 ? "" : ", ") + std::to_string(absent[i]);
+  if (rank == 0)
+    return who + " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
+           " ms: " + bare_text(error);
+  return "Rank " + std::to_string(rank) +
+         " successfully reached monitoredBarrier, but received errors while waiting for "
+         "send/recv from rank 0. Please check rank 0 logs for faulty rank. " +
+         bare_text(error);
+}
+
+}  // namespace
+
+// --- How all of them run ------------------------------------------------------------------------
+
+Collectives::Collectives(int rank, int size, std::shared_ptr<Membership> membership)
+    : Backend(rank, size), membership_(std::move(membership)) {}
+
+template <class Opts, class Body>
+Started Collectives::start(Operands operands, const Opts& opts, Body body) {
+  const CallOptions options{.timeout = membership_->timeout_of(opts.timeout)};
+  auto call = [membership = membership_, options, body = std::move(body)] {
+    membership->noting_errors([&] { body(membership->group(), options); });
+  };
+  auto work = c10::make_intrusive<CollectiveWork>(membership_, std::move(operands), ++sequence_,
+                                                  std::move(call));
+  if (opts.asyncOp || coalesced_) {
+    membership_->calls()->add(work);
+    return coalesced(work);
+  }
+  const Interruptible interruptible(*membership_);
+  membership_->calls()->catch_up();
+  work->perform();
+  work->wait(kNoTimeout);
+  return work;
+}
+
+void Collectives::startCoalescing() {
+  require(!coalesced_, "startCoalescing: it has started already");
+  coalesced_.emplace();
+}
+
+Started Collectives::coalesced(Started work) {
+  if (coalesced_) coalesced_->push_back(work);
+  return work;
+}
+
+Started Collectives::endCoalescing() {
+  require(coalesced_.has_value(), "endCoalescing: it was not started");
+  const auto works = *std::exchange(coalesced_, std::nullopt);
+  return start({Op::COALESCED, "lockstep:coalesced", {}, {}}, ::c10d::BarrierOptions(),
+               [works](const ProcessGroup&, const CallOptions&) {
+                 for (const Started& work : works) work->wait();
+               });
+}
+
+// --- Collectives --------------------------------------------------------------------------------
+
+Started Collectives::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
+  const at::Tensor tensor = only_one(tensors, "all_reduce");
+  if (tensor.layout() == at::kSparse) return start_sparse(tensor, opts);
+  require_writable(tensor, "all_reduce");
+  return start({Op::ALLREDUCE, "lockstep:all_reduce", tensors, {tensors}}, opts,
+               [tensor, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                 const CallOptions& options) {
+                 all_reduce_of(tensor, reduction, group, options);
+               });
+}
+
+Started Collectives::start_sparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& opts) {
+  return start({Op::_ALLREDUCE_SPARSE, "lockstep:sparse_all_reduce", {tensor}, {{tensor}}}, opts,
+               [tensor, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                 const CallOptions& options) {
+                 sparse_all_reduce(tensor, reduction.op, group, options);
+               });
+}
+
+Started Collectives::allreduce_coalesced(Tensors& tensors,
+                                         const ::c10d::AllreduceCoalescedOptions& opts) {
+  require(!tensors.empty(), "all_reduce_coalesced: the list of tensors is empty");
+  for (const at::Tensor& tensor : tensors) require_writable(tensor, "all_reduce_coalesced");
+  return start({Op::ALLREDUCE_COALESCED, "lockstep:all_reduce", tensors, {tensors}}, opts,
+               [tensors, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                  const CallOptions& options) {
+                 for (const at::Tensor& tensor : tensors)
+                   all_reduce_of(tensor, reduction, group, options);
+               });
+}
+
+Started Collectives::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
+  const at::Tensor tensor = only_one(tensors, "broadcast");
+  require_writable(tensor, "broadcast");
+  return start({Op::BROADCAST, "lockstep:broadcast", tensors, {tensors}}, opts,
+               [tensor, root = root_of(opts.rootRank)](const ProcessGroup& group,
+                                                       const CallOptions& options) {
+                 Parts parts({tensor}, "broadcast");
+                 if (group.rank() == root) parts.fill();
+                 group.broadcast(parts.buffer(), root, options);
+                 if (group.rank() != root) parts.spread();
+               });
+}
+
+Started Collectives::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
+  const at::Tensor tensor = only_one(tensors, "reduce");
+  require_writable(tensor, "reduce");
+  return start({Op::REDUCE, "lockstep:reduce", tensors, {tensors}}, opts,
+               [tensor, root = root_of(opts.rootRank), reduction = reduction_of(opts.reduceOp)](
+                   const ProcessGroup& group, const CallOptions& options) {
+                 reduce_of(tensor, root, reduction, group, options);
+               });
+}
+
+Started Collectives::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                               const ::c10d::AllgatherOptions& opts) {
+  const Tensors list = only_one(outputs, "all_gather");
+  const at::Tensor input = only_one(inputs, "all_gather");
+  require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "all_gather");
+  return start({Op::ALLGATHER, "lockstep:all_gather", inputs, outputs}, opts,
+               [list, input](const ProcessGroup& group, const CallOptions& options) {
+                 all_gather_of(input, list, group, options);
+               });
+}
+
+Started Collectives::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                     const ::c10d::AllgatherOptions& opts) {
+  return start({Op::_ALLGATHER_BASE, "lockstep:all_gather", {input}, {{output}}}, opts,
+               [output, input](const ProcessGroup& group, const CallOptions& options) {
+                 all_gather_of(input, {output}, group, options);
+               });
+}
+
+Started Collectives::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const ::c10d::AllgatherOptions& opts) {
+  require_one_for_each(outputs.size(), static_cast<std::size_t>(getSize()),
+                       "all_gather_coalesced: lists");
+  for (const Tensors& list : outputs)
+    require_one_for_each(list.size(), inputs.size(), "all_gather_coalesced");
+  return start({Op::ALLGATHER_COALESCED, "lockstep:all_gather", inputs, outputs}, opts,
+               [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
+                 for (std::size_t i = 0; i < inputs.size(); ++i) {
+                   Tensors of_ranks;
+                   for (const Tensors& list : outputs) of_ranks.push_back(list[i]);
+                   all_gather_of(inputs[i], std::move(of_ranks), group, options);
+                 }
+               });
+}
+
+Started Collectives::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                     const ::c10d::AllgatherOptions& opts) {
+  require_one_for_each(outputs.size(), inputs.size(), "all_gather_into_tensor_coalesced");
+  return start({Op::COALESCED, "lockstep:all_gather", inputs, {outputs}}, opts,
+               [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
+                 for (std::size_t i = 0; i < inputs.size(); ++i)
+                   all_gather_of(inputs[i], {outputs[i]}, group, options);
+               });
+}
+
+Started Collectives::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                            const ::c10d::GatherOptions& opts) {
+  const at::Tensor input = only_one(inputs, "gather");
+  const bool is_root = getRank() == opts.rootRank;
+  const Tensors list = is_root ? only_one(outputs, "gather") : Tensors{};
+  if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "gather");
+  return start({Op::GATHER, "lockstep:gather", inputs, {list}}, opts,
+               [list, input, root = root_of(opts.rootRank)](const ProcessGroup& group,
+                                                            const CallOptions& options) {
+                 Parts in({input}, "gather");
+                 in.fill();
+                 if (group.rank() != root) return group.gather(in.buffer(), {}, root, {}, options);
+                 const Parts out(list, "gather");
+                 group.gather(in.buffer(), out.buffer(), root, {}, options);
+                 out.spread();
+               });
+}
+
+Started Collectives::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                             const ::c10d::ScatterOptions& opts) {
+  const at::Tensor output = only_one(outputs, "scatter");
+  const bool is_root = getRank() == opts.rootRank;
+  const Tensors list = is_root ? only_one(inputs, "scatter") : Tensors{};
+  if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "scatter");
+  return start({Op::SCATTER, "lockstep:scatter", is_root ? list : outputs, {outputs}}, opts,
+               [list, output, root = root_of(opts.rootRank)](const ProcessGroup& group,
+                                                             const CallOptions& options) {
+                 const Parts out({output}, "scatter");
+                 if (group.rank() != root) {
+                   group.scatter({}, out.buffer(), root, {}, options);
+                   return out.spread();
+                 }
+                 Parts in(list, "scatter");
+                 in.fill();
+                 group.scatter(in.buffer(), out.buffer(), root, {}, options);
+                 out.spread();
+               });
+}
+
+Started Collectives::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                    const ::c10d::ReduceScatterOptions& opts) {
+  const at::Tensor output = only_one(outputs, "reduce_scatter");
+  const Tensors list = only_one(inputs, "reduce_scatter");
+  require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "reduce_scatter");
+  return start({Op::REDUCE_SCATTER, "lockstep:reduce_scatter", list, {outputs}}, opts,
+               [list, output, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                       const CallOptions& options) {
+                 reduce_scatter_of(list, output, reduction, group, options);
+               });
+}
+
+Started Collectives::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                          const ::c10d::ReduceScatterOptions& opts) {
+  return start({Op::_REDUCE_SCATTER_BASE, "lockstep:reduce_scatter", {input}, {{output}}}, opts,
+               [output, input, reduction = reduction_of(opts.reduceOp)](
+                   const ProcessGroup& group, const CallOptions& options) {
+                 reduce_scatter_of({input}, output, reduction, group, options);
+               });
+}
+
+Started Collectives::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                     const ::c10d::ReduceScatterOptions& opts) {
+  require_one_for_each(outputs.size(), inputs.size(), "reduce_scatter_tensor_coalesced");
+  return start({Op::REDUCE_SCATTER_TENSOR_COALESCED, "lockstep:reduce_scatter", inputs, {outputs}},
+               opts,
+               [outputs, inputs, reduction = reduction_of(opts.reduceOp)](
+                   const ProcessGroup& group, const CallOptions& options) {
+                 for (std::size_t i = 0; i < inputs.size(); ++i)
+                   reduce_scatter_of({inputs[i]}, outputs[i], reduction, group, options);
+               });
+}
+
+Started Collectives::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                   std::vector<std::int64_t>& output_rows,
+                                   std::vector<std::int64_t>& input_rows,
+                                   const ::c10d::AllToAllOptions& opts) {
+  return start({Op::ALLTOALL_BASE, "lockstep:all_to_all", {input}, {{output}}}, opts,
+               [output, input, output_rows, input_rows](const ProcessGroup& group,
+                                                        const CallOptions& options) {
+                 Parts in({input}, "all_to_all");
+                 const Parts out({output}, "all_to_all");
+                 in.fill();
+                 const Buffer from = in.buffer();
+                 const Buffer to = out.buffer();
+                 group.all_to_all(from, to, counts_of(input, input_rows, from, group.size()),
+                                  counts_of(output, output_rows, to, group.size()), options);
+                 out.spread();
+               });
+}
+
+Started Collectives::alltoall(Tensors& outputs, Tensors& inputs,
+                              const ::c10d::AllToAllOptions& opts) {
+  const auto ranks = static_cast<std::size_t>(getSize());
+  require_one_for_each(outputs.size(), ranks, "all_to_all");
+  require_one_for_each(inputs.size(), ranks, "all_to_all");
+  return start({Op::ALLTOALL, "lockstep:all_to_all", inputs, {outputs}}, opts,
+               [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
+                 all_to_all_of(inputs, outputs, group, options);
+               });
+}
+
+Started Collectives::barrier(const ::c10d::BarrierOptions& opts) {
+  return start(
+      {Op::BARRIER, "lockstep:barrier", {}, {}}, opts,
+      [](const ProcessGroup& group, const CallOptions& options) { group.barrier(options); });
+}
+
+void Collectives::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  ++sequence_;
+  const auto timeout = membership_->timeout_of(opts.timeout);
+  const Interruptible interruptible(*membership_);
+  membership_->calls()->catch_up();
+  throwing_in_python([&] {
+    membership_->noting_errors([&] {
+      try {
+        membership_->group().monitored_barrier({.timeout = timeout});
+      } catch (const Error& error) {
+        if (error.fault() != Fault::timeout || error.ranks().empty()) throw;
+        throw Error(Fault::timeout, text_of_absence(error, getRank(), timeout, wait_all_ranks),
+                    error.ranks());
+      }
+    });
+  });
+}
+
+}  // namespace lockstep::c10d

@@ -1,0 +1,98 @@
+// The collectives of a group, as torch.distributed calls them.
+//
+// Tensors are dense, in CPU memory, and of any type; all_reduce() takes sparse ones, too.
+// Contiguous tensors, and lists whose tensors lie one after the other, are used in place, all
+// others through copies. Order: collectives run in the order of their calls (ordered_calls.h).
+// Synchronous ones run on the calling thread. Errors: misuse and unsupported for wrong arguments,
+// from the call or its Work; otherwise as ProcessGroup's. All are thrown as Python's
+// lockstep.Error.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "lockstep/c10d/membership.h"
+#include "lockstep/c10d/work.h"
+
+namespace lockstep::c10d {
+
+using Started = c10::intrusive_ptr<::c10d::Work>;
+
+class Collectives : public ::c10d::Backend {
+ public:
+  Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+  Started allreduce_coalesced(Tensors& tensors,
+                              const ::c10d::AllreduceCoalescedOptions& opts) override;
+  Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
+  Started reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
+
+  // The tensors of `outputs` may differ in size, alike on all ranks.
+  Started allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const ::c10d::AllgatherOptions& opts) override;
+  Started _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const ::c10d::AllgatherOptions& opts) override;
+  Started allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const ::c10d::AllgatherOptions& opts) override;
+  Started allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::AllgatherOptions& opts) override;
+
+  // `outputs` has one list on the root, and none on the others; as the inputs of scatter().
+  Started gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const ::c10d::GatherOptions& opts) override;
+  Started scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const ::c10d::ScatterOptions& opts) override;
+
+  // The tensors of `inputs` may differ in size, alike on all ranks.
+  Started reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const ::c10d::ReduceScatterOptions& opts) override;
+  Started _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const ::c10d::ReduceScatterOptions& opts) override;
+  Started reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const ::c10d::ReduceScatterOptions& opts) override;
+
+  // Rows that each rank sends and receives; equal parts where a list is empty.
+  Started alltoall_base(at::Tensor& output, at::Tensor& input,
+                        std::vector<std::int64_t>& output_rows,
+                        std::vector<std::int64_t>& input_rows,
+                        const ::c10d::AllToAllOptions& opts) override;
+  Started alltoall(Tensors& outputs, Tensors& inputs, const ::c10d::AllToAllOptions& opts) override;
+
+  Started barrier(const ::c10d::BarrierOptions& opts) override;
+
+  // Names all ranks that did not come, on every rank that came, whatever `wait_all_ranks` says.
+  void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // Between the two nothing waits: the Work of the latter is complete when all operations are.
+  void startCoalescing() override;
+  Started endCoalescing() override;
+
+  // Number of collectives that were called. All ranks begin at 0.
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+ protected:
+  Collectives(int rank, int size, std::shared_ptr<Membership> membership);
+
+  const std::shared_ptr<Membership>& membership() const { return membership_; }
+
+  // Returns `work`, which endCoalescing() waits for.
+  Started coalesced(Started work);
+
+ private:
+  // Runs body(group, options), at once or when its turn comes.
+  template <class Opts, class Body>
+  Started start(Operands operands, const Opts& opts, Body body);
+  Started start_sparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& opts);
+
+  const std::shared_ptr<Membership> membership_;
+  std::atomic<std::uint64_t> sequence_{0};
+  std::optional<std::vector<Started>> coalesced_;  // Set between the two.
+};
+
+}  // namespace lockstep::c10d

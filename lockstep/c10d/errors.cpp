@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/c10d/errors.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::c10d {
+namespace {
+
+py::dict attributes_of(const Error& error) {
+  py::dict known;
+  known["fault"] = std::string(name(error.fault()));
+  known["ranks"] = error.ranks();
+  if (const auto& failure = error.failure()) {
+    known["rank"] = failure->rank;
+    known["host"] = failure->host;
+    known["pid"] = failure->pid;
+    known["signal"] = failure->signal;
+    known["exit_code"] = failure->exit_code;
+    known["operation"] = failure->operation;
+    known["what"] = failure->what;
+  } else if (!error.ranks().empty()) {
+    known["rank"] = error.ranks().front();
+  }
+  return known;
+}
+
+// The GIL is held.
+python_error exception_of(const Error& error) {
+  python_error result;
+  if (PyErr_CheckSignals() != 0) {  // Ctrl-C has ended the call: interrupts.h.
+    result.persist();
+    return result;
+  }
+  try {
+    const py::object type = py::module_::import("lockstep._errors").attr("Error");
+    const py::object value = type(error.what(), **attributes_of(error));
+    PyErr_SetObject(type.ptr(), value.ptr());
+  } catch (py::error_already_set& failure) {
+    failure.restore();
+  }
+  result.persist();
+  return result;
+}
+
+}  // namespace
+
+std::exception_ptr in_python(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    if (!Py_IsInitialized()) return error;
+    const py::gil_scoped_acquire gil;
+    return std::make_exception_ptr(exception_of(known));
+  } catch (...) {
+    return error;
+  }
+}
+
+void rethrow_in_python(const std::exception_ptr& error) {
+  std::rethrow_exception(in_python(error));
+}
+
+}  // namespace lockstep::c10d

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/c10d/interrupts.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <mutex>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/thread.h"
+
+namespace lockstep::c10d {
+namespace {
+
+std::atomic<bool> is_catching{false};
+pthread_t main_thread{};
+struct sigaction handler_before {};
+int rung = -1;  // An eventfd, the only thing that a signal handler can wake a thread by.
+
+std::mutex mutex;
+Membership* awaited = nullptr;  // By the main thread; guarded by `mutex`.
+
+void on_interrupt(int signal, siginfo_t* info, void* context) {
+  const int error_number = errno;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(rung, &one, sizeof one);
+  errno = error_number;
+  if ((handler_before.sa_flags & SA_SIGINFO) != 0)
+    handler_before.sa_sigaction(signal, info, context);
+  else if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN)
+    handler_before.sa_handler(signal);
+}
+
+void watch() {
+  std::uint64_t count = 0;
+  while (::read(rung, &count, sizeof count) == sizeof count || errno == EINTR) {
+    const std::lock_guard lock(mutex);
+    if (awaited != nullptr) awaited->abort("interrupted by SIGINT");
+  }
+}
+
+}  // namespace
+
+void catch_interrupts() {
+  if (is_catching) return;
+  rung = ::eventfd(0, EFD_CLOEXEC);
+  if (rung < 0) throw_errno("eventfd");
+  start_thread(watch).detach();
+  main_thread = ::pthread_self();
+  ::sigaction(SIGINT, nullptr, &handler_before);
+  struct sigaction ours = handler_before;
+  ours.sa_sigaction = on_interrupt;
+  ours.sa_flags |= SA_SIGINFO;
+  ::sigaction(SIGINT, &ours, nullptr);
+  is_catching = true;
+}
+
+Interruptible::Interruptible(Membership& group)
+    : is_on_(is_catching && ::pthread_equal(main_thread, ::pthread_self()) != 0) {
+  if (!is_on_) return;
+  const std::lock_guard lock(mutex);
+  awaited = &group;
+}
+
+Interruptible::~Interruptible() {
+  if (!is_on_) return;
+  const std::lock_guard lock(mutex);
+  awaited = nullptr;
+}
+
+}  // namespace lockstep::c10d

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/c10d/membership.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "lockstep/job/environment.h"
+#include "lockstep/tensor/torch_store.h"
+
+namespace lockstep::c10d {
+namespace {
+
+// The groups that this process has not left, in the order in which it joined them.
+struct Joined {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Membership>> all;
+};
+
+Joined& joined() {
+  static Joined& ours = *new Joined;  // Never destroyed: objects may leave at exit.
+  return ours;
+}
+
+std::atomic<bool> process_fails{false};
+
+// The launcher's agent, if `place` is this process's place in the agent's job.
+std::optional<LaunchEnvironment> place_in_job(const Place& place) {
+  if (!place.global_ranks.empty()) return std::nullopt;
+  try {
+    auto who = read_environment();
+    if (who.rank == place.rank && who.world_size == place.size) return who;
+  } catch (const Error&) {  // No launcher, or one that says nothing.
+  }
+  return std::nullopt;
+}
+
+// Ranks find out through the store who shares a host with whom.
+LaunchEnvironment environment_of(const Place& place) {
+  LaunchEnvironment who;
+  who.launcher = "torch.distributed";
+  who.rank = who.local_rank = place.rank;
+  who.world_size = place.size;
+  who.local_world_size = 0;  // Unknown.
+  if (const auto in_job = place_in_job(place)) who.agent_fd = in_job->agent_fd;
+  return who;
+}
+
+ProcessGroup join_world(const Place& place) {
+  return init_process_group({.timeout = place.timeout,
+                             .name = place.global_ranks.empty() ? "world" : place.name,
+                             .environment = environment_of(place),
+                             .store = adapt(place.store),
+                             .backend = place.transport,
+                             .interface = place.interface});
+}
+
+std::vector<std::shared_ptr<Membership>> all_joined() {
+  Joined& groups = joined();
+  const std::lock_guard lock(groups.mutex);
+  std::vector<std::shared_ptr<Membership>> alive;
+  for (const auto& weak : groups.all)
+    if (auto membership = weak.lock()) alive.push_back(std::move(membership));
+  return alive;
+}
+
+// The numbers that `group` has for the ranks of `place`; empty when it lacks one.
+std::vector<int> ranks_in(const Membership& group, const Place& place) {
+  const auto& all = group.place().global_ranks;
+  std::vector<int> ranks;
+  for (const std::int64_t rank : place.global_ranks) {
+    const auto found = std::find(all.begin(), all.end(), rank);
+    if (all.empty() ? rank >= group.place().size : found == all.end()) return {};
+    ranks.push_back(all.empty() ? static_cast<int>(rank) : static_cast<int>(found - all.begin()));
+  }
+  return ranks;
+}
+
+// A group made from the oldest one that has all of its ranks. They come to the same choice, as all
+// of them are in it.
+std::optional<ProcessGroup> join_part_of_world(const Place& place) {
+  if (!place.interface.empty() || !place.transport.empty()) return std::nullopt;
+  for (const auto& world : all_joined()) {
+    if (!world->is_world()) continue;
+    if (const auto ranks = ranks_in(*world, place); !ranks.empty())
+      return world->group().group_of(ranks, place.name, {.timeout = place.timeout});
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::shared_ptr<Membership> Membership::join(const Place& place) {
+  auto part = join_part_of_world(place);
+  const bool is_world = !part;
+  ProcessGroup group = part ? *std::move(part) : join_world(place);
+  std::shared_ptr<Membership> made(new Membership(place, std::move(group), is_world));
+  Joined& groups = joined();
+  const std::lock_guard lock(groups.mutex);
+  std::erase_if(groups.all, [](const auto& weak) { return weak.expired(); });
+  groups.all.push_back(made);
+  return made;
+}
+
+Membership::Membership(Place place, ProcessGroup group, bool is_world)
+    : place_(std::move(place)),
+      group_(std::move(group)),
+      is_world_(is_world),
+      timeout_(place_.timeout) {}
+
+Membership::~Membership() { leave(); }
+
+std::chrono::milliseconds Membership::timeout_of(std::chrono::milliseconds asked) const {
+  return asked == ::c10d::kUnsetTimeout ? timeout_.load() : asked;
+}
+
+void Membership::note(const Error& error) {
+  switch (error.fault()) {
+    case Fault::misuse:
+    case Fault::unsupported:
+      return;  // The group is as good as before.
+    case Fault::timeout:
+      error_ = ::c10d::ErrorType::TIMEOUT;
+      return;
+    case Fault::peer_lost:
+      error_ = ::c10d::ErrorType::REMOTE_ERROR;
+      return;
+    default:
+      error_ = ::c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void Membership::abort(std::string_view reason) {
+  if (!left_) group_.abort(reason);
+}
+
+void Membership::leave() {
+  if (left_.exchange(true)) return;
+  calls_->end();
+  if (process_fails) return;
+  try {
+    leave_process_group(group_);
+  } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
+  }
+}
+
+void Membership::fail_process() { process_fails = true; }
+
+void Membership::leave_all() {
+  auto all = all_joined();
+  for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
+    (*membership)->leave();
+}
+
+}  // namespace lockstep::c10d

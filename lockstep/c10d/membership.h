@@ -1,0 +1,103 @@
+// This process's membership in one group of torch.distributed.
+//
+// torch.distributed makes groups of their members alone, several beside each other and one after
+// the other, and a process leaves them when it likes. A group whose members are all in an earlier
+// one is made from that one, without its store; any other group is a world of its own, whose ranks
+// meet in the store that torch.distributed gives.
+//
+// Thread safety: any thread may call any member at any time.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/c10d/ordered_calls.h"
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::c10d {
+
+// What torch.distributed says of a group.
+struct Place {
+  c10::intrusive_ptr<::c10d::Store> store;  // Of this group alone.
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout = kBackendDefaultTimeout;
+  std::string name = {};                        // Equal on all ranks.
+  std::vector<std::int64_t> global_ranks = {};  // By rank; empty for the ranks of the job.
+  std::string interface = {};                   // InitOptions::interface, and
+  std::string transport = {};                   // InitOptions::backend.
+};
+
+class Membership {
+ public:
+  // Collective: returns when all ranks of the group have called it. Errors: as
+  // init_process_group()'s.
+  static std::shared_ptr<Membership> join(const Place& place);
+
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  const Place& place() const { return place_; }
+  const ProcessGroup& group() const { return group_; }
+  bool is_world() const { return is_world_ && !left_; }  // Not made from another group.
+  const std::shared_ptr<OrderedCalls>& calls() const { return calls_; }
+
+  // The time limit of a call: `asked`, or the group's for kUnsetTimeout.
+  std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+
+  // Calls `act`. What it throws, error() tells afterwards.
+  template <class Act>
+  void noting_errors(const Act& act);
+
+  // The kind of the last error that broke the group.
+  ::c10d::ErrorType error() const { return error_; }
+
+  // Ends the group on all ranks, whose calls fail.
+  void abort(std::string_view reason);
+
+  // Leaves the group in order, without the other ranks. Only the first call does.
+  void leave();
+
+  // Leaves all groups of this process, the last one first.
+  static void leave_all();
+
+  // This process ends with an exception. From now on it leaves no group in order, so that the other
+  // ranks take its end for a failure.
+  static void fail_process();
+
+ private:
+  Membership(Place place, ProcessGroup group, bool is_world);
+  void note(const Error& error);
+
+  const Place place_;
+  ProcessGroup group_;
+  const bool is_world_;
+  const std::shared_ptr<OrderedCalls> calls_ = std::make_shared<OrderedCalls>();
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<::c10d::ErrorType> error_{::c10d::ErrorType::SUCCESS};
+  std::atomic<bool> left_{false};
+};
+
+template <class Act>
+void Membership::noting_errors(const Act& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    note(error);
+    throw;
+  }
+}
+
+}  // namespace lockstep::c10d

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library: the backend and its options."""
+
+from datetime import timedelta
+
+from torch._C._distributed_c10d import Backend as _TorchBackend
+from torch._C._distributed_c10d import Store
+
+class Options(_TorchBackend.Options):
+    """Options of a group, for `pg_options` of init_process_group() and new_group().
+
+    interface  The network by which ranks on other hosts reach this one: an interface, an address,
+               or a network in CIDR form. By default LOCKSTEP_INTERFACE, or the one that leads to
+               the job's store.
+    transport  What moves the data: "auto", "shm" (all ranks on one host), "shm+ENGINE" or "ENGINE",
+               with an engine between hosts: mpi, gloo or oneccl. By default LOCKSTEP_BACKEND.
+    """
+
+    interface: str
+    transport: str
+
+    def __init__(self, *, interface: str = "", transport: str = "") -> None: ...
+
+class Backend(_TorchBackend):
+    """A group of this process. torch.distributed makes and calls it."""
+
+    @property
+    def options(self) -> Options: ...
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        name: str,
+        global_ranks: list[int],
+        options: Options | None,
+    ) -> None: ...
+
+def catch_interrupts() -> None:
+    """From now on, Ctrl-C ends a call of the main thread that waits for other ranks."""
+
+def end_with_exception(text: str, traceback: str, is_consequence: bool) -> None:
+    """Tells the other ranks and the launcher of the exception that ends this process."""
+
+def leave_all() -> None:
+    """Leaves all groups of this process in order, without the other ranks."""

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of this process, as the other ranks of its groups see it.
+
+A process that ends in order leaves its groups, and no other one waits for it. One that ends with an
+exception says so first: the calls of the others raise "rank 1 ...: ValueError: the loss is nan",
+and the launcher shows its traceback.
+"""
+
+import functools
+import multiprocessing.util
+import signal
+import sys
+import threading
+import traceback
+
+
+@functools.cache
+def install() -> None:
+    """Watches for the end of this process, from its first group on."""
+    from lockstep import _C
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        _C.catch_interrupts()
+    sys.excepthook = functools.partial(end_with, sys.excepthook)
+    # As atexit, and in processes that multiprocessing has fork()ed, too.
+    multiprocessing.util.Finalize(None, end, exitpriority=100)
+
+
+has_failed = False
+
+
+def end_with(next_hook, kind: type[BaseException], error: BaseException, trace) -> None:
+    """Tells the other ranks and the launcher of an exception that nobody has caught."""
+    global has_failed
+    if not (hasattr(sys, "ps1") or sys.flags.interactive):  # There, the process goes on.
+        has_failed = True
+        from lockstep import _C, Error
+
+        text = "".join(traceback.format_exception_only(kind, error)).strip()
+        lines = "".join(traceback.format_exception(kind, error, trace))
+        follows = isinstance(error, Error) and error.fault in ("peer_lost", "aborted")
+        _C.end_with_exception(text, lines, follows)
+    next_hook(kind, error, trace)
+
+
+def end() -> None:
+    """Leaves the groups of this process, unless an exception ends it: it is then missed."""
+    if not has_failed:
+        from lockstep import _C
+
+        _C.leave_all()

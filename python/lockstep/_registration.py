@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers the backend with torch.distributed. Loads no library before the first group."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from torch import distributed as dist
+
+from lockstep import _names
+
+if TYPE_CHECKING:
+    from lockstep._C import Backend, Options
+
+NAME = "lockstep"
+
+
+def register() -> None:
+    """Makes the name "lockstep" known. Further calls do nothing."""
+    if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
+        return
+    dist.Backend.register_backend(NAME, make_backend, extended_api=True, devices=["cpu"])
+    if os.environ.get("LOCKSTEP_WRAP_NAMES", "1") != "0":
+        _names.wrap()
+    if os.environ.get("LOCKSTEP_AS_GLOO", "0") not in ("", "0"):
+        from lockstep import as_gloo
+
+        as_gloo.install()
+
+
+def make_backend(place: dist.distributed_c10d._DistributedBackendOptions,
+                 options: Options | None) -> Backend:
+    """Makes this process's member of a new group, for torch.distributed."""
+    return join(place.store, place.group_rank, place.group_size, place.timeout, place.group_id,
+                place.global_ranks_in_group, options)
+
+
+def join(store, rank, size, timeout, name, global_ranks, options=None) -> Backend:
+    """Returns when all ranks of the group have called it."""
+    from lockstep import _C, _last_words
+
+    _last_words.install()
+    return _C.Backend(store, rank, size, timeout, name, list(global_ranks), options)

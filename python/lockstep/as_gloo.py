@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program that asks for the backend "gloo" with this one instead.
+
+    python -m lockstep.as_gloo train.py --epochs 3
+    torchrun --nproc-per-node 2 -m lockstep.as_gloo train.py --epochs 3
+
+All of torch.distributed still says "gloo", so that whatever compares this name goes on as before.
+With LOCKSTEP_AS_GLOO=1 in the environment, the same holds for a program that is started as usual,
+and for its children.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import runpy
+import sys
+from datetime import timedelta
+
+from torch.distributed import distributed_c10d as c10d
+
+# Name and ranks of the group that torch.distributed is making, which it does not tell Gloo. None
+# when it wants another object of Gloo, such as the one with which TORCH_DISTRIBUTED_DEBUG=DETAIL
+# compares calls.
+_group = contextvars.ContextVar("the group that is made", default=None)
+
+
+def install() -> None:
+    """From now on, groups of the backend "gloo" are Lockstep's. Further calls do nothing."""
+    if getattr(c10d.ProcessGroupGloo, "is_lockstep", False):
+        return
+    make_group = c10d._new_process_group_helper
+
+    @functools.wraps(make_group)
+    def make_group_and_tell(group_size, group_rank, global_ranks, backend, store, group_name,
+                            *others, **named):
+        token = _group.set((str(group_name), tuple(global_ranks)))
+        try:
+            return make_group(group_size, group_rank, global_ranks, backend, store, group_name,
+                              *others, **named)
+        finally:
+            _group.reset(token)
+
+    c10d._new_process_group_helper = make_group_and_tell
+    c10d.ProcessGroupGloo = stand_in(c10d.ProcessGroupGloo)
+
+
+def stand_in(gloo: type) -> type:
+    """Returns what torch.distributed takes for the class of Gloo's groups."""
+
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            from lockstep import _C
+
+            return isinstance(instance, (_C.Backend, gloo))
+
+        def __getattr__(cls, name: str) -> object:
+            return getattr(gloo, name)
+
+    class ProcessGroupGloo(metaclass=Meta):
+        is_lockstep = True
+
+        def __new__(cls, store, rank: int, size: int, timeout: timedelta = c10d.default_pg_timeout):
+            group = _group.get()
+            _group.set(None)
+            if group is None:
+                return gloo(store, rank, size, timeout=timeout)
+            from lockstep._registration import join
+
+            return join(store, rank, size, timeout, *group)
+
+    return ProcessGroupGloo
+
+
+def main() -> None:
+    """Runs the program that the command line names."""
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    os.environ["LOCKSTEP_AS_GLOO"] = "1"  # For its children.
+    install()
+    sys.argv = sys.argv[1:]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
