@@ -65,6 +65,9 @@ class LeastBackend final : public Backend {
   Allocation allocate(const Collective& collective) override {
     return whole_->allocate(collective);
   }
+  RegisteredMemory allocate_local(std::size_t bytes) override {
+    return whole_->allocate_local(bytes);
+  }
   void post(std::shared_ptr<Message> message) override { whole_->post(std::move(message)); }
   void progress() override { whole_->progress(); }
   void drop_messages() override { whole_->drop_messages(); }

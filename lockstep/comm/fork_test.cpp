@@ -75,6 +75,7 @@ void expect_every_call_to_be_misuse(ProcessGroup& group, const Work& work) {
       },
       [&] { group.split(0); },
       [&] { group.allocate(100); },
+      [&] { group.allocate_local(100); },
       [&] { group.allocate_shared(100); },
       [&] { group.on_preemption(); },
       [&] { group.set_step(7); },

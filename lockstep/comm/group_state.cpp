@@ -161,6 +161,11 @@ RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t 
   return allocation.memory;
 }
 
+RegisteredMemory ProcessGroup::State::allocate_local(std::size_t bytes) const {
+  identity_.require_own_process();
+  return life_.allocate_local(bytes);
+}
+
 // --- Messages -----------------------------------------------------------------------------------
 
 Source ProcessGroup::State::message(const std::shared_ptr<comm::Message>& message,

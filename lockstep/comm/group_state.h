@@ -63,6 +63,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
               const CallOptions& options);
 
   RegisteredMemory allocate(Operation operation, std::size_t bytes, const CallOptions& options);
+  RegisteredMemory allocate_local(std::size_t bytes) const;
 
   Source message(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
   Work message_async(const std::shared_ptr<comm::Message>& message, const CallOptions& options);

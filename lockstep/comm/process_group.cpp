@@ -179,6 +179,12 @@ RegisteredMemory ProcessGroup::allocate(std::size_t bytes, const CallOptions& op
   return state().allocate(Operation::allocate, bytes, options);
 }
 
+RegisteredMemory ProcessGroup::allocate_local(std::size_t bytes) const {
+  require(bytes <= std::numeric_limits<std::size_t>::max() / 2,
+          [&] { return fmt::format("allocate_local: {} bytes", bytes); });
+  return state().allocate_local(bytes);
+}
+
 RegisteredMemory ProcessGroup::allocate_shared(std::size_t bytes,
                                                const CallOptions& options) const {
   require(bytes <= std::numeric_limits<std::size_t>::max() / 2,

@@ -158,10 +158,16 @@ class LOCKSTEP_API ProcessGroup {
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 
-  // Collective: allocates memory on which collectives copy nothing. `bytes` is the same on all
-  // ranks. Errors: system, on all ranks and with the numbers, when the host has too little memory;
-  // the group stays usable.
+  // Collective: allocates memory on which collectives copy nothing: those of this group, and of all
+  // groups of the job among its ranks. `bytes` is the same on all ranks. Errors: system, on all
+  // ranks and with the numbers, when the host has too little memory; the group stays usable.
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options = {}) const;
+
+  // Allocates such memory for this rank alone, from any thread and without the other ranks. Each of
+  // them maps it when a collective first uses it: nothing is copied if the buffers of all ranks lie
+  // in memory that is their own. The host gets it back at the end of the job's last group: allocate
+  // large pieces and use them again. Errors: system when the host has too little memory.
+  RegisteredMemory allocate_local(std::size_t bytes) const;
 
   // Collective: allocates one block that all ranks of the host share. `bytes` is the same on all
   // ranks. A rank reads what another one wrote after a barrier() or another collective between

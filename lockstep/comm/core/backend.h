@@ -131,6 +131,10 @@ class Backend {
   };
   virtual Allocation allocate(const Collective& collective) = 0;
 
+  // Registered memory of this rank alone, from any thread at any time. Errors: system when there is
+  // too little.
+  virtual RegisteredMemory allocate_local(std::size_t bytes) = 0;
+
   // Begins to send or receive `message`, which must not be changed until it is complete. What is
   // wrong with one message is in its `error`.
   virtual void post(std::shared_ptr<Message> message) = 0;

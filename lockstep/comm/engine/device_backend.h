@@ -69,6 +69,9 @@ class DeviceBackend final : public Backend {
   Allocation allocate(const Collective& collective) override {
     return inner_->allocate(collective);
   }
+  RegisteredMemory allocate_local(std::size_t bytes) override {
+    return inner_->allocate_local(bytes);
+  }
   void post(std::shared_ptr<Message> message) override { inner_->post(std::move(message)); }
   void progress() override { inner_->progress(); }
   void drop_messages() override { inner_->drop_messages(); }

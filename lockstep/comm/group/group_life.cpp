@@ -48,6 +48,15 @@ void GroupLife::tell_of_break(Failure failure) const {
   if (in_job) in_job->tell_of_break(std::move(failure));
 }
 
+RegisteredMemory GroupLife::allocate_local(std::size_t bytes) const {
+  std::unique_lock lock(mutex_);
+  require_usable();
+  const auto in_job = in_job_;
+  const auto backend = backend_;  // Goes first.
+  lock.unlock();
+  return backend->allocate_local(bytes);
+}
+
 bool GroupLife::knows_of_loss() const {
   std::unique_lock lock(mutex_);
   const auto in_job = in_job_;

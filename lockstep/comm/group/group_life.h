@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,6 +44,9 @@ class GroupLife {
   void leave() const;
   void give_up(const GivenUp& why) const;
   void tell_of_break(Failure failure) const;
+
+  // Errors: misuse, after the end has begun; as Backend::allocate_local().
+  RegisteredMemory allocate_local(std::size_t bytes) const;
 
   // False after the end.
   bool knows_of_loss() const;

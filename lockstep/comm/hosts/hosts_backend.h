@@ -43,6 +43,9 @@ class HostsBackend final : public Backend {
   }
   void run(const Collective& collective) override { collectives_.run(collective); }
   Allocation allocate(const Collective& collective) override;
+  RegisteredMemory allocate_local(std::size_t bytes) override {
+    return group_.local()->allocate_local(bytes);
+  }
   void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
   void progress() override { mailbox_.progress(); }
   void drop_messages() override { mailbox_.drop(); }

@@ -36,7 +36,7 @@ struct Lane {
   // reads the last entry.
   struct alignas(64) Entry {
     Flag arrived;         // Counts the calls entered.
-    std::uint64_t input;  // Location of registered memory: see Regions. 0 for any other.
+    std::uint64_t input;  // Location in registered memory: see Regions. 0 for any other.
     std::uint64_t output;
     Signature signature;
   };
@@ -46,7 +46,8 @@ struct Lane {
   alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
   std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
   std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
-  char reason[240];                    // When ranks call different things, this rank's label.
+  char reason[228];                    // When ranks call different things, this rank's label.
+  std::uint64_t region;                // Number of the region that the group allocates: rank 0's.
   cpu_set_t cores;                     // The rank may run on these.
   // A bit for each rank to which this one has offered a pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];

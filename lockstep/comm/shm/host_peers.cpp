@@ -37,12 +37,14 @@ SharedMemory attach(const std::string& key, std::size_t bytes, FileDescriptor me
 }  // namespace
 
 HostPeers::HostPeers(std::shared_ptr<HostSession> session)
-    : HostPeers(session, up_to(static_cast<std::size_t>(session->size())),
+    : HostPeers(session, std::make_shared<RegionTable>(session->rank(), session->size()),
+                up_to(static_cast<std::size_t>(session->size())),
                 up_to(static_cast<std::size_t>(session->size()))) {}
 
-HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots,
-                     std::vector<int> numbers)
+HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::shared_ptr<RegionTable> regions,
+                     std::vector<int> slots, std::vector<int> numbers)
     : session_(std::move(session)),
+      regions_(std::move(regions)),
       slots_(std::move(slots)),
       numbers_(std::move(numbers)),
       pulses_(slots_.size()) {
@@ -112,7 +114,8 @@ std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks) {
 std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks, std::vector<int> numbers) {
   std::vector<int> slots;
   for (const int member : ranks) slots.push_back(slot(member));
-  return std::shared_ptr<Peers>(new HostPeers(session_, std::move(slots), std::move(numbers)));
+  return std::shared_ptr<Peers>(
+      new HostPeers(session_, regions_, std::move(slots), std::move(numbers)));
 }
 
 }  // namespace lockstep::comm

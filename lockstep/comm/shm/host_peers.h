@@ -3,9 +3,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/regions.h"
 #include "lockstep/job/host_session.h"
 
 namespace lockstep::comm {
@@ -17,6 +20,8 @@ class HostPeers final : public Peers {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(slots_.size()); }
+  int slot(int rank) const override { return slots_[static_cast<std::size_t>(rank)]; }
+  RegionTable& regions() override { return *regions_; }
   SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
@@ -42,10 +47,11 @@ class HostPeers final : public Peers {
     Clock::time_point looked = {};
   };
 
-  HostPeers(std::shared_ptr<HostSession> session, std::vector<int> slots, std::vector<int> numbers);
-  int slot(int rank) const { return slots_[static_cast<std::size_t>(rank)]; }
+  HostPeers(std::shared_ptr<HostSession> session, std::shared_ptr<RegionTable> regions,
+            std::vector<int> slots, std::vector<int> numbers);
 
   const std::shared_ptr<HostSession> session_;
+  const std::shared_ptr<RegionTable> regions_;
   const std::vector<int> slots_;  // Slots in the job page, by rank.
   const std::vector<int> numbers_;
   int rank_ = 0;

@@ -10,13 +10,6 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t page = 4096;
-constexpr int offset_bits = 40;
-
-std::size_t stride_of(std::size_t bytes) {
-  return (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-}
-
 void copy_part(const Collective& collective, std::byte* to, const std::byte* from,
                std::size_t bytes) {
   if (to == from || bytes == 0) return;
@@ -27,43 +20,6 @@ void copy_part(const Collective& collective, std::byte* to, const std::byte* fro
 }
 
 }  // namespace
-
-std::size_t Regions::bytes_for(std::size_t bytes, int ranks) {
-  return stride_of(bytes) * static_cast<std::size_t>(ranks);
-}
-
-RegisteredMemory Regions::add(SharedMemory memory, std::size_t bytes, int rank) {
-  std::erase_if(regions_, [](const Region& region) { return region.owner.expired(); });
-  const std::size_t stride = stride_of(bytes);
-  check(
-      made_ + 1 < std::uint64_t{1} << (64 - offset_bits) && stride < std::size_t{1} << offset_bits,
-      "a registered region is too large, or there are too many");
-  std::byte* const all = memory.get();
-  std::byte* const mine = all + static_cast<std::size_t>(rank) * stride;
-  // A separate owner: the memory itself may have other owners.
-  const auto owner = std::make_shared<const SharedMemory>(std::move(memory));
-  regions_.push_back({++made_, all, stride, mine, owner});
-  return RegisteredMemory(owner, mine, bytes);
-}
-
-std::uint64_t Regions::locate(const Buffer& buffer) const {
-  const auto* begin = static_cast<const std::byte*>(buffer.data);
-  for (const Region& region : regions_) {
-    if (begin < region.mine || begin >= region.mine + region.stride) continue;
-    const auto offset = static_cast<std::uint64_t>(begin - region.mine);
-    const bool within = offset + buffer.bytes() <= region.stride && !region.owner.expired();
-    if (within) return region.number << offset_bits | offset;
-  }
-  return 0;
-}
-
-std::byte* Regions::address(std::uint64_t location, int rank) const {
-  for (const Region& region : regions_)
-    if (region.number == region_of(location))
-      return region.all + static_cast<std::size_t>(rank) * region.stride +
-             (location & ((std::uint64_t{1} << offset_bits) - 1));
-  throw Error(Fault::bug, "a peer used registered memory that this rank does not know");
-}
 
 bool can_read_inputs(Operation operation) {
   return operation == Operation::all_gather || operation == Operation::gather ||
@@ -77,14 +33,14 @@ bool can_write_outputs(Operation operation) {
 }
 
 bool InPlace::is_possible() const {
-  return in_one_region(&Lane::Entry::input) || in_one_region(&Lane::Entry::output);
+  return can_reach(&Lane::Entry::input) || can_reach(&Lane::Entry::output);
 }
 
-bool InPlace::in_one_region(std::uint64_t Lane::Entry::*place) const {
-  const std::uint64_t region = Regions::region_of(barrier_.entry(0).*place);
+bool InPlace::can_reach(std::uint64_t Lane::Entry::*place) const {
+  const std::uint64_t kind = Regions::kind_of(barrier_.entry(0).*place);
   for (int peer = 1; peer < size_; ++peer)
-    if (Regions::region_of(barrier_.entry(peer).*place) != region) return false;
-  return region != 0;
+    if (Regions::kind_of(barrier_.entry(peer).*place) != kind) return false;
+  return kind != 0;
 }
 
 std::byte* InPlace::input_of(int rank) const {
@@ -111,7 +67,7 @@ void InPlace::run(const Collective& collective) {
     case Operation::gather:
     case Operation::scatter:
     case Operation::all_to_all:
-      return in_one_region(&Lane::Entry::input) ? read(collective) : write(collective);
+      return can_reach(&Lane::Entry::input) ? read(collective) : write(collective);
     default:
       check(false, "shared memory was asked for an operation that it does not do in place");
   }

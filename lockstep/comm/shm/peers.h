@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,8 @@ namespace lockstep::comm {
 // Zero at first, at least as large as requested. Stays mapped until the last copy is gone.
 using SharedMemory = std::shared_ptr<std::byte>;
 
+class RegionTable;
+
 class Peers {
  public:
   virtual ~Peers() = default;
@@ -29,6 +32,15 @@ class Peers {
   // Rank in this group, not in the job.
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  // The place of a rank in the session, which all groups of the job on this host share.
+  virtual int slot(int rank) const = 0;
+
+  // The registered memory that this rank knows in the session.
+  virtual RegionTable& regions() = 0;
+
+  // Readers of memory that any number of ranks may obtain, until the session ends.
+  static constexpr int everybody = std::numeric_limits<int>::max();
 
   // Makes memory that `readers` other ranks may obtain() under `key`. Errors: system when there is
   // too little memory.

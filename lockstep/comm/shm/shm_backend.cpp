@@ -29,6 +29,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
+      regions_(peers_, timeout, [this] { barrier_.throw_if_over("mapping registered memory"); }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
       in_place_(barrier_, regions_, reduction_, rank_, size_),
@@ -120,7 +121,8 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   const std::size_t bytes = collective.signature.count;
   const bool shared = collective.signature.operation == Operation::allocate_shared;
   const std::size_t whole = Regions::bytes_for(bytes, shared ? 1 : size_);
-  const std::string key = fmt::format("{} memory {}", key_, ++regions_made_);
+  const std::string key = fmt::format("{} memory {}", key_, ++allocations_);
+  if (rank_ == 0 && !shared) segment_.lane(0).region = peers_->regions().next_number();
   SharedMemory memory;
   std::string failure;
   // First the maker, then all ranks that map it, report success or failure.
@@ -145,7 +147,7 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   // The group's own segment is mapped on first access: 256 ranks would need a second to map it all.
   map_all_pages(memory.get(), whole);
   if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
-  return {regions_.add(std::move(memory), bytes, rank_), {}};
+  return {regions_.add_common(segment_.lane(0).region, std::move(memory), bytes), {}};
 }
 
 // Returns the reason of the first rank that cannot continue; empty when all can.

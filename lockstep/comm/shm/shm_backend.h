@@ -22,6 +22,7 @@
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/in_place.h"
 #include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/regions.h"
 #include "lockstep/comm/shm/shm_pipes.h"
 #include "lockstep/comm/shm/staging.h"
 
@@ -44,6 +45,9 @@ class ShmBackend final : public Backend {
   std::vector<std::string> labels(const Collective& collective) override;
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override;
+  RegisteredMemory allocate_local(std::size_t bytes) override {
+    return allocate_own_region(*peers_, bytes);
+  }
   void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
   void progress() override { mailbox_.progress(); }
   void drop_messages() override { mailbox_.drop(); }
@@ -85,7 +89,7 @@ class ShmBackend final : public Backend {
   InPlace in_place_;
   ShmPipes pipes_;
   Mailbox mailbox_;
-  std::uint32_t regions_made_ = 0;
+  std::uint32_t allocations_ = 0;
 };
 
 }  // namespace lockstep::comm

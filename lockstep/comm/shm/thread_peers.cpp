@@ -69,10 +69,15 @@ SharedMemory ThreadTeam::take(const std::string& key) {
 }
 
 ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank)
-    : ThreadPeers(team, rank, all_of(team->size())) {}
+    : ThreadPeers(team, std::make_shared<RegionTable>(rank, team->size()), rank,
+                  all_of(team->size())) {}
 
-ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank, std::vector<int> members)
-    : team_(std::move(team)), rank_(rank), members_(std::move(members)) {}
+ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, std::shared_ptr<RegionTable> regions,
+                         int rank, std::vector<int> members)
+    : team_(std::move(team)),
+      regions_(std::move(regions)),
+      rank_(rank),
+      members_(std::move(members)) {}
 
 SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes, int readers) {
   SharedMemory memory = zeros(bytes);
@@ -99,7 +104,7 @@ SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Dead
 SharedMemory ThreadPeers::poll(const std::string& key, std::size_t) { return team_->take(key); }
 
 Activity& ThreadPeers::activity(int rank) {
-  return team_->activities_[static_cast<std::size_t>(members_[static_cast<std::size_t>(rank)])];
+  return team_->activities_[static_cast<std::size_t>(slot(rank))];
 }
 
 void ThreadPeers::throw_if_lost(std::string_view context) {
@@ -113,10 +118,10 @@ std::string ThreadPeers::describe(int rank) {
 
 std::shared_ptr<Peers> ThreadPeers::among(const std::vector<int>& ranks) {
   std::vector<int> members;
-  for (const int member : ranks) members.push_back(members_[static_cast<std::size_t>(member)]);
+  for (const int member : ranks) members.push_back(slot(member));
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   return std::shared_ptr<Peers>(
-      new ThreadPeers(team_, static_cast<int>(own - ranks.begin()), std::move(members)));
+      new ThreadPeers(team_, regions_, static_cast<int>(own - ranks.begin()), std::move(members)));
 }
 
 }  // namespace lockstep::comm

@@ -5,10 +5,13 @@
 
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/peers.h"
+#include "lockstep/comm/shm/regions.h"
 
 namespace lockstep::comm {
 
@@ -47,6 +50,8 @@ class ThreadPeers final : public Peers {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
+  int slot(int rank) const override { return members_[static_cast<std::size_t>(rank)]; }
+  RegionTable& regions() override { return *regions_; }
   SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
@@ -59,12 +64,14 @@ class ThreadPeers final : public Peers {
   std::optional<std::string> stall_of(int) override { return std::nullopt; }
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
   void finish() override {}
-  void abandon() override { team_->lose(members_[static_cast<std::size_t>(rank_)]); }
+  void abandon() override { team_->lose(slot(rank_)); }
 
  private:
-  ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank, std::vector<int> members);
+  ThreadPeers(std::shared_ptr<ThreadTeam> team, std::shared_ptr<RegionTable> regions, int rank,
+              std::vector<int> members);
 
   const std::shared_ptr<ThreadTeam> team_;
+  const std::shared_ptr<RegionTable> regions_;
   const int rank_;
   const std::vector<int> members_;  // Ranks in the team, by rank here.
 };

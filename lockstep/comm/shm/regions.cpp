@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/regions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::size_t page = 4096;
+
+// A location: this bit for a rank's own region, then the region's number, then the offset.
+constexpr std::uint64_t own_region = std::uint64_t{1} << 63;
+constexpr int offset_bits = 39;
+constexpr std::uint64_t offset_mask = (std::uint64_t{1} << offset_bits) - 1;
+constexpr std::uint64_t most_regions = own_region >> offset_bits;
+
+std::uint64_t number_in(std::uint64_t location) { return (location & ~own_region) >> offset_bits; }
+
+void check_reachable(std::size_t stride) {
+  check(stride <= offset_mask, "a region of registered memory is too large");
+}
+
+// A separate owner: the memory itself may have other owners.
+std::shared_ptr<const void> handle_of(SharedMemory memory) {
+  return std::make_shared<const SharedMemory>(std::move(memory));
+}
+
+}  // namespace
+
+// --- RegionTable
+// ----------------------------------------------------------------------------------
+
+RegionTable::RegionTable(int slot, int slots) : slot_(slot), slots_(slots) {}
+
+std::uint64_t RegionTable::next_number() {
+  const std::uint64_t made = ++made_;  // From 1: a location is never 0.
+  const std::uint64_t number =
+      made * static_cast<std::uint64_t>(slots_) + static_cast<std::uint64_t>(slot_);
+  check(number < most_regions, "too much registered memory was allocated, piece by piece");
+  return number;
+}
+
+void RegionTable::add(Region region) {
+  const std::lock_guard lock(mutex_);
+  auto all = std::make_shared<All>();
+  for (const Region& old : *all_)
+    if (old.kept || !old.owner.expired()) all->push_back(old);
+  all->push_back(std::move(region));
+  all_ = std::move(all);
+  version_.fetch_add(1, std::memory_order_release);
+}
+
+std::shared_ptr<const RegionTable::All> RegionTable::all() const {
+  const std::lock_guard lock(mutex_);
+  return all_;
+}
+
+void RegionTable::map_once(std::uint64_t number, int slot,
+                           const std::function<SharedMemory()>& map) {
+  const std::lock_guard lock(mapping_);
+  const auto known = all();
+  if (std::any_of(known->begin(), known->end(),
+                  [&](const Region& region) { return region.number == number; }))
+    return;
+  SharedMemory memory = map();
+  Region region{.number = number, .is_common = false, .bytes = 0, .parts = {}, .owner = {}};
+  region.parts.resize(static_cast<std::size_t>(slots_));
+  region.parts[static_cast<std::size_t>(slot)] = memory.get();
+  region.kept = std::move(memory);
+  add(std::move(region));
+}
+
+std::string RegionTable::key_of(std::uint64_t number) { return fmt::format("region {}", number); }
+
+// --- Regions
+// --------------------------------------------------------------------------------------
+
+Regions::Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
+                 std::function<void()> watch)
+    : peers_(std::move(peers)),
+      timeout_(timeout),
+      watch_(std::move(watch)),
+      table_(peers_->regions()),
+      all_(table_.all()),
+      last_(static_cast<std::size_t>(peers_->size())) {}
+
+std::size_t Regions::stride_of(std::size_t bytes) {
+  return (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
+}
+
+std::size_t Regions::bytes_for(std::size_t bytes, int ranks) {
+  return stride_of(bytes) * static_cast<std::size_t>(ranks);
+}
+
+RegisteredMemory Regions::add_common(std::uint64_t number, SharedMemory memory, std::size_t bytes) {
+  const std::size_t stride = stride_of(bytes);
+  check_reachable(stride);
+  Region region{.number = number, .is_common = true, .bytes = stride, .parts = {}, .owner = {}};
+  region.parts.resize(static_cast<std::size_t>(table_.slots()));
+  for (int rank = 0; rank < peers_->size(); ++rank)
+    region.parts[static_cast<std::size_t>(peers_->slot(rank))] =
+        memory.get() + static_cast<std::size_t>(rank) * stride;
+  std::byte* const mine = region.parts[static_cast<std::size_t>(table_.slot())];
+  const auto owner = handle_of(std::move(memory));
+  region.owner = owner;
+  table_.add(std::move(region));
+  return RegisteredMemory(owner, mine, bytes);
+}
+
+void Regions::refresh() {
+  const std::uint64_t version = table_.version();
+  if (version == version_) return;
+  version_ = version;  // Before all(): at worst it is refreshed once more.
+  all_ = table_.all();
+}
+
+std::uint64_t Regions::locate(const Buffer& buffer) {
+  refresh();
+  const auto* begin = static_cast<const std::byte*>(buffer.data);
+  const auto slot = static_cast<std::size_t>(table_.slot());
+  for (const Region& region : *all_) {
+    const std::byte* const mine = region.parts[slot];
+    if (mine == nullptr || begin < mine || begin >= mine + region.bytes) continue;
+    const auto offset = static_cast<std::uint64_t>(begin - mine);
+    if (offset + buffer.bytes() <= region.bytes && !region.owner.expired())
+      return (region.is_common ? 0 : own_region) | region.number << offset_bits | offset;
+  }
+  return 0;
+}
+
+std::uint64_t Regions::kind_of(std::uint64_t location) {
+  return (location & own_region) != 0 ? own_region : number_in(location);
+}
+
+std::byte* Regions::address(std::uint64_t location, int rank) {
+  const std::uint64_t number = number_in(location);
+  auto& [known, part] = last_[static_cast<std::size_t>(rank)];
+  if (known != number) {
+    part = part_of(number, rank);
+    known = number;
+  }
+  return part + (location & offset_mask);
+}
+
+// A common region is known, as this rank has located a buffer in it. So is this rank's own.
+std::byte* Regions::part_of(std::uint64_t number, int rank) {
+  const int slot = peers_->slot(rank);
+  const auto find = [&]() -> std::byte* {
+    refresh();
+    for (const Region& region : *all_)
+      if (region.number == number) return region.parts[static_cast<std::size_t>(slot)];
+    return nullptr;
+  };
+  if (std::byte* const part = find()) return part;
+  table_.map_once(number, slot, [&] {
+    return peers_->obtain(RegionTable::key_of(number), page, in(timeout_), watch_);
+  });
+  std::byte* const part = find();
+  check(part != nullptr, "a peer used registered memory that this rank does not know");
+  return part;
+}
+
+RegisteredMemory allocate_own_region(Peers& peers, std::size_t bytes) {
+  RegionTable& table = peers.regions();
+  const std::size_t stride = Regions::stride_of(bytes);
+  const std::uint64_t number = table.next_number();
+  SharedMemory memory =
+      peers.offer(RegionTable::key_of(number), stride, table.slots() > 1 ? Peers::everybody : 0);
+  check_reachable(stride);
+  map_all_pages(memory.get(), stride);
+  std::byte* const mine = memory.get();
+  const auto owner = handle_of(std::move(memory));
+  Region region{.number = number, .is_common = false, .bytes = stride, .parts = {}, .owner = owner};
+  region.parts.resize(static_cast<std::size_t>(table.slots()));
+  region.parts[static_cast<std::size_t>(table.slot())] = mine;
+  table.add(std::move(region));
+  return RegisteredMemory(owner, mine, bytes);
+}
+
+}  // namespace lockstep::comm

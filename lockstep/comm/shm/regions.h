@@ -1,0 +1,121 @@
+// Registered memory: where the parts of all ranks lie in this process.
+//
+// Regions belong to a session, not to a group: all groups of a job on this host know them. There
+// are two kinds. A common region has a part for each rank of the group that allocated it, and all
+// of these ranks have mapped it. A rank's own region was allocated by this rank alone. Peers map it
+// when a collective first needs it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/shm/peers.h"
+
+namespace lockstep::comm {
+
+// One region as mapped in this process.
+struct Region {
+  std::uint64_t number;             // Unique in the session.
+  bool is_common;                   // Else it is a rank's own.
+  std::size_t bytes;                // Of each part.
+  std::vector<std::byte*> parts;    // By slot; null for a rank without a part.
+  std::weak_ptr<const void> owner;  // Expires with this rank's last handle.
+  SharedMemory kept = {};           // A peer's own region, which this process maps until the end.
+};
+
+// The regions that one rank knows, for all groups of its session.
+//
+// Thread safety: any thread may call any member at any time.
+class RegionTable {
+ public:
+  using All = std::vector<Region>;
+
+  // This rank has `slot` of the session's `slots`.
+  RegionTable(int slot, int slots);
+
+  int slot() const { return slot_; }
+  int slots() const { return slots_; }
+
+  // Returns a number for a region that this rank makes.
+  std::uint64_t next_number();
+
+  void add(Region region);
+
+  // Grows with each add().
+  std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  std::shared_ptr<const All> all() const;
+
+  // Adds the region with this number, which `slot` made as its own, unless it is there. `map`
+  // obtains its memory, by one thread at a time.
+  void map_once(std::uint64_t number, int slot, const std::function<SharedMemory()>& map);
+
+  // The key under which peers obtain the memory of a rank's own region.
+  static std::string key_of(std::uint64_t number);
+
+ private:
+  const int slot_;
+  const int slots_;
+  std::atomic<std::uint64_t> made_{0};
+  std::atomic<std::uint64_t> version_{0};
+  std::mutex mapping_;
+  mutable std::mutex mutex_;  // Guards all_.
+  std::shared_ptr<const All> all_ = std::make_shared<const All>();
+};
+
+// A group's view of its session's regions.
+//
+// Thread safety: one thread only.
+class Regions {
+ public:
+  // `watch` is called while this rank waits for the memory of a peer, and may throw.
+  Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
+          std::function<void()> watch);
+
+  // Returns the bytes of each part in a common region, and of all parts together.
+  static std::size_t stride_of(std::size_t bytes);
+  static std::size_t bytes_for(std::size_t bytes, int ranks);
+
+  // Adds a common region of this group in `memory`. Ranks give it the same number.
+  RegisteredMemory add_common(std::uint64_t number, SharedMemory memory, std::size_t bytes);
+
+  // Returns a location that ranks exchange for a buffer: the region and the offset in its rank's
+  // part. 0 for memory that is not registered, or whose last handle is gone.
+  std::uint64_t locate(const Buffer& buffer);
+
+  // Equal on all ranks if they can work on these locations: they lie in one common region, or each
+  // in a rank's own. 0 for other memory.
+  static std::uint64_t kind_of(std::uint64_t location);
+
+  // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.
+  // Errors: system, and those of `watch`.
+  std::byte* address(std::uint64_t location, int rank);
+
+ private:
+  void refresh();
+  std::byte* part_of(std::uint64_t number, int rank);
+
+  const std::shared_ptr<Peers> peers_;
+  const std::chrono::milliseconds timeout_;
+  const std::function<void()> watch_;
+  RegionTable& table_;
+  std::uint64_t version_ = 0;
+  std::shared_ptr<const RegionTable::All> all_;
+  std::vector<std::pair<std::uint64_t, std::byte*>> last_;  // By rank: number and its part.
+};
+
+// Allocates a region of this rank alone.
+// Thread safety: any thread may call it. Errors: system when the host has too little memory.
+RegisteredMemory allocate_own_region(Peers& peers, std::size_t bytes);
+
+}  // namespace lockstep::comm
