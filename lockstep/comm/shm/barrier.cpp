@@ -22,6 +22,12 @@ namespace {
 // others need of it may still be on its way from ranks that have not left.
 constexpr std::chrono::seconds time_for_others{1};
 
+// How often a rank gives its core away before it sleeps, where there are too few.
+constexpr int yields = 20;
+
+// Spins after which a rank that waits for a message looks for ranks on its core.
+constexpr int spins_before_a_look = 200;
+
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -39,6 +45,7 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
       group_(std::move(group)),
       rank_(peers_->rank()),
       size_(peers_->size()),
+      shares_core_(segment_, rank_, size_),
       watch_(std::move(watch)),
       named_stalled_(static_cast<std::size_t>(size_)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
@@ -46,7 +53,6 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
   watch_ = nullptr;
   crowded_ = crowded();
   spins_ = crowded_ ? 0 : 2000;
-  yields_ = crowded_ ? 20 : 0;
 }
 
 bool Barrier::crowded() const {
@@ -58,6 +64,7 @@ bool Barrier::crowded() const {
 
 void Barrier::enter(const Collective& collective) {
   ++entries_;
+  shares_core_.note();
   deadline_.reset();
   overslept_ = {};
   const auto flag_of = [this](int peer) -> Flag& {
@@ -92,7 +99,10 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
     raise(flag_of(rank_), target);
     std::optional<int> last;  // Whoever is waited for comes after all before it.
     for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && await(flag_of(peer), target, collective, absent)) last = peer;
+      if (peer != rank_ && !flag_of(peer).reached(target)) {
+        await(flag_of(peer), target, collective, shares_core_.with(peer), absent);
+        last = peer;
+      }
     return last;
   }
   flag_of(rank_).value.store(target, std::memory_order_release);
@@ -103,7 +113,8 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
     raise(common.all_here, rounds_);
     return std::nullopt;
   }
-  await(common.all_here, rounds_, collective, absent);
+  if (!common.all_here.reached(rounds_))
+    await(common.all_here, rounds_, collective, /*shares_core=*/false, absent);
   return common.last.load(std::memory_order_relaxed);
 }
 
@@ -112,20 +123,20 @@ void Barrier::raise(Flag& flag, std::uint32_t value) const {
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
 }
 
-// Returns whether it had to wait.
+// Sleeps at once where the rank for which it waits needs this core. Giving the core away without
+// sleeping would give it to other programs, too, for milliseconds.
 template <class Absent>
-bool Barrier::await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent) {
-  if (flag.reached(target)) return false;
-  for (int i = 0; i < spins_; ++i) {
+void Barrier::await(Flag& flag, std::uint32_t target, const Collective& collective,
+                    bool shares_core, Absent absent) {
+  for (int i = 0; i < spins_ && !shares_core; ++i) {
     pause();
-    if (flag.reached(target)) return true;
+    if (flag.reached(target)) return;
   }
-  for (int i = 0; i < yields_; ++i) {
+  for (int i = 0; i < yields && crowded_; ++i) {
     ::sched_yield();
-    if (flag.reached(target)) return true;
+    if (flag.reached(target)) return;
   }
   await_asleep(flag, target, collective, absent);
-  return true;
 }
 
 template <class Absent>
@@ -252,6 +263,7 @@ void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) 
   Flag& mine = segment_.lane(rank_).doorbell;
   for (int i = 0; i < spins_; ++i) {
     if (mine.value.load(std::memory_order_acquire) != seen) return;
+    if (i == spins_before_a_look && shares_core_.with_any()) break;
     pause();
   }
   mine.sleepers.fetch_add(1);

@@ -1,8 +1,9 @@
 // Where the ranks of one group wait for each other.
 //
 // Waiting: spins for some tens of microseconds when there is a core for every rank, otherwise
-// gives its core away; then sleeps. Each sleep ends within 20 ms to look for lost peers, for one
-// that gave the group up, and at the deadline. A peer that is stopped is named in the log.
+// gives its core away; then sleeps. Sleeps at once if the other rank is on the same core. Each
+// sleep ends within 20 ms to look for lost peers, for one that gave the group up, and at the
+// deadline. A peer that is stopped is named in the log.
 //
 // Thread safety: enter() and step() are for one thread at a time, as is await_doorbell(), which may
 // run beside them; give_up() may be called from any thread.
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
+#include "lockstep/comm/shm/core_sharing.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/peers.h"
 
@@ -70,7 +72,8 @@ class Barrier {
   template <class FlagOf>
   std::optional<int> await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective);
   template <class Absent>
-  bool await(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
+  void await(Flag& flag, std::uint32_t target, const Collective& collective, bool shares_core,
+             Absent absent);
   template <class Absent>
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
@@ -91,10 +94,10 @@ class Barrier {
   const std::string group_;
   const int rank_;
   const int size_;
+  CoreSharing shares_core_;
   std::function<void()> watch_;  // Until all have made theirs.
   bool crowded_ = false;         // More ranks than cores.
   int spins_ = 0;
-  int yields_ = 0;
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
   std::uint32_t rounds_ = 0;

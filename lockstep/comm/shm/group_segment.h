@@ -46,6 +46,7 @@ struct Lane {
   alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
   std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
   std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
+  std::atomic<std::int32_t> core;      // On which the rank has entered or awaited its last call.
   char reason[228];                    // When ranks call different things, this rank's label.
   std::uint64_t region;                // Number of the region that the group allocates: rank 0's.
   cpu_set_t cores;                     // The rank may run on these.

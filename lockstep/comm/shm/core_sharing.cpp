@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/core_sharing.h"
+
+#include <sched.h>
+
+namespace lockstep::comm {
+namespace {
+
+constexpr int often = 50;  // Calls: less than a millisecond.
+constexpr std::chrono::milliseconds first_pause{50};
+
+}  // namespace
+
+CoreSharing::CoreSharing(const GroupSegment& segment, int rank, int size)
+    : segment_(segment), rank_(rank), size_(size), pause_(first_pause) {}
+
+int CoreSharing::note() const {
+  const int core = ::sched_getcpu();
+  auto& noted = segment_.lane(rank_).core;
+  if (noted.load(std::memory_order_relaxed) != core) noted.store(core, std::memory_order_relaxed);
+  return core;
+}
+
+bool CoreSharing::is_on_core_of(int peer) const {
+  return note() == segment_.lane(peer).core.load(std::memory_order_relaxed);
+}
+
+bool CoreSharing::with(int peer) {
+  if (!is_on_core_of(peer)) {
+    met_ = 0;
+    return false;
+  }
+  if (++met_ < often) return true;
+  met_ = 0;
+  const auto now = Clock::now();
+  if (now < next_move_) return true;
+  move();
+  next_move_ = now + pause_;
+  pause_ *= 2;
+  return is_on_core_of(peer);
+}
+
+bool CoreSharing::with_any() const {
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && is_on_core_of(peer)) return true;
+  return false;
+}
+
+// To the next core where no rank of the group was. The kernel moves a thread that may not stay
+// where it is, and leaves it there when it may go back.
+void CoreSharing::move() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  for (int peer = 0; peer < size_; ++peer)
+    CPU_CLR(static_cast<std::size_t>(segment_.lane(peer).core.load()), &others);
+  const int here = note();
+  for (int step = 1; step < CPU_SETSIZE; ++step) {
+    const auto core = static_cast<std::size_t>((here + step) % CPU_SETSIZE);
+    if (!CPU_ISSET(core, &others)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    ::sched_setaffinity(0, sizeof allowed, &allowed);
+    return;
+  }
+}
+
+}  // namespace lockstep::comm
