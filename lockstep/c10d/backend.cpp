@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/c10d/backend.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <memory>
 #include <string_view>
@@ -10,6 +12,7 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/parts.h"
+#include "lockstep/c10d/registered_allocator.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -124,6 +127,13 @@ c10::intrusive_ptr<::c10d::Backend> Backend::merge(const c10::intrusive_ptr<::c1
                                             .timeout = options->timeout,
                                             .name = options->group_name},
                                       options);
+}
+
+at::Tensor Backend::allocateTensor(long elements, at::TensorOptions type) {
+  return throwing_in_python([&] {
+    const RegisteredTensors scope(RegisteredTensors::Demand::always);
+    return at::empty({elements}, type);
+  });
 }
 
 void Backend::abort() { membership()->abort("torch.distributed aborted the group"); }

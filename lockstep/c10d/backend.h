@@ -55,6 +55,11 @@ class Backend final : public Collectives {
                                             const c10::intrusive_ptr<Options>& opts,
                                             const int& rank, const int& size) override;
 
+  // A tensor in registered memory, without the other ranks. fully_shard() asks for its buffers here
+  // after set_allocate_memory_from_process_group_for_comm().
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long elements, at::TensorOptions type) override;
+
   void enableCollectivesTiming() override {}  // The flight recorder always has times.
   ::c10d::ErrorType getError() override { return membership()->error(); }
   void abort() override;

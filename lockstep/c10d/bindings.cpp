@@ -10,16 +10,19 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/c10d/backend.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/membership.h"
+#include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/job/record.h"
 
 namespace {
@@ -28,6 +31,8 @@ using lockstep::c10d::Backend;
 using lockstep::c10d::BackendOptions;
 using lockstep::c10d::Membership;
 using lockstep::c10d::Place;
+using lockstep::c10d::RegisteredAllocator;
+using lockstep::c10d::RegisteredTensors;
 
 c10::intrusive_ptr<Backend> make_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                          std::chrono::milliseconds timeout, std::string name,
@@ -58,6 +63,26 @@ void translate(std::exception_ptr error) {
   }
 }
 
+// A `with` statement of Python.
+class RegisteredMemoryScope {
+ public:
+  explicit RegisteredMemoryScope(bool required)
+      : demand_(required ? RegisteredTensors::Demand::always
+                         : RegisteredTensors::Demand::if_there_is_room) {}
+
+  void begin() {
+    if (demand_ == RegisteredTensors::Demand::always)
+      lockstep::require(RegisteredAllocator::instance().is_open(),
+                        "registered memory: this process is in no group of backend lockstep");
+    scope_.emplace(demand_);
+  }
+  void end() { scope_.reset(); }
+
+ private:
+  const RegisteredTensors::Demand demand_;
+  std::optional<RegisteredTensors> scope_;
+};
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -81,6 +106,14 @@ PYBIND11_MODULE(_C, module) {
            py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("options", &Backend::getBackendOptions);
+
+  py::class_<RegisteredMemoryScope>(module, "registered_memory")
+      .def(py::init<bool>(), py::kw_only(), py::arg("required") = true)
+      .def("__enter__", &RegisteredMemoryScope::begin)
+      .def("__exit__", [](RegisteredMemoryScope& scope, const py::args&) { scope.end(); });
+  module.def("is_registered", [](const at::Tensor& tensor) {
+    return RegisteredAllocator::instance().contains(tensor);
+  });
 
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),

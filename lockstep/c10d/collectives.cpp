@@ -12,6 +12,7 @@
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/parts.h"
 #include "lockstep/c10d/reduction.h"
+#include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/c10d/sparse.h"
 #include "lockstep/tensor/buffers.h"
 
@@ -140,6 +141,14 @@ std::string text_of_absence(const Error& error, int rank, std::chrono::milliseco
 
 }  // namespace
 
+// Tensors that programs make anew for each call shall lie in registered memory.
+void note_moved(const Operands& operands) {
+  RegisteredAllocator& memory = RegisteredAllocator::instance();
+  for (const at::Tensor& tensor : operands.inputs) memory.note_moved(tensor);
+  for (const Tensors& tensors : operands.outputs)
+    for (const at::Tensor& tensor : tensors) memory.note_moved(tensor);
+}
+
 // --- How all of them run ------------------------------------------------------------------------
 
 Collectives::Collectives(int rank, int size, std::shared_ptr<Membership> membership)
@@ -151,6 +160,7 @@ Started Collectives::start(Operands operands, const Opts& opts, Body body) {
   auto call = [membership = membership_, options, body = std::move(body)] {
     membership->noting_errors([&] { body(membership->group(), options); });
   };
+  note_moved(operands);
   auto work = c10::make_intrusive<CollectiveWork>(membership_, std::move(operands), ++sequence_,
                                                   std::move(call));
   if (opts.asyncOp || coalesced_) {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/tensor/torch_store.h"
 
@@ -100,6 +102,7 @@ std::shared_ptr<Membership> Membership::join(const Place& place) {
   const std::lock_guard lock(groups.mutex);
   std::erase_if(groups.all, [](const auto& weak) { return weak.expired(); });
   groups.all.push_back(made);
+  if (is_world) offer_memory(made);
   return made;
 }
 
@@ -108,6 +111,15 @@ Membership::Membership(Place place, ProcessGroup group, bool is_world)
       group_(std::move(group)),
       is_world_(is_world),
       timeout_(place_.timeout) {}
+
+// Tensors lie in the registered memory of one job: the first, until this process leaves it.
+void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
+  RegisteredAllocator& allocator = RegisteredAllocator::instance();
+  if (allocator.is_open()) return;
+  ours->gives_memory_ = true;
+  allocator.open([group = ours->group()](std::size_t bytes) { return group.allocate_local(bytes); },
+                 rethrow_in_python);
+}
 
 Membership::~Membership() { leave(); }
 
@@ -138,6 +150,7 @@ void Membership::abort(std::string_view reason) {
 void Membership::leave() {
   if (left_.exchange(true)) return;
   calls_->end();
+  if (gives_memory_) RegisteredAllocator::instance().close();
   if (process_fails) return;
   try {
     leave_process_group(group_);

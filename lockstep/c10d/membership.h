@@ -80,6 +80,7 @@ class Membership {
  private:
   Membership(Place place, ProcessGroup group, bool is_world);
   void note(const Error& error);
+  static void offer_memory(const std::shared_ptr<Membership>& ours);
 
   const Place place_;
   ProcessGroup group_;
@@ -88,6 +89,7 @@ class Membership {
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<::c10d::ErrorType> error_{::c10d::ErrorType::SUCCESS};
   std::atomic<bool> left_{false};
+  std::atomic<bool> gives_memory_{false};  // To RegisteredAllocator.
 };
 
 template <class Act>

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/tensor/buffers.h"
 
 namespace lockstep::c10d {
@@ -55,9 +56,10 @@ Parts::Parts(std::vector<at::Tensor> tensors, std::string_view what)
   require_alike(tensors_, what);
   const at::Tensor& first = tensors_.front();
   in_place_ = are_adjacent(tensors_);
-  if (!in_place_)
+  if (!in_place_) {
+    const RegisteredTensors scope(RegisteredTensors::Demand::if_there_is_room);
     block_ = at::empty({elements_of(tensors_)}, first.options());
-  else if (tensors_.size() == 1)
+  } else if (tensors_.size() == 1)
     block_ = first;
   else
     block_ = first.as_strided({elements_of(tensors_)}, {1});

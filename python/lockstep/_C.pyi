@@ -3,6 +3,7 @@
 
 from datetime import timedelta
 
+from torch import Tensor
 from torch._C._distributed_c10d import Backend as _TorchBackend
 from torch._C._distributed_c10d import Store
 
@@ -37,6 +38,19 @@ class Backend(_TorchBackend):
         global_ranks: list[int],
         options: Options | None,
     ) -> None: ...
+
+class registered_memory:
+    """While the `with` block runs, tensors that this thread makes lie in registered memory.
+
+    required  Otherwise they lie in ordinary memory where there is too little, or no group.
+    """
+
+    def __init__(self, *, required: bool = True) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+def is_registered(tensor: Tensor) -> bool:
+    """Whether collectives copy nothing of this tensor, if all ranks' are registered."""
 
 def catch_interrupts() -> None:
     """From now on, Ctrl-C ends a call of the main thread that waits for other ranks."""

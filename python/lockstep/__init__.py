@@ -16,9 +16,13 @@ When a rank fails, the calls of all others raise lockstep.Error, which names it:
     except lockstep.Error as error:
         print(error.fault, error.rank, error.signal)
 
+Collectives copy nothing of tensors in registered memory, which lockstep.empty() makes. Buckets of
+DistributedDataParallel lie there by themselves, and so do the buffers of fully_shard().
+
 The package also makes two functions of torch.distributed work on its groups, which torch refuses
-for all names but its own: monitored_barrier() and the private _set_pg_timeout().
-LOCKSTEP_WRAP_NAMES=0 leaves them alone. A program that asks for "gloo" by name needs no change:
+for all names but its own: monitored_barrier() and the private _set_pg_timeout(). It derives a class
+from torch.distributed.Reducer, to put its buckets into registered memory. LOCKSTEP_WRAP_NAMES=0
+leaves all three alone. A program that asks for "gloo" by name needs no change:
 
     python -m lockstep.as_gloo train.py
 """
@@ -27,11 +31,12 @@ from typing import TYPE_CHECKING
 
 from lockstep import _registration, _versions
 from lockstep._errors import Error
+from lockstep._memory import empty, is_registered, registered_memory
 
 if TYPE_CHECKING:
     from lockstep._C import Options
 
-__all__ = ["Error", "Options"]
+__all__ = ["Error", "Options", "empty", "is_registered", "registered_memory"]
 __version__ = _versions.VERSION
 
 _versions.require_match()

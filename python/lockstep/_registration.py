@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import distributed as dist
 
-from lockstep import _names
+from lockstep import _memory, _names
 
 if TYPE_CHECKING:
     from lockstep._C import Backend, Options
@@ -23,6 +23,7 @@ def register() -> None:
     dist.Backend.register_backend(NAME, make_backend, extended_api=True, devices=["cpu"])
     if os.environ.get("LOCKSTEP_WRAP_NAMES", "1") != "0":
         _names.wrap()
+        _memory.keep_buckets()
     if os.environ.get("LOCKSTEP_AS_GLOO", "0") not in ("", "0"):
         from lockstep import as_gloo
 

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/c10d/registered_allocator.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <pthread.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::c10d {
+namespace {
+
+using Demand = RegisteredTensors::Demand;
+
+thread_local Demand demand_of_thread = Demand::none;
+
+// Programs whose tensors never have the same size twice would only collect sizes.
+constexpr std::size_t most_sizes = 4096;
+
+std::size_t limit_from_environment() {
+  const char* const text = std::getenv("LOCKSTEP_REGISTERED_MB");
+  std::size_t mb = RegisteredAllocator::default_limit_mb;
+  if (text != nullptr && *text != '\0') {
+    const std::string_view digits = text;
+    const auto [stop, problem] = std::from_chars(digits.begin(), digits.end(), mb);
+    require(problem == std::errc() && stop == digits.end() && mb < (std::size_t{1} << 40), [&] {
+      return "LOCKSTEP_REGISTERED_MB='" + std::string(digits) + "' is not a number of megabytes";
+    });
+  }
+  return mb << 20;
+}
+
+}  // namespace
+
+RegisteredTensors::RegisteredTensors(Demand demand)
+    : outer_(std::exchange(demand_of_thread, demand)) {}
+
+RegisteredTensors::~RegisteredTensors() { demand_of_thread = outer_; }
+
+RegisteredTensors::Demand RegisteredTensors::demand() { return demand_of_thread; }
+
+// Never destroyed, as tensors may outlive everything else.
+RegisteredAllocator& RegisteredAllocator::instance() {
+  static RegisteredAllocator& ours = [&]() -> RegisteredAllocator& {
+    auto& made = *new RegisteredAllocator;
+    c10::SetCPUAllocator(&made, /*priority=*/1);
+    ::pthread_atfork([] { instance().rooms_.before_fork(); },
+                     [] { instance().rooms_.after_fork_in_parent(); },
+                     [] { instance().rooms_.after_fork_in_child(); });
+    return made;
+  }();
+  return ours;
+}
+
+RegisteredAllocator::RegisteredAllocator()
+    : next_(c10::GetCPUAllocator()), limit_(limit_from_environment()) {}
+
+void RegisteredAllocator::open(RegisteredRooms::Source source, Thrower thrower) {
+  thrower_ = thrower;
+  rooms_.open(std::move(source));
+}
+
+void RegisteredAllocator::note_moved(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || !tensor.is_cpu()) return;
+  const std::size_t bytes = tensor.storage().nbytes();
+  if (bytes < small_bytes || limit_ == 0 || contains(tensor)) return;
+  const std::lock_guard lock(mutex_);
+  if (moved_.size() >= most_sizes) moved_.clear();
+  moved_.insert(bytes);
+}
+
+bool RegisteredAllocator::has_moved(std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return moved_.contains(bytes);
+}
+
+bool RegisteredAllocator::contains(const at::Tensor& tensor) const {
+  return rooms_.contains(tensor.const_data_ptr());
+}
+
+c10::DataPtr RegisteredAllocator::allocate(std::size_t bytes) {
+  void* const room = room_for(bytes);
+  if (room == nullptr) return next_->allocate(bytes);
+  c10::profiledCPUMemoryReporter().New(room, bytes);
+  return {room, room, &free, c10::Device(c10::DeviceType::CPU)};
+}
+
+// Most tensors are small or come at a time without a group: these two cost a comparison each.
+void* RegisteredAllocator::room_for(std::size_t bytes) {
+  const Demand demand = demand_of_thread;
+  if (demand == Demand::always && bytes > 0) return required_room(bytes);
+  if (bytes < small_bytes || !rooms_.is_open()) return nullptr;
+  if (demand == Demand::none && !has_moved(bytes)) return nullptr;
+  return rooms_.take(bytes, limit_);
+}
+
+// LibTorch makes a RuntimeError of any Error that passes through torch.empty().
+void* RegisteredAllocator::required_room(std::size_t bytes) {
+  try {
+    return rooms_.require(bytes);
+  } catch (const Error&) {
+    thrower_.load()(std::current_exception());
+    throw;
+  }
+}
+
+// Frees memory of both allocators: oneDNN knows only the address of what it took here.
+void RegisteredAllocator::free(void* data) {
+  RegisteredAllocator& ours = instance();
+  if (!ours.rooms_.give_back(data)) return ours.next_->raw_deleter()(data);
+  c10::profiledCPUMemoryReporter().Delete(data);
+}
+
+c10::DeleterFnPtr RegisteredAllocator::raw_deleter() const { return &free; }
+
+void RegisteredAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  default_copy_data(to, from, bytes);
+}
+
+}  // namespace lockstep::c10d

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registered memory, on which collectives copy nothing.
+
+Two kinds of tensors lie there by themselves: the buckets of DistributedDataParallel, and those as
+large as tensors that collectives have had to copy before, such as the buffers of fully_shard().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import torch
+from torch import distributed as dist
+
+
+def empty(*size, **options) -> torch.Tensor:
+    """Returns torch.empty(*size, **options) in registered memory.
+
+    A collective copies nothing if the tensors of all ranks lie there: it is two to six times as
+    fast from about 256 KB on. Only this rank calls it. Raises lockstep.Error without a group, and
+    if the host has too little memory.
+    """
+    with registered_memory():
+        return torch.empty(*size, **options)
+
+
+def registered_memory():
+    """Returns a context in which all tensors that this thread makes lie in registered memory.
+
+        with lockstep.registered_memory():
+            weights = torch.zeros(1 << 20)
+
+    Raises lockstep.Error as empty() does.
+    """
+    from lockstep import _C
+
+    return _C.registered_memory()
+
+
+def is_registered(tensor: torch.Tensor) -> bool:
+    """Whether the tensor lies in registered memory of a group of this process."""
+    from lockstep import _C
+
+    return _C.is_registered(tensor)
+
+
+def keep_buckets() -> None:
+    """Puts the buckets of DistributedDataParallel into registered memory, if there is any."""
+
+    class Reducer(dist.Reducer):
+        def __init__(self, *args, **options):
+            with registered_if_possible():
+                super().__init__(*args, **options)
+
+        def _rebuild_buckets(self):
+            with registered_if_possible():
+                return super()._rebuild_buckets()
+
+    dist.Reducer = Reducer
+
+
+def registered_if_possible():
+    library = sys.modules.get("lockstep._C")  # Nobody has such memory before it is loaded.
+    return library.registered_memory(required=False) if library else contextlib.nullcontext()
