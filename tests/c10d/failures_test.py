@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that is killed, stopped, or ends by an exception is named on all other ranks, wherever in
+a training that happens; nothing is left behind; and torchrun starts the ranks again.
+
+failures_test.py [--lockstep LOCKSTEP] [--rounds N] [NAME...]
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+
+from forked_ranks import Ranks
+from plugin_or_skip import lockstep, torch
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+LATE = 20  # Seconds in which every rank has ended, however busy this host is.
+
+
+# --- Ranks --------------------------------------------------------------------------------------
+
+# The acts of ranks are generators: a rank is under way after the first yield.
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    while True:
+        loss = model(torch.randn(8, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach(), dist.ReduceOp.AVG)
+        yield
+
+
+def layers():
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+
+
+def train_replicas():
+    return train(torch.nn.parallel.DistributedDataParallel(layers(), bucket_cap_mb=0.05))
+
+
+def train_shards():
+    return train(fully_shard(layers()))
+
+
+def call_and_wait():
+    while True:
+        works = [dist.all_reduce(torch.ones(100), async_op=True) for _ in range(3)]
+        for work in works:
+            work.wait()
+        yield
+
+
+def wait_for_futures():
+    while True:
+        future = dist.all_reduce(torch.ones(100), async_op=True).get_future()
+        future.then(lambda _: None)
+        future.wait()
+        yield
+
+
+def exchange():
+    """A ring of messages."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    while True:
+        for work in dist.batch_isend_irecv([
+                dist.P2POp(dist.isend, torch.ones(1000), (rank + 1) % ranks),
+                dist.P2POp(dist.irecv, torch.ones(1000), (rank - 1) % ranks)]):
+            work.wait()
+        yield
+
+
+def error_of(rank, folder, ranks, act, timeout):
+    """Returns what a rank knows of the failure that ends act()."""
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=ranks, timeout=timedelta(seconds=timeout))
+    try:
+        for _ in act():
+            (folder / f"under_way.{rank}").touch()
+    except lockstep.Error as error:
+        assert isinstance(error, dist.DistBackendError)
+        return {"fault": error.fault, "rank": error.rank, "ranks": error.ranks, "pid": error.pid,
+                "signal": error.signal, "what": error.what, "text": str(error),
+                "at": time.monotonic()}
+    return None
+
+
+# --- Scenarios ----------------------------------------------------------------------------------
+
+def started(folder, count, act, timeout=60):
+    """Returns ranks that are under way with act()."""
+    ranks = Ranks(count, error_of, folder, count, act, timeout)
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("under_way.*"))) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return ranks
+
+
+def survivors(ranks, victim):
+    """Returns what the others know, by rank."""
+    deadline = time.monotonic() + LATE
+    known = {}
+    for rank in range(len(ranks.processes)):
+        if rank != victim:
+            ended = ranks.end(rank, deadline)
+            assert not ended.error and ended.exit_code == 0, f"rank {rank}: {ended}"
+            assert ended.value, f"rank {rank} ended without an error"
+            known[rank] = ended.value
+    return known
+
+
+def kill(folder, act):
+    """Kills a rank at a random moment; returns the seconds until the last one knew."""
+    with started(folder, 3, act) as ranks:
+        time.sleep(random.uniform(0, 0.3))
+        victim = random.randrange(3)
+        killed = time.monotonic()
+        os.kill(ranks.pid(victim), signal.SIGKILL)
+        for known in survivors(ranks, victim).values():
+            assert known["fault"] == "peer_lost", known
+            assert known["rank"] == victim and known["signal"] == signal.SIGKILL, known
+            assert known["pid"] == ranks.pid(victim), known
+            assert f"rank {victim} " in known["text"] and "SIGKILL" in known["text"], known
+            seconds = known["at"] - killed
+    return seconds
+
+
+def test_killed(options):
+    for act in (train_replicas, train_shards, call_and_wait, wait_for_futures, exchange):
+        for _ in range(options.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                seconds = kill(pathlib.Path(folder), act)
+            print(f"killed in {act.__name__}: named after {seconds:.2f} s", flush=True)
+
+
+def test_stopped(_):
+    """A rank that does not move is named when the time of a call is over; later it learns that."""
+    with tempfile.TemporaryDirectory() as name:
+        with started(pathlib.Path(name), 3, train_replicas, timeout=2) as ranks:
+            os.kill(ranks.pid(1), signal.SIGSTOP)
+            for known in survivors(ranks, victim=1).values():
+                assert known["fault"] in ("timeout", "peer_lost", "aborted"), known
+                assert known["rank"] == 1, known
+            os.kill(ranks.pid(1), signal.SIGCONT)
+            late = ranks.end(1, time.monotonic() + LATE)
+            assert late.value, f"the stopped rank ended with {late}"
+
+
+def disagree():
+    """The last rank calls something else than the others."""
+    yield
+    if dist.get_rank() == dist.get_world_size() - 1:
+        dist.broadcast(torch.ones(10), 0)
+    else:
+        dist.all_reduce(torch.ones(10))
+
+
+def differ_in_shape():
+    yield
+    dist.all_reduce(torch.ones(11 if dist.get_rank() == 2 else 10))
+
+
+def test_mismatch(_):
+    for act in (disagree, differ_in_shape):
+        with tempfile.TemporaryDirectory() as name:
+            with started(pathlib.Path(name), 3, act) as ranks:
+                for known in survivors(ranks, victim=None).values():
+                    assert known["fault"] == "mismatch" and known["ranks"] == [2], known
+
+
+def leave_early():
+    """The last rank ends in order while the others still want it."""
+    yield
+    if dist.get_rank() < 2:
+        dist.all_reduce(torch.ones(10))
+    else:
+        dist.destroy_process_group()
+        raise SystemExit
+
+
+def test_left(_):
+    """The first to notice names the rank that has left, the others by that one's words."""
+    with tempfile.TemporaryDirectory() as name:
+        with started(pathlib.Path(name), 3, leave_early) as ranks:
+            known = survivors(ranks, victim=2).values()
+            assert all("rank 2 has left" in one["text"] for one in known), known
+            assert any(one["rank"] == 2 for one in known), known
+
+
+def wait_alone():
+    """The first rank waits; the other one lives, outside of any call."""
+    yield
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(10))
+    time.sleep(3600)
+
+
+def test_interrupted(_):
+    """Ctrl-C and SIGTERM end a rank that waits for another one."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with tempfile.TemporaryDirectory() as name:
+            with started(pathlib.Path(name), 2, wait_alone) as ranks:
+                time.sleep(0.2)
+                os.kill(ranks.pid(0), number)
+                ended = ranks.end(0, time.monotonic() + LATE)
+                assert ended.exit_code == -number or "KeyboardInterrupt" in ended.error, ended
+
+
+# --- Launchers ----------------------------------------------------------------------------------
+
+def launch(folder, *command):
+    """Runs a launcher of failing_program.py; returns its exit code and all that it printed."""
+    done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180,
+                          env=os.environ | {"FOLDER": str(folder), "OMP_NUM_THREADS": "1"})
+    return done.returncode, done.stdout
+
+
+def test_exception(options):
+    """`lockstep run` shows the traceback of the rank that failed first; the others name it."""
+    if not options.lockstep:
+        print("skipped: test_exception needs --lockstep")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
+                            HERE / "failing_program.py", "--always")
+        told = (pathlib.Path(folder) / "error.0").read_text()
+    assert code != 0, text
+    assert re.search(r"rank 1.*ValueError: the loss is nan", text), text
+    assert 'raise ValueError("the loss is nan")' in text, f"no traceback in:\n{text}"
+    assert "rank 1" in told and "ValueError: the loss is nan" in told, told
+
+
+def test_restart(_):
+    """torchrun starts the ranks again after a failure, where Gloo finds the keys of its first
+    attempt."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, sys.executable, "-m", "torch.distributed.run", "--standalone",
+                            "--max-restarts", 1, "--nproc-per-node", 2, HERE / "failing_program.py")
+        assert code == 0, text
+        for rank in range(2):
+            assert (pathlib.Path(folder) / f"done.{rank}").read_text() == "3.0", text
+
+
+# --- All ----------------------------------------------------------------------------------------
+
+def left_behind():
+    return sorted(os.listdir("/dev/shm"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--lockstep", type=pathlib.Path)
+    parser.add_argument("--rounds", type=int, default=1, help="of each kill: 1")
+    options = parser.parse_args()
+    seed = random.randrange(1 << 30)
+    random.seed(seed)
+    print(f"seed {seed}")
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and (not options.names or name in options.names):
+            before, begun = left_behind(), time.monotonic()
+            test(options)
+            assert left_behind() == before, f"{name} leaves {set(left_behind()) - set(before)}"
+            print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

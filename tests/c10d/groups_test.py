@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Groups, works and futures behave as those of torch's own backends: sub-groups that their members
+make alone, worlds one after the other and beside each other, split_group(), barriers that wait,
+deadlines of calls, sequence numbers, callbacks, names, DETAIL debugging, and other backends in the
+same process."""
+
+import os
+import tempfile
+import threading
+import time
+from datetime import timedelta
+
+import forked_ranks
+from plugin_or_skip import lockstep, torch
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+
+def sum_in(group=None, value=1.0):
+    tensor = torch.full((5,), value)
+    dist.all_reduce(tensor, group=group)
+    return tensor[0].item()
+
+
+# --- Groups -------------------------------------------------------------------------------------
+
+def check_members_make_groups_alone():
+    """Ranks make different groups at the same time; the others are elsewhere."""
+    rank = dist.get_rank()
+    if rank < 2:
+        pair = dist.new_group([0, 1], use_local_synchronization=True)
+        assert sum_in(pair) == 2
+    else:
+        alone = dist.new_group([2], use_local_synchronization=True)
+        assert sum_in(alone) == 1
+
+
+def check_many_groups():
+    """Groups of the same ranks do not disturb each other, in any order of calls."""
+    groups = [dist.new_group() for _ in range(8)]
+    rank = dist.get_rank()
+    ordered = groups if rank == 0 else list(reversed(groups))
+    works = [dist.all_reduce(torch.ones(1000), group=group, async_op=True) for group in ordered]
+    for work in works:
+        work.wait()
+    for group in groups:
+        dist.destroy_process_group(group)
+    assert sum_in() == dist.get_world_size()
+
+
+def check_split():
+    """The method, since torch.distributed.split_group() asks for an accelerator."""
+    members = [0, 1] if dist.get_rank() < 2 else [2]
+    part = dist.group.WORLD.split_group(members, group_name="part")
+    tensor = torch.ones(5)
+    part.allreduce([tensor]).wait()
+    assert part.size() == len(members) and tensor[0] == len(members)
+
+
+def check_mesh():
+    """Rows and columns of a mesh of one by three."""
+    mesh = init_device_mesh("cpu", (1, 3), mesh_dim_names=("replica", "tensor"))
+    assert sum_in(mesh.get_group("replica")) == 1
+    assert sum_in(mesh.get_group("tensor")) == 3
+
+
+def check_backends_side_by_side():
+    gloo = dist.new_group(backend="gloo")
+    mixed = dist.new_group(backend="cpu:lockstep")
+    assert sum_in(gloo) == sum_in(mixed) == sum_in() == 3
+
+
+def check_name():
+    assert dist.get_backend() == "lockstep"
+    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "lockstep"
+
+
+def check_sequence_numbers():
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend._get_sequence_number_for_group()
+    for _ in range(3):
+        sum_in()
+    assert backend._get_sequence_number_for_group() == before + 3
+
+
+# --- Works and futures --------------------------------------------------------------------------
+
+def check_works():
+    tensor = torch.ones(1000)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work.wait() and work.is_completed()
+    assert tensor[0] == 3
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    assert future.wait()[0] is tensor or torch.equal(future.wait()[0], tensor)
+
+
+def check_callbacks():
+    """A callback runs once, and may begin a collective of another group."""
+    other = dist.new_group()
+    calls, done = [], threading.Event()
+
+    def begin_another(future):
+        calls.append(future.value()[0][0].item())
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=other, async_op=True).get_future().then(
+            lambda _: (calls.append(tensor[0].item()), done.set()))
+
+    dist.all_reduce(torch.ones(10), async_op=True).get_future().then(begin_another)
+    assert done.wait(60)
+    assert calls == [3, 3], calls
+
+
+def check_barrier_waits_for_works():
+    """A barrier comes after the works that were begun before it."""
+    tensors = [torch.ones(100_000) for _ in range(5)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    dist.barrier()
+    assert all(tensor[-1] == 3 for tensor in tensors)
+    assert all(work.is_completed() for work in works)
+
+
+def check_order_of_mixed_calls():
+    """A blocking call waits for those that were begun before it."""
+    tensor = torch.ones(50_000)
+    dist.all_reduce(tensor, async_op=True)
+    dist.all_reduce(tensor)
+    assert tensor[0] == 9
+
+
+def check_messages_overtake_nothing():
+    """Twenty messages of one tag arrive in their order."""
+    rank = dist.get_rank()
+    if rank == 0:
+        works = [dist.isend(torch.full((10,), float(number)), 1) for number in range(20)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        tensor = torch.zeros(10)
+        for number in range(20):
+            dist.recv(tensor, 0)
+            assert tensor[0] == number
+
+
+def check_coalescing():
+    tensors = [torch.full((size,), 1.0) for size in (1, 10, 1000)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert all(tensor[-1] == 3 for tensor in tensors)
+
+
+# --- Barriers and deadlines ---------------------------------------------------------------------
+
+def check_monitored_barrier():
+    dist.monitored_barrier(timeout=timedelta(seconds=60))
+    group = dist.new_group()
+    if dist.get_rank() == 0:
+        try:
+            dist.monitored_barrier(group, timedelta(seconds=0.3), wait_all_ranks=True)
+            raise AssertionError("nobody came, and monitored_barrier() returned")
+        except RuntimeError as error:
+            assert "1" in str(error) and "2" in str(error), error
+
+
+def check_timeouts():
+    """A call whose time is over names the ranks that did not come."""
+    group = dist.new_group(timeout=timedelta(seconds=0.5))
+    if dist.get_rank() == 0:
+        begun = time.monotonic()
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+            raise AssertionError("nobody came, and all_reduce() returned")
+        except lockstep.Error as error:
+            assert error.fault == "timeout" and error.ranks == [1, 2], vars(error)
+        assert time.monotonic() - begun >= 0.5
+    dist.barrier()
+
+
+CHECKS = [check_members_make_groups_alone, check_many_groups, check_split, check_mesh,
+          check_backends_side_by_side, check_name, check_sequence_numbers, check_works,
+          check_callbacks, check_barrier_waits_for_works, check_order_of_mixed_calls,
+          check_messages_overtake_nothing, check_coalescing, check_monitored_barrier,
+          check_timeouts]
+
+
+def check_all():
+    for check in CHECKS:
+        try:
+            check()
+        except Exception as error:
+            raise AssertionError(check.__name__) from error
+        dist.barrier()
+    return len(CHECKS)
+
+
+def check_wrapped():
+    """With DETAIL debugging, every group is wrapped, and calls come in one order on all ranks."""
+    for check in (check_members_make_groups_alone, check_works, check_mesh,
+                  check_barrier_waits_for_works):
+        check()
+        dist.barrier()
+    try:
+        dist.all_reduce(torch.ones(10 + dist.get_rank()))
+        raise AssertionError("shapes differ, and all_reduce() returned")
+    except RuntimeError as error:
+        assert "mismatch" in str(error) or "shape" in str(error).lower(), error
+
+
+# --- Worlds -------------------------------------------------------------------------------------
+
+def worlds(rank, folder, ranks):
+    """Worlds one after the other, also while a slower rank still leaves the last one; through one
+    store, and through a new one."""
+    store = dist.FileStore(f"{folder}/store", ranks)
+    for number in range(6):
+        if number % 2 == 0:
+            dist.init_process_group("lockstep", store=dist.PrefixStore(str(number), store),
+                                    rank=rank, world_size=ranks)
+        else:
+            dist.init_process_group("lockstep", init_method=f"file://{folder}/{number}", rank=rank,
+                                    world_size=ranks)
+        assert sum_in() == ranks
+        if rank == number % ranks:
+            time.sleep(0.05)
+        dist.destroy_process_group()
+    return True
+
+
+def fewer(rank, folder, ranks):
+    """The first ranks go on in a smaller world."""
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/all", rank=rank,
+                            world_size=ranks)
+    assert sum_in() == ranks
+    dist.destroy_process_group()
+    if rank < ranks - 1:
+        dist.init_process_group("lockstep", init_method=f"file://{folder}/fewer", rank=rank,
+                                world_size=ranks - 1)
+        assert sum_in() == ranks - 1
+        dist.destroy_process_group()
+    return True
+
+
+def ended(function):
+    with tempfile.TemporaryDirectory() as folder:
+        with forked_ranks.Ranks(3, function, folder, 3) as ranks:
+            for rank, end in enumerate(ranks.ends()):
+                assert end.value, f"{function.__name__}, rank {rank}: {end.error or end}"
+    print(function.__name__, flush=True)
+
+
+def main():
+    print(forked_ranks.values(3, check_all)[0], "checks on three ranks", flush=True)
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    forked_ranks.values(3, check_wrapped)
+    del os.environ["TORCH_DISTRIBUTED_DEBUG"]
+    dist.set_debug_level_from_env()
+    print("and with TORCH_DISTRIBUTED_DEBUG=DETAIL", flush=True)
+    for function in (worlds, fewer):
+        ended(function)
+
+
+if __name__ == "__main__":
+    main()

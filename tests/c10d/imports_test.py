@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The package costs a program that does not use it next to nothing: `import torch` finds it, loads
+no library of it and few modules; the first group loads the rest. Where the package was built for
+another version of torch, a use of the backend says so in one sentence, and all else works."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+from plugin_or_skip import lockstep
+
+BUILT = pathlib.Path(lockstep.__file__).parents[1]
+MOST_MODULES = 12  # Small ones, all of this package.
+
+
+def run(program, package=BUILT, **variables):
+    """Runs a program in a new interpreter; returns its exit code and what it printed."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=os.environ | {"PYTHONPATH": str(package)} | variables)
+    return done.returncode, done.stdout
+
+
+def expect_success(program, **variables):
+    code, text = run(program, **variables)
+    assert code == 0, f"exit code {code}:\n{text}"
+
+
+def test_import_loads_no_library():
+    expect_success(f"""
+        import sys
+
+        def libraries():
+            with open("/proc/self/maps") as maps:
+                return {{line.split()[-1] for line in maps if ".so" in line}}
+
+        import torch
+        assert "lockstep" not in sys.modules
+        modules, loaded = set(sys.modules), libraries()
+        import lockstep
+        new = set(sys.modules) - modules
+        assert len(new) <= {MOST_MODULES}, new
+        assert all(name.partition(".")[0] == "lockstep" for name in new), new
+        assert libraries() == loaded, libraries() - loaded
+    """, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+
+def test_torch_finds_the_backend():
+    """The program does not import the package; its library is loaded with the first group."""
+    expect_success("""
+        import sys
+        import torch.distributed as dist
+
+        assert "lockstep._C" not in sys.modules
+        dist.init_process_group("lockstep", store=dist.HashStore(), rank=0, world_size=1)
+        assert "lockstep._C" in sys.modules
+        dist.barrier()
+        dist.destroy_process_group()
+    """)
+
+
+def test_another_torch():
+    with tempfile.TemporaryDirectory() as folder:
+        package = pathlib.Path(folder) / "python"
+        shutil.copytree(BUILT, package)
+        versions = package / "lockstep" / "_built_for.py"
+        versions.write_text(versions.read_text() + '\nTORCH = "2.99"\n')
+        code, text = run("""
+            import torch.distributed as dist
+
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            dist.new_group(backend="lockstep")
+        """, package)
+    assert code == 1, text
+    reason = text.splitlines()[-1]
+    assert "ImportError: lockstep" in reason and "for PyTorch 2.99" in reason, text
+    assert "this is PyTorch 2." in reason and "--no-build-isolation" in reason, text
+
+
+def main():
+    for name, test in list(globals().items()):
+        if name.startswith("test_"):
+            test()
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main()
