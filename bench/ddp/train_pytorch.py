@@ -17,6 +17,7 @@ import models
 def parse_options():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=models.WORKLOADS, default="cnn")
+    parser.add_argument("--backend", default="gloo")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--steps", type=int, default=50)
@@ -97,7 +98,9 @@ def main():
     options = parse_options()
     torch.set_num_threads(1)
     if not options.alone:
-        dist.init_process_group("gloo")
+        if options.backend == "lockstep":
+            import lockstep  # noqa: F401, registers it
+        dist.init_process_group(options.backend)
     rank, ranks = (0, 1) if options.alone else (dist.get_rank(), dist.get_world_size())
     seconds, parts = train(options)
     if rank == 0:

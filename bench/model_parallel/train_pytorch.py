@@ -126,10 +126,13 @@ def main():
         parser.add_argument("--" + name, type=int, required=True)
     parser.add_argument("--parallel", required=True,
                         choices=("tensor", "fully-sharded", "pipeline"))
+    parser.add_argument("--backend", default="gloo")
     parser.add_argument("--cut", type=int, help="layers of the first stage of a pipeline")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if options.backend == "lockstep":
+        import lockstep  # noqa: F401, registers it
+    dist.init_process_group(options.backend)
     torch.manual_seed(0)
     model = Gpt(options)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
