@@ -130,6 +130,8 @@ std::string text_of_absence(const Error& error, int rank, std::chrono::milliseco
   std::string who = absent.size() == 1 ? "Rank " : "Ranks ";
   for (std::size_t i = 0; i < absent.size(); ++i)
     who += (i == 0 ? "" : ", ") + std::to_string(absent[i]);
+  if (rank == 0 && timeout.count() == 0)
+    return "Rank 0 timed out in monitoredBarrier after 0 ms: " + bare_text(error);
   if (rank == 0)
     return who + " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
            " ms: " + bare_text(error);

@@ -253,10 +253,11 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
 
 void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& context,
                             Clock::time_point since) const {
-  throw Error(Fault::timeout,
-              fmt::format("{}: {} of {} ranks did not come in time (waited {:.1f} s): {}", context,
-                          absent.size(), size_, seconds_since(since), describe(absent)),
-              numbers_of(absent));
+  throw Error(
+      Fault::timeout,
+      fmt::format("{}: {} of {} ranks did not come in time (after a timeout of {:.1f} s): {}",
+                  context, absent.size(), size_, seconds_since(since), describe(absent)),
+      numbers_of(absent));
 }
 
 void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const {
