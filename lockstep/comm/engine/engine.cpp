@@ -101,28 +101,38 @@ lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {
 }
 
 bool has_all_functions(const lockstep_engine& engine) {
-  return engine.probe != nullptr && engine.supports != nullptr && engine.create != nullptr &&
-         engine.destroy != nullptr && engine.all_reduce != nullptr && engine.broadcast != nullptr &&
-         engine.reduce != nullptr && engine.all_gather != nullptr &&
-         engine.reduce_scatter != nullptr && engine.all_to_all != nullptr &&
+  return engine.supports != nullptr && engine.create != nullptr && engine.destroy != nullptr &&
+         engine.all_reduce != nullptr && engine.broadcast != nullptr && engine.reduce != nullptr &&
+         engine.all_gather != nullptr && engine.reduce_scatter != nullptr &&
+         engine.all_to_all != nullptr &&
          (engine.identify == nullptr) == (engine.tell_all == nullptr);
+}
+
+[[noreturn]] void refuse_file(std::string_view name, const fs::path& file, const std::string& why) {
+  refuse(name, fmt::format("{} {}: rebuild it with this Lockstep", file.string(), why));
 }
 
 // Checks `abi` and `struct_bytes` before any other member.
 void require_fit(std::string_view name, const fs::path& file, const lockstep_engine* engine) {
-  const auto refuse_file = [&](const std::string& why) {
-    refuse(name, fmt::format("{} {}: rebuild it with this Lockstep", file.string(), why));
-  };
-  if (engine == nullptr) refuse_file("returns no engine");
+  if (engine == nullptr) refuse_file(name, file, "returns no engine");
   if (engine->abi != LOCKSTEP_ENGINE_ABI)
-    refuse_file(fmt::format("has version {} of the plugins' ABI, and this Lockstep {}", engine->abi,
+    refuse_file(name, file,
+                fmt::format("has version {} of the plugins' ABI, and this Lockstep {}", engine->abi,
                             LOCKSTEP_ENGINE_ABI));
   if (engine->struct_bytes < sizeof(lockstep_engine))
-    refuse_file(fmt::format("describes itself in {} bytes instead of {}", engine->struct_bytes,
+    refuse_file(name, file,
+                fmt::format("describes itself in {} bytes instead of {}", engine->struct_bytes,
                             sizeof(lockstep_engine)));
   if (engine->name == nullptr || engine->name != name)
-    refuse_file(fmt::format("belongs to another engine, '{}'", engine->name ? engine->name : ""));
-  if (!has_all_functions(*engine)) refuse_file("lacks a function that every engine must have");
+    refuse_file(name, file,
+                fmt::format("belongs to another engine, '{}'", engine->name ? engine->name : ""));
+  if (engine->probe == nullptr) refuse_file(name, file, "has no probe");
+}
+
+// After the probe: a plugin whose library cannot be loaded has no other function.
+void require_functions(std::string_view name, const fs::path& file, const lockstep_engine& engine) {
+  if (!has_all_functions(engine))
+    refuse_file(name, file, "lacks a function that every engine must have");
 }
 
 std::string probe(std::string_view name, const fs::path& file, const lockstep_engine& engine) {
@@ -173,10 +183,10 @@ Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folde
   if (!path) refuse_absent(name, file, folders);
   const lockstep_engine* abi = load(name, *path)();
   require_fit(name, *path, abi);
-  return {.name = std::string(name),
-          .path = path->string(),
-          .version = probe(name, *path, *abi),
-          .abi = abi};
+  std::string version = probe(name, *path, *abi);
+  require_functions(name, *path, *abi);
+  return {
+      .name = std::string(name), .path = path->string(), .version = std::move(version), .abi = abi};
 }
 
 const std::vector<std::string_view>& engine_names() {

@@ -111,7 +111,7 @@ TEST(Engine, WhoseLibraryIsMissingSaysWhichAndWhatBringsIt) {
   EXPECT_TRUE(has(text, "libgloo-dev")) << text;
 }
 
-TEST(Engine, WhoseProbeFailsSaysWhatThePluginSaid) {
+TEST(Engine, WhoseProbeFailsSaysWhatThePluginSaidAndNeedsNoOtherFunction) {
   const std::string text = refusal("failing_probe");
   EXPECT_TRUE(has(text, "cannot run here: no device of a test")) << text;
 }
