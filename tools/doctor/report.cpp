@@ -91,7 +91,7 @@ std::string text_of(const SharedMemory& memory) {
 }
 
 std::string text_of(const LibTorch& torch) {
-  if (torch.built_for.empty()) return "this copy of Lockstep was built without";
+  if (torch.built_for.empty()) return "no part of this copy of Lockstep needs it";
   if (!torch.error.empty()) return fmt::format("{} is needed: {}", torch.built_for, torch.error);
   return fmt::format("{} (built for {}): {}",
                      torch.version.empty() ? "version unknown" : torch.version, torch.built_for,

@@ -145,6 +145,7 @@ Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds 
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library) {
   if (built_for.empty()) return {};
   const fs::path path = what_is_loaded().comm.parent_path() / library;
+  if (!fs::exists(path)) return {};
   const Answer answer = list_needed(path);
   LibTorch torch = libtorch_in(answer.out, built_for);
   if (torch.path.empty() && torch.error.empty())
