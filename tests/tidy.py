@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the rules of the house: arrows between rooms, headers, sizes, lines, and banned constructs.
+"""Holds the rules of the house: arrows between rooms, headers, sizes, lines, banned constructs,
+and one version everywhere.
 
 Complaints are printed as FILE:LINE: REASON and fail the test; notes are only printed. Known
 offenders are listed in tests/tidy/*.txt, which may only become shorter.
@@ -10,7 +11,7 @@ import argparse
 import pathlib
 import sys
 
-from tidy import arrows, bans, headers, report, sizes
+from tidy import arrows, bans, headers, report, sizes, versions
 from tidy.lists import ShrinkingList
 from tidy.tree import Tree
 
@@ -37,7 +38,8 @@ def lists(root, tree):
 
 
 def check(root, tree):
-    found = [*arrows.complaints(tree), *bans.complaints(tree), *headers.complaints(tree)]
+    found = [*arrows.complaints(tree), *bans.complaints(tree), *headers.complaints(tree),
+             *versions.complaints(tree)]
     for known, offences in lists(root, tree):
         found += known.complaints(offences)
     print("\n".join([*bans.notes(tree), *(found or ["tidy"])]))

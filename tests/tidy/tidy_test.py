@@ -374,6 +374,37 @@ class Cpp(unittest.TestCase):
                          [("a", 1), ("B::b", 4), ("c", 2), ("B::B", 3), ("Room.DoesThis", 2)])
 
 
+class Versions(MadeUp):
+    ASKS = "find_package(" + "Lockstep {} REQUIRED)\n"  # This file asks for nothing itself.
+    FILES = {"CMakeLists.txt": "project(Lockstep VERSION 0.2.1 LANGUAGES CXX)\n",
+             "CHANGELOG.md": "# Changelog\n\n## 0.2.1, not yet released\n\n## 0.1.0\n",
+             "packaging/conda/recipe.yaml": 'context:\n  version: "0.2.1"\n',
+             "packaging/vcpkg/lockstep/vcpkg.json": '{\n  "version": "0.2.1"\n}\n',
+             "python/pyproject.toml":
+                 "regex = 'project\\(Lockstep VERSION (?P<value>[0-9.]+)'\n",
+             "README.md": ASKS.format("0.2")}
+
+    def test_all_agree(self):
+        self.passes(self.FILES)
+
+    def test_of_the_changelog_the_topmost_counts(self):
+        self.fails(self.FILES | {"CHANGELOG.md": "# Changelog\n\n## 0.1.0\n\n## 0.2.1\n"},
+                   "CHANGELOG.md:3: version 0.1.0, but CMakeLists.txt says 0.2.1")
+
+    def test_packages_have_it(self):
+        self.fails(self.FILES | {"packaging/conda/recipe.yaml": 'context:\n  version: "0.2.0"\n',
+                                 "packaging/vcpkg/lockstep/vcpkg.json": "{}\n"},
+                   "recipe.yaml:2: version 0.2.0, but", "vcpkg.json:1: no version, which")
+
+    def test_the_wheel_reads_it(self):
+        self.fails(self.FILES | {"python/pyproject.toml": 'version = "0.2.1"\n'},
+                   "python/pyproject.toml:1: it must read the version 0.2.1 from CMakeLists.txt")
+
+    def test_documents_ask_for_it(self):
+        self.fails(self.FILES | {"docs/a.md": self.ASKS.format("0.1")},
+                   "docs/a.md:1: asks for Lockstep 0.1, but this is 0.2")
+
+
 class Report(MadeUp):
     def test_shows_lines_files_floors_private_includes_and_the_largest_class(self):
         self.write(PrivateIncludes.FILES)

@@ -6,7 +6,8 @@ import functools
 import pathlib
 import re
 
-FOLDERS = ("lockstep", "tools", "examples", "tests", "bench", "python", "docs", "cmake")
+FOLDERS = ("lockstep", "tools", "examples", "tests", "bench", "python", "docs", "cmake",
+           "packaging")
 SUFFIXES = {".h", ".cpp", ".c", ".py", ".sh", ".md", ".cmake"}
 NAMES = {"CMakeLists.txt", "dev"}
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One version: project() in CMakeLists.txt has it, and all other places agree."""
+
+import re
+
+SOURCE = "CMakeLists.txt"
+PROJECT = r"project\(Lockstep VERSION ([0-9.]+)"
+
+# Files that cannot read CMakeLists.txt, with what stands around the version. A missing file is
+# allowed: not every tree has each of them.
+COPIES = {
+    "CHANGELOG.md": r"^## ([0-9][^ ,\n]*)",  # The topmost one.
+    "packaging/conda/recipe.yaml": r'^  version: "([^"]*)"',
+    "packaging/vcpkg/lockstep/vcpkg.json": r'^  "version": "([^"]*)"',
+}
+
+# The wheel reads CMakeLists.txt by this expression.
+WHEEL = "python/pyproject.toml"
+WHEEL_EXPRESSION = r"^regex = '(.*)'$"
+
+REQUESTED = re.compile(r"find_package\(Lockstep ([0-9.]+)")
+
+
+def complaints(tree):
+    found = re.search(PROJECT, text_of(tree, SOURCE) or "")
+    if not found:
+        return
+    version = found[1]
+    for name, pattern in COPIES.items():
+        if (text := text_of(tree, name)) is not None:
+            yield from differences(name, re.search(pattern, text, re.M), version, text)
+    if (text := text_of(tree, WHEEL)) is not None:
+        yield from wheel_complaints(text, text_of(tree, SOURCE), version)
+    yield from requests(tree, ".".join(version.split(".")[:2]))
+
+
+def text_of(tree, name):
+    path = tree.root / name
+    return path.read_text() if path.exists() else None
+
+
+def differences(name, match, version, text):
+    if not match:
+        yield f"{name}:1: no version, which {SOURCE} says is {version}"
+    elif match[1] != version:
+        line = text.count("\n", 0, match.start(1)) + 1
+        yield f"{name}:{line}: version {match[1]}, but {SOURCE} says {version}"
+
+
+def wheel_complaints(text, source, version):
+    expression = re.search(WHEEL_EXPRESSION, text, re.M)
+    read = expression and re.search(expression[1], source)
+    if not read or read["value"] != version:
+        yield f"{WHEEL}:1: it must read the version {version} from {SOURCE}"
+
+
+def requests(tree, minor):
+    """Before 1.0 a program asks for a minor version."""
+    for file in tree.files:
+        for number, line in enumerate(file.lines, 1):
+            for asked in REQUESTED.findall(line):
+                if asked != minor:
+                    yield f"{file.path}:{number}: asks for Lockstep {asked}, but this is {minor}"
