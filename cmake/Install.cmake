@@ -1,7 +1,13 @@
 # Files that `cmake --install` copies: the libraries, their public headers, the programs of tools/,
 # the exporter in Python, and the files for find_package(Lockstep).
+#
+# Each file belongs to a component, which is a package of packaging/debian: `comm` needs no LibTorch
+# and has the engines and the launcher, `full` is what LibTorch adds, `dev` is read by compilers.
+# comm is also the default (Settings.cmake).
 
 include(CMakePackageConfigHelpers)
+
+set(targets_of_full lockstep lockstep-checkpoint lockstep-shard)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
@@ -9,36 +15,51 @@ get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
 # An installed copy looks last for LibTorch where it was at build time: a program's own link line
 # and LD_LIBRARY_PATH come first. CMake removes paths below the source folder from run paths, but
-# ./dev puts LibTorch there.
+# ./dev puts LibTorch there. Packages, which go to other machines, name another folder.
+set(LOCKSTEP_TORCH_PLACE "" CACHE PATH
+    "Where an installed copy looks last for LibTorch; if empty, where it was at build time")
 if(LOCKSTEP_WITH_TORCH)
-  set(built_with_torch_in ${TORCH_INSTALL_PREFIX}/share/cmake/Torch)
-  set_property(TARGET lockstep lockstep_checkpoint APPEND PROPERTY INSTALL_RPATH
-               ${TORCH_INSTALL_PREFIX}/lib)
+  set(torch_place ${LOCKSTEP_TORCH_PLACE})
+  if(NOT torch_place)
+    set(torch_place ${TORCH_INSTALL_PREFIX})
+  endif()
+  set_property(TARGET lockstep lockstep_checkpoint APPEND PROPERTY INSTALL_RPATH ${torch_place}/lib)
 endif()
+
+# Sets <result> to the component of a library or program.
+function(component_of result target)
+  set(${result} comm PARENT_SCOPE)
+  if(target IN_LIST targets_of_full)
+    set(${result} full PARENT_SCOPE)
+  endif()
+endfunction()
 
 # One export per library, so that a program that uses only comm need not have LibTorch.
 set(components "")
 foreach(library IN LISTS libraries)
   get_target_property(component ${library} EXPORT_NAME)
   list(APPEND components ${component})
+  component_of(runtime ${library})
   install(TARGETS ${library} EXPORT Lockstep_${component}
-          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
-          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${runtime} NAMELINK_COMPONENT dev
+          FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
   install(EXPORT Lockstep_${component} NAMESPACE Lockstep:: DESTINATION ${package}
-          FILE LockstepTargets-${component}.cmake)
+          FILE LockstepTargets-${component}.cmake COMPONENT dev)
 endforeach()
-if(programs)
-  install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
+foreach(program IN LISTS programs)
+  component_of(runtime ${program})
+  install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${runtime})
+endforeach()
 
 if(LOCKSTEP_WITH_TORCH)
   install(DIRECTORY python/lockstep_export DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep/python
-          FILES_MATCHING PATTERN "*.py")
+          COMPONENT full FILES_MATCHING PATTERN "*.py")
 endif()
 
 configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake
-                              INSTALL_DESTINATION ${package})
+                              INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR)
 # Before 1.0 every minor version may break programs built with the one before.
 write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
-              ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake DESTINATION ${package})
+              ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+        DESTINATION ${package} COMPONENT dev)
