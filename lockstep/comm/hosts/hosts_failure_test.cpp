@@ -417,6 +417,7 @@ const Ranks aborts("aborts across hosts", [](const Rank& rank) {
   if (rank.rank == 0) {
     std::this_thread::sleep_for(200ms);
     group.abort("the input is broken");
+    std::this_thread::sleep_for(500ms);  // A rank that left within some 20 ms would be lost first.
     return;
   }
   std::string text;
