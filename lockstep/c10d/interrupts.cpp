@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +20,7 @@ namespace {
 
 std::atomic<bool> is_catching{false};
 pthread_t main_thread{};
+pid_t process = 0;  // Its fork()ed children share the eventfd.
 struct sigaction handler_before {};
 int rung = -1;  // An eventfd, the only thing that a signal handler can wake a thread by.
 
@@ -28,7 +30,9 @@ Membership* awaited = nullptr;  // By the main thread; guarded by `mutex`.
 void on_interrupt(int signal, siginfo_t* info, void* context) {
   const int error_number = errno;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(rung, &one, sizeof one);
+  if (::getpid() == process) {
+    [[maybe_unused]] const auto written = ::write(rung, &one, sizeof one);
+  }
   errno = error_number;
   if ((handler_before.sa_flags & SA_SIGINFO) != 0)
     handler_before.sa_sigaction(signal, info, context);
@@ -52,6 +56,7 @@ void catch_interrupts() {
   if (rung < 0) throw_errno("eventfd");
   start_thread(watch).detach();
   main_thread = ::pthread_self();
+  process = ::getpid();
   ::sigaction(SIGINT, nullptr, &handler_before);
   struct sigaction ours = handler_before;
   ours.sa_sigaction = on_interrupt;

@@ -59,8 +59,10 @@ void OrderedCalls::hurry() {
 }
 
 // Runs the first call without the lock. Other threads may go on before its callbacks are called.
+// The call's last reference goes without the lock, too: its objects may take Python's lock, and
+// threads that hold that one wait for this.
 void OrderedCalls::run_front(Lock& lock, bool is_own_thread) {
-  const auto call = std::move(added_.front().call);
+  auto call = std::move(added_.front().call);
   added_.pop_front();
   running_ = true;
   lock.unlock();
@@ -71,13 +73,14 @@ void OrderedCalls::run_front(Lock& lock, bool is_own_thread) {
   hurried_ = hurried_ && !added_.empty();
   completed_.notify_all();
   if (!added_.empty()) work_.notify_one();
-  if (!call->has_future()) return;
-  if (is_own_thread) ++telling_;
-  if (!added_.empty()) require_free_thread();
+  const bool tells = call->has_future();
+  if (tells && is_own_thread) ++telling_;
+  if (tells && !added_.empty()) require_free_thread();
   lock.unlock();
-  call->tell();
+  if (tells) call->tell();
+  call.reset();
   lock.lock();
-  if (is_own_thread) --telling_;
+  if (tells && is_own_thread) --telling_;
 }
 
 void OrderedCalls::loop() {
@@ -101,11 +104,12 @@ void OrderedCalls::fail_rest(Lock& lock) {
   const auto error = std::make_exception_ptr(
       Error(Fault::aborted, "this process has left the group before the call was begun"));
   while (!added_.empty()) {
-    const auto call = std::move(added_.front().call);
+    auto call = std::move(added_.front().call);
     added_.pop_front();
     pending_.fetch_sub(1, std::memory_order_release);
     lock.unlock();
     call->fail(error);
+    call.reset();
     lock.lock();
     completed_.notify_all();
   }

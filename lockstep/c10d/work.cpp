@@ -147,8 +147,8 @@ void MessageWork::settle() {
     auto error = message_.error();
     if (!error && arrived_) error = error_of(arrived_);
     end_with(std::move(error));
-    tell();
   });
+  tell();  // Callbacks may take Python's lock, with which another thread may have come here.
 }
 
 bool MessageWork::isCompleted() {

@@ -200,10 +200,10 @@ void PointToPoint::Shared::start(Started started) {
 // --- Who advances them ---------------------------------------------------------------------------
 
 // Another thread may have moved the last bytes, which rings the bell, and complete the Work only
-// then.
+// then. An act of advance() may wait for a message, and drives within the outer call.
 template <class GoesOn>
 void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
-  driver_ = std::this_thread::get_id();
+  const auto outer = std::exchange(driver_, std::this_thread::get_id());
   while (goes_on()) {
     lock.unlock();
     const std::uint32_t seen = backend->message_bell();
@@ -215,7 +215,7 @@ void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
     await(seen);
     lock.lock();
   }
-  driver_ = {};
+  driver_ = outer;
   due_ = Clock::now() + CallQueue::patience;
   changed_.notify_all();
 }
@@ -224,7 +224,7 @@ void PointToPoint::Shared::help(const Work::State& work) {
   Lock lock(mutex_);
   ++helpers_;  // The background thread makes room.
   while (!work.completed) {
-    if (!is_driven())
+    if (!is_driven() || driver_ == std::this_thread::get_id())
       drive(lock, [&] { return !work.completed; });
     else
       changed_.wait_for(lock, wait_slice);
