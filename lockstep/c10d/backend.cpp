@@ -27,7 +27,9 @@ Place with_options(Place place, const BackendOptions& options) {
 
 c10::intrusive_ptr<BackendOptions> or_default(c10::intrusive_ptr<BackendOptions> options,
                                               const Place& place) {
-  if (!options.defined()) options = c10::make_intrusive<BackendOptions>();
+  // A copy, as several groups may be given one object.
+  options = options.defined() ? c10::make_intrusive<BackendOptions>(*options)
+                              : c10::make_intrusive<BackendOptions>();
   options->timeout = place.timeout;
   options->group_name = place.name;
   options->global_ranks_in_group.assign(place.global_ranks.begin(), place.global_ranks.end());

@@ -141,15 +141,16 @@ std::string text_of_absence(const Error& error, int rank, std::chrono::milliseco
          bare_text(error);
 }
 
-}  // namespace
-
-// Tensors that programs make anew for each call shall lie in registered memory.
+// Tells the allocator, so that tensors which a program makes anew for each call come to lie in
+// registered memory.
 void note_moved(const Operands& operands) {
   RegisteredAllocator& memory = RegisteredAllocator::instance();
   for (const at::Tensor& tensor : operands.inputs) memory.note_moved(tensor);
   for (const Tensors& tensors : operands.outputs)
     for (const at::Tensor& tensor : tensors) memory.note_moved(tensor);
 }
+
+}  // namespace
 
 // --- How all of them run ------------------------------------------------------------------------
 

@@ -32,10 +32,6 @@ py::dict attributes_of(const Error& error) {
 // The GIL is held.
 python_error exception_of(const Error& error) {
   python_error result;
-  if (PyErr_CheckSignals() != 0) {  // Ctrl-C has ended the call: interrupts.h.
-    result.persist();
-    return result;
-  }
   try {
     const py::object type = py::module_::import("lockstep._errors").attr("Error");
     const py::object value = type(error.what(), **attributes_of(error));
@@ -45,6 +41,16 @@ python_error exception_of(const Error& error) {
   }
   result.persist();
   return result;
+}
+
+// Throws KeyboardInterrupt if Ctrl-C has ended the call: interrupts.h.
+void throw_if_interrupted() {
+  if (!Py_IsInitialized()) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  python_error interrupt;
+  interrupt.persist();
+  throw interrupt;
 }
 
 }  // namespace
@@ -62,6 +68,7 @@ std::exception_ptr in_python(const std::exception_ptr& error) {
 }
 
 void rethrow_in_python(const std::exception_ptr& error) {
+  throw_if_interrupted();
   std::rethrow_exception(in_python(error));
 }
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/thread.h"
@@ -18,9 +19,8 @@
 namespace lockstep::c10d {
 namespace {
 
-std::atomic<bool> is_catching{false};
 pthread_t main_thread{};
-pid_t process = 0;  // Its fork()ed children share the eventfd.
+std::atomic<pid_t> process{0};  // Its fork()ed children share the eventfd, and have no watcher.
 struct sigaction handler_before {};
 int rung = -1;  // An eventfd, the only thing that a signal handler can wake a thread by.
 
@@ -51,31 +51,33 @@ void watch() {
 }  // namespace
 
 void catch_interrupts() {
-  if (is_catching) return;
+  if (process == ::getpid()) return;
+  const bool is_inherited = process != 0;
   rung = ::eventfd(0, EFD_CLOEXEC);
   if (rung < 0) throw_errno("eventfd");
   start_thread(watch).detach();
   main_thread = ::pthread_self();
+  awaited = nullptr;
   process = ::getpid();
+  if (is_inherited) return;
   ::sigaction(SIGINT, nullptr, &handler_before);
   struct sigaction ours = handler_before;
   ours.sa_sigaction = on_interrupt;
   ours.sa_flags |= SA_SIGINFO;
   ::sigaction(SIGINT, &ours, nullptr);
-  is_catching = true;
 }
 
 Interruptible::Interruptible(Membership& group)
-    : is_on_(is_catching && ::pthread_equal(main_thread, ::pthread_self()) != 0) {
+    : is_on_(process == ::getpid() && ::pthread_equal(main_thread, ::pthread_self()) != 0) {
   if (!is_on_) return;
   const std::lock_guard lock(mutex);
-  awaited = &group;
+  outer_ = std::exchange(awaited, &group);
 }
 
 Interruptible::~Interruptible() {
   if (!is_on_) return;
   const std::lock_guard lock(mutex);
-  awaited = nullptr;
+  awaited = outer_;
 }
 
 }  // namespace lockstep::c10d

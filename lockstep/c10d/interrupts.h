@@ -26,6 +26,7 @@ class Interruptible {
 
  private:
   const bool is_on_;
+  Membership* outer_ = nullptr;  // Of the wait within which this one is.
 };
 
 }  // namespace lockstep::c10d

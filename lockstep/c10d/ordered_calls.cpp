@@ -12,7 +12,13 @@ namespace lockstep::c10d {
 
 OrderedCalls::OrderedCalls() : pid_(this_process()) {}
 
+void OrderedCalls::require_own_process() const {
+  require(pid_ == this_process(),
+          "this process was fork()ed from one that is in the group: it has no part in it");
+}
+
 void OrderedCalls::add(c10::intrusive_ptr<CollectiveWork> call) {
+  require_own_process();
   const Lock lock(mutex_);
   if (ending_) throw Error(Fault::aborted, "this process has left the group");
   require_free_thread();
@@ -29,6 +35,7 @@ void OrderedCalls::require_free_thread() {
 
 void OrderedCalls::catch_up() {
   if (pending_.load(std::memory_order_acquire) == 0) return;
+  require_own_process();
   Lock lock(mutex_);
   while (pending_.load(std::memory_order_relaxed) != 0) {
     if (!running_ && !added_.empty())
@@ -40,6 +47,7 @@ void OrderedCalls::catch_up() {
 
 bool OrderedCalls::await(const CollectiveWork& call, Deadline deadline) {
   if (call.is_over()) return true;
+  require_own_process();
   if (deadline != no_deadline) hurry();
   Lock lock(mutex_);
   while (!call.is_over()) {

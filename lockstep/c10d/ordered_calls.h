@@ -10,6 +10,7 @@
 // orders on two ranks would block each other.
 //
 // Thread safety: any thread may call any member at any time, also from the callback of a future.
+// Errors: misuse in a fork()ed child, where none of these threads is.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -66,6 +67,7 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
     Clock::time_point at;
   };
 
+  void require_own_process() const;
   void loop();
   void run_front(Lock& lock, bool is_own_thread);
   void fail_rest(Lock& lock);
@@ -74,7 +76,7 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   const pid_t pid_;
   std::atomic<std::size_t> pending_{0};  // Calls added and not complete, readable without the lock.
 
-  std::mutex mutex_;  // Guards the members below. Never held while a call or a callback runs.
+  std::mutex mutex_;  // Guards the members below. Never held while user code runs, or destructors.
   std::condition_variable completed_;
   std::condition_variable work_;
   std::deque<Added> added_;  // Calls that nobody has begun.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -159,8 +160,9 @@ void RegisteredRooms::after_fork_in_child() {
     const std::size_t bytes = copy.piece->bytes();
     if (copy.data == MAP_FAILED)
       ::mmap(copy.piece->data(), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    else
-      ::mremap(copy.data, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, copy.piece->data());
+    else if (::mremap(copy.data, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, copy.piece->data()) ==
+             MAP_FAILED)
+      std::abort();  // It would write into its parent's tensors.
   }
   copies_.clear();
   mutex_.unlock();

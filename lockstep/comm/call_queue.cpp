@@ -154,12 +154,14 @@ void CallQueue::Shared::run_front(Lock& lock) {
     error = std::current_exception();
   }
   call.run = nullptr;
-  const auto acts = call.work->finish(std::move(error));
+  auto acts = call.work->finish(std::move(error));
   lock.lock();
   runner_ = {};
   lock.unlock();
   end_turn();
   for (const auto& act : acts) act();
+  acts.clear();  // What they keep alive may be the last handle of this queue's group.
+  call = {};
   lock.lock();
 }
 

@@ -257,18 +257,19 @@ ProcessGroup init_process_group(const InitOptions& options) {
   worlds.require_not_forked();
   comm::let_go_of_left_worlds();
   std::unique_lock lock(without_name, std::defer_lock);
+  int number = 1;
   if (!has_name) {
     require(
         lock.try_lock(),
         "init_process_group: another thread is calling it, or was when this process was fork()ed");
     worlds.require_all_have_names();
-    ++tries;
+    number = ++tries;
   }
-  const std::string name = has_name    ? options.name
-                           : tries > 1 ? fmt::format("world#{}", tries)
-                                       : std::string("world");
+  const std::string name = has_name     ? options.name
+                           : number > 1 ? fmt::format("world#{}", number)
+                                        : std::string("world");
   try {
-    const comm::JoinedHosts joined = join(who, options, name, tries);
+    const comm::JoinedHosts joined = join(who, options, name, number);
     ProcessGroup world = telling_whose_fault_it_is(
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     worlds.add(joined.session, has_name);

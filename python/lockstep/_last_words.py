@@ -8,21 +8,29 @@ and the launcher shows its traceback.
 
 import functools
 import multiprocessing.util
+import os
 import signal
 import sys
 import threading
 import traceback
 
 
-@functools.cache
+installed_in = None  # The process: children that it fork()s have neither its threads nor its ends.
+
+
 def install() -> None:
     """Watches for the end of this process, from its first group on."""
+    global installed_in
+    if installed_in == os.getpid():
+        return
     from lockstep import _C
 
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         _C.catch_interrupts()
-    sys.excepthook = functools.partial(end_with, sys.excepthook)
+    if installed_in is None:
+        sys.excepthook = functools.partial(end_with, sys.excepthook)
+    installed_in = os.getpid()
     # As atexit, and in processes that multiprocessing has fork()ed, too.
     multiprocessing.util.Finalize(None, end, exitpriority=100)
 
@@ -44,8 +52,18 @@ def end_with(next_hook, kind: type[BaseException], error: BaseException, trace) 
     next_hook(kind, error, trace)
 
 
+def exception_under_way() -> BaseException | None:
+    """Returns what ends a process of multiprocessing, which catches and prints it itself."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.__context__ if error.code else None
+    return error
+
+
 def end() -> None:
     """Leaves the groups of this process, unless an exception ends it: it is then missed."""
+    if error := exception_under_way():
+        end_with(lambda *known: None, type(error), error, error.__traceback__)
     if not has_failed:
         from lockstep import _C
 
