@@ -49,7 +49,7 @@ c10::intrusive_ptr<Backend> make_backend(c10::intrusive_ptr<c10d::Store> store, 
 
 void end_with_exception(const std::string& text, const std::string& traceback,
                         bool is_consequence) {
-  Membership::fail_process();
+  Membership::fail_process(text);
   lockstep::record_last_exception(text, traceback, is_consequence);
 }
 

@@ -26,6 +26,7 @@ Joined& joined() {
 }
 
 std::atomic<bool> process_fails{false};
+std::string& text_of_failure = *new std::string;  // Set before that; never destroyed.
 
 // The launcher's agent, if `place` is this process's place in the agent's job.
 std::optional<LaunchEnvironment> place_in_job(const Place& place) {
@@ -149,6 +150,8 @@ void Membership::abort(std::string_view reason) {
 
 void Membership::leave() {
   if (left_.exchange(true)) return;
+  // A call under way ends; without one, the others name the process when it is gone.
+  if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
   if (process_fails) return;
@@ -158,7 +161,11 @@ void Membership::leave() {
   }
 }
 
-void Membership::fail_process() { process_fails = true; }
+void Membership::fail_process(const std::string& text) {
+  if (process_fails) return;
+  text_of_failure = text;
+  process_fails = true;
+}
 
 void Membership::leave_all() {
   auto all = all_joined();

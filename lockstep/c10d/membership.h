@@ -75,7 +75,7 @@ class Membership {
 
   // This process ends with an exception. From now on it leaves no group in order, so that the other
   // ranks take its end for a failure.
-  static void fail_process();
+  static void fail_process(const std::string& text);
 
  private:
   Membership(Place place, ProcessGroup group, bool is_world);

@@ -51,6 +51,8 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   // runs nothing itself, because it could not return before what it runs.
   bool await(const CollectiveWork& call, Deadline deadline);
 
+  bool is_idle() const { return pending_.load(std::memory_order_acquire) == 0; }
+
   // A thread takes over at once.
   void hurry();
 

@@ -431,16 +431,16 @@ TEST(OnCompletion, MayWaitForAnotherMessage) {
   run_in_process(2, [](const ProcessGroup& world) {
     const int other = 1 - world.rank();
     std::vector<float> word{1}, first(1), second(1);
-    const Work received = world.recv_async(buffer_of(first), other, 1);
+    const Work sent = world.send_async(buffer_of(word), other, 1);
     std::promise<void> came;
-    received.on_completion([&] {
+    world.recv_async(buffer_of(first), other, 1).on_completion([&] {
       const Work reply = world.send_async(buffer_of(word), other, 2);
       world.recv_async(buffer_of(second), other, 2).wait();
       reply.wait();
       came.set_value();
     });
-    world.send_async(buffer_of(word), other, 1).wait();
     came.get_future().wait();
+    sent.wait();
     EXPECT_EQ(second[0], 1);
   });
 }

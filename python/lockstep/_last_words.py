@@ -61,10 +61,10 @@ def exception_under_way() -> BaseException | None:
 
 
 def end() -> None:
-    """Leaves the groups of this process, unless an exception ends it: it is then missed."""
+    """Leaves the groups of this process, or, after an exception, ends their threads only: the
+    process is then missed."""
     if error := exception_under_way():
         end_with(lambda *known: None, type(error), error, error.__traceback__)
-    if not has_failed:
-        from lockstep import _C
+    from lockstep import _C
 
-        _C.leave_all()
+    _C.leave_all()

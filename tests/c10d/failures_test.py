@@ -18,7 +18,7 @@ import tempfile
 import time
 from datetime import timedelta
 
-from forked_ranks import Ranks
+from forked_ranks import FORK, Ranks
 from plugin_or_skip import lockstep, torch
 
 import torch.distributed as dist  # noqa: E402
@@ -218,6 +218,31 @@ def test_interrupted(_):
                 assert ended.exit_code == -number or "KeyboardInterrupt" in ended.error, ended
 
 
+def raise_in_process(rank, folder):
+    """Runs in a process of multiprocessing, which prints exceptions itself."""
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=2)
+    dist.barrier()
+    if rank == 1:
+        raise ValueError("the loss is nan")
+    try:
+        dist.all_reduce(torch.ones(1))
+    except lockstep.Error as error:
+        (pathlib.Path(folder) / "what").write_text(str(error.what))
+
+
+def test_exception_in_process(_):
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [FORK.Process(target=raise_in_process, args=(rank, folder)) for rank in range(2)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(LATE)
+        codes = [process.exitcode for process in ranks]
+        told = (pathlib.Path(folder) / "what").read_text()
+    assert codes == [0, 1] and told == "ValueError: the loss is nan", (codes, told)
+
+
 # --- Launchers ----------------------------------------------------------------------------------
 
 def launch(folder, *command):
@@ -241,6 +266,17 @@ def test_exception(options):
     assert re.search(r"rank 1.*ValueError: the loss is nan", text), text
     assert 'raise ValueError("the loss is nan")' in text, f"no traceback in:\n{text}"
     assert "rank 1" in told and "ValueError: the loss is nan" in told, told
+
+
+def test_exception_while_a_call_waits(options):
+    """Neither the call nor its callback holds up the end of the process."""
+    if not options.lockstep:
+        print("skipped: test_exception_while_a_call_waits needs --lockstep")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
+                            HERE / "failing_program.py", "--always", "--busy")
+    assert code == 1 and "ValueError: the loss is nan" in text, (code, text)
 
 
 def test_restart(_):

@@ -15,6 +15,7 @@ import forked_ranks
 from plugin_or_skip import lockstep, torch
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 
@@ -112,6 +113,44 @@ def check_callbacks():
     assert calls == [3, 3], calls
 
 
+def check_hooks_of_training():
+    """Python's hook begins collectives in backward(), while callbacks of earlier ones run."""
+    layers = [torch.nn.Linear(64, 64) for _ in range(8)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers),
+                                                      bucket_cap_mb=0.02)
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    for _ in range(30):
+        model(torch.ones(2, 64)).sum().backward()
+
+
+def check_futures_of_dropped_tensors():
+    """Nobody but the call holds the tensor when it ends."""
+    for size in range(100):
+        dist.all_reduce(torch.ones(size + 1), async_op=True).get_future().then(lambda _: None)
+
+
+def check_callbacks_that_wait_for_messages():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    done = threading.Event()
+
+    def answer(_):
+        reply = dist.isend(torch.full((3,), float(rank)), after, tag=8)
+        heard = torch.zeros(3)
+        dist.recv(heard, before, tag=8)
+        reply.wait()
+        assert heard[0] == before
+        done.set()
+
+    sent = dist.isend(torch.ones(3), after, tag=7)
+    received = dist.irecv(torch.zeros(3), before, tag=7)
+    received.get_future().then(answer)
+    while not received.is_completed():
+        time.sleep(0)
+    assert done.wait(60)
+    sent.wait()
+
+
 def check_barrier_waits_for_works():
     """A barrier comes after the works that were begun before it."""
     tensors = [torch.ones(100_000) for _ in range(5)]
@@ -183,7 +222,8 @@ CHECKS = [check_members_make_groups_alone, check_many_groups, check_split, check
           check_backends_side_by_side, check_name, check_sequence_numbers, check_works,
           check_callbacks, check_barrier_waits_for_works, check_order_of_mixed_calls,
           check_messages_overtake_nothing, check_coalescing, check_monitored_barrier,
-          check_timeouts]
+          check_timeouts, check_hooks_of_training, check_futures_of_dropped_tensors,
+          check_callbacks_that_wait_for_messages]
 
 
 def check_all():
