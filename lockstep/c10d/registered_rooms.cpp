@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -158,11 +157,11 @@ void RegisteredRooms::after_fork_in_parent() {
 void RegisteredRooms::after_fork_in_child() {
   for (const Copy& copy : copies_) {
     const std::size_t bytes = copy.piece->bytes();
-    if (copy.data == MAP_FAILED)
+    const bool is_moved =
+        copy.data != MAP_FAILED && ::mremap(copy.data, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                                            copy.piece->data()) != MAP_FAILED;
+    if (!is_moved)
       ::mmap(copy.piece->data(), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    else if (::mremap(copy.data, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, copy.piece->data()) ==
-             MAP_FAILED)
-      std::abort();  // It would write into its parent's tensors.
   }
   copies_.clear();
   mutex_.unlock();
