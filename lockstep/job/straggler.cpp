@@ -96,6 +96,12 @@ class Ranks {
   std::vector<RankTimes> ranks_;
 };
 
+double sum_of(const std::vector<std::pair<StepPhase, double>>& phases) {
+  double sum = 0;
+  for (const auto& [phase, time] : phases) sum += time;
+  return sum;
+}
+
 // Two digits, as a glance takes in: "41", "3.8", "0.25".
 std::string short_number(double value) {
   const int decimals = value >= 9.95 ? 0 : value >= 0.995 ? 1 : 2;
@@ -125,10 +131,12 @@ std::optional<Straggler> find_straggler(std::span<const RankTimes> all,
   const RankTimes* const late = ranks.find(found.rank);
   const double own = late != nullptr ? a_step(*late, late->times[StepPhase::wait]) : 0;
   const bool is_little = found.waited_ms - own < limits.share * step;
-  const bool is_in_turn = own > limits.own_wait * found.waited_ms;
-  if (is_little || is_in_turn || ranks.lost_for(found.rank) < ms(limits.lost)) return std::nullopt;
+  if (is_little || ranks.lost_for(found.rank) < ms(limits.lost)) return std::nullopt;
   if (late == nullptr) return found;
   found.late_in = ranks.late_phases(*late, found.waited_ms);
+  const bool is_in_turn =
+      own > limits.own_wait * found.waited_ms && sum_of(found.late_in) < found.waited_ms / 2;
+  if (is_in_turn) return std::nullopt;
   found.stood_still_ms = std::min(a_step(*late, late->stood_still), found.waited_ms);
   return found;
 }

@@ -49,7 +49,8 @@ struct Straggler {
 struct StragglerLimits {
   std::int64_t steps = 10;  // At least.
   double share = 0.03;      // Wait of the others less its own, as a part of a step.
-  double own_wait = 0.5;    // Its own wait, at most, as a part of the others'.
+  double own_wait = 0.5;    // Its own wait, as a part of theirs: with more, its phases must explain
+                            // half of theirs.
   // Wait of the others in all steps. Nobody looks for the cause of less.
   std::chrono::milliseconds lost{250};
 };

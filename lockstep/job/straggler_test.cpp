@@ -104,6 +104,9 @@ TEST(Straggler, IsNobodyWhereRanksAreLateInTurn) {
             "");
   EXPECT_EQ(verdict({Rank(0).wait_for(1, 30ms), Rank(1).wait_for(0, 16ms)}), "");
   EXPECT_NE(verdict({Rank(0).wait_for(1, 30ms), Rank(1).wait_for(0, 14ms)}), "");
+  EXPECT_NE(
+      verdict({Rank(0).wait_for(1, 30ms), Rank(1).wait_for(0, 16ms).spend(StepPhase::data, 20ms)}),
+      "");
 }
 
 TEST(Straggler, IsNobodyWhereLittleIsLost) {
