@@ -27,7 +27,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t most_named = 8;  // Ranks in a message.
-constexpr std::chrono::milliseconds slice{20};
+constexpr std::chrono::milliseconds await_slice{20};
 constexpr std::chrono::seconds time_to_cancel{3};
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
@@ -90,7 +90,7 @@ class EngineCommunicator::Caller {
   void wait(Deadline deadline, const Watch& watch) {
     std::unique_lock lock(mutex_);
     try {
-      while (!changed_.wait_for(lock, slice, [&] { return job_ == nullptr; })) {
+      while (!changed_.wait_for(lock, await_slice, [&] { return job_ == nullptr; })) {
         lock.unlock();
         watch();
         lock.lock();
