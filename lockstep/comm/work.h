@@ -40,7 +40,7 @@ class LOCKSTEP_API Work {
   // Calls `act` once when the operation is complete or has failed: on the thread that completes it,
   // or now, on this one, if it is. A background thread takes over what has not begun. `act` may
   // start operations and wait for them, but for no other thread that waits for messages of the
-  // group; it must not throw. Acts are called in the order of their registration.
+  // group; it must not throw. Acts that were given before the end are called in their order.
   void on_completion(std::function<void()> act) const;
 
   // Returns the operation's exception; null before its end and after success.

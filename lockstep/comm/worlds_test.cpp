@@ -385,7 +385,11 @@ TEST(Leaving, EndsCallsUnderWayFirst) {
 
 TEST(OnCompletion, IsCalledOnceInOrderAfterTheEnd) {
   run_in_process(2, [](const ProcessGroup& world) {
-    std::vector<float> values(1000, 1);
+    std::vector<float> values(1000, 1), begin(1);
+    if (world.rank() == 1) {
+      world.recv(buffer_of(begin), 0);
+      return world.all_reduce(buffer_of(values));
+    }
     const Work work = world.all_reduce_async(buffer_of(values));
     std::vector<int> order;
     std::promise<void> both;
@@ -398,6 +402,7 @@ TEST(OnCompletion, IsCalledOnceInOrderAfterTheEnd) {
       order.push_back(2);
       both.set_value();
     });
+    world.send(buffer_of(begin), 1);
     both.get_future().wait();
     EXPECT_EQ(order, (std::vector{1, 2}));
     bool is_called = false;
