@@ -61,8 +61,7 @@ at::Tensor bytes_of(std::size_t bytes, Demand demand = Demand::none) {
   return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
-// --- Rooms
-// ----------------------------------------------------------------------------------------
+// --- Rooms ---------------------------------------------------------------------------------------
 
 TEST(RegisteredRooms, AllocateALittleMoreEachTimeAndUseItAgain) {
   std::vector<std::size_t> pieces;
@@ -118,8 +117,7 @@ TEST(RegisteredRooms, GiveNothingOnceClosedAndKeepWhatIsInUse) {
   EXPECT_FALSE(rooms.give_back(room));
 }
 
-// --- Children
-// -------------------------------------------------------------------------------------
+// --- Children ------------------------------------------------------------------------------------
 
 TEST(RegisteredAllocator, AChildWritesToItsOwnCopy) {
   opened();
@@ -178,8 +176,7 @@ TEST(RegisteredAllocator, AChildTakesNoRoomsAndItsOwnChildrenHaveCopiesToo) {
   EXPECT_TRUE(allocator.is_open());
 }
 
-// --- Tensors
-// --------------------------------------------------------------------------------------
+// --- Tensors -------------------------------------------------------------------------------------
 
 TEST(RegisteredAllocator, GivesRoomsToTensorsOfAScopeOnItsThread) {
   const RegisteredAllocator& allocator = opened();
@@ -228,8 +225,7 @@ TEST(RegisteredAllocator, FreesRawMemoryByItsAddress) {
   }
 }
 
-// --- Sums
-// -----------------------------------------------------------------------------------------
+// --- Sums ----------------------------------------------------------------------------------------
 
 void expect_sum(const ProcessGroup& group, const at::Tensor& tensor) {
   tensor.copy_(at::arange(tensor.numel()) + group.rank());

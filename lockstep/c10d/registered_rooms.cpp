@@ -129,8 +129,7 @@ bool RegisteredRooms::contains(const void* data) const {
   });
 }
 
-// --- fork()
-// ---------------------------------------------------------------------------------------
+// --- fork() --------------------------------------------------------------------------------------
 
 // Holds the lock until the fork is over, so that the child finds it open and all rooms in order.
 void RegisteredRooms::before_fork() {

@@ -73,6 +73,7 @@ class PointToPoint::Shared final : public Runner {
   template <class GoesOn>
   void drive(Lock& lock, GoesOn goes_on);
   bool is_driven() const { return driver_ != std::thread::id(); }
+  bool may_drive() const { return !is_driven() || driver_ == std::this_thread::get_id(); }
   bool needs_thread() const { return !started_.empty() && (helpers_ == 0 || stopping_); }
   void rouse();
   void sleep(Lock& lock);
@@ -224,7 +225,7 @@ void PointToPoint::Shared::help(const Work::State& work) {
   Lock lock(mutex_);
   ++helpers_;  // The background thread makes room.
   while (!work.completed) {
-    if (!is_driven() || driver_ == std::this_thread::get_id())
+    if (may_drive())
       drive(lock, [&] { return !work.completed; });
     else
       changed_.wait_for(lock, wait_slice);

@@ -57,10 +57,6 @@ struct Work::State {
     done.notify_all();
     return std::exchange(acts, {});
   }
-
-  void complete(std::exception_ptr failure) {
-    for (const auto& act : finish(std::move(failure))) act();
-  }
 };
 
 }  // namespace lockstep

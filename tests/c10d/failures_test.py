@@ -3,7 +3,7 @@
 """A rank that is killed, stopped, or ends by an exception is named on all other ranks, wherever in
 a training that happens; nothing is left behind; and torchrun starts the ranks again.
 
-failures_test.py [--lockstep LOCKSTEP] [--rounds N] [NAME...]
+failures_test.py --lockstep LOCKSTEP [--rounds N] [NAME...]
 """
 
 import argparse
@@ -253,14 +253,15 @@ def launch(folder, *command):
     return done.returncode, done.stdout
 
 
+def fail_under_lockstep(folder, options, *words):
+    return launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
+                  HERE / "failing_program.py", "--always", *words)
+
+
 def test_exception(options):
     """`lockstep run` shows the traceback of the rank that failed first; the others name it."""
-    if not options.lockstep:
-        print("skipped: test_exception needs --lockstep")
-        return
     with tempfile.TemporaryDirectory() as folder:
-        code, text = launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
-                            HERE / "failing_program.py", "--always")
+        code, text = fail_under_lockstep(folder, options)
         told = (pathlib.Path(folder) / "error.0").read_text()
     assert code != 0, text
     assert re.search(r"rank 1.*ValueError: the loss is nan", text), text
@@ -270,12 +271,8 @@ def test_exception(options):
 
 def test_exception_while_a_call_waits(options):
     """Neither the call nor its callback holds up the end of the process."""
-    if not options.lockstep:
-        print("skipped: test_exception_while_a_call_waits needs --lockstep")
-        return
     with tempfile.TemporaryDirectory() as folder:
-        code, text = launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
-                            HERE / "failing_program.py", "--always", "--busy")
+        code, text = fail_under_lockstep(folder, options, "--busy")
     assert code == 1 and "ValueError: the loss is nan" in text, (code, text)
 
 
@@ -299,7 +296,7 @@ def left_behind():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--lockstep", type=pathlib.Path)
+    parser.add_argument("--lockstep", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=1, help="of each kill: 1")
     options = parser.parse_args()
     seed = random.randrange(1 << 30)

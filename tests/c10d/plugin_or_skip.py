@@ -2,16 +2,12 @@
 """`from plugin_or_skip import lockstep, torch` skips a test where one of them is absent."""
 
 import importlib.util
+import pathlib
 import sys
 
-SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
 
-try:
-    import torch  # noqa: F401, for those who import this module
-except ImportError as failure:
-    print(f"skipped: {sys.executable} cannot import torch ({failure}); name one that can with")
-    print("  cmake -DLOCKSTEP_PYTHON=PATH")
-    sys.exit(SKIPPED)
+from torch_or_skip import SKIPPED, torch  # noqa: E402, F401, torch for those who import this module
 
 if not importlib.util.find_spec("lockstep"):
     print("skipped: the Python package was not built; Python's headers (python3-dev) are needed")

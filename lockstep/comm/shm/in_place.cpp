@@ -104,8 +104,7 @@ void InPlace::read(const Collective& collective) {
   if (signature.operation == Operation::gather && rank_ != signature.root) return;
   const Parts parts(collective, size_);
   for (int i = 0; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;  // Different start on each rank, so that not all read
-                                           // from one.
+    const int peer = (rank_ + i) % size_;  // Not all ranks begin to read from the same one.
     const bool exchanges = signature.operation == Operation::all_to_all;
     const Range from = exchanges ? parts.sent(peer, rank_) : Range{0, 0};
     const Range to = exchanges ? parts.received(peer, rank_) : parts.of(peer);

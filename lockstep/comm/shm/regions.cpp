@@ -32,8 +32,7 @@ std::shared_ptr<const void> handle_of(SharedMemory memory) {
 
 }  // namespace
 
-// --- RegionTable
-// ----------------------------------------------------------------------------------
+// --- RegionTable ---------------------------------------------------------------------------------
 
 RegionTable::RegionTable(int slot, int slots) : slot_(slot), slots_(slots) {}
 
@@ -77,8 +76,7 @@ void RegionTable::map_once(std::uint64_t number, int slot,
 
 std::string RegionTable::key_of(std::uint64_t number) { return fmt::format("region {}", number); }
 
-// --- Regions
-// --------------------------------------------------------------------------------------
+// --- Regions -------------------------------------------------------------------------------------
 
 Regions::Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
                  std::function<void()> watch)

@@ -43,8 +43,7 @@ std::byte* at(const RegisteredMemory& memory, std::size_t offset) {
   return static_cast<std::byte*>(memory.data()) + offset;
 }
 
-// --- Own regions
-// ----------------------------------------------------------------------------------
+// --- Own regions ---------------------------------------------------------------------------------
 
 TEST(Regions, APeerReachesWhatARankHasAllocatedAlone) {
   const auto team = team_of(2);
@@ -104,8 +103,7 @@ TEST(Regions, RegionsOfRanksAreOfOneKindAndThoseOfGroupsOfTheirOwn) {
   EXPECT_EQ(Regions::kind_of(0), 0U);
 }
 
-// --- Groups of one session
-// ------------------------------------------------------------------------
+// --- Groups of one session -----------------------------------------------------------------------
 
 // Runs `body` on threads, one for each rank.
 void on_threads(int ranks, const std::function<void(const std::shared_ptr<Peers>&)>& body) {
@@ -145,8 +143,7 @@ TEST(Regions, MemoryOfAGroupIsRegisteredInGroupsMadeFromItAndBesideIt) {
   });
 }
 
-// --- Sums
-// -----------------------------------------------------------------------------------------
+// --- Sums ----------------------------------------------------------------------------------------
 
 // Every rank's data begins elsewhere, in memory of another kind and size.
 void expect_sums_of(const ProcessGroup& group, const RegisteredMemory& memory) {

@@ -91,9 +91,8 @@ std::vector<std::string> ShmBackend::labels(const Collective& collective) {
 }
 
 void ShmBackend::run(const Collective& collective) {
-  if (size_ == 1 && collective.input.data == nullptr)
-    return;  // The only rank already has its
-             // result.
+  const bool has_result = size_ == 1 && collective.input.data == nullptr;
+  if (has_result) return;
   if (in_place_.is_possible()) {
     in_place_.run(collective);
     barrier_.step(collective);

@@ -8,17 +8,13 @@ import sys
 import tempfile
 import unittest
 
-import torch_or_skip
+from plugin_or_skip import lockstep, torch
 
-torch = torch_or_skip.torch
-
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
-
-import lockstep
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 RANKS = 2
 MIB = 1 << 20
