@@ -273,8 +273,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
     ProcessGroup world = telling_whose_fault_it_is(
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     worlds.add(joined.session, has_name);
-    if (!has_name || TimelineRecorder::current() == nullptr)
-      comm::record_timeline(world, who.attempt);
+    if (!has_name || TimelineRecorder::current() == nullptr) comm::record_timeline(world, who);
     log(LogLevel::info,
         fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
                     who.world_size, name, who.launcher, joined.backend, joined.why));

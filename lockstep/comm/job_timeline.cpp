@@ -10,12 +10,14 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/output_file.h"
 #include "lockstep/base/processes.h"
@@ -165,27 +167,39 @@ void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>
   }
 }
 
+// Tells a job's files from those of others in the folder. The id that `lockstep run` gives is that
+// of one job, also after a restart. Other launchers may give the next job the same one.
+std::uint64_t number_of_job(const LaunchEnvironment& who) {
+  if (who.agent_fd) return hash_of_elements(who.job_id);
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
 }  // namespace
 
-void record_timeline(const ProcessGroup& world, int attempt) {
+void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who) {
   const char* const folder = std::getenv(TimelineRecorder::variable);
   if (folder == nullptr || *folder == '\0') return;
-  // What a mismatch, or a timeout, says where other ranks go on without a timeline.
-  world.barrier({.label = "timeline: LOCKSTEP_TIMELINE_DIR is to be set on all ranks or on none"});
+  // The label is what a mismatch, or a timeout, says where other ranks go on without a timeline.
+  const std::uint64_t job = broadcast_value(
+      number_of_job(who), world, 0,
+      {.label = "timeline: LOCKSTEP_TIMELINE_DIR is to be set on all ranks or on none"});
   if (TimelineRecorder::current() == nullptr)
     TimelineRecorder::start({.folder = folder,
+                             .job = job,
                              .rank = world.rank(),
                              .world_size = world.size(),
-                             .attempt = attempt,
+                             .attempt = who.attempt,
                              .host = host_name()});
   const std::vector<int> host_of_rank = host_of_ranks(world);
   align_clocks(world, host_of_rank);
   static std::shared_ptr<const std::function<void()>> last_act;  // As long as the group.
   const std::weak_ptr<ProcessGroup::State> weak = GroupAccess::state_of(world).weak_from_this();
-  last_act = std::make_shared<const std::function<void()>>([weak, attempt, host_of_rank] {
-    if (auto state = weak.lock())
-      end_timeline(GroupAccess::of(std::move(state)), attempt, host_of_rank);
-  });
+  last_act =
+      std::make_shared<const std::function<void()>>([weak, attempt = who.attempt, host_of_rank] {
+        if (auto state = weak.lock())
+          end_timeline(GroupAccess::of(std::move(state)), attempt, host_of_rank);
+      });
   before_end(world, last_act);
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/environment.h"
 
 namespace lockstep::comm {
 
@@ -17,6 +18,6 @@ namespace lockstep::comm {
 // half of its duration. Ranks of a host have one clock.
 //
 // Errors: as TimelineRecorder's and ProcessGroup's.
-void record_timeline(const ProcessGroup& world, int attempt);
+void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who);
 
 }  // namespace lockstep::comm

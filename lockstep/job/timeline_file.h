@@ -46,15 +46,17 @@ struct CollectiveSpan {
   std::uint64_t bytes;
   GroupName group;
   std::int32_t last;     // For which rank of the job this one has waited; -1 for none.
+  std::int32_t fault;    // The Fault that ended it; -1 if it was completed.
   std::uint32_t thread;  // 0 for the training loop's, else the number that the kernel gave it.
   Operation operation;
 };
 
 struct TimelineHeader {
-  static constexpr std::array<char, 16> right_magic{"lockstep-span-1"};
+  static constexpr std::array<char, 16> right_magic{"lockstep-span-2"};
   static constexpr std::size_t most_offsets = 16;
 
   std::array<char, 16> magic;
+  std::uint64_t job;  // Equal for all ranks of a job.
   std::int32_t rank;
   std::int32_t world_size;
   std::int32_t attempt;

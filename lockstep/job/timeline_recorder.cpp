@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/base/signals.h"
 #include "lockstep/base/time.h"
 #include "lockstep/base/wall_time.h"
 #include "lockstep/job/timeline_file.h"
@@ -47,8 +49,11 @@ std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
   const FileDescriptor fd(
       ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (!fd) throw_errno(file.string());
-  if (const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)))
+  const IgnoreSignals ignore{SIGXFSZ};
+  if (const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes))) {
+    ::unlink(file.c_str());
     throw_errno(file.string(), failed);
+  }
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) throw_errno(file.string());
   return static_cast<std::byte*>(memory);
@@ -98,7 +103,10 @@ TimelineRecorder::TimelineRecorder(const Options& options)
     : file_(options.folder / spans_name(options.attempt, options.rank)),
       bytes_(job::timeline_bytes(options.most_phases, options.most_collectives)),
       memory_(map_new_file(file_, bytes_)) {
+  std::error_code ignored;  // An earlier process's operators are not this one's.
+  std::filesystem::remove(options.folder / operators_name(options.attempt, options.rank), ignored);
   TimelineHeader& head = *new (memory_) TimelineHeader{};
+  head.job = options.job;
   head.rank = options.rank;
   head.world_size = options.world_size;
   head.attempt = options.attempt;
@@ -144,6 +152,7 @@ void TimelineRecorder::collective(const Collective& collective) {
   span.bytes = collective.bytes;
   span.group = collective.group;
   span.last = collective.last;
+  span.fault = collective.fault ? static_cast<std::int32_t>(*collective.fault) : -1;
   span.thread = collective.is_of_loop ? 0 : number_of_this_thread();
   span.operation = collective.operation;
   span.number.store(number + 1, std::memory_order_release);

@@ -6,8 +6,8 @@
 // phases and 65,536 collectives of a rank are kept, in a file of 16 MiB.
 //
 // Thread safety: any thread may call any member at any time, start() once.
-// Errors: system, naming the file, if it cannot be written or the disk is full. Only start()
-// throws.
+// Errors: system, naming the file, if it cannot be written or the disk is full; then there is none.
+// Only start() throws.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,9 +18,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/error.h"
 #include "lockstep/job/activity.h"
 #include "lockstep/job/detail/operation.h"
 #include "lockstep/job/step_times.h"
@@ -42,6 +44,7 @@ class LOCKSTEP_API TimelineRecorder {
 
   struct Options {
     std::filesystem::path folder;  // Created if it does not exist.
+    std::uint64_t job = 0;         // Equal on all ranks of a job, and different from other jobs.
     int rank = 0;
     int world_size = 1;
     int attempt = 0;
@@ -75,7 +78,8 @@ class LOCKSTEP_API TimelineRecorder {
     Ticks begin = 0;
     Ticks waited_until = 0;  // When all ranks had come.
     Ticks end = 0;
-    int last = -1;  // For which rank of the job this one has waited.
+    int last = -1;                    // For which rank of the job this one has waited.
+    std::optional<Fault> fault = {};  // That ended it.
     bool is_of_loop = false;
   };
   void collective(const Collective& collective);

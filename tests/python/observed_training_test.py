@@ -148,14 +148,18 @@ class Timeline(unittest.TestCase):
                     operator["ts"] + operator["dur"] <= phase["ts"] + phase["dur"] + tolerance
                     for phase in forward), "operators have the clock of the phases")
 
-    def test_a_killed_rank_leaves_what_it_had(self):
-        training = Training(self, "--kill", "6", options=["--profile", "steps=100:105"])
+    def test_a_killed_rank_leaves_what_it_had_in_each_attempt(self):
+        training = Training(self, "--kill", "6",
+                            options=["--max-restarts", "1", "--profile", "steps=100:105"])
         self.assertIn("no operators, as no rank averaged gradients in steps=100:105",
                       training.said[0])
         self.assertEqual(training.codes, [128 + 9], training.said)
-        data = by_rank(event for event in spans(training.events(), "phase")
-                       if event["name"] == "data")
-        self.assertEqual((data[0], data[1]), (7, 7))
+        events = training.events()
+        data = by_rank(event for event in spans(events, "phase") if event["name"] == "data")
+        self.assertEqual((data[0], data[1]), (14, 14))
+        lost = [event for event in spans(events, "collective") if "error" in event["args"]]
+        self.assertEqual({(event["pid"], event["args"]["error"]) for event in lost},
+                         {(0, "peer_lost")})
         run = json.loads((training.folder / "run.json").read_text())
         self.assertNotEqual(run["ended"], "finished")
 

@@ -53,8 +53,10 @@ class GroupCollectives {
       throw_unless_all_agree(collective);
       act(collective);
     } catch (...) {
-      record_.leave(recorded, FlightRecorder::Phase::failed, ticks_now());
-      activity.leave(ticks_now());
+      const Ticks end = ticks_now();
+      record_.leave(recorded, FlightRecorder::Phase::failed, end);
+      activity.leave(end);
+      span.fail(packed_name_, collective, end);
       failure_.break_with(std::current_exception(), group_.describe(collective),
                           collective.timeout);
       throw;

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <optional>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/job/activity.h"
 #include "lockstep/job/step_clock.h"
@@ -34,6 +37,17 @@ class RecordedCall {
   }
 
   void end(const GroupName& group, const Collective& collective, Ticks now) const {
+    record(group, collective, now, std::nullopt);
+  }
+
+  // In the handler of the exception that ends it.
+  void fail(const GroupName& group, const Collective& collective, Ticks now) const {
+    record(group, collective, now, fault_in(std::current_exception()).value_or(Fault::aborted));
+  }
+
+ private:
+  void record(const GroupName& group, const Collective& collective, Ticks now,
+              std::optional<Fault> fault) const {
     if (recorder_ == nullptr) return;
     recorder_->collective({.group = group,
                            .operation = collective.signature.operation,
@@ -43,10 +57,10 @@ class RecordedCall {
                            .waited_until = waited_until_,
                            .end = now,
                            .last = last_,
+                           .fault = fault,
                            .is_of_loop = StepClock::of_this_thread() != nullptr});
   }
 
- private:
   TimelineRecorder* const recorder_;
   const Ticks begin_;
   Ticks waited_until_;

@@ -18,6 +18,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/output_file.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/job/timeline/rank_timeline.h"
 #include "lockstep/job/timeline_recorder.h"
@@ -79,7 +80,11 @@ std::map<std::uint32_t, int> tracks_of(const RankTimeline& rank) {
 
 struct FoundRank {
   RankTimeline spans;
-  fs::path folder;
+  fs::path file;
+
+  fs::path operators() const {
+    return file.parent_path() / TimelineRecorder::operators_name(spans.attempt, spans.rank);
+  }
 };
 
 // Identifies a collective in a rank.
@@ -87,9 +92,10 @@ using CollectiveKey = std::tuple<int, int, std::string_view, std::uint64_t>;
 
 class Merge {
  public:
-  Merge(std::vector<FoundRank> ranks, std::vector<std::string> unreadable, const fs::path& file)
-      : ranks_(std::move(ranks)), file_(file), summary_{.unreadable = std::move(unreadable)} {
-    for (const auto& [rank, folder] : ranks_) {
+  // `summary` has what is left out.
+  Merge(std::vector<FoundRank> ranks, TimelineSummary summary, const fs::path& file)
+      : ranks_(std::move(ranks)), file_(file), summary_(std::move(summary)) {
+    for (const auto& [rank, from] : ranks_) {
       for (const auto& one : rank.phases) start_ = std::min(start_, one.begin);
       for (const auto& one : rank.collectives) start_ = std::min(start_, one.begin);
       tracks_.push_back(tracks_of(rank));
@@ -103,9 +109,9 @@ class Merge {
       add_spans(ranks_[i].spans, tracks_[i]);
       numbers.insert(ranks_[i].spans.rank);
     }
-    for (const auto& [rank, folder] : ranks_) {
-      add_arrows(rank);
-      add_operators(rank, folder / TimelineRecorder::operators_name(rank.attempt, rank.rank));
+    for (const FoundRank& each : ranks_) {
+      add_arrows(each.spans);
+      add_operators(each.spans, each.operators());
     }
     summary_.ranks = static_cast<int>(numbers.size());
     file_.finish(facts());
@@ -139,19 +145,27 @@ class Merge {
       file_.add(fmt::format(
           R"({{"ph":"X","cat":"phase","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
           name(one.phase), rank.rank, phases_track, at(one.begin), at(one.end) - at(one.begin)));
-    for (const auto& one : rank.collectives) {
-      const int track = tracks.at(one.thread);
-      places_[{rank.attempt, rank.rank, one.group, one.sequence}] = {one.begin, track};
-      file_.add(fmt::format(
-          R"({{"ph":"X","cat":"collective","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
-          R"("args":{{"group":{},"sequence":{},"bytes":{},"waited_us":{:.3f},"last":{}}}}})",
-          name(one.operation), rank.rank, track, at(one.begin), at(one.end) - at(one.begin),
-          quoted(one.group), one.sequence, one.bytes,
-          one.last < 0 ? 0 : at(one.waited_until) - at(one.begin), one.last));
-    }
+    for (const auto& one : rank.collectives) add_collective(rank, one, tracks.at(one.thread));
     summary_.phases += rank.phases.size();
     summary_.collectives += rank.collectives.size();
     summary_.left_out += rank.phases_left_out + rank.collectives_left_out;
+  }
+
+  void add_collective(const RankTimeline& rank, const RankTimeline::Collective& one, int track) {
+    places_[{rank.attempt, rank.rank, one.group, one.sequence}] = {one.begin, track};
+    std::string title(name(one.operation));
+    std::string error;
+    if (one.fault) {
+      ++summary_.failed;
+      title += fmt::format(": {}", name(*one.fault));
+      error = fmt::format(R"(,"error":"{}")", name(*one.fault));
+    }
+    file_.add(fmt::format(
+        R"({{"ph":"X","cat":"collective","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)"
+        R"("args":{{"group":{},"sequence":{},"bytes":{},"waited_us":{:.3f},"last":{}{}}}}})",
+        title, rank.rank, track, at(one.begin), at(one.end) - at(one.begin), quoted(one.group),
+        one.sequence, one.bytes, one.last < 0 ? 0 : at(one.waited_until) - at(one.begin), one.last,
+        error));
   }
 
   // From where the last rank comes, to where the wait for it ends. Both ends lie in their spans.
@@ -190,7 +204,7 @@ class Merge {
         add_operator(rank, event, base, track.first->second);
       }
     } catch (const json::exception&) {
-      summary_.unreadable.push_back(file.filename().string());
+      summary_.unreadable.push_back(file.string() + ": it is damaged");
     }
   }
 
@@ -211,14 +225,16 @@ class Merge {
   // Tells what is not there.
   std::string facts() const {
     json left_out = json::array();
-    for (const auto& [rank, folder] : ranks_)
+    for (const auto& [rank, from] : ranks_)
       if (rank.phases_left_out + rank.collectives_left_out > 0)
         left_out.push_back({{"rank", rank.rank},
                             {"attempt", rank.attempt},
                             {"phases", rank.phases_left_out},
                             {"collectives", rank.collectives_left_out}});
-    const json facts{
-        {"ranks", summary_.ranks}, {"left_out", left_out}, {"unreadable", summary_.unreadable}};
+    const json facts{{"ranks", summary_.ranks},
+                     {"left_out", left_out},
+                     {"unreadable", summary_.unreadable},
+                     {"other_jobs", summary_.other_jobs}};
     return facts.dump(-1, ' ', false, json::error_handler_t::replace);
   }
 
@@ -246,36 +262,65 @@ std::vector<fs::path> span_files_in(const std::vector<fs::path>& folders) {
   return files;
 }
 
+// Reads all that can be read.
+std::vector<FoundRank> read_ranks(const std::vector<fs::path>& files,
+                                  std::vector<std::string>& unreadable) {
+  std::vector<FoundRank> ranks;
+  for (const fs::path& file : files) {
+    try {
+      ranks.push_back({read_rank_timeline(file), file});
+    } catch (const Error& error) {
+      if (error.fault() != Fault::corrupt) throw;
+      unreadable.push_back(bare_text(error));
+    }
+  }
+  return ranks;
+}
+
+// Removes the ranks of other jobs than the one that began last.
+void keep_last_job(std::vector<FoundRank>& ranks, std::vector<std::string>& other_jobs) {
+  const auto began = [](const FoundRank& each) { return each.spans.began_wall_ns; };
+  const std::uint64_t last = std::ranges::max_element(ranks, {}, began)->spans.job;
+  std::erase_if(ranks, [&](const FoundRank& each) {
+    if (each.spans.job == last) return false;
+    other_jobs.push_back(each.file.string());
+    return true;
+  });
+}
+
+std::string counted(std::uint64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 }  // namespace
 
 TimelineSummary merge_timeline(const std::vector<fs::path>& folders, const fs::path& file) {
-  std::vector<FoundRank> ranks;
-  std::vector<std::string> unreadable;
-  for (const fs::path& spans : span_files_in(folders)) {
-    try {
-      ranks.push_back({read_rank_timeline(spans), spans.parent_path()});
-    } catch (const Error& error) {
-      if (error.fault() != Fault::corrupt) throw;
-      unreadable.push_back(spans.filename().string());
-    }
-  }
-  if (ranks.empty() && !unreadable.empty())
-    throw Error(Fault::corrupt, "no file of spans can be read");
-  require(!ranks.empty(), "the folders have no spans of ranks");
+  TimelineSummary found;
+  std::vector<fs::path> files = span_files_in(folders);
+  require(!files.empty(), "the folders have no spans of ranks");
+  std::ranges::sort(files);
+  std::vector<FoundRank> ranks = read_ranks(files, found.unreadable);
+  if (ranks.empty())
+    throw Error(Fault::corrupt, "no file of spans can be read: " + found.unreadable.front());
+  keep_last_job(ranks, found.other_jobs);
   std::ranges::sort(
       ranks, {}, [](const FoundRank& one) { return std::pair(one.spans.rank, one.spans.attempt); });
-  return Merge(std::move(ranks), std::move(unreadable), file).run();
+  return Merge(std::move(ranks), std::move(found), file).run();
 }
 
 std::string describe(const TimelineSummary& summary) {
-  std::string text = fmt::format("{} rank{}, {} phases, {} collectives, {} arrows", summary.ranks,
-                                 summary.ranks == 1 ? "" : "s", summary.phases, summary.collectives,
-                                 summary.arrows);
-  if (summary.operators > 0) text += fmt::format(", {} operators", summary.operators);
+  std::string text =
+      fmt::format("{}, {}, {}, {}", counted(static_cast<std::uint64_t>(summary.ranks), "rank"),
+                  counted(summary.phases, "phase"), counted(summary.collectives, "collective"),
+                  counted(summary.arrows, "arrow"));
+  if (summary.operators > 0) text += ", " + counted(summary.operators, "operator");
+  if (summary.failed > 0) text += "; " + counted(summary.failed, "collective") + " failed";
   if (summary.left_out > 0)
     text += fmt::format("; the first {} spans are left out", summary.left_out);
-  if (const auto files = summary.unreadable.size(); files > 0)
-    text += fmt::format("; {} file{} could not be read", files, files == 1 ? "" : "s");
+  if (!summary.unreadable.empty())
+    text += "; " + counted(summary.unreadable.size(), "file") + " could not be read";
+  if (!summary.other_jobs.empty())
+    text += "; " + counted(summary.other_jobs.size(), "file") + " of other jobs left out";
   return text;
 }
 

@@ -5,7 +5,10 @@
 // arrow leads from the rank that came last to a collective to each rank that waited for it.
 // Operators of LibTorch, which `--profile` records, are further tracks.
 //
-// A file that a killed rank has left unfinished, or that is of another version, is left out.
+// A collective that failed has the Fault of its Error in its name and as its argument `error`.
+//
+// A file that a killed rank has left unfinished, or that is of another version, is left out. So are
+// those of other jobs than the one that began last.
 //
 // Errors: system.
 
@@ -27,8 +30,10 @@ struct TimelineSummary {
   std::uint64_t collectives = 0;
   std::uint64_t arrows = 0;
   std::uint64_t operators = 0;
+  std::uint64_t failed = 0;                  // Collectives that an Error ended.
   std::uint64_t left_out = 0;                // Spans that were overwritten in the ranks' rings.
-  std::vector<std::string> unreadable = {};  // Names of the files that are left out.
+  std::vector<std::string> unreadable = {};  // Files that are left out, each with the reason.
+  std::vector<std::string> other_jobs = {};  // Files of other jobs, which are left out.
 };
 
 // Merges the files that ranks have left in `folders` (TimelineRecorder) into `file`. Errors: also

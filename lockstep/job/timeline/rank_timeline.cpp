@@ -95,6 +95,10 @@ std::uint64_t for_each_span(const char* ring, std::uint64_t capacity, std::uint6
   return left_out;
 }
 
+std::optional<Fault> fault_of(const CollectiveSpan& span) {
+  return span.fault < 0 ? std::nullopt : std::optional(static_cast<Fault>(span.fault));
+}
+
 std::string text_of(const GroupName& group) {
   char text[sizeof group + 1] = {};
   std::memcpy(text, group.data(), sizeof group);
@@ -119,9 +123,10 @@ RankTimeline read_rank_timeline(const std::filesystem::path& file) {
   const std::string bytes = read_file(file.string());
   const TimelineHeader& head = header_of(bytes, bytes.size(), file.string());
   const RankClock clock(head);
-  RankTimeline timeline{.rank = head.rank, .attempt = head.attempt};
+  RankTimeline timeline{.job = head.job, .rank = head.rank, .attempt = head.attempt};
   timeline.host = std::string(head.host, ::strnlen(head.host, sizeof head.host));
   timeline.wall_minus_this_ns = head.wall_minus_steady_ns - clock.offset_at(head.first.steady_ns);
+  timeline.began_wall_ns = head.first.steady_ns + head.wall_minus_steady_ns;
   const char* const phases = bytes.data() + job::spans_offset;
   timeline.phases_left_out = for_each_span<PhaseSpan>(
       phases, head.phase_capacity, head.phases, [&](const PhaseSpan& span) {
@@ -138,7 +143,8 @@ RankTimeline read_rank_timeline(const std::filesystem::path& file) {
                                         .bytes = span.bytes,
                                         .last = span.last,
                                         .thread = span.thread,
-                                        .operation = span.operation});
+                                        .operation = span.operation,
+                                        .fault = fault_of(span)});
       });
   return timeline;
 }

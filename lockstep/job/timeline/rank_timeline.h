@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/error.h"
 #include "lockstep/job/detail/operation.h"
 #include "lockstep/job/step_times.h"
 
@@ -35,8 +36,10 @@ struct RankTimeline {
     int last = -1;
     std::uint32_t thread = 0;  // 0 for the training loop's.
     Operation operation = Operation::none;
+    std::optional<Fault> fault = {};  // That ended it.
   };
 
+  std::uint64_t job = 0;  // TimelineRecorder::Options::job.
   int rank = 0;
   int attempt = 0;
   std::string host = {};
@@ -46,6 +49,7 @@ struct RankTimeline {
   std::uint64_t collectives_left_out = 0;
 
   std::int64_t wall_minus_this_ns = 0;  // The rank's wall clock minus the clock of these times.
+  std::int64_t began_wall_ns = 0;       // When it began to record, by its wall clock.
 };
 
 // TimelineRecorder::stamp() of the file; empty if there is none.

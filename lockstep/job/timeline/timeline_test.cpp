@@ -18,6 +18,7 @@
 #include "lockstep/job/timeline/rank_timeline.h"
 #include "lockstep/job/timeline_recorder.h"
 #include "tests/fault_of.h"
+#include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
 namespace lockstep::job::timeline_test {
@@ -70,7 +71,7 @@ TEST(Timeline, HasSpansOfAllRanksAndArrowsFromTheLast) {
   }
   const fs::path file = scratch.path() / "t.json";
   const TimelineSummary summary = merge_timeline({scratch.path() / "spans"}, file);
-  EXPECT_EQ(describe(summary), "2 ranks, 2 phases, 2 collectives, 1 arrows");
+  EXPECT_EQ(describe(summary), "2 ranks, 2 phases, 2 collectives, 1 arrow");
 
   const json trace = json::parse(read_file(file.string()));
   const auto phases = events_of(trace, "X", "phase");
@@ -177,6 +178,63 @@ TEST(Timeline, LeavesOutWhatAKilledRankHasNotFinished) {
   EXPECT_EQ(events_of(trace, "X", "phase").size(), 2U);
 }
 
+TEST(Timeline, MarksACollectiveThatFailed) {
+  const ScratchDirectory scratch;
+  const auto options = options_of(scratch, 0);
+  {
+    TimelineRecorder recorder(options);
+    TimelineRecorder::Collective barrier{.operation = Operation::barrier, .end = ticks_now()};
+    barrier.begin = barrier.waited_until = barrier.end;
+    recorder.collective(barrier);
+    barrier.fault = Fault::timeout;
+    recorder.collective(barrier);
+  }
+  const fs::path file = scratch.path() / "t.json";
+  EXPECT_EQ(describe(merge_timeline({options.folder}, file)),
+            "1 rank, 0 phases, 2 collectives, 0 arrows; 1 collective failed");
+  const auto collectives = events_of(json::parse(read_file(file.string())), "X", "collective");
+  EXPECT_EQ(collectives.at(0).at("name"), "barrier");
+  EXPECT_FALSE(collectives[0].at("args").contains("error"));
+  EXPECT_EQ(collectives.at(1).at("name"), "barrier: timeout");
+  EXPECT_EQ(collectives[1].at("args").at("error"), "timeout");
+}
+
+TEST(Timeline, HasTheRanksOfTheLastJobAlone) {
+  const ScratchDirectory scratch;
+  const auto record = [&](std::uint64_t job, int rank) {
+    auto options = options_of(scratch, rank);
+    options.job = job;
+    TimelineRecorder recorder(options);
+    recorder.phase(StepPhase::forward, ticks_now(), ticks_now() + 1);
+    recorder.collective({.sequence = 1,
+                         .begin = ticks_now(),
+                         .waited_until = ticks_now(),
+                         .end = ticks_now(),
+                         .last = 2});
+  };
+  for (const int rank : {0, 1, 2}) record(/*job=*/8, rank);
+  const fs::path folder = scratch.path() / "spans";
+  write_file((folder / TimelineRecorder::operators_name(0, 0)).string(),
+             R"({"traceEvents": [{"ph": "X", "ts": 1, "tid": 1, "name": "aten::mm"}]})");
+  for (const int rank : {0, 1}) record(/*job=*/7, rank);
+  const fs::path file = scratch.path() / "t.json";
+  const TimelineSummary summary = merge_timeline({folder}, file);
+  EXPECT_EQ(describe(summary),
+            "2 ranks, 2 phases, 2 collectives, 0 arrows; 1 file of other jobs left out");
+  const std::string other = (folder / TimelineRecorder::spans_name(0, 2)).string();
+  EXPECT_EQ(summary.other_jobs, std::vector{other});
+  const json trace = json::parse(read_file(file.string()));
+  EXPECT_EQ(trace.at("otherData").at("other_jobs"), json{other});
+}
+
+TEST(Timeline, LeavesNothingWhereItCannotBeRecorded) {
+  const ScratchDirectory scratch;
+  const test::FileSizeLimit as_of_a_full_disk(1 << 20);
+  const auto options = options_of(scratch, 0);
+  EXPECT_EQ(fault_of([&] { const TimelineRecorder recorder(options); }), Fault::system);
+  EXPECT_TRUE(fs::is_empty(options.folder));
+}
+
 TEST(Timeline, RefusesFilesThatAreNone) {
   const ScratchDirectory scratch;
   const fs::path file = scratch.path() / "attempt-0.rank-0.spans";
@@ -185,8 +243,10 @@ TEST(Timeline, RefusesFilesThatAreNone) {
   EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path() / "absent"}, file); }), Fault::system);
   write_file(file.string(), "short");
   EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
-  EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path()}, scratch.path() / "t.json"); }),
+  std::string text;
+  EXPECT_EQ(fault_of([&] { merge_timeline({scratch.path()}, scratch.path() / "t.json"); }, &text),
             Fault::corrupt);
+  EXPECT_NE(text.find(file.string() + ": it is too short"), text.npos) << text;
   { const TimelineRecorder recorder({.folder = scratch.path()}); }
   const std::string whole = read_file(file.string());
   EXPECT_TRUE(read_rank_timeline(file).phases.empty());
