@@ -7,11 +7,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
-#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/number_formats.h"
+#include "lockstep/base/temporary_folder.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/tensor/named_tensors.h"
 
@@ -29,54 +31,50 @@ namespace fs = std::filesystem;
 
 constexpr const char* description = "extra/lockstep.json";
 
-// A folder that is removed with all that is in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::error_code error;
-    path_ = (fs::temp_directory_path(error) / "lockstep-XXXXXX").string();
-    if (error) throw Error(Fault::system, "TMPDIR: " + error.message());
-    if (::mkdtemp(path_.data()) == nullptr) throw_errno(path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  fs::path path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-template <class Read>
-auto reading(const std::string& file, Read read) {
-  try {
-    return read();
-  } catch (const c10::Error& error) {
-    throw Error(Fault::corrupt,
-                file + ": no package of lockstep_export, or a damaged one: " + error.msg());
-  }
+[[noreturn]] void refuse(const std::string& file, const std::string& what) {
+  throw Error(Fault::corrupt, file + ": " + what);
 }
 
-// The files of an archive in the form of torch.save().
+// A file of another kind is told from a package, of which a part is missing.
+void require_archive(const fs::path& file) {
+  const std::string name = file.string();
+  std::error_code ignored;  // Opening it says what is wrong.
+  if (fs::is_directory(file, ignored)) throw_errno(name, EISDIR);
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw_errno(name);
+  std::array<char, 4> begin{};
+  stream.read(begin.data(), begin.size());
+  if (stream.gcount() == 0) refuse(name, "the file is empty");
+  if (begin != std::array{'P', 'K', '\x03', '\x04'})
+    refuse(name, "it is no archive, and so no package of lockstep_export");
+}
+
+// The files of an archive in the form of torch.save(). LibTorch's own messages speak of
+// checkpoints.
 class Archive {
  public:
   explicit Archive(const fs::path& file) : name_(file.string()) {
-    if (::access(file.c_str(), R_OK) != 0) throw_errno(name_);
-    reader_ = reading(name_, [&] { return std::make_unique<Reader>(name_); });
+    require_archive(file);
+    try {
+      reader_ = std::make_unique<Reader>(name_);
+      if (!reader_->hasRecord(description))
+        refuse(name_, "this archive is no package of lockstep_export: it has no " +
+                          std::string(description));
+    } catch (const c10::Error&) {
+      refuse(name_, "the archive is damaged, or a part of it is missing");
+    }
   }
 
   at::Tensor read(const std::string& record) const {
-    return reading(name_, [&] {
+    try {
       auto [data, size] = reader_->getRecord(record);
       void* const bytes = data.get();
       const auto kept = std::make_shared<at::DataPtr>(std::move(data));
       return at::from_blob(
           bytes, {static_cast<std::int64_t>(size)}, [kept](void*) {}, at::kByte);
-    });
+    } catch (const c10::Error&) {
+      refuse(name_, record + " is damaged or missing");
+    }
   }
 
  private:
@@ -98,12 +96,12 @@ fs::path unpack(const Archive& archive, const std::string& file, const GraphForm
   fs::create_directory(folder, ignored);
   for (const auto& [record, digest] : graph.files) {
     const at::Tensor bytes = archive.read(record);
-    if (sha256(bytes) != digest) throw Error(Fault::corrupt, file + ": " + record + " is damaged");
+    if (sha256(bytes) != digest) refuse(file, record + " is damaged");
     const fs::path path = folder / fs::path(record).filename();
     write_file(path.string(), text_of(bytes));
     if (path.extension() == ".so") library = path;
   }
-  if (library.empty()) throw Error(Fault::corrupt, file + ": a graph has no shared library");
+  if (library.empty()) refuse(file, "a graph has no shared library");
   return library;
 }
 

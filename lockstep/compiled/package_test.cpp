@@ -10,6 +10,7 @@
 #include <torch/version.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text_file.h"
 #include "lockstep/compiled/signature.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
@@ -153,8 +155,19 @@ class CompiledPackage : public testing::Test {
  protected:
   ~CompiledPackage() override { fs::remove(file_); }
 
+  const std::string& file() const { return file_; }
+
+  // Returns the error of a file with this content.
+  std::string error_of_file(const std::string& content) {
+    write_file(file_, content);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { load_package(file_); }, &text), Fault::corrupt);
+    return text;
+  }
+
   // Returns the error of a package of these records.
-  std::string error_of(const std::map<std::string, std::string>& records) {
+  std::string error_of(const std::map<std::string, std::string>& records,
+                       Fault fault = Fault::corrupt) {
     {
       caffe2::serialize::PyTorchStreamWriter writer(file_);
       for (const auto& [name, content] : records)
@@ -162,7 +175,7 @@ class CompiledPackage : public testing::Test {
       writer.writeEndOfFile();
     }
     std::string text;
-    EXPECT_EQ(fault_of([&] { load_package(file_); }, &text), Fault::corrupt);
+    EXPECT_EQ(fault_of([&] { load_package(file_); }, &text), fault);
     return text;
   }
 
@@ -176,6 +189,34 @@ std::string with_file(const std::string& record, const std::string& digest) {
   json["instruction_sets"] = Json::array();
   json["graphs"]["train"]["files"] = {{record, digest}};
   return json.dump();
+}
+
+TEST_F(CompiledPackage, IsToldFromOtherFiles) {
+  std::string text;
+  const std::string folder = testing::TempDir();
+  EXPECT_EQ(fault_of([&] { load_package(folder); }, &text), Fault::system);
+  EXPECT_NE(text.find(folder + ": Is a directory"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { load_package(folder + "absent.pt2"); }, &text), Fault::system);
+  EXPECT_NE(text.find("absent.pt2: No such file"), text.npos) << text;
+  const std::string archive(100, 'x');
+  for (const auto& [content, reason] : std::map<std::string, std::string>{
+           {"", "the file is empty"},
+           {"{\"a\": 1}", "it is no archive, and so no package of lockstep_export"},
+           {"PK\x03\x04" + archive, "the archive is damaged, or a part of it is missing"}}) {
+    const std::string said = error_of_file(content);
+    EXPECT_NE(said.find(file() + ": " + reason), said.npos) << said;
+  }
+}
+
+TEST_F(CompiledPackage, NeedsAFolderForItsCode) {
+  const char* const before = std::getenv("TMPDIR");
+  const std::string kept = before != nullptr ? before : "";
+  ::setenv("TMPDIR", "/no/such/folder", 1);
+  Json json = description();
+  json["instruction_sets"] = Json::array();
+  const std::string said = error_of({{"extra/lockstep.json", json.dump()}}, Fault::system);
+  kept.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", kept.c_str(), 1);
+  EXPECT_NE(said.find("/no/such/folder, the folder of TMPDIR: No such file"), said.npos) << said;
 }
 
 TEST_F(CompiledPackage, IsRefusedIfItIsDamaged) {

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <system_error>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/temporary_folder.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/launch/run.h"
@@ -19,27 +19,6 @@ namespace lockstep::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A folder that ends with this object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = fs::temp_directory_path() / "lockstep-plan-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw_errno(name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // Its stdout is our stderr. Returns the exit code, as a shell does.
 int run_command(std::vector<std::string> command) {
