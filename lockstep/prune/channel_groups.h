@@ -33,7 +33,7 @@ struct TracedGroup {
   ChannelGroup described;           // Without `kept`.
 };
 
-// In the order of forward().
+// In the order of their layers in the model.
 std::vector<TracedGroup> groups_of(const ChannelTrace& trace);
 
 }  // namespace lockstep::prune

@@ -50,6 +50,22 @@ void forget_gradients(const torch::nn::Module& model) {
   for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
 }
 
+// In place of this model's optimizer, whose moments would keep their sizes.
+void require_of_model(const torch::optim::Optimizer& optimizer, const torch::nn::Module& model) {
+  std::set<const at::TensorImpl*> own;
+  for (const at::Tensor& parameter : model.parameters())
+    own.insert(parameter.unsafeGetTensorImpl());
+  const auto is_own = [&](const at::Tensor& parameter) {
+    return own.contains(parameter.unsafeGetTensorImpl());
+  };
+  const auto& groups = optimizer.param_groups();
+  require(std::any_of(groups.begin(), groups.end(),
+                      [&](const auto& group) {
+                        return std::any_of(group.params().begin(), group.params().end(), is_own);
+                      }),
+          "ChannelPruner: apply() got an optimizer that has no parameter of this model");
+}
+
 bool names(const std::string& pattern, const std::string& layer) {
   return matches(pattern, layer) || matching_parent(pattern, layer).has_value();
 }
@@ -146,8 +162,10 @@ std::string culprits(const PlannedCuts& planned, torch::nn::Module& model, const
 }  // namespace
 
 PruningPlan ChannelPruner::apply_to(const std::vector<torch::optim::Optimizer*>& optimizers) {
-  for (torch::optim::Optimizer* const optimizer : optimizers)
+  for (torch::optim::Optimizer* const optimizer : optimizers) {
     prune::require_readable_state(*optimizer);
+    require_of_model(*optimizer, model_);
+  }
   const PlannedCuts planned = this->planned();
   require(!planned.plan.cuts.empty(), [&] {
     return "ChannelPruner: there is no channel to remove:\n" + to_string(planned.plan);

@@ -108,7 +108,8 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   PruningPlan plan() const;
 
   // Carries out plan(), also on the state of the optimizers, and returns it. Errors: in addition,
-  // misuse, with nothing changed, if there is no channel to remove; and if forward() fails
+  // misuse, with nothing changed, if there is no channel to remove; for an optimizer that has no
+  // parameter of the model; and if forward() fails
   // afterwards, because it has sizes as numbers, such as view({-1, 4096}): the message names the
   // layers and the error. unsupported for an optimizer whose state cannot be read
   // (optimizer_stateful.h) or is spread over ranks.

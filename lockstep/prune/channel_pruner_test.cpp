@@ -543,6 +543,20 @@ TEST(ChannelPruner, CutsTheStateOfSeveralOptimizers) {
   step();
 }
 
+TEST(ChannelPruner, RefusesTheOptimizerOfAnotherModel) {
+  Cnn model(1, 28, 10);
+  const Cnn other(1, 28, 10);
+  torch::optim::SGD own(model.linear2->parameters(), torch::optim::SGDOptions(1e-3));
+  torch::optim::SGD foreign(other.parameters(), torch::optim::SGDOptions(1e-3));
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  const std::int64_t channels = model.conv1->weight.size(0);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { pruner.apply(own, foreign); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("an optimizer that has no parameter of this model"), text.npos) << text;
+  EXPECT_EQ(model.conv1->weight.size(0), channels) << "nothing is changed";
+  pruner.apply(own);  // Of a layer that keeps its channels.
+}
+
 TEST(ChannelPruner, RefusesParametersInUseAndStateOfSeveralRanks) {
   run_in_process(1, [](ProcessGroup& world) {
     auto model = std::make_shared<Cnn>(1, 28, 10);

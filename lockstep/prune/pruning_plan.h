@@ -37,7 +37,7 @@ struct ModelSize {
 };
 
 struct PruningPlan {
-  std::vector<ChannelGroup> groups;  // In the order of forward().
+  std::vector<ChannelGroup> groups;  // In the order of their layers in the model.
   std::vector<ChannelCut> cuts;      // Equal on all ranks.
   ModelSize before, after;
 };

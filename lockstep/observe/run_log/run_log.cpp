@@ -252,6 +252,8 @@ RunLog::Step RunLog::step(std::int64_t samples) {
   return Step(state_.get());
 }
 
+RunLog::Step::Step(Step&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+
 RunLog::Step::~Step() {
   if (state_ != nullptr) state_->end_step();
 }

@@ -90,17 +90,19 @@ class LOCKSTEP_API RunLog {
   std::shared_ptr<State> state_;  // Null without files.
 };
 
+// Can be moved, for example into a std::optional, but not assigned: a step has to end before the
+// next one begins.
 class LOCKSTEP_API RunLog::Step {
  public:
+  Step(Step&& other) noexcept;
   ~Step();
-  Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
 
  private:
   friend class RunLog;
   explicit Step(State* state) : state_(state) {}
 
-  State* const state_;
+  State* state_;  // Null without files, and after a move.
 };
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -143,6 +144,22 @@ const Ranks unwritable("run log: unwritable", [](const Rank& rank) {
 
 TEST(RunLog, SaysAtOnceOnAllRanksThatItCannotWrite) {
   EXPECT_TRUE(all_succeeded(unwritable.run(2)));
+}
+
+TEST(RunLog, CountsAStepThatIsMovedOnce) {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path() / "run.json";
+  run_in_process(1, [&](ProcessGroup& group) {
+    RunLog log(group, {.json = file});
+    for (int i = 0; i < 3; ++i) {
+      std::optional<RunLog::Step> step;
+      step.emplace(log.step(/*samples=*/16));
+    }
+    log.close();
+  });
+  const json run = read_run(file);
+  EXPECT_EQ(run.at("totals").at(0).at("steps"), 3);
+  EXPECT_EQ(run.at("samples"), 48);
 }
 
 // Waits until rank 0 has written five steps of all ranks.
