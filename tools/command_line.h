@@ -10,6 +10,8 @@
 #include <exception>
 #include <string>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {
@@ -23,16 +25,15 @@ inline CLI::Validator not_nan() {
       "");
 }
 
-// Prints --help to stdout. Reports an error in one line, with exit code 64, EX_USAGE of sysexits.h.
+// Prints --help to stdout. Reports an error in one line, with exit_usage.
 [[noreturn]] inline void end_parsing(const CLI::App& app, const CLI::ParseError& error) {
-  constexpr int usage_error = 64;
   const std::string& command = app.get_name();
   if (error.get_exit_code() == 0) {
     print(app.help());
     std::exit(end_output(command.c_str(), 0));
   }
   std::fprintf(stderr, "%s: %s; see %s --help\n", command.c_str(), error.what(), command.c_str());
-  std::exit(usage_error);
+  std::exit(exit_usage);
 }
 
 // Returns after success only: the command ends after --help or a wrong command line.
@@ -44,16 +45,22 @@ inline void parse(CLI::App& app, int argc, char** argv) {
   }
 }
 
-// Returns the exit code that `act` returns. Reports an exception in one line, with exit code 71,
-// EX_OSERR of sysexits.h.
+// For people: of an Error without its fault and the source location.
+inline std::string text_of(const std::exception& error) {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  return known != nullptr ? bare_text(*known) : error.what();
+}
+
+// Returns the exit code that `act` returns. Reports an exception in one line, with the exit code of
+// an Error's fault, or exit_system for any other.
 template <class Act>
 int run_or_complain(const char* command, const Act& act) {
-  constexpr int system_refused = 71;
   try {
     return act();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", command, error.what());
-    return system_refused;
+    std::fprintf(stderr, "%s: %s\n", command, text_of(error).c_str());
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    return known != nullptr ? exit_code_of(known->fault()) : exit_system;
   }
 }
 

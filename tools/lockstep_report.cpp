@@ -2,13 +2,11 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/text_file.h"
 #include "tools/command_line.h"
@@ -46,12 +44,5 @@ int report(const lockstep::tools::ReportCommandLine& line) {
 
 int main(int argc, char** argv) {
   const auto line = lockstep::tools::parse_report(argc, argv);
-  return lockstep::tools::run_or_complain(command, [&] {
-    try {
-      return report(line);
-    } catch (const lockstep::Error& error) {
-      std::fprintf(stderr, "%s: %s\n", command, bare_text(error).c_str());
-      return exit_code_of(error.fault());
-    }
-  });
+  return lockstep::tools::run_or_complain(command, [&] { return report(line); });
 }

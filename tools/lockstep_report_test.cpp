@@ -119,8 +119,24 @@ TEST_F(LockstepReport, RefusesWhatIsNoRun) {
   const Finished absent = run_command({LOCKSTEP, "report", path("absent.json")});
   EXPECT_EQ(absent.code, 71);
   EXPECT_TRUE(has(absent.err, "absent.json")) << absent.err;
-  EXPECT_EQ(run_command({LOCKSTEP, "report"}).code, 64);
-  EXPECT_EQ(run_command({LOCKSTEP, "report", good, "--ranks", "0"}).code, 64);
+  const Finished nothing = run_command({LOCKSTEP, "report"});
+  EXPECT_EQ(nothing.code, 64);
+  EXPECT_EQ(nothing.err, "lockstep report: file is required; see lockstep report --help\n");
+  for (const char* ranks : {"0", "8,16,", ",8", "8,,16", "8;16", "8,1000001", ""}) {
+    const Finished refused = run_command({LOCKSTEP, "report", good, "--ranks", ranks});
+    EXPECT_EQ(refused.code, 64) << ranks;
+    EXPECT_TRUE(has(refused.err, "--ranks")) << refused.err;
+  }
+  EXPECT_EQ(run_command({LOCKSTEP, "report", good, "--ranks", "8,1000000"}).code, 0);
+  json endless = run(2);
+  endless["steps"] = {{"first", 0},
+                      {"every", 1},
+                      {"columns", {"seconds", "forward"}},
+                      {"ranks", {{{1e308, 1e308}, {1, 1}}}}};
+  const std::string absurd = file("absurd.json", endless.dump());
+  const Finished refused = run_command({LOCKSTEP, "report", absurd});
+  EXPECT_EQ(refused.code, 65);
+  EXPECT_EQ(refused.err, "lockstep report: " + absurd + ": 'seconds' is too large\n");
   EXPECT_EQ(run_command({LOCKSTEP, "report", good, "--html", "/no/such/folder/a.html"}).code, 71);
 }
 

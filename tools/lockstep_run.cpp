@@ -9,6 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/run.h"
+#include "tools/command_line.h"
 #include "tools/run/job_timeline.h"
 #include "tools/run/options.h"
 #include "tools/standard_output.h"
@@ -28,14 +29,15 @@ int show(const std::string& text) {
 }
 
 int run_with_timeline(const RunOptions& options, const tools::RunCommandLine& line) {
-  const tools::JobTimeline timeline(line.timeline, line.profile);
+  const bool is_alone = options.hosts.most == 1;
+  const tools::JobTimeline timeline(line.timeline, line.profile, is_alone);
   const int exit_code = run(options);
   try {
     const std::string result = timeline.finish();
     if (!result.empty()) say_info(options.log.format, result);
     return exit_code;
   } catch (const std::exception& error) {
-    return say(options.log.format, std::string("the timeline was lost: ") + error.what(),
+    return say(options.log.format, "the timeline was lost: " + tools::text_of(error),
                exit_code == 0 ? exit_output_lost : exit_code);
   }
 }
@@ -58,18 +60,15 @@ int main(int argc, char** argv) {
     line = tools::parse_run(arguments);
   } catch (const Error& error) {
     const LogFormat format = tools::log_format_in(arguments);
-    if (error.fault() != Fault::misuse) return say(format, error.what(), exit_system);
+    if (error.fault() != Fault::misuse) return say(format, bare_text(error), exit_system);
     return say(format, bare_text(error) + "; see lockstep run --help", exit_usage);
   }
   if (!line.help.empty()) return show(line.help);
   const LogFormat format = line.options.log.format;
   try {
     return start(line);
-  } catch (const Error& error) {
-    const bool misused = error.fault() == Fault::misuse;
-    return misused ? say(format, bare_text(error), exit_usage)
-                   : say(format, error.what(), exit_system);
   } catch (const std::exception& error) {
-    return say(format, error.what(), exit_system);
+    return say(format, tools::text_of(error),
+               fault_in(std::current_exception()) == Fault::misuse ? exit_usage : exit_system);
   }
 }

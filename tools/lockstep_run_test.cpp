@@ -184,6 +184,50 @@ TEST(LockstepRun, WhatIsWrongBeforeItBeginsIsSaidInTheFormatThatIsAskedFor) {
          "folder for logs");
 }
 
+class LockstepRunTimeline : public ::testing::Test {
+ public:
+  Finished run(const std::string& script) const {
+    return run_command(ranks_of_script(2, script, {"--timeline", file_}));
+  }
+
+  // Whether nothing but the file lies in the folder.
+  bool is_alone() const {
+    const std::filesystem::directory_iterator all(scratch_.path());
+    return std::all_of(begin(all), end(all),
+                       [&](const auto& each) { return each.path() == file_; });
+  }
+
+  const std::string& file() const { return file_; }
+
+ private:
+  const ScratchDirectory scratch_;
+  const std::string file_ = scratch_.path() / "t.json";
+};
+
+TEST_F(LockstepRunTimeline, OfAProgramThatRecordsNothingIsNotThere) {
+  std::ofstream(file()) << "of an earlier run";
+  const Finished done = run("exit 0");
+  EXPECT_EQ(done.code, 0);
+  EXPECT_EQ(done.err,
+            "lockstep run: no timeline: no rank has recorded anything, as none called "
+            "init_process_group()\n");
+  EXPECT_FALSE(std::filesystem::exists(file())) << "an old file looks like the new one";
+  EXPECT_TRUE(is_alone());
+}
+
+TEST_F(LockstepRunTimeline, ThatIsLostLeavesItsSpansInAFolderThatIsNamed) {
+  const Finished done = run("echo short > $LOCKSTEP_TIMELINE_DIR/attempt-0.rank-$RANK.spans");
+  EXPECT_EQ(done.code, 74);
+  EXPECT_TRUE(contains(done.err, "lockstep run: the timeline was lost: no file of spans"))
+      << done.err;
+  const std::string left = "; spans are left in ";
+  const auto begin = done.err.find(left);
+  ASSERT_NE(begin, done.err.npos) << done.err;
+  const std::string folder =
+      done.err.substr(begin + left.size(), done.err.size() - begin - left.size() - 1);
+  EXPECT_TRUE(std::filesystem::exists(folder + "/attempt-0.rank-1.spans")) << folder;
+}
+
 TEST(LockstepRun, AFormatThatThereIsNotIsRefusedInText) {
   const Finished run = run_command({LOCKSTEP_RUN, "--log-format", "xml", "/bin/true"});
   EXPECT_EQ(run.code, 64);

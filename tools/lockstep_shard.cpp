@@ -69,12 +69,5 @@ int shard(lockstep::tools::ShardCommandLine line) {
 
 int main(int argc, char** argv) {
   const auto line = lockstep::tools::parse_shard(argc, argv);
-  return lockstep::tools::run_or_complain(command, [&] {
-    try {
-      return shard(line);
-    } catch (const lockstep::Error& error) {
-      std::fprintf(stderr, "%s: %s\n", command, lockstep::bare_text(error).c_str());
-      return lockstep::exit_code_of(error.fault());
-    }
-  });
+  return lockstep::tools::run_or_complain(command, [&] { return shard(line); });
 }

@@ -1,14 +1,18 @@
 // `lockstep timeline`: merges the spans that ranks have recorded into one timeline.
 
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/job/timeline/merge_timeline.h"
 #include "tools/command_line.h"
 
 namespace {
+
+constexpr const char* command = "lockstep timeline";
 
 constexpr const char* about =
     "Merges the spans that ranks have recorded into one timeline, for https://ui.perfetto.dev.\n"
@@ -23,7 +27,11 @@ Examples:
 
   lockstep timeline host-a/spans host-b/spans --out t.json   # copied from two hosts
 
-Exit code: 0; 64 usage, 71 the files cannot be read or written.
+Of several jobs in a folder, the one that began last is merged. Files of the others are named on
+stderr, as are those that cannot be read, such as one that a killed rank had only begun.
+
+Exit code: 0; 64 usage, or no spans; 65 a file is damaged or of another version, and the timeline
+is made of the others, if any; 71 a file cannot be read or written; 74 stdout cannot be written.
 )";
 
 struct CommandLine {
@@ -33,9 +41,9 @@ struct CommandLine {
 
 CommandLine parse(int argc, char** argv) {
   CommandLine line;
-  CLI::App app(about, "lockstep timeline");
+  CLI::App app(about, command);
   app.footer(examples);
-  app.add_option("folders", line.folders, "Folders with the files of ranks")
+  app.add_option("folder", line.folders, "Folders with the files of ranks")
       ->type_name("FOLDER")
       ->required();
   app.add_option("--out", line.out, "The timeline: JSON in Chrome's trace event format")
@@ -45,13 +53,20 @@ CommandLine parse(int argc, char** argv) {
   return line;
 }
 
+void warn(const std::string& file) {
+  std::fprintf(stderr, "%s: left out: %s\n", command, file.c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const CommandLine line = parse(argc, argv);
-  return lockstep::tools::run_or_complain("lockstep timeline", [&] {
+  return lockstep::tools::run_or_complain(command, [&] {
     const auto summary = lockstep::merge_timeline(line.folders, line.out);
+    for (const std::string& file : summary.unreadable) warn(file);
+    for (const std::string& file : summary.other_jobs) warn(file + ": it is of another job");
     lockstep::tools::print(line.out.string() + ": " + describe(summary) + "\n");
-    return lockstep::tools::end_output("lockstep timeline", 0);
+    return lockstep::tools::end_output(command,
+                                       summary.unreadable.empty() ? 0 : lockstep::exit_corrupt);
   });
 }

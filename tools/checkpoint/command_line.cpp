@@ -15,6 +15,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "tools/checkpoint/commands.h"
 #include "tools/checkpoint/output.h"
 #include "tools/checkpoint/source.h"
@@ -177,7 +178,7 @@ int run_guarded(const std::string& name, const CommandLine& line) {
   } catch (const CannotCreate& error) {
     return complain(name, cannot_create, error.what());
   } catch (const lockstep::Error& error) {
-    return complain(name, code_of(error.fault()), error.what());
+    return complain(name, code_of(error.fault()), bare_text(error));
   } catch (const std::exception& error) {
     return complain(name, internal_error, error.what());
   }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/report/command_line.h"
 
+#include <charconv>
+#include <string>
+#include <system_error>
+#include <vector>
+
 #include "tools/command_line.h"
 
 namespace lockstep::tools {
@@ -30,20 +35,39 @@ Exit code: 0; 64 usage, 65 a file is no run.json, 71 a file cannot be read or wr
 cannot be written.
 )";
 
+// CLI11 would pass over an empty number.
+std::vector<int> numbers_in(const std::string& text) {
+  constexpr int most = 1'000'000;
+  std::vector<int> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    int number = 0;
+    const auto [after, error] = std::from_chars(at, end, number);
+    const bool ends = after == end || *after == ',';
+    if (error != std::errc() || !ends || number < 1 || number > most)
+      throw CLI::ValidationError("--ranks", "must be numbers from 1 to " + std::to_string(most) +
+                                                ", as 8,16, not '" + text + "'");
+    numbers.push_back(number);
+    if (after == end) return numbers;
+    at = after + 1;
+  }
+}
+
 }  // namespace
 
 ReportCommandLine parse_report(int argc, char** argv) {
   ReportCommandLine line;
   CLI::App app(description, "lockstep report");
   app.footer(examples);
-  app.add_option("files", line.files, "The files run.json of one run or more")
+  app.add_option("file", line.files, "The files run.json of one run or more")
       ->type_name("RUN.JSON")
       ->required();
   app.add_option("--html", line.html, "Write a page with plots")->type_name("FILE");
-  app.add_option("--ranks", line.ranks, "Numbers of ranks to predict; by default 2 and 4 times")
-      ->type_name("N,N...")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1'000'000).description(""));
+  app.add_option_function<std::string>(
+         "--ranks", [&](const std::string& text) { line.ranks = numbers_in(text); },
+         "Numbers of ranks to predict; by default 2 and 4 times")
+      ->type_name("N,N...");
   parse(app, argc, argv);
   return line;
 }

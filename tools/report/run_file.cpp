@@ -84,9 +84,15 @@ std::string text_if_any(const json& object, const char* key) {
   return found == object.end() || found->is_null() ? "" : text(*found);
 }
 
-std::chrono::nanoseconds duration(double seconds, std::string_view what) {
+double seconds_in(const json& value, std::string_view what) {
+  const double seconds = to_amount(value, what);
   if (seconds > longest_seconds) reject(fmt::format("'{}' is too large", what));
-  return std::chrono::round<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  return seconds;
+}
+
+std::chrono::nanoseconds duration(const json& value, std::string_view what) {
+  const std::chrono::duration<double> seconds(seconds_in(value, what));
+  return std::chrono::round<std::chrono::nanoseconds>(seconds);
 }
 
 StepPhase phase_named(const std::string& wanted) {
@@ -118,7 +124,7 @@ std::vector<std::pair<std::string, std::string>> facts_of(const json& run) {
   std::vector<std::pair<std::string, std::string>> facts{
       {"program", command_in(run)},
       {"started", time_text(amount_if_any(run, "started"))},
-      {"length", fmt::format("{:.1f} s", amount(run, "seconds"))},
+      {"length", fmt::format("{:.1f} s", seconds_in(member(run, "seconds"), "seconds"))},
       {"lockstep", text_if_any(run, "lockstep")},
       {"torch", text_if_any(run, "torch")}};
   std::erase_if(facts, [](const auto& each) { return each.second.empty(); });
@@ -147,10 +153,10 @@ RankTimes total_of(const json& total, int ranks) {
   RankTimes times{.rank = static_cast<int>(count(total, "rank", 0, ranks - 1))};
   times.times.steps = count(total, "steps", 0, std::int64_t{1} << 52);
   for (const auto& [phase, seconds] : object_in(total, "seconds").items())
-    times.times.spent[place_of(phase)] += duration(to_amount(seconds, phase), phase);
+    times.times.spent[place_of(phase)] += duration(seconds, phase);
   if (total.contains("waited_for"))
     for (const auto& [rank, seconds] : object_in(total, "waited_for").items())
-      times.times.waited_for[rank_in(rank, ranks)] = duration(to_amount(seconds, rank), rank);
+      times.times.waited_for[rank_in(rank, ranks)] = duration(seconds, rank);
   return times;
 }
 
@@ -168,7 +174,7 @@ StepRow row_of(const json& row, const std::vector<std::string>& columns) {
     reject(fmt::format("a row of 'steps' does not have {} numbers", columns.size()));
   StepRow step;
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    const double seconds = to_amount(row[i], columns[i]);
+    const double seconds = seconds_in(row[i], columns[i]);
     (columns[i] == "seconds" ? step.seconds : step.phases[place_of(columns[i])]) += seconds;
   }
   return step;

@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/output_file.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
 #include "lockstep/job/timeline/merge_timeline.h"
 #include "lockstep/job/timeline_recorder.h"
 
@@ -20,10 +21,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Through links, which AtomicFile follows, too.
+void remove_earlier(const fs::path& file) {
+  std::error_code error;
+  const fs::path earlier = fs::canonical(file, error);
+  if (error) return;  // There is none.
+  fs::remove(earlier, error);
+  if (error) throw_errno(earlier.string(), error.value());
+}
+
 // Makes a folder that no other launcher uses, also on a file system that hosts share, and no other
-// user can write to. Before that, tells whether `file` can be written.
+// user can write to. Before that, tells whether `file` can be written, and removes an earlier one.
 fs::path new_folder_for(const fs::path& file) {
-  const AtomicFile probe(file, 0);
+  { const AtomicFile probe(file, 0); }
+  remove_earlier(file);
   std::string name = file.string() + ".ranks-" + host_name() + "-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw_errno(name);
   return name;
@@ -33,8 +44,11 @@ bool is_of_rank_0(const std::string& name) { return name.ends_with(".rank-0.span
 
 }  // namespace
 
-JobTimeline::JobTimeline(fs::path file, std::string profile)
-    : file_(fs::absolute(file)), folder_(new_folder_for(file_)), profile_(std::move(profile)) {
+JobTimeline::JobTimeline(fs::path file, std::string profile, bool is_alone)
+    : file_(fs::absolute(file)),
+      folder_(new_folder_for(file_)),
+      profile_(std::move(profile)),
+      is_alone_(is_alone) {
   ::setenv(TimelineRecorder::variable, folder_.c_str(), 1);
   if (profile_.empty()) return;
   ::setenv("LOCKSTEP_PROFILE", profile_.c_str(), 1);
@@ -48,10 +62,20 @@ JobTimeline::~JobTimeline() {
 
 std::string JobTimeline::finish() const {
   const std::vector<std::string> names = names_in(folder_);
-  if (names.empty()) return "";
+  if (names.empty() && !is_alone_) return "";
+  if (names.empty())
+    return "no timeline: no rank has recorded anything, as none called init_process_group()";
   if (std::ranges::none_of(names, is_of_rank_0))
     return "spans of ranks of this host are left in " + folder_.string() +
            ": lockstep timeline merges them";
+  try {
+    return merge();
+  } catch (const Error& error) {
+    throw Error(error.fault(), bare_text(error) + "; spans are left in " + folder_.string());
+  }
+}
+
+std::string JobTimeline::merge() const {
   const TimelineSummary summary = merge_timeline({folder_}, file_);
   std::error_code kept;  // Files that remain do no harm.
   fs::remove_all(folder_, kept);

@@ -11,9 +11,10 @@ namespace lockstep::tools {
 
 class JobTimeline {
  public:
-  // Makes the folder beside `file`, and sets the variables by which ranks learn of it. `profile` is
-  // a window of steps, or empty. Errors: system if `file` cannot be written.
-  JobTimeline(std::filesystem::path file, std::string profile);
+  // Makes the folder beside `file`, and sets the variables by which ranks learn of it. Removes an
+  // earlier `file`, so that it is not taken for this job's. `profile` is a window of steps, or
+  // empty. `is_alone`: the job has no other host. Errors: system if `file` cannot be written.
+  JobTimeline(std::filesystem::path file, std::string profile, bool is_alone);
 
   // Removes the folder if it is empty.
   ~JobTimeline();
@@ -21,14 +22,17 @@ class JobTimeline {
   JobTimeline& operator=(const JobTimeline&) = delete;
 
   // After the job: writes `file` if rank 0 was on this host, which has the spans of all ranks then.
-  // Returns a line for people; it names the folder if spans are left there. Errors: as
-  // merge_timeline()'s.
+  // Returns a line for people; it names the folder if spans are left there, and so does an Error.
+  // Empty on a host whose ranks have sent their spans. Errors: as merge_timeline()'s.
   std::string finish() const;
 
  private:
+  std::string merge() const;
+
   const std::filesystem::path file_;
   const std::filesystem::path folder_;
   const std::string profile_;
+  const bool is_alone_;
 };
 
 }  // namespace lockstep::tools

@@ -31,13 +31,21 @@ class Given {
   bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
   bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
 
+  // "--nnodes", or its variable if that gave the text.
+  std::string name_of(const std::string& name) const {
+    const CLI::Option& option = *app_["--" + name];
+    const char* const variable = std::getenv(option.get_envname().c_str());
+    const bool gave = variable != nullptr && has(name) && option.as<std::string>() == variable;
+    return gave ? option.get_envname() : "--" + name;
+  }
+
   // Returns `parse` of the option's text, or of its default; an error names the option.
   template <class Parse>
   auto value(const std::string& name, Parse parse) const {
     try {
       return parse(app_["--" + name]->as<std::string>());
     } catch (const Error& error) {
-      refuse("--" + name + ": " + shown(bare_text(error)));
+      refuse(name_of(name) + ": " + shown(bare_text(error)));
     }
   }
 
@@ -246,7 +254,7 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
     if (given.has("profile")) line.profile = given.value("profile", parse_profile);
     if (!line.profile.empty() && line.timeline.empty() &&
         std::getenv(TimelineRecorder::variable) == nullptr)
-      refuse("--profile needs --timeline, the file that the operators go to");
+      refuse(given.name_of("profile") + " needs --timeline, the file that the operators go to");
   } catch (const CLI::CallForHelp&) {
     line.help = app.help();
   } catch (const CLI::ParseError& error) {

@@ -172,7 +172,7 @@ TEST(RunOptions, WhatIsSaidOnTheCommandLineCountsBeforeTheVariable) {
 TEST(RunOptions, OfAVariableOneLineSaysWhatIsWrong) {
   const Variable variable("LOCKSTEP_NNODES", "many\nhosts");
   EXPECT_EQ(refusal({"program"}),
-            "--nnodes: must be a number of hosts, or MIN:MAX, not 'many?hosts'");
+            "LOCKSTEP_NNODES: must be a number of hosts, or MIN:MAX, not 'many?hosts'");
 }
 
 TEST(RunOptions, WithoutAnyThereIsOneRankOnOneHost) {
@@ -368,6 +368,18 @@ TEST(RunOptions, ContradictionsAreRefused) {
     line.emplace_back("program");
     EXPECT_NE(refusal(line).find(said), std::string::npos) << refusal(line) << "; not: " << said;
   }
+}
+
+TEST(RunOptions, AVariableIsNamedWhereItIsWrong) {
+  {
+    const Variable profile("LOCKSTEP_PROFILE", "steps=1:2");
+    EXPECT_EQ(refusal({"program"}),
+              "LOCKSTEP_PROFILE needs --timeline, the file that the operators go to");
+    EXPECT_EQ(refusal({"--profile", "steps=3:4", "program"}),
+              "--profile needs --timeline, the file that the operators go to");
+  }
+  const Variable restarts("LOCKSTEP_MAX_RESTARTS", "many");
+  EXPECT_EQ(refusal({"program"}).find("LOCKSTEP_MAX_RESTARTS: must be a number"), 0U);
 }
 
 TEST(RunOptions, WhatTorchrunAloneKnowsIsRefusedWithAHint) {
