@@ -17,6 +17,9 @@ on 2 ranks with find_unused_parameters, too:
 --amp bf16 computes in bfloat16, by autocast, with images and weights in channels_last. It compares
 with PyTorch in float32, as most programs run it, and with PyTorch given the same.
 
+--beside measures with so many other processes on the host that are always busy, at each value of
+--nice, and --bind compares with other bindings of our ranks.
+
 All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
 median and range.
 """
@@ -33,6 +36,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --models cnn resnet18 efficientnet_b0 gpt --json ddp.json
   ./dev bench ddp --models gpt --ranks 2 --rounds 5
   ./dev bench ddp --amp bf16
+  ./dev bench ddp --beside 0 1 2 --nice 0 19 --bind core none --rounds 3
 """
 
 # By the CNN's batch size: warm-up steps, timed steps.
@@ -51,8 +55,12 @@ def cases_of(options):
         return Case(model, batch, ranks, find_unused, warmup, steps)
 
     if not options.models:
-        return [case("cnn", batch, ranks, False, *CNN_STEPS.get(batch, (10, 50)))
-                for ranks in options.ranks for batch in options.batches]
+        return [
+            case("cnn", batch, ranks, False, *CNN_STEPS.get(batch, (10, 50)))._replace(
+                beside=beside, nice=nice)
+            for ranks in options.ranks for beside in options.beside
+            for nice in (options.nice if beside else [0]) for batch in options.batches
+        ]
     kinds = [(ranks, False) for ranks in options.ranks] + [(2, True)] * (2 in options.ranks)
     return [
         case(model, batch, *kind, warmup, steps) for model in options.models
@@ -84,6 +92,13 @@ def parse_options():
                         help="of the CNN without --models: 4 32 128 samples a rank and step")
     parser.add_argument("--ranks", type=int, nargs="+", help="2, with --models 1 2 4")
     parser.add_argument("--amp", choices=("bf16",), help="mixed precision, also of PyTorch")
+    parser.add_argument("--beside", type=int, nargs="+", default=[0], metavar="N",
+                        help="how many other processes are busy: 0; of the CNN without --models")
+    parser.add_argument("--nice", type=int, nargs="+", default=[0], help="their nice values: 0")
+    parser.add_argument("--bind", nargs="+", default=[], metavar="BINDING",
+                        choices=[side.removeprefix("bind ") for side in sides.BOUND],
+                        help="also compare with these bindings of our ranks: core, cache, numa, "
+                             "none")
     parser.add_argument("--rounds", type=int,
                         help="how often each side runs: 5, with --models 3, with --quick 2")
     parser.add_argument("--quick", action="store_true",
@@ -93,8 +108,10 @@ def parse_options():
         action="store_true",
         help="give PyTorch's ranks the settings of malloc that lockstep run gives ours")
     options = parser.parse_args()
-    if options.models and options.batches:
-        parser.error("--batches is for the CNN without --models")
+    if options.models and (options.batches or any(options.beside)):
+        parser.error("--batches and --beside are for the CNN without --models")
+    if options.amp and options.bind:
+        parser.error("--bind compares float32 alone")
     options.batches = options.batches or list(CNN_STEPS)
     options.ranks = options.ranks or ([1, 2, 4] if options.models else [2])
     if options.rounds is None:
@@ -109,7 +126,7 @@ def main():
     options = parse_options()
     measure.warn_if_busy()
     started = time.monotonic()
-    compared = tables.AMP if options.amp else tables.FLOAT32
+    compared = tables.AMP if options.amp else tables.float32(options.bind)
     print(tables.LEGEND.format(rounds=options.rounds,
                                quick=" of few steps" if options.quick else "")
           + tables.AMP_LEGEND * bool(options.amp))

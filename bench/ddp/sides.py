@@ -4,6 +4,7 @@ the bare model. There is one copy per rank, without a group, all at once. These 
 machine can give: efficiency is a share of it."""
 
 import collections
+import contextlib
 import os
 import pathlib
 import re
@@ -35,7 +36,12 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(
 if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
     MALLOC = {}
 
-Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps")
+# Options of `lockstep run` for sides that differ from "Lockstep" in the binding alone.
+BOUND = {f"bind {binding}": ["--bind", binding] for binding in ("core", "cache", "numa", "none")}
+
+# `beside` other processes keep a core busy each, with this `nice` value.
+Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps beside nice",
+                              defaults=(0, 0))
 
 
 def run_rounds(sides, case, options, say):
@@ -51,11 +57,25 @@ def run_rounds(sides, case, options, say):
 
 def run(side, case, options):
     """Returns the figures of one run by name: samples_per_second, and the parts of a step in ms."""
-    if side in BARE:
-        return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone", "--on-cue",
-                       *BARE[side]], case.ranks)
-    command = command_of(side, case, options)
-    return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
+    with neighbours(case.beside, case.nice):
+        if side in BARE:
+            return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone",
+                           "--on-cue", *BARE[side]], case.ranks)
+        command = command_of(side, case, options)
+        return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
+
+
+@contextlib.contextmanager
+def neighbours(count, nice):
+    """Keeps `count` processes busy meanwhile, on any cores."""
+    busy = [subprocess.Popen(["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"])
+            for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def work_of(case):
@@ -68,6 +88,9 @@ def command_of(side, case, options, meeting=None):
     other hosts."""
     work = work_of(case) + ["--find-unused"] * case.find_unused
     how = {} if meeting is None else {"meeting": meeting}
+    if side in BOUND:
+        return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work,
+                                    meeting=[*(meeting or ()), *BOUND[side]])
     if side in OURS:
         return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side],
                                     **how)

@@ -8,7 +8,6 @@ from sides import measure
 
 # Compared sides: ours, peers, and copies of the bare model.
 Sides = collections.namedtuple("Sides", "ours peers alone")
-FLOAT32 = Sides("Lockstep", ("PyTorch",), "alone")
 AMP = Sides("Lockstep amp", ("PyTorch", "PyTorch amp"), "alone amp")
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
@@ -27,8 +26,13 @@ AMP_LEGEND = """amp         in bfloat16 by autocast, images and weights in chann
 PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce")
 
 
+def float32(bindings):
+    return Sides("Lockstep", ("PyTorch", *(f"bind {binding}" for binding in bindings)), "alone")
+
+
 def name_of(result):
-    return f"{result['model']}{', unused' if result['find_unused'] else ''}"
+    beside = f", {result['beside']} busy, nice {result['nice']}" if result["beside"] else ""
+    return f"{result['model']}{', unused' if result['find_unused'] else ''}{beside}"
 
 
 def all_of(sides):

@@ -164,13 +164,34 @@ RankBinding on(const Topology& topology, const Cores& cores, int threads) {
   return binding;
 }
 
-std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share) {
-  std::vector<RankBinding> bindings;
+// Returns the cores of each rank's own.
+std::vector<Cores> divided(const Topology& topology, int ranks) {
+  std::vector<Cores> blocks;
   auto next = topology.cores.begin();
   for (const std::size_t size : Division(topology.cores, ranks).sizes()) {
     const auto end = next + static_cast<std::ptrdiff_t>(size);
-    bindings.push_back(on(topology, Cores(next, end), std::min(static_cast<int>(size), share)));
+    blocks.emplace_back(next, end);
     next = end;
+  }
+  return blocks;
+}
+
+std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share) {
+  std::vector<RankBinding> bindings;
+  for (const Cores& own : divided(topology, ranks))
+    bindings.push_back(on(topology, own, std::min(static_cast<int>(own.size()), share)));
+  return bindings;
+}
+
+std::vector<RankBinding> by_cache(const Topology& topology, int ranks, int share) {
+  std::vector<RankBinding> bindings;
+  for (const Cores& own : divided(topology, ranks)) {
+    Cores near;
+    for (const Core& core : topology.cores)
+      if (std::any_of(own.begin(), own.end(),
+                      [&](const Core& mine) { return boundary(mine, core) == 0; }))
+        near.push_back(core);
+    bindings.push_back(on(topology, near, std::min(static_cast<int>(own.size()), share)));
   }
   return bindings;
 }
@@ -248,8 +269,9 @@ BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, 
     plan.ranks.assign(static_cast<std::size_t>(ranks),
                       {.threads = std::max(1, worth(topology, quota) / ranks)});
   else
-    plan.ranks = binding == Binding::numa ? by_node(topology, ranks, share)
-                                          : by_core(topology, ranks, share);
+    plan.ranks = binding == Binding::numa   ? by_node(topology, ranks, share)
+                 : binding == Binding::core ? by_core(topology, ranks, share)
+                                            : by_cache(topology, ranks, share);
   plan.picture = picture_of(topology, plan.ranks);
   if (!unbound.empty()) plan.picture += "no rank is bound: " + unbound + "\n";
   return plan;

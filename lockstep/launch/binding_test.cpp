@@ -24,7 +24,7 @@ Topology machine(const std::string& description, int cpus) {
   return synthetic_topology(description, first_cpus(cpus));
 }
 
-BindingPlan plan(const Topology& topology, int ranks, Binding binding = Binding::automatic,
+BindingPlan plan(const Topology& topology, int ranks, Binding binding = Binding::core,
                  std::optional<double> quota = {}) {
   return plan_binding(topology, quota, ranks, binding);
 }
@@ -129,7 +129,7 @@ TEST(Binding, BothHyperthreadsOfACoreBelongToOneRankAndCountOnce) {
 
 TEST(Binding, NobodyIsBoundWhenThereAreMoreRanksThanCores) {
   const Topology topology = machine("core:2 pu:2", 4);
-  const BindingPlan free = plan(topology, 3);
+  const BindingPlan free = plan(topology, 3, Binding::automatic);
   EXPECT_EQ(cpus_of(free), (std::vector<Cpus>{{}, {}, {}}));
   EXPECT_EQ(threads_of(free), (std::vector<int>{1, 1, 1}));
   EXPECT_NE(free.picture.find("no rank is bound: more ranks than cores\n"), std::string::npos);
@@ -163,7 +163,8 @@ TEST(Binding, UnderAQuotaBelowTheCoresNobodyIsBoundUnlessAskedFor) {
 
 TEST(Binding, AQuotaOfAllCoresIsNone) {
   const Topology topology = machine("core:8 pu:2", 16);
-  EXPECT_EQ(cpus_of(plan(topology, 2, Binding::automatic, 8)), cpus_of(plan(topology, 2)));
+  EXPECT_EQ(cpus_of(plan(topology, 2, Binding::automatic, 8)),
+            cpus_of(plan(topology, 2, Binding::automatic)));
 }
 
 TEST(Binding, MemoryIsOfTheNodeThatARankIsIn) {
@@ -177,6 +178,29 @@ TEST(Binding, MemoryIsOfTheNodeThatARankIsIn) {
     EXPECT_TRUE(rank.memory_nodes.empty()) << "its cores are of two nodes";
   EXPECT_TRUE(plan(machine("core:4 pu:1", 4), 2).ranks[0].memory_nodes.empty())
       << "there is no other node";
+}
+
+TEST(Binding, ByDefaultRanksOfOneCacheShareItsCoresAndEachHasItsShareOfThreads) {
+  const Topology topology = machine("pack:2 numa:1 l3:2 core:2 pu:1", 8);
+  const Cpus first{0, 1}, second{2, 3}, third{4, 5}, fourth{6, 7};
+  const BindingPlan eight = plan(topology, 8, Binding::automatic);
+  EXPECT_EQ(cpus_of(eight),
+            (std::vector<Cpus>{first, first, second, second, third, third, fourth, fourth}));
+  EXPECT_EQ(threads_of(eight), std::vector<int>(8, 1));
+  EXPECT_EQ(eight.ranks[7].memory_nodes, Cpus{1});
+  EXPECT_EQ(cpus_of(plan(topology, 4, Binding::automatic)), cpus_of(plan(topology, 4)))
+      << "a cache each";
+}
+
+TEST(Binding, ARankWithCoresOfTwoCachesMayUseAllOfBoth) {
+  const BindingPlan bound = plan(machine("numa:1 l3:3 core:2 pu:1", 6), 2, Binding::cache);
+  EXPECT_EQ(cpus_of(bound), (std::vector<Cpus>{{0, 1, 2, 3}, {2, 3, 4, 5}}));
+  EXPECT_EQ(threads_of(bound), (std::vector<int>{3, 3}));
+}
+
+TEST(Binding, WithoutL3RanksOfANodeShareItsCores) {
+  const BindingPlan bound = plan(machine("numa:2 core:2 pu:1", 4), 4, Binding::cache);
+  EXPECT_EQ(cpus_of(bound), (std::vector<Cpus>{{0, 1}, {0, 1}, {2, 3}, {2, 3}}));
 }
 
 TEST(Binding, ToNodesEachRankHasAllOfOne) {

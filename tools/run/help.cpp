@@ -69,8 +69,10 @@ struct Setting {
 constexpr Setting settings[] = {
     {ranks_group, "n", "nproc-per-node", "N|auto",
      "Number of ranks on this host; 'auto' is one per usable core", "1"},
-    {ranks_group, "", "bind", "auto|numa|core|none",
-     "Bind ranks to cores of their own (auto: if there are enough), or to NUMA nodes", "auto"},
+    {ranks_group, "", "bind", "auto|cache|core|numa|none",
+     "Bind ranks to the cores of an L3 cache (auto: if there is a core for each), to cores of their "
+     "own, or to NUMA nodes",
+     "auto"},
     {ranks_group, "", "dry-run", "", "Show what would be started, and start nothing"},
     {hosts_group, "", "standalone", "", "Only this host"},
     {hosts_group, "", "nnodes", "N|MIN:MAX", "Number of hosts; with MIN:MAX they may come and go",

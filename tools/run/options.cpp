@@ -183,6 +183,7 @@ RunOptions options_of(const Given& given) {
   options.bind = given.value("bind", [](const std::string& text) {
     return choose<Binding>(text, {{"auto", Binding::automatic},
                                   {"numa", Binding::numa},
+                                  {"cache", Binding::cache},
                                   {"core", Binding::core},
                                   {"none", Binding::none}});
   });

@@ -6,7 +6,8 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr int often = 50;  // Calls: less than a millisecond.
+constexpr int often = 50;         // Calls: less than a millisecond.
+constexpr int long_apart = 1000;  // Calls after which a move was not in vain.
 constexpr std::chrono::milliseconds first_pause{50};
 
 }  // namespace
@@ -28,15 +29,17 @@ bool CoreSharing::is_on_core_of(int peer) const {
 bool CoreSharing::with(int peer) {
   if (!is_on_core_of(peer)) {
     met_ = 0;
+    if (apart_ < long_apart && ++apart_ == long_apart) pause_ = first_pause;
     return false;
   }
+  apart_ = 0;
   if (++met_ < often) return true;
   met_ = 0;
   const auto now = Clock::now();
-  if (now < next_move_) return true;
+  if (now < moved_at_ + pause_) return true;
+  if (moved_at_ != Clock::time_point{}) pause_ *= 2;
   move();
-  next_move_ = now + pause_;
-  pause_ *= 2;
+  moved_at_ = now;
   return is_on_core_of(peer);
 }
 

@@ -27,7 +27,7 @@ class CoreSharing {
 
   // Whether this thread is where `peer` was at its last call. After many such calls in a row it
   // moves to another core that it may use, and its affinity stays as it is. It does so at most
-  // every 50 ms, and half as often each time.
+  // every 50 ms, and half as often each time until it has been elsewhere for many calls.
   bool with(int peer);
 
   bool with_any() const;
@@ -39,9 +39,10 @@ class CoreSharing {
   const GroupSegment& segment_;
   const int rank_;
   const int size_;
-  int met_ = 0;  // Calls in a row.
-  Clock::time_point next_move_ = {};
-  Clock::duration pause_;
+  int met_ = 0;    // Calls in a row.
+  int apart_ = 0;  // Calls in a row, counted up to a limit.
+  Clock::time_point moved_at_ = {};
+  Clock::duration pause_;  // Between two moves, at least.
 };
 
 }  // namespace lockstep::comm
