@@ -45,7 +45,8 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
       group_(std::move(group)),
       rank_(peers_->rank()),
       size_(peers_->size()),
-      shares_core_(segment_, rank_, size_),
+      shares_core_(segment_, &Lane::core, rank_, size_),
+      shares_core_in_messages_(segment_, &Lane::message_core, rank_, size_),
       watch_(std::move(watch)),
       named_stalled_(static_cast<std::size_t>(size_)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
@@ -260,11 +261,11 @@ void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& c
       numbers_of(absent));
 }
 
-void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const {
+void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) {
   Flag& mine = segment_.lane(rank_).doorbell;
   for (int i = 0; i < spins_; ++i) {
     if (mine.value.load(std::memory_order_acquire) != seen) return;
-    if (i == spins_before_a_look && shares_core_.with_any()) break;
+    if (i == spins_before_a_look && shares_core_in_messages_.with_any()) break;
     pause();
   }
   mine.sleepers.fetch_add(1);

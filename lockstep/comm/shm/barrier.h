@@ -47,7 +47,7 @@ class Barrier {
   const Lane::Entry& entry(int rank) const { return segment_.lane(rank).entry[entries_ & 1]; }
 
   // Sleeps until this rank's doorbell is no longer `seen`, for `time` at most.
-  void await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) const;
+  void await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time);
   void ring(int rank) const;
   std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
 
@@ -95,6 +95,7 @@ class Barrier {
   const int rank_;
   const int size_;
   CoreSharing shares_core_;
+  CoreSharing shares_core_in_messages_;
   std::function<void()> watch_;  // Until all have made theirs.
   bool crowded_ = false;         // More ranks than cores.
   int spins_ = 0;

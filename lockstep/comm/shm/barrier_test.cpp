@@ -103,7 +103,7 @@ class CoreSharingTest : public ::testing::Test {
   const cpu_set_t cores_ = allowed_cores();
   const GroupSegment segment_{
       {static_cast<std::byte*>(std::calloc(1, GroupSegment::bytes_for(2))), std::free}, 2};
-  CoreSharing shares_core_{segment_, 0, 2};
+  CoreSharing shares_core_{segment_, &Lane::core, 0, 2};
 };
 
 TEST_F(CoreSharingTest, ARankThatMeetsAPeerOftenMovesAndKeepsItsAffinity) {

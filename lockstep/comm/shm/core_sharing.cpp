@@ -12,26 +12,36 @@ constexpr std::chrono::milliseconds first_pause{50};
 
 }  // namespace
 
-CoreSharing::CoreSharing(const GroupSegment& segment, int rank, int size)
-    : segment_(segment), rank_(rank), size_(size), pause_(first_pause) {}
+CoreSharing::CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core,
+                         int rank, int size)
+    : segment_(segment), core_(core), rank_(rank), size_(size), pause_(first_pause) {}
 
 int CoreSharing::note() const {
   const int core = ::sched_getcpu();
-  auto& noted = segment_.lane(rank_).core;
+  auto& noted = core_of(rank_);
   if (noted.load(std::memory_order_relaxed) != core) noted.store(core, std::memory_order_relaxed);
   return core;
 }
 
 bool CoreSharing::is_on_core_of(int peer) const {
-  return note() == segment_.lane(peer).core.load(std::memory_order_relaxed);
+  return note() == core_of(peer).load(std::memory_order_relaxed);
 }
 
-bool CoreSharing::with(int peer) {
-  if (!is_on_core_of(peer)) {
-    met_ = 0;
-    if (apart_ < long_apart && ++apart_ == long_apart) pause_ = first_pause;
-    return false;
-  }
+bool CoreSharing::with(int peer) { return is_on_core_of(peer) ? meet(peer) : be_apart(); }
+
+bool CoreSharing::with_any() {
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_ && is_on_core_of(peer)) return meet(peer);
+  return be_apart();
+}
+
+bool CoreSharing::be_apart() {
+  met_ = 0;
+  if (apart_ < long_apart && ++apart_ == long_apart) pause_ = first_pause;
+  return false;
+}
+
+bool CoreSharing::meet(int peer) {
   apart_ = 0;
   if (++met_ < often) return true;
   met_ = 0;
@@ -43,12 +53,6 @@ bool CoreSharing::with(int peer) {
   return is_on_core_of(peer);
 }
 
-bool CoreSharing::with_any() const {
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && is_on_core_of(peer)) return true;
-  return false;
-}
-
 // To the next core where no rank of the group was. The kernel moves a thread that may not stay
 // where it is, and leaves it there when it may go back.
 void CoreSharing::move() {
@@ -56,7 +60,7 @@ void CoreSharing::move() {
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
   cpu_set_t others = allowed;
   for (int peer = 0; peer < size_; ++peer)
-    CPU_CLR(static_cast<std::size_t>(segment_.lane(peer).core.load()), &others);
+    CPU_CLR(static_cast<std::size_t>(core_of(peer).load()), &others);
   const int here = note();
   for (int step = 1; step < CPU_SETSIZE; ++step) {
     const auto core = static_cast<std::size_t>((here + step) % CPU_SETSIZE);

@@ -1,4 +1,5 @@
-// Which ranks of a group are on one core, and the way from there.
+// Which ranks of a group are on one core, and the way from there. A rank's collectives and its
+// messages may be on different threads, so each of the two has an object of this class.
 //
 // Ranks that nothing has bound may come to be on one core although there are enough. As they take
 // turns, the kernel sees one runnable thread there and leaves them: on a host of two idle cores for
@@ -11,6 +12,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 #include "lockstep/base/time.h"
 #include "lockstep/comm/shm/group_segment.h"
 
@@ -18,25 +22,32 @@ namespace lockstep::comm {
 
 class CoreSharing {
  public:
-  // `segment` must outlive it.
-  CoreSharing(const GroupSegment& segment, int rank, int size);
+  // Ranks tell each other in `core` of their lanes. `segment` must outlive it.
+  CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core, int rank,
+              int size);
 
   // Tells the others on which core this thread is, and returns it. Costs a few nanoseconds: the
   // line, which peers read, is written only after a change.
   int note() const;
 
-  // Whether this thread is where `peer` was at its last call. After many such calls in a row it
+  // Whether this thread is where `peer` was at its last call or wait. After many such calls in a
+  // row it
   // moves to another core that it may use, and its affinity stays as it is. It does so at most
   // every 50 ms, and half as often each time until it has been elsewhere for many calls.
   bool with(int peer);
 
-  bool with_any() const;
+  // The same for all peers.
+  bool with_any();
 
  private:
+  std::atomic<std::int32_t>& core_of(int peer) const { return segment_.lane(peer).*core_; }
   bool is_on_core_of(int peer) const;
+  bool meet(int peer);
+  bool be_apart();
   void move();
 
   const GroupSegment& segment_;
+  std::atomic<std::int32_t> Lane::*const core_;
   const int rank_;
   const int size_;
   int met_ = 0;    // Calls in a row.

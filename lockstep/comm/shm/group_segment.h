@@ -47,9 +47,10 @@ struct Lane {
   std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
   std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
   std::atomic<std::int32_t> core;      // On which the rank has entered or awaited its last call.
-  char reason[228];                    // When ranks call different things, this rank's label.
-  std::uint64_t region;                // Number of the region that the group allocates: rank 0's.
-  cpu_set_t cores;                     // The rank may run on these.
+  std::atomic<std::int32_t> message_core;  // On which it has last waited for a message.
+  char reason[224];                        // When ranks call different things, this rank's label.
+  std::uint64_t region;  // Number of the region that the group allocates: rank 0's.
+  cpu_set_t cores;       // The rank may run on these.
   // A bit for each rank to which this one has offered a pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];
 };

@@ -77,7 +77,7 @@ std::size_t ShmPipe::pending() const {
 }
 
 ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment,
-                   const Barrier& barrier, const std::string& group, const std::string& key)
+                   Barrier& barrier, const std::string& group, const std::string& key)
     : peers_(std::move(peers)),
       segment_(segment),
       barrier_(barrier),

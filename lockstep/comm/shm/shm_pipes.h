@@ -43,7 +43,7 @@ class ShmPipe final : public Pipe {
 class ShmPipes final : public Pipes {
  public:
   // All arguments must outlive it. `key` is the prefix of the keys under which memory is offered.
-  ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, const Barrier& barrier,
+  ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Barrier& barrier,
            const std::string& group, const std::string& key);
 
   int rank() const override { return rank_; }
@@ -70,7 +70,7 @@ class ShmPipes final : public Pipes {
 
   const std::shared_ptr<Peers> peers_;
   const GroupSegment& segment_;
-  const Barrier& barrier_;
+  Barrier& barrier_;
   const std::string& group_;
   const std::string& key_;
   const int rank_;
