@@ -14,7 +14,7 @@
 namespace lockstep::test {
 namespace {
 
-using comm::plugin::bytes_of_element;
+using plugin::bytes_of_element;
 
 constexpr std::size_t sizes[] = {0, 1, 2, 3, 17, 1000, 3001};
 

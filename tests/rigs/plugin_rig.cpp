@@ -27,7 +27,7 @@ int guarded_store(lockstep_engine_error* error, Act act) {
     act();
     return 0;
   } catch (const Error& thrown) {
-    return comm::plugin::fail(error, thrown.fault(), thrown.what());
+    return plugin::fail(error, thrown.fault(), thrown.what());
   }
 }
 

@@ -22,7 +22,7 @@
 namespace {
 
 using lockstep::Fault;
-using lockstep::comm::plugin::fail;
+using lockstep::plugin::fail;
 
 int probe(char* text, size_t capacity, lockstep_engine_error* error) {
 #ifdef PROBE_ERROR
@@ -30,7 +30,7 @@ int probe(char* text, size_t capacity, lockstep_engine_error* error) {
   return fail(error, Fault::unsupported, capacity > 0 ? PROBE_ERROR : "");
 #else
   if (capacity == 0) return fail(error, Fault::misuse, "there is no room for the version");
-  lockstep::comm::plugin::copy_text(text, capacity, LIBRARY_VERSION);
+  lockstep::plugin::copy_text(text, capacity, LIBRARY_VERSION);
   return 0;
 #endif
 }

@@ -19,7 +19,7 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/detail/operation.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::plugin {
 
 // Thrown inside a plugin; guarded() converts it.
 struct Failed {
@@ -215,4 +215,4 @@ constexpr lockstep_engine engine_of(const EngineParts& parts) {
   return engine;
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::plugin

@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/core/buffer.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 
 // out[i] = left[i] op right[i], for `count` elements; `out` may be one of the two.
 using Combine = void (*)(void* out, const void* left, const void* right, std::size_t count);
@@ -141,4 +141,4 @@ inline Combine combine_for(std::uint8_t dtype, std::uint8_t reduce_op) {
   return nullptr;
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

@@ -23,7 +23,7 @@
 #include "lockstep/comm/engine/gloo/mesh.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 // Gloo has one type for both faults; only the text tells them apart.
@@ -36,14 +36,14 @@ Fault fault_of(const gloo::IoException& error) {
 // setInput() and setOutput() for elements of which Gloo needs only the size.
 template <class Bytes, class Options>
 void set_both(Options& options, Mesh& mesh, const lockstep_buffer& data, void* output) {
-  const std::size_t bytes = bytes_of(data);
+  const std::size_t bytes = plugin::bytes_of(data);
   if (data.data != output) options.template setInput<Bytes>(mesh.buffer(data.data, bytes));
   options.template setOutput<Bytes>(mesh.buffer(output, bytes));
 }
 
 template <class Options>
 void set_elements(Options& options, Mesh& mesh, const lockstep_buffer& data, void* output) {
-  switch (bytes_of_element(data.dtype)) {
+  switch (plugin::bytes_of_element(data.dtype)) {
     case 1:
       return set_both<std::uint8_t>(options, mesh, data, output);
     case 2:
@@ -58,7 +58,7 @@ void set_elements(Options& options, Mesh& mesh, const lockstep_buffer& data, voi
 Combine combine_or_refuse(const lockstep_buffer& data, std::uint8_t reduce_op) {
   const Combine combine = combine_for(data.dtype, reduce_op);
   if (combine == nullptr) {
-    throw Failed{Fault::unsupported, "Gloo's plugin does not combine these elements"};
+    throw plugin::Failed{Fault::unsupported, "Gloo's plugin does not combine these elements"};
   }
   return combine;
 }
@@ -70,7 +70,7 @@ std::shared_ptr<Mesh> make_mesh(const lockstep_engine_config& config) {
   try {
     return std::make_shared<Mesh>(config);
   } catch (const gloo::IoException& failed) {
-    throw Failed{fault_of(failed), failed.what()};
+    throw plugin::Failed{fault_of(failed), failed.what()};
   }
 }
 
@@ -91,7 +91,7 @@ class Communicator {
     try {
       act();
     } catch (const gloo::IoException& failed) {
-      const Failed told{is_cancelled_ ? Fault::aborted : fault_of(failed), failed.what()};
+      const plugin::Failed told{is_cancelled_ ? Fault::aborted : fault_of(failed), failed.what()};
       end_connections("an earlier call failed");
       throw told;
     } catch (...) {
@@ -111,7 +111,7 @@ class Communicator {
  private:
   void end_connections(const char* why) {
     lockstep_engine_error ignored;
-    guarded(&ignored, [&] { mesh_->give_up(why); });
+    plugin::guarded(&ignored, [&] { mesh_->give_up(why); });
   }
 
   const std::shared_ptr<Mesh> mesh_;
@@ -132,7 +132,7 @@ void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_o
 void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {
   if (data.count == 0) return;
   gloo::BroadcastOptions options(mesh_);
-  options.setOutput<char>(mesh_->buffer(data.data, bytes_of(data)));
+  options.setOutput<char>(mesh_->buffer(data.data, plugin::bytes_of(data)));
   options.setRoot(root);
   options.setTag(mesh_->next_tag());
   gloo::broadcast(options);
@@ -143,7 +143,8 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
   if (data.count == 0) return;
   // Gloo writes partial results into the output of every member.
   std::unique_ptr<std::byte[]> scratch;
-  if (mesh_->rank != root) scratch = std::make_unique_for_overwrite<std::byte[]>(bytes_of(data));
+  if (mesh_->rank != root)
+    scratch = std::make_unique_for_overwrite<std::byte[]>(plugin::bytes_of(data));
   gloo::ReduceOptions options(mesh_);
   set_elements(options, *mesh_, data, scratch ? scratch.get() : data.data);
   options.setRoot(root);
@@ -155,9 +156,9 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
 // The parts of a buffer, in bytes, by member.
 struct Parts {
   Parts(const lockstep_buffer& buffer, const std::size_t* counts, int size)
-      : data(static_cast<std::byte*>(buffer.data)), total(bytes_of(buffer)) {
+      : data(static_cast<std::byte*>(buffer.data)), total(plugin::bytes_of(buffer)) {
     for (int rank = 0; rank < size; ++rank)
-      bytes.push_back(counts[rank] * bytes_of_element(buffer.dtype));
+      bytes.push_back(counts[rank] * plugin::bytes_of_element(buffer.dtype));
     std::exclusive_scan(bytes.begin(), bytes.end(), std::back_inserter(begins), std::size_t{0});
   }
   // The whole buffer, for each of `size` members.
@@ -228,7 +229,7 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
   const std::string version = std::to_string(GLOO_VERSION_MAJOR) + "." +
                               std::to_string(GLOO_VERSION_MINOR) + "." +
                               std::to_string(GLOO_VERSION_PATCH);
-  copy_text(text, capacity, version);
+  plugin::copy_text(text, capacity, version);
   return 0;
 }
 
@@ -240,13 +241,13 @@ int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op)
     case Operation::broadcast:
     case Operation::all_gather:
     case Operation::all_to_all:
-      return bytes_of_element(dtype) != 0;
+      return plugin::bytes_of_element(dtype) != 0;
     default:
       return 0;
   }
 }
 
-constexpr lockstep_engine engine = engine_of<Communicator>({
+constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "gloo",
     .flags = LOCKSTEP_ENGINE_SWAPS,
     .probe = probe,
@@ -254,6 +255,6 @@ constexpr lockstep_engine engine = engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines
 
-const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::plugin::engine; }
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::engines::engine; }

@@ -21,7 +21,7 @@
 
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 constexpr std::size_t most_name_bytes = 16;  // For a thread's name, including its final zero.
@@ -79,7 +79,7 @@ class Addresses final : public gloo::rendezvous::Store {
   void set(const std::string& key, const std::vector<char>& value) override {
     lockstep_engine_error error = {};
     if (store_.set(store_.self, key.c_str(), value.data(), value.size(), &error) != 0) {
-      throw Failed{static_cast<Fault>(error.fault), error.text};
+      throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
     }
   }
 
@@ -88,7 +88,8 @@ class Addresses final : public gloo::rendezvous::Store {
     while (true) {
       const std::size_t there = read(key, value);
       const bool is_whole = there <= value.size();
-      if (there > max_value_bytes) throw Failed{Fault::corrupt, key + " is too long to be Gloo's"};
+      if (there > max_value_bytes)
+        throw plugin::Failed{Fault::corrupt, key + " is too long to be Gloo's"};
       value.resize(there);
       if (is_whole) return value;
     }
@@ -108,7 +109,7 @@ class Addresses final : public gloo::rendezvous::Store {
     std::size_t bytes = 0;
     lockstep_engine_error error = {};
     if (store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error) != 0) {
-      throw Failed{static_cast<Fault>(error.fault), error.text};
+      throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
     }
     return bytes;
   }
@@ -140,7 +141,7 @@ LoopThread::Preempting::~Preempting() {
   if (id_ != 0) set_policy(id_, SCHED_BATCH);
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines
 
 // Gloo's own class, with which it ends all connections after a timeout. Declared here because
 // packages ship its header without those that it includes.
@@ -151,7 +152,7 @@ class Context : public transport::Context {
 };
 }  // namespace gloo::transport::tcp
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 
 Mesh::Mesh(const lockstep_engine_config& config)
     : gloo::rendezvous::Context(config.rank, config.size) {
@@ -230,4 +231,4 @@ void Mesh::give_up(const std::string& why) {
   for (Buffer* buffer : buffers_) buffer->abort();
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

@@ -17,7 +17,7 @@
 
 #include "lockstep/comm/engine/engine_abi.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 
 // The thread with which Gloo reads and writes the connections of a device.
 //
@@ -82,4 +82,4 @@ class Mesh final : public gloo::rendezvous::Context {
   std::uint32_t tag_ = 0;
 };
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

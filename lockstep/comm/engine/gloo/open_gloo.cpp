@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -35,7 +35,7 @@ std::string path_of_gloo() {
 std::string why_not_opened;
 
 int refuse(char*, std::size_t, lockstep_engine_error* error) {
-  return fail(error, Fault::unsupported, why_not_opened);
+  return plugin::fail(error, Fault::unsupported, why_not_opened);
 }
 
 const lockstep_engine* refuse_with(std::string why) {
@@ -66,9 +66,9 @@ const lockstep_engine* open_gloo() {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines
 
 const lockstep_engine* lockstep_engine_v1() {
-  static const lockstep_engine* const engine = lockstep::comm::plugin::open_gloo();
+  static const lockstep_engine* const engine = lockstep::comm::engines::open_gloo();
   return engine;
 }

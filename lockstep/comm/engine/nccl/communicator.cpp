@@ -8,7 +8,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/nccl/devices.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 std::optional<ncclDataType_t> type_of(DType dtype) {
@@ -82,13 +82,13 @@ bool is_good(ncclResult_t result) { return result == ncclSuccess || result == nc
 
 Reduction known_reduction(const lockstep_buffer& buffer, std::uint8_t reduce_op) {
   if (const auto reduction = reduction_of(buffer.dtype, reduce_op)) return *reduction;
-  throw Failed{Fault::unsupported, "NCCL has no such reduction of elements of this type"};
+  throw plugin::Failed{Fault::unsupported, "NCCL has no such reduction of elements of this type"};
 }
 
 // NCCL reads it once, before its first communicator.
 void choose_interface(const char* name) {
   if (name != nullptr && *name != '\0')
-    set_by_default("NCCL_SOCKET_IFNAME", '=' + std::string(name));
+    plugin::set_by_default("NCCL_SOCKET_IFNAME", '=' + std::string(name));
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ Communicator::Communicator(const lockstep_engine_config& config)
                                                    longest_wait)) {
   choose_interface(config.interface_name);
   require_device();
-  if (device_ < 0) throw Failed{Fault::misuse, "NCCL works on CUDA devices only"};
+  if (device_ < 0) throw plugin::Failed{Fault::misuse, "NCCL works on CUDA devices only"};
   const DeviceGuard guard(device_);
   ncclUniqueId id = meet(config);
   ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
@@ -146,13 +146,14 @@ void Communicator::abort_locked() {
 void Communicator::settle(const char* what, ncclResult_t result, Clock::time_point deadline,
                           std::unique_lock<std::mutex>& lock) {
   while (result == ncclInProgress) {
-    if (handle_ == nullptr) throw Failed{Fault::aborted, std::string(what) + ": it was cancelled"};
+    if (handle_ == nullptr)
+      throw plugin::Failed{Fault::aborted, std::string(what) + ": it was cancelled"};
     if (const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result); asked != ncclSuccess)
       result = asked;
     if (result != ncclInProgress) break;
     if (Clock::now() > deadline) {
       abort_locked();
-      throw Failed{Fault::timeout, std::string(what) + " of NCCL did not end in time"};
+      throw plugin::Failed{Fault::timeout, std::string(what) + " of NCCL did not end in time"};
     }
     lock.unlock();
     std::this_thread::sleep_for(poll_interval);
@@ -162,7 +163,7 @@ void Communicator::settle(const char* what, ncclResult_t result, Clock::time_poi
   const std::string text =
       std::string(what) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(handle_);
   abort_locked();
-  throw Failed{Fault::system, text};
+  throw plugin::Failed{Fault::system, text};
 }
 
 // `act` makes related calls of NCCL, and stops at the first failure.
@@ -171,7 +172,7 @@ void Communicator::enqueue(const char* what, Act act) {
   const DeviceGuard guard(device_);
   std::unique_lock lock(mutex_);
   if (handle_ == nullptr)
-    throw Failed{Fault::aborted, std::string(what) + ": the communicator was cancelled"};
+    throw plugin::Failed{Fault::aborted, std::string(what) + ": the communicator was cancelled"};
   ncclResult_t result = ncclGroupStart();
   if (result == ncclSuccess) {
     result = act();
@@ -190,7 +191,7 @@ std::vector<Communicator::Part> Communicator::parts_of(const lockstep_buffer& bu
   std::vector<Part> parts;
   std::byte* begin = bytes_at(buffer);
   for (int r = 0; r < size_; ++r) {
-    parts.push_back({begin, counts[r] * bytes_of_element(buffer.dtype)});
+    parts.push_back({begin, counts[r] * plugin::bytes_of_element(buffer.dtype)});
     begin += parts.back().bytes;
   }
   return parts;
@@ -230,7 +231,7 @@ void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_o
 
 void Communicator::broadcast(const lockstep_buffer& data, int root) {
   enqueue("ncclBroadcast", [&] {
-    return ncclBroadcast(data.data, data.data, bytes_of(data), ncclInt8, root, handle_,
+    return ncclBroadcast(data.data, data.data, plugin::bytes_of(data), ncclInt8, root, handle_,
                          stream_of(data));
   });
 }
@@ -246,10 +247,11 @@ void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffe
                               const std::size_t* counts) {
   if (all_equal(counts))
     return enqueue("ncclAllGather", [&] {
-      return ncclAllGather(input.data, output.data, bytes_of(input), ncclInt8, handle_,
+      return ncclAllGather(input.data, output.data, plugin::bytes_of(input), ncclInt8, handle_,
                            stream_of(output));
     });
-  const std::vector<Part> sent(static_cast<std::size_t>(size_), {bytes_at(input), bytes_of(input)});
+  const std::vector<Part> sent(static_cast<std::size_t>(size_),
+                               {bytes_at(input), plugin::bytes_of(input)});
   exchange("an all_gather of uneven parts", stream_of(output), sent, parts_of(output, counts));
 }
 
@@ -278,4 +280,4 @@ void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffe
            parts_of(output, receive_counts));
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

@@ -25,7 +25,7 @@
 
 #include "lockstep/comm/engine/engine_abi.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 
 // A reduction in NCCL's terms.
 struct Reduction {
@@ -89,4 +89,4 @@ class Communicator {
   ncclComm_t handle_ = nullptr;
 };
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 std::string version_text(int version) {
@@ -45,14 +45,15 @@ class Store {
     std::size_t bytes = 0;
     if (store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error) != 0)
       fail(error);
-    if (bytes > value.size()) throw Failed{Fault::bug, "the store's " + key + " is too long"};
+    if (bytes > value.size())
+      throw plugin::Failed{Fault::bug, "the store's " + key + " is too long"};
     value.resize(bytes);
     return value;
   }
 
  private:
   [[noreturn]] static void fail(const lockstep_engine_error& error) {
-    throw Failed{static_cast<Fault>(error.fault), error.text};
+    throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
   }
 
   const lockstep_engine_store& store_;
@@ -98,7 +99,7 @@ void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // Clears the error; otherwise this thread's next CUDA call would report it
                        // too.
-  throw Failed{Fault::system, std::string(what) + ": " + cudaGetErrorString(status)};
+  throw plugin::Failed{Fault::system, std::string(what) + ": " + cudaGetErrorString(status)};
 }
 
 void require_device() {
@@ -106,8 +107,8 @@ void require_device() {
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status == cudaSuccess && devices > 0) return;
   cudaGetLastError();
-  throw Failed{Fault::unsupported,
-               why_no_device(status == cudaSuccess ? cudaErrorNoDevice : status)};
+  throw plugin::Failed{Fault::unsupported,
+                       why_no_device(status == cudaSuccess ? cudaErrorNoDevice : status)};
 }
 
 std::string pci_bus_id(int device) {
@@ -132,8 +133,9 @@ ncclUniqueId meet(const lockstep_engine_config& config) {
   ncclUniqueId id{};
   const auto make_id = [&id] {
     if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess)
-      throw Failed{Fault::system, std::string("ncclGetUniqueId: ") + ncclGetErrorString(made) +
-                                      ": " + ncclGetLastError(nullptr)};
+      throw plugin::Failed{Fault::system, std::string("ncclGetUniqueId: ") +
+                                              ncclGetErrorString(made) + ": " +
+                                              ncclGetLastError(nullptr)};
   };
   if (config.size == 1) {
     make_id();
@@ -151,11 +153,11 @@ ncclUniqueId meet(const lockstep_engine_config& config) {
   } else {
     verdict = store.wait(verdict_key);
   }
-  if (!verdict.starts_with('+')) throw Failed{Fault::misuse, verdict.substr(1)};
+  if (!verdict.starts_with('+')) throw plugin::Failed{Fault::misuse, verdict.substr(1)};
   if (verdict.size() != 1 + sizeof id.internal)
-    throw Failed{Fault::system, "rank 0 uses another version of NCCL"};
+    throw plugin::Failed{Fault::system, "rank 0 uses another version of NCCL"};
   verdict.copy(id.internal, sizeof id.internal, 1);
   return id;
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

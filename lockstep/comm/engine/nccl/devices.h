@@ -12,7 +12,7 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 
 // Throws Failed(system) with `what` for any status but success.
 void check_cuda(cudaError_t status, const char* what);
@@ -42,4 +42,4 @@ class DeviceGuard {
 // them use one device. NCCL would hang then, or only print a warning on stderr.
 ncclUniqueId meet(const lockstep_engine_config& config);
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

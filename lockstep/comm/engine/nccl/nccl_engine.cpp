@@ -8,18 +8,20 @@
 #include "lockstep/comm/engine/nccl/communicator.h"
 #include "lockstep/comm/engine/nccl/devices.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
-  return guarded(error, [&] {
+  return plugin::guarded(error, [&] {
     require_device();
     int version = 0;
     if (const ncclResult_t told = ncclGetVersion(&version); told != ncclSuccess)
-      throw Failed{Fault::unsupported, std::string("ncclGetVersion: ") + ncclGetErrorString(told)};
-    copy_text(text, capacity,
-              "NCCL " + std::to_string(version / 10000) + '.' +
-                  std::to_string(version % 10000 / 100) + '.' + std::to_string(version % 100));
+      throw plugin::Failed{Fault::unsupported,
+                           std::string("ncclGetVersion: ") + ncclGetErrorString(told)};
+    plugin::copy_text(text, capacity,
+                      "NCCL " + std::to_string(version / 10000) + '.' +
+                          std::to_string(version % 10000 / 100) + '.' +
+                          std::to_string(version % 100));
   });
 }
 
@@ -32,13 +34,13 @@ int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op)
     case Operation::broadcast:
     case Operation::all_gather:
     case Operation::all_to_all:
-      return bytes_of_element(dtype) != 0;
+      return plugin::bytes_of_element(dtype) != 0;
     default:
       return 0;
   }
 }
 
-constexpr lockstep_engine engine = engine_of<Communicator>({
+constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "nccl",
     .device = DeviceKind::cuda,
     .probe = probe,
@@ -46,6 +48,6 @@ constexpr lockstep_engine engine = engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines
 
-const lockstep_engine* lockstep_engine_v1(void) { return &lockstep::comm::plugin::engine; }
+const lockstep_engine* lockstep_engine_v1(void) { return &lockstep::comm::engines::engine; }

@@ -8,33 +8,34 @@
 #include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 void choose_settings(const lockstep_engine_config& config) {
   // Over TCP, without MPI and without oneCCL's own launcher.
-  set_by_default("CCL_ATL_TRANSPORT", "ofi");
-  set_by_default("CCL_PROCESS_LAUNCHER", "none");
-  set_by_default("FI_PROVIDER", "tcp");
+  plugin::set_by_default("CCL_ATL_TRANSPORT", "ofi");
+  plugin::set_by_default("CCL_PROCESS_LAUNCHER", "none");
+  plugin::set_by_default("FI_PROVIDER", "tcp");
   // Works in the waiting thread: a thread of oneCCL's own would spin on a core beside the ranks.
-  set_by_default("CCL_WORKER_OFFLOAD", "0");
+  plugin::set_by_default("CCL_WORKER_OFFLOAD", "0");
   // Declares each rank alone. oneCCL assumes that ranks with equal host names share memory, which
   // is wrong between containers. On one host the core has its own shared memory.
-  set_by_default("CCL_ATL_SHM", "0");
-  set_by_default("CCL_LOCAL_RANK", "0");
-  set_by_default("CCL_LOCAL_SIZE", "1");
+  plugin::set_by_default("CCL_ATL_SHM", "0");
+  plugin::set_by_default("CCL_LOCAL_RANK", "0");
+  plugin::set_by_default("CCL_LOCAL_SIZE", "1");
   // oneCCL's own choice does not always give the same bits.
-  set_by_default("CCL_ALLREDUCE", "ring");
+  plugin::set_by_default("CCL_ALLREDUCE", "ring");
   // For the service at which the ranks meet, and for their connections.
-  set_by_default("CCL_KVS_IFACE", config.interface_name);
-  set_by_default("FI_TCP_IFACE", config.interface_name);
+  plugin::set_by_default("CCL_KVS_IFACE", config.interface_name);
+  plugin::set_by_default("FI_TCP_IFACE", config.interface_name);
   // The setting above still leaves lo's addresses, and oneCCL takes the first by name.
-  set_by_default("CCL_MNIC", "global");
-  set_by_default("CCL_MNIC_NAME", config.interface_name);
-  set_by_default("CCL_MNIC_COUNT", "1");
+  plugin::set_by_default("CCL_MNIC", "global");
+  plugin::set_by_default("CCL_MNIC_NAME", config.interface_name);
+  plugin::set_by_default("CCL_MNIC_COUNT", "1");
   // oneCCL warns of each setting that is not its default.
-  set_by_default("CCL_LOG_LEVEL", "error");
-  if (std::strchr(config.address, ':') != nullptr) set_by_default("CCL_KVS_PREFER_IPV6", "1");
+  plugin::set_by_default("CCL_LOG_LEVEL", "error");
+  if (std::strchr(config.address, ':') != nullptr)
+    plugin::set_by_default("CCL_KVS_PREFER_IPV6", "1");
 }
 
 // oneCCL opens its transport with the first communicator of a process, and all members of that one
@@ -60,16 +61,16 @@ void start_library(const lockstep_engine_config& config) {
     interface_name = config.interface_name;
   }
   if (interface_name != config.interface_name) {
-    throw Failed{Fault::unsupported,
-                 "oneCCL uses one interface in a process: it was started with " + interface_name +
-                     ", not " + config.interface_name};
+    throw plugin::Failed{Fault::unsupported,
+                         "oneCCL uses one interface in a process: it was started with " +
+                             interface_name + ", not " + config.interface_name};
   }
 }
 
 std::unique_lock<std::mutex> Progress::enter() {
   std::unique_lock lock(mutex_);
   if (is_given_up_) {
-    throw Failed{Fault::aborted, "an earlier call of oneCCL was given up in this process"};
+    throw plugin::Failed{Fault::aborted, "an earlier call of oneCCL was given up in this process"};
   }
   return lock;
 }
@@ -80,7 +81,7 @@ Progress& progress() {
   return *progress;
 }
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines
 
 // Replaces what oneCCL's archive takes from Intel's compiler runtime and tracer, which are absent.
 // The tracer's functions are these pointers; null means "none".

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/engine/engine_abi.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 
 // Starts oneCCL at the first call. Sets defaults for ranks on different hosts, except where the
 // environment has a value. oneCCL reads them once: a later call with another interface throws.
@@ -32,4 +32,4 @@ class Progress {
 
 Progress& progress();
 
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines

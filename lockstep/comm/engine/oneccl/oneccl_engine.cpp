@@ -18,7 +18,7 @@
 #include "lockstep/comm/engine/oneccl/library.h"
 #include "lockstep/comm/engine/plugin.h"
 
-namespace lockstep::comm::plugin {
+namespace lockstep::comm::engines {
 namespace {
 
 using std::chrono::steady_clock;
@@ -80,7 +80,7 @@ bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
 
 void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
   if (!combines(data.dtype, reduce_op)) {
-    throw Failed{Fault::unsupported, "oneCCL's plugin does not combine these elements"};
+    throw plugin::Failed{Fault::unsupported, "oneCCL's plugin does not combine these elements"};
   }
 }
 
@@ -108,7 +108,7 @@ bool has_come(ccl::event& event) {
   } catch (const std::exception& failed) {
     progress().give_up();
     // What a call under way can fail by is its connections.
-    throw Failed{Fault::peer_lost, failed.what()};
+    throw plugin::Failed{Fault::peer_lost, failed.what()};
   }
 }
 
@@ -118,7 +118,7 @@ void set(const lockstep_engine_store& store, const std::string& key, const void*
          std::size_t bytes) {
   lockstep_engine_error error = {};
   if (store.set(store.self, key.c_str(), value, bytes, &error) != 0) {
-    throw Failed{static_cast<Fault>(error.fault), error.text};
+    throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
   }
 }
 
@@ -127,9 +127,9 @@ void wait(const lockstep_engine_store& store, const std::string& key, void* valu
   std::size_t there = 0;
   lockstep_engine_error error = {};
   if (store.wait(store.self, key.c_str(), value, bytes, &there, &error) != 0) {
-    throw Failed{static_cast<Fault>(error.fault), error.text};
+    throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
   }
-  if (there != bytes) throw Failed{Fault::corrupt, key + " is not what oneCCL has written"};
+  if (there != bytes) throw plugin::Failed{Fault::corrupt, key + " is not what oneCCL has written"};
 }
 
 // Serialises the creation of communicators in a process. Members that make two in different orders
@@ -140,7 +140,7 @@ std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) 
   static std::timed_mutex mutex;
   std::unique_lock lock(mutex, timeout);
   if (!lock) {
-    throw Failed{Fault::timeout, "another communicator of oneCCL is still being made here"};
+    throw plugin::Failed{Fault::timeout, "another communicator of oneCCL is still being made here"};
   }
   return lock;
 }
@@ -178,7 +178,7 @@ class Communicator {
   template <class Act>
   void run(std::size_t bytes, Act act) {
     act();
-    if (bytes > sent_at_once) await_all();
+    if (bytes > plugin::sent_at_once) await_all();
   }
 
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
@@ -221,12 +221,13 @@ void Communicator::poll(ccl::event& event) const {
     if (has_come(event)) return;
     if (is_cancelled_) {
       progress().give_up();
-      throw Failed{Fault::aborted, "cancelled"};
+      throw plugin::Failed{Fault::aborted, "cancelled"};
     }
     if (steady_clock::now() > deadline) {
       progress().give_up();
-      throw Failed{Fault::timeout, "not complete after " + std::to_string(timeout_.count()) +
-                                       " ms; a member is slow or gone"};
+      throw plugin::Failed{Fault::timeout, "not complete after " +
+                                               std::to_string(timeout_.count()) +
+                                               " ms; a member is slow or gone"};
     }
   }
 }
@@ -267,7 +268,7 @@ void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_o
 
 void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {
   complete([&](const ccl::communicator& ccl) {
-    return ccl::broadcast(data.data, bytes_of(data), ccl::datatype::uint8, root, ccl);
+    return ccl::broadcast(data.data, plugin::bytes_of(data), ccl::datatype::uint8, root, ccl);
   });
 }
 
@@ -281,7 +282,7 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
 
 std::vector<std::size_t> in_bytes(const std::size_t* counts, int size, std::uint8_t dtype) {
   std::vector<std::size_t> bytes(counts, counts + size);
-  for (std::size_t& count : bytes) count *= bytes_of_element(dtype);
+  for (std::size_t& count : bytes) count *= plugin::bytes_of_element(dtype);
   return bytes;
 }
 
@@ -294,7 +295,7 @@ void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffe
     const void* own = input.count != 0
                           ? input.data
                           : std::accumulate(bytes.begin(), bytes.begin() + ccl.rank(), parts);
-    return ccl::allgatherv(own, bytes_of(input), parts, bytes, ccl::datatype::uint8, ccl);
+    return ccl::allgatherv(own, plugin::bytes_of(input), parts, bytes, ccl::datatype::uint8, ccl);
   });
 }
 
@@ -310,11 +311,11 @@ void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffe
 // --- The engine ---------------------------------------------------------------------------------
 
 int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
-  return guarded(error, [&] {
+  return plugin::guarded(error, [&] {
     const ccl::library_version version = ccl::get_library_version();
-    copy_text(text, capacity,
-              std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
-                  std::to_string(version.update));
+    plugin::copy_text(text, capacity,
+                      std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+                          std::to_string(version.update));
   });
 }
 
@@ -326,7 +327,7 @@ int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op)
     case Operation::broadcast:
     case Operation::all_gather:
     case Operation::all_to_all:
-      return bytes_of_element(dtype) != 0;
+      return plugin::bytes_of_element(dtype) != 0;
     default:
       return 0;
   }
@@ -336,7 +337,7 @@ int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op)
 // process if that is gone. It is gone when rank 0 was a little faster.
 void destroy(void*) {}
 
-constexpr lockstep_engine engine = engine_of<Communicator>({
+constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "oneccl",
     .flags = LOCKSTEP_ENGINE_ORDERED | LOCKSTEP_ENGINE_MAY_STAY,
     .probe = probe,
@@ -345,6 +346,6 @@ constexpr lockstep_engine engine = engine_of<Communicator>({
 });
 
 }  // namespace
-}  // namespace lockstep::comm::plugin
+}  // namespace lockstep::comm::engines
 
-const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::plugin::engine; }
+const lockstep_engine* lockstep_engine_v1() { return &lockstep::comm::engines::engine; }
