@@ -53,6 +53,7 @@ std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what)
 
 Backend::Backend(Place place, c10::intrusive_ptr<BackendOptions> options)
     : Collectives(place.rank, place.size, throwing_in_python([&] {
+                    const WithoutGil without_gil;  // Other threads may need it to make an engine.
                     options = or_default(std::move(options), place);
                     return Membership::join(with_options(place, *options));
                   })),

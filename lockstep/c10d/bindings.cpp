@@ -23,6 +23,7 @@
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/membership.h"
 #include "lockstep/c10d/registered_allocator.h"
+#include "lockstep/c10d/torch_engine.h"
 #include "lockstep/job/record.h"
 
 namespace {
@@ -88,6 +89,7 @@ class RegisteredMemoryScope {
 PYBIND11_MODULE(_C, module) {
   py::module_::import("torch.distributed");  // Has the classes that ours are derived from.
   py::register_exception_translator(translate);
+  lockstep::c10d::bring_torch_engine();
 
   py::class_<BackendOptions, c10d::Backend::Options, c10::intrusive_ptr<BackendOptions>>(module,
                                                                                          "Options")

@@ -38,11 +38,12 @@ struct InitOptions {
 
   // Transport of CPU data. When empty, LOCKSTEP_BACKEND; when that is empty too, "auto".
   //   shm           shared memory: all ranks on one host
-  //   shm+ENGINE    shared memory inside a host, ENGINE between hosts: mpi, gloo or oneccl
+  //   shm+ENGINE    shared memory inside a host, ENGINE between hosts: mpi, gloo, oneccl, or, in
+  //                 Python programs, torch
   //   ENGINE        ENGINE between all ranks, on one host too
   //   auto          shm on one host; else shm+ENGINE, or ENGINE when every host has one rank only,
-  //                 with the first of mpi (under mpirun or with mpi_communicator), gloo and oneccl
-  //                 that all ranks have. LOCKSTEP_LOG=info logs the choice and the reason.
+  //                 with the first of mpi (under mpirun or with mpi_communicator), gloo, oneccl
+  //                 and torch that all ranks have. LOCKSTEP_LOG=info logs the choice and why.
   // CUDA tensors always use NCCL.
   std::string backend = {};
 

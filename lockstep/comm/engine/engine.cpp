@@ -147,15 +147,37 @@ std::string probe(std::string_view name, const fs::path& file, const lockstep_en
   return version.data();
 }
 
-fs::path folder_of_this_library() {
+Engine examined(std::string_view name, const fs::path& file, const lockstep_engine* abi) {
+  require_fit(name, file, abi);
+  std::string version = probe(name, file, *abi);
+  require_functions(name, file, *abi);
+  return {
+      .name = std::string(name), .path = file.string(), .version = std::move(version), .abi = abi};
+}
+
+struct OpenedEngines {
+  std::mutex mutex;
+  std::map<std::string, Engine, std::less<>> by_name;
+};
+
+OpenedEngines& opened_engines() {
+  // Never destroyed: threads may still run in an engine when the process ends.
+  static auto& engines = *new OpenedEngines;
+  return engines;
+}
+
+// Returns the library or program at an address; empty if that is unknown.
+fs::path file_at(const void* address) {
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&folder_of_this_library), &info) == 0 ||
-      info.dli_fname == nullptr)
-    return {};
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
   // The program's own name may be relative, as typed.
   std::error_code gone;
   const fs::path real = fs::canonical(info.dli_fname, gone);
-  return (gone ? fs::path(info.dli_fname) : real).parent_path();
+  return gone ? fs::path(info.dli_fname) : real;
+}
+
+fs::path folder_of_this_library() {
+  return file_at(reinterpret_cast<const void*>(&folder_of_this_library)).parent_path();
 }
 
 }  // namespace
@@ -181,12 +203,7 @@ Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folde
   const std::string file = fmt::format("liblockstep-engine-{}.so", name);
   const auto path = find_file(file, folders);
   if (!path) refuse_absent(name, file, folders);
-  const lockstep_engine* abi = load(name, *path)();
-  require_fit(name, *path, abi);
-  std::string version = probe(name, *path, *abi);
-  require_functions(name, *path, *abi);
-  return {
-      .name = std::string(name), .path = path->string(), .version = std::move(version), .abi = abi};
+  return examined(name, *path, load(name, *path)());
 }
 
 const std::vector<std::string_view>& engine_names() {
@@ -195,17 +212,25 @@ const std::vector<std::string_view>& engine_names() {
 }
 
 const Engine& open_engine(std::string_view name) {
+  OpenedEngines& engines = opened_engines();
+  const std::lock_guard lock(engines.mutex);
+  if (const auto found = engines.by_name.find(name); found != engines.by_name.end())
+    return found->second;
+  if (name == "torch") refuse(name, "only Python programs have it");
   const auto& names = engine_names();
   require(std::find(names.begin(), names.end(), name) != names.end(), [&] {
     return fmt::format("there is no engine '{}': the engines are {}", name, fmt::join(names, ", "));
   });
-  static std::mutex mutex;
-  // Never destroyed: threads may still run in an engine when the process ends.
-  static auto& opened = *new std::map<std::string, Engine, std::less<>>;
-  const std::lock_guard lock(mutex);
-  if (const auto found = opened.find(name); found != opened.end()) return found->second;
   Engine engine = load_engine(name, engine_folders());
-  return opened.emplace(name, std::move(engine)).first->second;
+  return engines.by_name.emplace(name, std::move(engine)).first->second;
+}
+
+void bring_engine(const lockstep_engine& engine) {
+  const std::string name = engine.name;
+  Engine brought = examined(name, file_at(&engine), &engine);
+  OpenedEngines& engines = opened_engines();
+  const std::lock_guard lock(engines.mutex);
+  engines.by_name.try_emplace(name, std::move(brought));
 }
 
 std::string why_no_engine(std::string_view name) try {

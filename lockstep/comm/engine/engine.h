@@ -1,7 +1,8 @@
 // Finds and opens an engine's plugin.
 //
 // Searches the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), then this library's folder and
-// its lockstep-engines/. Opens a plugin at most once, for the life of the process.
+// its lockstep-engines/. Opens a plugin at most once, for the life of the process. The engine
+// "torch" is no plugin: Python programs bring it (c10d/torch_engine.h).
 //
 // Thread safety: any thread may call any function.
 
@@ -21,7 +22,7 @@ namespace lockstep {
 
 struct Engine {
   std::string name;
-  std::string path;     // Path of the plugin.
+  std::string path;     // Path of the plugin, or of the library that has brought it.
   std::string version;  // Version of the library underneath, as it reports it.
   const lockstep_engine* abi = nullptr;
 
@@ -30,13 +31,17 @@ struct Engine {
   }
 };
 
-// mpi, gloo, oneccl, nccl.
+// Those that have a plugin: mpi, gloo, oneccl, nccl.
 LOCKSTEP_API const std::vector<std::string_view>& engine_names();
 
 // Errors: misuse for another name. Unsupported when the plugin is missing, has another ABI, cannot
 // be loaded or cannot run here. The message has the search path, the loader's words, and the
 // package to install.
 LOCKSTEP_API const Engine& open_engine(std::string_view name);
+
+// Makes known an engine that is no plugin, for the life of the process. Does nothing if one of its
+// name is open. Errors: unsupported when it has another ABI, or cannot run here.
+LOCKSTEP_API void bring_engine(const lockstep_engine& engine);
 
 // Returns why open_engine() would throw; empty when it would not.
 LOCKSTEP_API std::string why_no_engine(std::string_view name);

@@ -157,6 +157,20 @@ TEST(Engine, IsAskedForAsAQuestionWithoutAnException) {
   EXPECT_TRUE(has(why, "no device of a test")) << why;
 }
 
+TEST(Engine, ThatAProcessBringsIsOpenedByItsName) {
+  EXPECT_TRUE(has(why_no_engine("torch"), "engine torch: only Python programs have it"));
+  static lockstep_engine brought = *load_engine("gloo", {{engines / "good"}}).abi;
+  brought.name = "torch";
+  bring_engine(brought);
+  EXPECT_EQ(open_engine("torch").abi, &brought);
+  EXPECT_EQ(open_engine("torch").version, "1.0 of a test");
+  lockstep_engine second = brought;
+  bring_engine(second);
+  EXPECT_EQ(open_engine("torch").abi, &brought);
+  second.abi = 99;
+  EXPECT_EQ(test::fault_of([&] { bring_engine(second); }), Fault::unsupported);
+}
+
 // Must be the last test that opens gloo, because it stays open.
 TEST(Engine, IsOpenedOnceForAllThreads) {
   const EnginePath path((engines / "good").string());

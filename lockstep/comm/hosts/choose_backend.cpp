@@ -13,7 +13,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::string_view prefix = "shm+";
-constexpr std::string_view between_hosts[] = {"mpi", "gloo", "oneccl"};
+constexpr std::string_view between_hosts[] = {"mpi", "gloo", "oneccl", "torch"};
 
 bool is_auto(std::string_view backend) { return backend.empty() || backend == "auto"; }
 
@@ -44,8 +44,8 @@ std::string why_not(const std::vector<RankInfo>& ranks, const std::string& engin
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi) {
   if (backend == "shm") return {};
   if (is_auto(backend)) {
-    if (under_mpi) return {"mpi", "gloo", "oneccl"};
-    return {"gloo", "oneccl"};
+    if (under_mpi) return {"mpi", "gloo", "oneccl", "torch"};
+    return {"gloo", "oneccl", "torch"};
   }
   const std::string_view engine =
       backend.starts_with(prefix) ? backend.substr(prefix.size()) : backend;
@@ -53,8 +53,8 @@ std::vector<std::string> engines_for(std::string_view backend, bool under_mpi) {
               std::end(between_hosts),
           [&] {
             return fmt::format(
-                "there is no backend '{}': use auto, shm, mpi, gloo, oneccl, shm+mpi, shm+gloo or "
-                "shm+oneccl",
+                "there is no backend '{}': use auto, shm, mpi, gloo, oneccl, torch, shm+mpi, "
+                "shm+gloo, shm+oneccl or shm+torch",
                 backend);
           });
   return {std::string(engine)};

@@ -65,6 +65,14 @@ TEST(ChooseBackend, PassesOverWhatSomeRankLacksAndSaysWhy) {
       << choice.why;
 }
 
+TEST(ChooseBackend, TakesTorchsGlooWhereNoEngineIsInstalled) {
+  const Engines none{{"gloo", "absent"}, {"oneccl", "absent"}, {"torch", ""}};
+  EXPECT_EQ(choose_backend(ranks_on("aabb", "", none)).name, "shm+torch");
+  Engines installed = none;
+  installed["oneccl"] = "";
+  EXPECT_EQ(choose_backend(ranks_on("aabb", "", installed)).name, "shm+oneccl");
+}
+
 TEST(ChooseBackend, RefusesWhatNotAllRanksHave) {
   auto all = ranks_on("aab", "shm+gloo", {{"gloo", ""}});
   all[1].engines["gloo"] = "no such plugin";

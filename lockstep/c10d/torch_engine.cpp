@@ -1,0 +1,295 @@
+// Implements the engine ABI with torch.distributed's ProcessGroupGloo.
+//
+// PyTorch's headers of this class need Gloo's, which PyTorch does not install. So Python makes the
+// object, and c10d::Backend's members are called. It cannot cancel a call.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/c10d/torch_engine.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/util/intrusive_ptr.h>
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/engine/engine.h"
+#include "lockstep/comm/engine/plugin.h"
+#include "lockstep/job/detail/operation.h"
+
+namespace lockstep::c10d {
+namespace {
+
+using plugin::Failed;
+
+using Bytes = std::vector<std::uint8_t>;
+using Tensors = std::vector<at::Tensor>;
+
+// Gloo has one type for all faults; only the text tells them apart.
+Failed failed_with(const char* text) {
+  const std::string_view all = text;
+  const auto says = [&](std::string_view word) { return all.find(word) != all.npos; };
+  const bool is_late = says("Timed out") || says("timeout") || says("timed out");
+  return {is_late ? Fault::timeout : Fault::peer_lost, text};
+}
+
+// --- Meeting -------------------------------------------------------------------------------------
+
+// The store of one communicator, for the constructor of ProcessGroupGloo, which needs set() and
+// get() alone. Not to be used after it.
+class MeetingStore final : public ::c10d::Store {
+ public:
+  explicit MeetingStore(const lockstep_engine_store& store) : store_(store) {}
+
+  c10::intrusive_ptr<Store> clone() override { return c10::make_intrusive<MeetingStore>(store_); }
+
+  void set(const std::string& key, const Bytes& value) override {
+    lockstep_engine_error error{};
+    require_success(store_.set(store_.self, key.c_str(), value.data(), value.size(), &error),
+                    error);
+  }
+
+  Bytes get(const std::string& key) override {
+    Bytes value(1024);
+    if (const std::size_t bytes = wait_for(key, value); bytes > value.size()) {
+      value.resize(bytes);
+      wait_for(key, value);
+    } else {
+      value.resize(bytes);
+    }
+    return value;
+  }
+
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    wait(keys);
+  }
+
+  std::int64_t add(const std::string&, std::int64_t) override { refuse("add"); }
+  bool deleteKey(const std::string&) override { refuse("deleteKey"); }
+  bool check(const std::vector<std::string>&) override { refuse("check"); }
+  std::int64_t getNumKeys() override { refuse("getNumKeys"); }
+
+ private:
+  static void require_success(int code, const lockstep_engine_error& error) {
+    if (code != 0) throw Failed{static_cast<Fault>(error.fault), error.text};
+  }
+
+  [[noreturn]] static void refuse(const char* what) {
+    throw Failed{Fault::bug, std::string("Gloo calls ") + what + "() of its store"};
+  }
+
+  std::size_t wait_for(const std::string& key, Bytes& value) {
+    lockstep_engine_error error{};
+    std::size_t bytes = 0;
+    require_success(
+        store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error), error);
+    return bytes;
+  }
+
+  const lockstep_engine_store store_;
+};
+
+py::object class_of_gloo() {
+  const auto library = py::module_::import("torch._C._distributed_c10d");
+  return py::getattr(library, "ProcessGroupGloo", py::none());
+}
+
+c10::intrusive_ptr<::c10d::Backend> make_gloo(const lockstep_engine_config& config) {
+  const py::gil_scoped_acquire gil;
+  try {
+    const py::object gloo = class_of_gloo();
+    const py::object device = gloo.attr("create_device")(py::arg("hostname") = config.address);
+    py::object options = gloo.attr("_Options")();
+    options.attr("_devices") = py::make_tuple(device);
+    options.attr("_timeout") = std::chrono::milliseconds(config.call_timeout_ms);
+    c10::intrusive_ptr<::c10d::Store> store = c10::make_intrusive<MeetingStore>(config.store);
+    return gloo(store, config.rank, config.size, options)
+        .cast<c10::intrusive_ptr<::c10d::Backend>>();
+  } catch (const py::error_already_set& error) {  // It goes with the GIL.
+    throw failed_with(error.what());
+  }
+}
+
+// --- Collectives ---------------------------------------------------------------------------------
+
+::c10d::ReduceOp op_of(std::uint8_t reduce_op) {
+  switch (static_cast<ReduceOp>(reduce_op)) {
+    case ReduceOp::product:
+      return ::c10d::ReduceOp::PRODUCT;
+    case ReduceOp::min:
+      return ::c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return ::c10d::ReduceOp::MAX;
+    default:
+      return ::c10d::ReduceOp::SUM;
+  }
+}
+
+c10::ScalarType type_of(std::uint8_t dtype) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::float32:
+      return c10::kFloat;
+    case DType::float64:
+      return c10::kDouble;
+    case DType::int32:
+      return c10::kInt;
+    case DType::int64:
+      return c10::kLong;
+    default:
+      return c10::kByte;
+  }
+}
+
+at::Tensor bytes_at(void* data, std::size_t bytes) {
+  return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, c10::kByte);
+}
+
+// The parts of a buffer by member, in bytes.
+Tensors parts_of(const lockstep_buffer& buffer, const std::size_t* counts, int size) {
+  auto* begin = static_cast<std::byte*>(buffer.data);
+  Tensors parts;
+  for (int member = 0; member < size; ++member) {
+    const std::size_t bytes = counts[member] * plugin::bytes_of_element(buffer.dtype);
+    parts.push_back(bytes_at(begin, bytes));
+    begin += bytes;
+  }
+  return parts;
+}
+
+void copy(const void* from, const at::Tensor& to) {
+  if (to.nbytes() > 0 && from != to.data_ptr()) std::memcpy(to.data_ptr(), from, to.nbytes());
+}
+
+// One thread at a time. Memory of a call that failed is still in use: the engine has no cancel(),
+// so that it is the core's.
+class Communicator {
+ public:
+  explicit Communicator(const lockstep_engine_config& config)
+      : gloo_(make_gloo(config)), rank_(config.rank), size_(config.size) {}
+
+  template <class Act>
+  void run(std::size_t, Act act) {
+    try {
+      act();
+    } catch (const Failed&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw failed_with(error.what());
+    }
+  }
+
+  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
+    if (data.count == 0) return;
+    Tensors tensors{
+        at::from_blob(data.data, {static_cast<std::int64_t>(data.count)}, type_of(data.dtype))};
+    ::c10d::AllreduceOptions options;
+    options.reduceOp = op_of(reduce_op);
+    gloo_->allreduce(tensors, options)->wait();
+  }
+
+  void broadcast(const lockstep_buffer& data, std::int32_t root) {
+    if (data.count == 0) return;
+    Tensors tensors{bytes_at(data.data, plugin::bytes_of(data))};
+    ::c10d::BroadcastOptions options;
+    options.rootRank = root;
+    gloo_->broadcast(tensors, options)->wait();
+  }
+
+  void reduce(const lockstep_buffer&, std::int32_t, std::uint8_t) {
+    throw Failed{Fault::unsupported, "this engine has no reduce"};
+  }
+
+  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* counts) {
+    const Tensors parts = parts_of(output, counts, size_);
+    const at::Tensor& mine = parts[static_cast<std::size_t>(rank_)];
+    if (input.count > 0) copy(input.data, mine);  // Otherwise it is there already.
+    exchange(Tensors(parts.size(), mine), parts);
+  }
+
+  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
+                  const std::size_t* send_counts, const std::size_t* receive_counts) {
+    const Tensors sent = parts_of(input, send_counts, size_);
+    const Tensors received = parts_of(output, receive_counts, size_);
+    const auto own = static_cast<std::size_t>(rank_);
+    copy(sent[own].data_ptr(), received[own]);
+    exchange(sent, received);
+  }
+
+ private:
+  // Sends each other member its part, and receives one from each.
+  void exchange(const Tensors& sent, const Tensors& received) {
+    constexpr int tag = 0;  // Messages between two members keep their order.
+    std::vector<c10::intrusive_ptr<::c10d::Work>> messages;
+    for (int i = 1; i < size_; ++i) {
+      const int peer = (rank_ + size_ - i) % size_;
+      Tensors part{received[static_cast<std::size_t>(peer)]};
+      if (part[0].numel() > 0) messages.push_back(gloo_->recv(part, peer, tag));
+    }
+    for (int i = 1; i < size_; ++i) {
+      const int peer = (rank_ + i) % size_;
+      Tensors part{sent[static_cast<std::size_t>(peer)]};
+      if (part[0].numel() > 0) messages.push_back(gloo_->send(part, peer, tag));
+    }
+    for (const auto& message : messages) message->wait();
+  }
+
+  const c10::intrusive_ptr<::c10d::Backend> gloo_;
+  const int rank_;
+  const int size_;
+};
+
+int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
+  plugin::copy_text(text, capacity, "in PyTorch " TORCH_VERSION);
+  return 0;
+}
+
+// Gloo's min and max lose NaN.
+bool is_reduced(std::uint8_t dtype, std::uint8_t reduce_op) {
+  const auto op = static_cast<ReduceOp>(reduce_op);
+  const bool is_integer = type_of(dtype) == c10::kInt || type_of(dtype) == c10::kLong;
+  if (op == ReduceOp::min || op == ReduceOp::max) return is_integer;
+  return (op == ReduceOp::sum || op == ReduceOp::product) && type_of(dtype) != c10::kByte;
+}
+
+int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+  switch (static_cast<Operation>(operation)) {
+    case Operation::all_reduce:
+      return is_reduced(dtype, reduce_op);
+    case Operation::broadcast:
+    case Operation::all_gather:
+    case Operation::all_to_all:
+      return plugin::bytes_of_element(dtype) != 0;
+    default:
+      return 0;
+  }
+}
+
+constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
+    .name = "torch",
+    .flags = LOCKSTEP_ENGINE_SWAPS,
+    .probe = probe,
+    .supports = supports,
+});
+
+}  // namespace
+
+void bring_torch_engine() {
+  if (!class_of_gloo().is_none()) bring_engine(engine);
+}
+
+}  // namespace lockstep::c10d
