@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks on two hosts: every operation gives Gloo's bits through each engine between hosts, with one
+rank on a host and with two; and a rank that is killed is named on the other host.
+
+hosts_test.py --engines FOLDER    the folder with the engines that were built
+"""
+
+import argparse
+import base64
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+from datetime import timedelta
+
+import against_gloo_test
+import forked_ranks
+from plugin_or_skip import SKIPPED, lockstep, torch
+
+import torch.distributed as dist  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "hosts"))
+
+import network_hosts  # noqa: E402
+
+RANKS_PER_HOST = 2
+PATIENCE = 200  # Seconds for all of it on a busy machine.
+
+
+# --- On a host ----------------------------------------------------------------------------------
+
+def check(group):
+    """All operations of a group, those of torch.distributed.nn excepted, which are made of them."""
+    groups = against_gloo_test.Groups(group, dist.get_process_group_ranks(group))
+    cases = against_gloo_test.check_moves(groups) + against_gloo_test.check_reductions(groups)
+    checks = [check for check in against_gloo_test.CHECKS
+              if check is not against_gloo_test.check_gradients]
+    for check_one in checks:
+        check_one(groups)
+    return cases + len(checks)
+
+
+def train():
+    """The ranks' weights stay equal."""
+    torch.manual_seed(dist.get_rank())
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    for _ in range(5):
+        model(torch.randn(8, 64)).square().mean().backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight -= 0.1 * weight.grad
+    mine = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    for weights in dist.nn.all_gather(mine):
+        assert torch.equal(weights, mine)
+
+
+def lose_last_rank():
+    """Returns what this rank knows of the last one, which is killed."""
+    last = dist.get_world_size() - 1
+    dist.barrier()
+    if dist.get_rank() == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            dist.all_reduce(torch.ones(1000))
+    except lockstep.Error as error:
+        assert error.fault == "peer_lost" and error.rank == last, error
+        assert error.signal == signal.SIGKILL and error.host == "node2", error
+
+
+def rank_on_host(local_rank, host, transports, port):
+    rank, size = host * RANKS_PER_HOST + local_rank, 2 * RANKS_PER_HOST
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "node1",
+                   "MASTER_PORT": str(port)}
+    for transport in transports:
+        options = lockstep.Options(transport=f"shm+{transport}")
+        dist.init_process_group("lockstep", pg_options=options)
+        train()
+        text = f"{transport}: {check(dist.group.WORLD)} cases on 2 + 2 ranks"
+        pair = dist.new_group([0, RANKS_PER_HOST], pg_options=lockstep.Options(transport=transport))
+        if local_rank == 0:
+            text += f", {check(pair)} on 1 + 1"
+        if rank == 0:
+            print(text, flush=True)
+        if transport == transports[-1]:
+            lose_last_rank()
+        else:
+            dist.destroy_process_group()
+
+
+def run_host(host, transports, port):
+    with forked_ranks.Ranks(RANKS_PER_HOST, rank_on_host, host, transports, port) as ranks:
+        ends = ranks.ends(PATIENCE)
+    if host == 1:
+        assert ends.pop().exit_code == -signal.SIGKILL
+    for ended in ends:
+        assert not ended.error and ended.exit_code == 0, ended.error or ended
+
+
+# --- All ----------------------------------------------------------------------------------------
+
+def start(host, folder, words):
+    environment = os.environ | {"LOCKSTEP_JOB_TOKEN_FILE": str(folder / "token")}
+    return host.popen([sys.executable, __file__, *words], env=environment)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engines", type=pathlib.Path)
+    parser.add_argument("--host", type=int, help="run the ranks of this host")
+    parser.add_argument("transports", nargs="*")
+    options = parser.parse_args()
+    if options.host is not None:
+        return run_host(options.host, options.transports, 29500)
+    if network_hosts.why_not():
+        print(f"skipped: {network_hosts.why_not()}")
+        sys.exit(SKIPPED)
+    has_gloo = (options.engines / "liblockstep-engine-gloo.so").exists()
+    transports = ["gloo", "torch"] if has_gloo else ["torch"]
+    with tempfile.TemporaryDirectory() as name, network_hosts.Hosts(2) as hosts:
+        folder = pathlib.Path(name)
+        (folder / "token").touch(mode=0o600)
+        (folder / "token").write_text(base64.b64encode(os.urandom(32)).decode())
+        started = [start(host, folder, ["--host", str(number), *transports])
+                   for number, host in enumerate(hosts)]
+        codes = [process.wait(PATIENCE + 60) for process in started]
+    assert codes == [0, 0], codes
+
+
+if __name__ == "__main__":
+    main()
