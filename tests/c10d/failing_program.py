@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program whose last rank fails by an exception: in its first attempt, or with --always in each;
-with --busy, while a call waits for the others. It writes into FOLDER what each rank has seen."""
+with --busy, while a call waits for the others. With --train, it trains until something ends it. It
+writes into FOLDER what each rank has seen."""
 
 import os
 import pathlib
 import sys
 import time
+from datetime import timedelta
 
 import lockstep
 import torch
@@ -14,7 +16,27 @@ import torch.distributed as dist
 FOLDER = pathlib.Path(os.environ["FOLDER"])
 
 
+def train():
+    """Says in pid.RANK that it is under way, and in error.RANK who has ended it, and when."""
+    dist.init_process_group("lockstep", timeout=timedelta(seconds=3))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)), bucket_cap_mb=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    try:
+        while True:
+            model(torch.randn(8, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            (FOLDER / f"pid.{dist.get_rank()}").write_text(str(os.getpid()))
+    except lockstep.Error as error:
+        told = FOLDER / f"error.{dist.get_rank()}"
+        told.write_text(f"{error.fault} {error.rank} {error.signal} {time.monotonic()}\n{error}")
+        raise
+
+
 def main():
+    if "--train" in sys.argv:
+        return train()
     dist.init_process_group("lockstep")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     total = torch.ones(1) + rank

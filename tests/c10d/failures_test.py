@@ -3,7 +3,7 @@
 """A rank that is killed, stopped, or ends by an exception is named on all other ranks, wherever in
 a training that happens; nothing is left behind; and torchrun starts the ranks again.
 
-failures_test.py --lockstep LOCKSTEP [--rounds N] [NAME...]
+failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
 """
 
 import argparse
@@ -25,6 +25,11 @@ import torch.distributed as dist  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
+
+sys.path.insert(0, str(HERE.parent))
+
+from processes import is_running  # noqa: E402
+
 LATE = 20  # Seconds in which every rank has ended, however busy this host is.
 
 
@@ -287,6 +292,55 @@ def test_restart(_):
             assert (pathlib.Path(folder) / f"done.{rank}").read_text() == "3.0", text
 
 
+def pids_of(launcher, folder, count):
+    """Returns the processes of a launcher's ranks, by rank, when they are under way."""
+    while launcher.poll() is None:
+        told = [file.read_text() for file in sorted(folder.glob("pid.*"))]
+        if len(told) == count and all(told):
+            return [int(pid) for pid in told]
+        time.sleep(0.01)
+    raise AssertionError(f"the launcher has ended with {launcher.returncode}")
+
+
+def end_of_training(command, number):
+    """Sends a signal to a random rank of a training, at a random moment. Returns that rank, and
+    what the others knew: fault, rank and signal, and after how many seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        environment = os.environ | {"FOLDER": name, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen([*map(str, command), HERE / "failing_program.py", "--train"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=environment) as launcher:
+            pids = pids_of(launcher, folder, 3)
+            time.sleep(random.uniform(0, 0.3))
+            victim, sent = random.randrange(3), time.monotonic()
+            os.kill(pids[victim], number)
+            code = launcher.wait(60)
+        assert code != 0
+        assert not [pid for pid in pids if is_running(pid)], "a rank is left"
+        told = [file.read_text().splitlines()[0].split() for file in folder.glob("error.*")]
+    return victim, [(*known, float(at) - sent) for *known, at in told]
+
+
+def test_signals_under_launchers(options):
+    """A launcher that ends the others at once may do so before they have said anything."""
+    launchers = {
+        "lockstep": [options.lockstep, "run", "-n", 3, sys.executable],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                     "--nproc-per-node", 3],
+    }
+    for name, command in launchers.items():
+        for number in [signal.SIGKILL, signal.SIGSTOP] * options.rounds:
+            victim, told = end_of_training(command, number)
+            expected = {signal.SIGKILL: ["peer_lost", str(victim), str(int(number))],
+                        signal.SIGSTOP: ["timeout", str(victim), "None"]}[number]
+            for *known, _ in told:
+                assert known == expected, (told, expected)
+            seconds = max((at for *_, at in told), default=0)
+            print(f"{name}, rank {victim}, {number.name}: named by {len(told)} after "
+                  f"{seconds:.2f} s", flush=True)
+
+
 # --- All ----------------------------------------------------------------------------------------
 
 def left_behind():
@@ -298,10 +352,10 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--lockstep", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=1, help="of each kill: 1")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     options = parser.parse_args()
-    seed = random.randrange(1 << 30)
-    random.seed(seed)
-    print(f"seed {seed}")
+    random.seed(options.seed)
+    print(f"seed {options.seed}")
     for name, test in list(globals().items()):
         if name.startswith("test_") and (not options.names or name in options.names):
             before, begun = left_behind(), time.monotonic()
