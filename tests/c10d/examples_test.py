@@ -28,11 +28,13 @@ RUNS = {
         ("ddp", ["--epochs", "2", "--samples", "512", "--workers", "1"]),
         ("fsdp", SHORT), ("fsdp", [*SHORT, "--bf16"]), ("tensor_parallel", SHORT),
         ("pipeline", SHORT), ("pipeline", [*SHORT, "--schedule", "GPipe"])],
-    4: [("ddp", ["--epochs", "2", "--samples", "512"]), ("fsdp", SHORT),
+    4: [("ddp", ["--epochs", "2", "--samples", "1024"]), ("fsdp", SHORT),
         ("tensor_parallel", SHORT), ("pipeline", SHORT)],
 }
-# Sums of four have several orders, and training amplifies the difference.
-TOLERANCES = {2: 0, 4: 1e-4}
+# By ranks. Sums of four have several orders. AdamW divides by the gradient's size, so that rounding
+# of one near zero moves its weight by a part of the learning rate.
+OF_LOSSES = {2: 0, 4: 1e-6}
+OF_WEIGHTS = {2: 0, 4: 1e-3}
 
 
 def call(rank, ranks, folder, name, arguments):
@@ -77,16 +79,15 @@ def compare(ranks, name, arguments):
     begun = time.monotonic()
     ours = results(ranks, name, [*arguments, "--backend", "lockstep"])
     theirs = results(ranks, name, [*arguments, "--backend", "gloo"])
-    largest = 0
-    for (losses, state), (their_losses, their_state) in zip(ours, theirs):
-        largest = max(largest, difference({"losses": losses, **state},
-                                          {"losses": their_losses, **their_state}))
+    of_losses = max(difference({"losses": mine}, {"losses": other})
+                    for (mine, _), (other, _) in zip(ours, theirs))
+    of_weights = max(difference(mine, other) for (_, mine), (_, other) in zip(ours, theirs))
     losses = next(losses for losses, _ in theirs if losses)
     print(f"{name} {' '.join(arguments)} on {ranks} ranks: losses {losses[0]:.3f} to "
-          f"{losses[-1]:.3f}, largest difference {largest:.2g}, "
+          f"{losses[-1]:.3f}, largest differences {of_losses:.2g}, of weights {of_weights:.2g}, "
           f"{time.monotonic() - begun:.1f} s", flush=True)
     assert losses[-1] < 0.9 * losses[0], "nothing was learnt"
-    assert largest <= TOLERANCES[ranks], f"{name} differs from Gloo by {largest}"
+    assert of_losses <= OF_LOSSES[ranks] and of_weights <= OF_WEIGHTS[ranks], "not as with Gloo"
 
 
 def main():
