@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <exception>
 #include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/takeover.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep::comm {
@@ -56,7 +56,6 @@ class CallQueue::Shared final : public Runner {
   void run_front(Lock& lock);
   void remove(const void* waiter);
   void hurry_locked();
-  void sleep(Lock& lock);
 
   std::atomic<bool> busy_{false};  // A call is running; its thread alone may begin the next one.
   std::atomic<int> queued_{0};     // Size of `calls_`.
@@ -66,13 +65,7 @@ class CallQueue::Shared final : public Runner {
   std::deque<Call> calls_;  // Those that have not begun.
   std::thread::id runner_;  // Of the thread that runs an asynchronous call.
   bool stopping_ = false;
-
-  // Of the queue's thread.
-  std::condition_variable wake_;
-  Clock::time_point due_;  // When it begins the front call, if nobody else has.
-  std::uint64_t submitted_ = 0;
-  std::uint64_t seen_ = 0;  // Of `submitted_`, before its last sleep.
-  bool is_asleep_ = false;  // Until it is woken. Else it looks every `patience`.
+  Takeover takeover_;  // By the queue's thread: it is due when that begins the front call.
 };
 
 // --- Turns ---------------------------------------------------------------------------------------
@@ -114,28 +107,26 @@ CallQueue::Shared::Call CallQueue::Shared::pop() {
   Call call = std::move(calls_.front());
   calls_.pop_front();
   queued_.fetch_sub(1);
+  if (has_work()) takeover_.rouse();
   return call;
 }
 
 void CallQueue::Shared::remove(const void* waiter) {
   std::erase_if(calls_, [&](const Call& call) { return call.waiter == waiter; });
   queued_.fetch_sub(1);
+  if (has_work()) takeover_.rouse();
   moved_.notify_all();
 }
 
 // --- Asynchronous calls --------------------------------------------------------------------------
 
 void CallQueue::Shared::submit(Call call, bool is_long) {
-  const auto now = Clock::now();
-  Lock lock(mutex_);
-  if (calls_.empty()) due_ = now + patience;
-  if (is_long) due_ = now;
+  const Lock lock(mutex_);
+  if (calls_.empty()) takeover_.give_time();
   calls_.push_back(std::move(call));
   queued_.fetch_add(1);
-  ++submitted_;
-  const bool wakes = std::exchange(is_asleep_, false) || is_long;
-  lock.unlock();
-  if (wakes) wake_.notify_one();
+  takeover_.note_call();
+  is_long ? takeover_.hurry() : takeover_.rouse();
 }
 
 // Called by the thread that has made the queue busy. What the call keeps alive goes before its
@@ -182,10 +173,7 @@ void CallQueue::Shared::hurry() {
 }
 
 void CallQueue::Shared::hurry_locked() {
-  if (calls_.empty()) return;
-  due_ = std::min(due_, Clock::now());
-  is_asleep_ = false;
-  wake_.notify_one();
+  if (!calls_.empty()) takeover_.hurry();
 }
 
 // --- The thread ----------------------------------------------------------------------------------
@@ -193,8 +181,8 @@ void CallQueue::Shared::hurry_locked() {
 void CallQueue::Shared::run_as_thread() {
   Lock lock(mutex_);
   while (!stopping_ || has_work()) {
-    if (!stopping_ && (!has_work() || Clock::now() < due_)) {
-      sleep(lock);
+    if (!stopping_ && (!has_work() || !takeover_.is_due())) {
+      takeover_.sleep(lock, has_work());
       continue;
     }
     const Waiting waiting(*this);
@@ -205,25 +193,10 @@ void CallQueue::Shared::run_as_thread() {
   }
 }
 
-// While calls keep coming, it looks from time to time: to wake it for each would cost more than the
-// call.
-void CallQueue::Shared::sleep(Lock& lock) {
-  const bool is_quiet = calls_.empty() && submitted_ == seen_;
-  seen_ = submitted_;
-  if (has_work()) {
-    wake_.wait_until(lock, due_);
-  } else if (!is_quiet) {
-    wake_.wait_for(lock, patience);
-  } else {
-    is_asleep_ = true;
-    wake_.wait(lock, [this] { return stopping_ || !is_asleep_; });
-  }
-}
-
 void CallQueue::Shared::stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
-  wake_.notify_all();
+  takeover_.hurry();
   moved_.notify_all();
 }
 

@@ -1,9 +1,8 @@
 // How a group's collectives take turns: one at a time, in the order in which they were begun.
 //
 // A blocking one runs on its caller. An asynchronous one is run by whoever waits for it or for a
-// later one, and a thread of the queue takes over what nobody waits for. It takes over a long call
-// at once. It gives a waiter of a short one `patience` to come, because a hand-over between threads
-// costs as much as a hundred short calls.
+// later one, and a thread of the queue takes over what nobody waits for (takeover.h), a long call
+// at once.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -26,8 +25,6 @@ class CallQueue {
   class Shared;
 
  public:
-  static constexpr std::chrono::microseconds patience{200};
-
   CallQueue();
   // Waits for the running call, unless that is calling. Those that have not begun fail with
   // Error(aborted).

@@ -2,13 +2,17 @@
 #include "lockstep/comm/call_queue.h"
 
 #include <gtest/gtest.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -151,6 +155,38 @@ TEST(CallQueue, MayEndWithinACall) {
     last.wait();
     EXPECT_TRUE(weak.expired());
   }
+}
+
+// How often a thread of this process has gone to sleep.
+int sleeps_of(pid_t thread) {
+  std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+  const std::string key = "voluntary_ctxt_switches:";
+  for (std::string word; status >> word;)
+    if (word == key) {
+      int count = 0;
+      status >> count;
+      return count;
+    }
+  return -1;
+}
+
+TEST(CallQueue, ItsThreadSleepsWhileOthersWaitForTheirTurn) {
+  CallQueue calls;
+  std::promise<pid_t> thread;
+  calls.submit([&] { thread.set_value(::gettid()); }, is_long);
+  const pid_t its_thread = thread.get_future().get();
+  CallQueue::Turn running = calls.take_turn();
+  std::jthread waits([&] { EXPECT_TRUE(calls.take_turn()); });
+  std::this_thread::sleep_for(20ms);  // For the waiter to come first.
+  std::promise<void> ran;
+  const Work behind = calls.submit([&] { ran.set_value(); }, is_short);
+  std::this_thread::sleep_for(20ms);  // The thread has seen that it has nothing to do.
+  const int before = sleeps_of(its_thread);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_LE(sleeps_of(its_thread), before + 5) << "it looks again and again";
+  EXPECT_GE(before, 0);
+  running = {};
+  ran.get_future().wait();
 }
 
 TEST(CallQueue, ActsMayBeginAndAwaitCalls) {

@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <iterator>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/call_queue.h"
+#include "lockstep/comm/takeover.h"
 #include "lockstep/comm/work_state.h"
 
 namespace lockstep::comm {
@@ -75,8 +74,6 @@ class PointToPoint::Shared final : public Runner {
   bool is_driven() const { return driver_ != std::thread::id(); }
   bool may_drive() const { return !is_driven() || driver_ == std::this_thread::get_id(); }
   bool needs_thread() const { return !started_.empty() && (helpers_ == 0 || stopping_); }
-  void rouse();
-  void sleep(Lock& lock);
 
   std::mutex moving_;        // Guards the backend's messages, which one thread moves at a time, and
                              // `over_`.
@@ -90,13 +87,7 @@ class PointToPoint::Shared final : public Runner {
   int helpers_ = 0;         // Threads in help().
   std::thread::id driver_;  // One of them, or the background thread: it advances all messages.
   bool stopping_ = false;
-
-  // Of the background thread.
-  std::condition_variable wake_;
-  Clock::time_point due_;    // When it becomes the driver, if there is none.
-  std::uint64_t begun_ = 0;  // Messages so far.
-  std::uint64_t seen_ = 0;   // Of `begun_`, before its last sleep.
-  bool is_asleep_ = false;   // Until it is woken. Else it looks every CallQueue::patience.
+  Takeover takeover_;  // By the background thread: it becomes the driver, if there is none.
 };
 
 // --- All messages --------------------------------------------------------------------------------
@@ -189,13 +180,13 @@ void PointToPoint::Shared::await(std::uint32_t seen) {
 void PointToPoint::Shared::start(Started started) {
   {
     const std::lock_guard lock(mutex_);
-    if (started_.empty()) due_ = Clock::now() + CallQueue::patience;
+    if (started_.empty()) takeover_.give_time();
     started_.push_back(std::move(started));
-    ++begun_;
+    takeover_.note_call();
   }
   advance();
   const std::lock_guard lock(mutex_);
-  if (needs_thread()) rouse();
+  if (needs_thread()) takeover_.rouse();
 }
 
 // --- Who advances them ---------------------------------------------------------------------------
@@ -217,7 +208,7 @@ void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
     lock.lock();
   }
   driver_ = outer;
-  due_ = Clock::now() + CallQueue::patience;
+  takeover_.give_time();
   changed_.notify_all();
 }
 
@@ -231,51 +222,31 @@ void PointToPoint::Shared::help(const Work::State& work) {
       changed_.wait_for(lock, wait_slice);
   }
   --helpers_;
-  if (needs_thread()) rouse();
+  if (needs_thread()) takeover_.rouse();
 }
 
 void PointToPoint::Shared::hurry() {
   const std::lock_guard lock(mutex_);
-  due_ = {};
-  is_asleep_ = false;
-  wake_.notify_one();
-}
-
-void PointToPoint::Shared::rouse() {
-  if (std::exchange(is_asleep_, false)) wake_.notify_one();
+  takeover_.hurry();
 }
 
 void PointToPoint::Shared::run_as_thread() {
   Lock lock(mutex_);
   while (!stopping_ || !started_.empty()) {
-    const bool is_due = stopping_ || Clock::now() >= due_;
-    if (needs_thread() && is_due && !is_driven())
+    const bool has_work = needs_thread() && !is_driven();
+    if (has_work && (stopping_ || takeover_.is_due()))
       drive(lock, [this] { return needs_thread(); });
     else if (stopping_)
       changed_.wait(lock);
     else
-      sleep(lock);
-  }
-}
-
-// As the thread of a CallQueue.
-void PointToPoint::Shared::sleep(Lock& lock) {
-  const bool is_quiet = begun_ == seen_;
-  seen_ = begun_;
-  if (needs_thread() && !is_driven()) {
-    wake_.wait_until(lock, due_);
-  } else if (!is_quiet) {
-    wake_.wait_for(lock, CallQueue::patience);
-  } else {
-    is_asleep_ = true;
-    wake_.wait(lock, [this] { return stopping_ || !is_asleep_; });
+      takeover_.sleep(lock, has_work);
   }
 }
 
 void PointToPoint::Shared::stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
-  wake_.notify_all();
+  takeover_.hurry();
   changed_.notify_all();
 }
 
