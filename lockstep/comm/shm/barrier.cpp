@@ -36,6 +36,13 @@ void pause() {
 #endif
 }
 
+// As messages call them.
+std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
+  std::vector<int> numbers;
+  for (const int rank : ranks) numbers.push_back(peers.number(rank));
+  return numbers;
+}
+
 }  // namespace
 
 Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
@@ -191,12 +198,6 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
   return text;
 }
 
-std::vector<int> Barrier::numbers_of(const std::vector<int>& ranks) const {
-  std::vector<int> numbers;
-  for (const int rank : ranks) numbers.push_back(peers_->number(rank));
-  return numbers;
-}
-
 // The memory is other processes' as well: numbers that cannot be right are left out.
 std::optional<GivenUp> Barrier::given_up() const {
   const auto& common = segment_.common();
@@ -230,7 +231,7 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
   const auto text = [&] { return fmt::format("{}: without {}", context, describe(absent)); };
   if (is_missed_elsewhere(absent))
     throw Error(Fault::timeout, text() + ": ranks of another host wait no longer",
-                numbers_of(absent));
+                numbers_of(*peers_, absent));
   const auto why = given_up();
   if (why && why->fault == Fault::timeout) throw GroupGivenUp(text(), *why);
 }
@@ -247,7 +248,7 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
   const std::vector<int> missing = absent();
   std::erase_if(left, [&](int rank) { return !std::ranges::binary_search(missing, rank); });
   if (left.empty()) return;
-  left = numbers_of(left);
+  left = numbers_of(*peers_, left);
   throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)),
               left);
 }
@@ -258,7 +259,7 @@ void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& c
       Fault::timeout,
       fmt::format("{}: {} of {} ranks did not come in time (after a timeout of {:.1f} s): {}",
                   context, absent.size(), size_, seconds_since(since), describe(absent)),
-      numbers_of(absent));
+      numbers_of(*peers_, absent));
 }
 
 void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) {

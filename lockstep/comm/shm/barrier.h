@@ -79,7 +79,6 @@ class Barrier {
   void raise(Flag& flag, std::uint32_t value) const;
   void name_the_stalled(const std::vector<int>& absent, const std::string& context);
   std::string describe(const std::vector<int>& absent) const;
-  std::vector<int> numbers_of(const std::vector<int>& ranks) const;
   std::optional<GivenUp> given_up() const;
   bool is_missed_elsewhere(const std::vector<int>& absent) const;
   template <class Absent>

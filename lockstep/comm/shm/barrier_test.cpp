@@ -5,14 +5,18 @@
 #include <sched.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <memory>
+#include <thread>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/core_sharing.h"
 #include "lockstep/comm/shm/group_segment.h"
+#include "lockstep/comm/shm/thread_peers.h"
 #include "tests/ranks.h"
 
 namespace lockstep::comm::barrier_test {
@@ -123,6 +127,22 @@ TEST_F(CoreSharingTest, AMoveThatHelpedForLongDoesNotDelayTheNextOne) {
   }
   // Pauses that double would be 13 s together, these are less than half a second.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(6));
+}
+
+TEST(Barrier, AThreadThatWaitsForMessagesIsNotTakenForThatOfTheCollectives) {
+  constexpr int elsewhere = 77;
+  const std::size_t bytes = GroupSegment::bytes_for(2);
+  const GroupSegment segment({static_cast<std::byte*>(std::calloc(1, bytes)), std::free}, 2);
+  const auto team = std::make_shared<ThreadTeam>(2);
+  const auto meet = [&](int rank) {
+    return std::make_unique<Barrier>(std::make_shared<ThreadPeers>(team, rank), segment, "pair",
+                                     std::chrono::minutes(1), [] {});
+  };
+  std::jthread peer([&] { meet(1); });
+  const auto barrier = meet(0);
+  segment.lane(0).core = elsewhere;
+  barrier->await_doorbell(barrier->doorbell(), std::chrono::milliseconds(1));
+  EXPECT_EQ(segment.lane(0).core, elsewhere);
 }
 
 TEST(Barrier, RanksOnOneCoreOfManyLeaveItToEachOther) {

@@ -31,9 +31,8 @@ class CoreSharing {
   int note() const;
 
   // Whether this thread is where `peer` was at its last call or wait. After many such calls in a
-  // row it
-  // moves to another core that it may use, and its affinity stays as it is. It does so at most
-  // every 50 ms, and half as often each time until it has been elsewhere for many calls.
+  // row it moves to another core that it may use, and its affinity stays as it is. It does so at
+  // most every 50 ms, and half as often each time until it has been elsewhere for many calls.
   bool with(int peer);
 
   // The same for all peers.
