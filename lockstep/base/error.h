@@ -73,7 +73,7 @@ class LOCKSTEP_API Error : public std::runtime_error {
   Error(Fault fault, std::string_view message,
         std::source_location where = std::source_location::current());
 
-  // For a timeout or a mismatch; `ranks` caused it: see ranks().
+  // `ranks` caused it: see ranks().
   Error(Fault fault, std::string_view message, std::vector<int> ranks,
         std::source_location where = std::source_location::current());
 
@@ -86,7 +86,7 @@ class LOCKSTEP_API Error : public std::runtime_error {
 
   // Ranks of the group that caused the fault, in order; empty when unknown. Timeout: the ranks that
   // did not come. Mismatch: the ranks whose call differs from the majority's; without a majority,
-  // all ranks.
+  // all ranks. Peer lost: the ranks that left; failure() has the one that died.
   const std::vector<int>& ranks() const { return ranks_; }
 
  private:

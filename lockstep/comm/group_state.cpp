@@ -80,6 +80,7 @@ ProcessGroup::State::~State() {
   abandon_();  // First, so that peers learn of the rank and not only that the group is over.
   life_.give_up(
       {.fault = Fault::peer_lost,
+       .ranks = {identity_.rank},
        .reason = fmt::format("rank {} left it without destroy_process_group()", identity_.rank)});
   // Its thread may outlive us for a moment, but touches nobody's memory any more.
   messages_.end(std::make_exception_ptr(
@@ -292,12 +293,11 @@ void ProcessGroup::State::destroy() {
   retire(End::with_all);
 }
 
-// Of a broken group, too. Calls under way have their own time limits.
+// A broken group can be left, too. Calls under way have their own time limits.
 void ProcessGroup::State::leave() {
   identity_.require_own_process();
   const auto turn = calls_.take_turn();
   life_.require_usable();
-  leave_();
   retire(End::alone);
 }
 
@@ -329,14 +329,18 @@ void ProcessGroup::State::run_last_acts() {
     if (const auto act = weak->lock()) (*act)();
 }
 
-// Ends the use of all that is shared with other ranks, though handles may live on.
+// Ends the use of all that is shared with other ranks, though handles may live on. A rank that dies
+// while it waits for the turn of a child is lost; only then has it left.
 void ProcessGroup::State::retire(End end) {
   life_.begin_end();
   for (const auto& child : children()) {
     const auto turn = child->calls_.take_turn();
     if (!child->life_.is_over()) child->retire(end);
   }
-  if (end == End::alone) life_.leave();
+  if (end == End::alone) {
+    life_.leave();
+    leave_();
+  }
   messages_.close(std::make_exception_ptr(
       Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   life_.end();
@@ -349,7 +353,7 @@ void ProcessGroup::State::abort(std::string_view reason) {
   if (failure_.is_broken()) return;  // All ranks know why, or learn it.
   // The others shall not take for an abort what follows from a loss, of which they hear, too.
   const Fault fault = life_.knows_of_loss() ? Fault::peer_lost : Fault::aborted;
-  if (!life_.is_over()) life_.activity().gave_up.store(ticks_now());
+  life_.note_abort();
   end_with(fault, reason);
 }
 

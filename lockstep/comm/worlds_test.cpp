@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -351,6 +352,70 @@ TEST(Leaving, IsKnownToWhoeverWaitsForTheRank) {
     const Work waits = group.barrier_async();
     world.barrier();
     expect_in(text_of([&] { waits.wait(); }, Fault::peer_lost), "rank 1 has left group world.some");
+  });
+}
+
+// Rank 2 waits for rank 0 alone, whose call has failed.
+TEST(Leaving, IsKnownAtSecondHandToo) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    ProcessGroup group = world.group_of({0, 1, 2}, "some");
+    if (group.rank() == 1) return leave_process_group(group);
+    std::vector<float> word(1);
+    try {
+      group.rank() == 0 ? group.barrier() : void(group.recv(buffer_of(word), 0));
+      ADD_FAILURE() << "nobody has come";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::peer_lost) << error.what();
+      EXPECT_EQ(error.ranks(), std::vector<int>{1}) << error.what();
+      expect_in(error.what(), "rank 1 has left group world.some");
+    }
+  });
+}
+
+// The last handle of a group whose ranks have other numbers than the job's.
+TEST(Leaving, WithoutACallIsTheLossOfARankOfTheJob) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    std::optional<ProcessGroup> group = world.group_of({2, 1, 0}, "turned");
+    if (world.rank() == 2) return group.reset();
+    try {
+      group->barrier();
+      ADD_FAILURE() << "rank 2 has not come";
+    } catch (const Error& error) {
+      ASSERT_TRUE(error.failure()) << error.what();
+      EXPECT_EQ(error.failure()->rank, 2) << error.what();
+    }
+  });
+}
+
+// Rank 1 is killed while it leaves, when it waits for a call of a group made from the world.
+const Ranks killed_while_leaving("killed while leaving", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  const ProcessGroup both = world.split(0);
+  if (rank.rank == 0) {
+    expect_in(text_of([&] { world.barrier(); }, Fault::peer_lost), "killed by signal 9");
+    return leave_process_group(world);
+  }
+  const Work never = both.barrier_async();
+  const std::jthread killer([] {
+    std::this_thread::sleep_for(200ms);
+    ::raise(SIGKILL);
+  });
+  leave_process_group(world);
+});
+
+TEST(Leaving, IsNotDoneBeforeCallsUnderWayHaveEnded) {
+  const auto exits = killed_while_leaving.run(2);
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].signal, SIGKILL) << exits[1].output;
+}
+
+TEST(Leaving, MayMeetAnAbortOfAnotherThread) {
+  run_in_process(1, [](const ProcessGroup& world) {
+    for (int i = 0; i < 200; ++i) {
+      ProcessGroup group = world.group_of({0}, "alone");
+      const std::jthread aborts([copy = group] { copy.abort(); });
+      leave_process_group(group);
+    }
   });
 }
 

@@ -13,7 +13,7 @@ namespace lockstep::comm {
 namespace {
 
 std::string whom_it_blames(const GivenUp& why) {
-  if (why.ranks.empty()) return {};
+  if (why.ranks.empty() || why.fault == Fault::peer_lost) return {};  // Or `reason` names them.
   const std::string more = why.more > 0 ? fmt::format(" and {} more", why.more) : "";
   return fmt::format(" ({}: {}{})", why.fault == Fault::timeout ? "waits for" : "differ",
                      as_ranges(why.ranks), more);
@@ -30,9 +30,10 @@ const GivenUp* reason_of_another(const Error& error) {
   return given_up == nullptr ? nullptr : &given_up->why();
 }
 
-// The ranks after which others cannot agree on where they are hear the same; the rest, of an abort.
-Fault fault_for_others(const Error& error) {
-  return blames_the_living(error) ? error.fault() : Fault::aborted;
+// Whether other ranks hear of the same fault, and of the ranks that caused it. Else they hear of an
+// abort.
+bool is_told_as_it_is(const Error& error) {
+  return blames_the_living(error) || (error.fault() == Fault::peer_lost && !error.ranks().empty());
 }
 
 }  // namespace
@@ -69,13 +70,13 @@ GivenUp given_up_for(const Error& error, int rank, const std::string& context) {
     why = *theirs;
   } else {
     why = {.rank = rank, .call = context, .reason = text_without(context, error)};
-    if (blames_the_living(error))
+    if (is_told_as_it_is(error))
       why.ranks = ranks_within(error.ranks(), std::numeric_limits<int>::max());
     const std::size_t named = std::min(why.ranks.size(), most_blamed);
     why.more = static_cast<int>(why.ranks.size() - named);
     why.ranks.resize(named);
   }
-  why.fault = fault_for_others(error);
+  why.fault = is_told_as_it_is(error) ? error.fault() : Fault::aborted;
   return why;
 }
 

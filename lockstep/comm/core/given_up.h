@@ -19,10 +19,13 @@ namespace lockstep::comm {
 struct GivenUp {
   Fault fault = Fault::aborted;
   int rank = -1;                // Rank that gave the group up; -1 when `reason` names it.
-  std::vector<int> ranks = {};  // The living ranks that caused it, rising: at most `most_blamed`.
+  std::vector<int> ranks = {};  // Those that caused it, rising: at most `most_blamed`.
   int more = 0;                 // Number of such ranks beyond `ranks`.
   std::string call = {};        // The call that failed on `rank`; may be empty.
   std::string reason = {};      // The rest of the message.
+
+  // Whether the rank that gave the group up is itself the lost one.
+  bool is_own_loss() const { return fault == Fault::peer_lost && rank < 0; }
 };
 
 // Returns text such as "rank 0 (waits for 1,3-4): barrier #4 of group world on rank 0: 3 of 9 ranks

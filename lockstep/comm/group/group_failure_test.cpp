@@ -84,6 +84,15 @@ TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
   EXPECT_EQ(rank.records.size(), 1U);
 }
 
+TEST(GroupFailure, TheOtherRanksLearnWhoHasLeft) {
+  Rank rank;
+  rank.fail(Error(Fault::peer_lost, "barrier #5 of group part on rank 1: rank 2 has left", {2}));
+  ASSERT_TRUE(rank.given_up);
+  EXPECT_EQ(rank.given_up->fault, Fault::peer_lost);
+  EXPECT_EQ(rank.given_up->ranks, std::vector<int>{2});
+  EXPECT_FALSE(rank.told) << "nobody alive is to blame";
+}
+
 TEST(GroupFailure, ALostConnectionOfAnUnknownRankIsTold) {
   Rank rank;
   rank.fail(Error(Fault::peer_lost, "a connection ended"));

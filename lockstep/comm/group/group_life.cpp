@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "lockstep/base/time.h"
+
 namespace lockstep::comm {
 
 GroupLife::GroupLife(const GroupIdentity& group, std::shared_ptr<Backend> backend,
@@ -46,6 +48,13 @@ void GroupLife::tell_of_break(Failure failure) const {
   const auto in_job = in_job_;
   lock.unlock();
   if (in_job) in_job->tell_of_break(std::move(failure));
+}
+
+void GroupLife::note_abort() const {
+  std::unique_lock lock(mutex_);
+  const auto in_job = in_job_;
+  lock.unlock();
+  if (in_job) in_job->activity().gave_up.store(ticks_now());
 }
 
 RegisteredMemory GroupLife::allocate_local(std::size_t bytes) const {

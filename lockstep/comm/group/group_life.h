@@ -44,6 +44,7 @@ class GroupLife {
   void leave() const;
   void give_up(const GivenUp& why) const;
   void tell_of_break(Failure failure) const;
+  void note_abort() const;  // In this rank's activity, which peers read.
 
   // Errors: misuse, after the end has begun; as Backend::allocate_local().
   RegisteredMemory allocate_local(std::size_t bytes) const;

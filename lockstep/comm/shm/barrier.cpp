@@ -81,9 +81,7 @@ void Barrier::enter(const Collective& collective) {
   last_to_enter_ = await_all(flag_of, entries_, collective);
   // A rank that came and then failed may have returned: its memory is not ours to write any more.
   // One that has left after its last call is no matter.
-  const auto& common = segment_.common();
-  const bool given_up = common.given_up.load(std::memory_order_acquire) == 2;
-  if (given_up && common.fault != Fault::peer_lost) throw_if_over(context(collective));
+  if (is_given_up() && !given_up()->is_own_loss()) throw_if_over(context(collective));
 }
 
 void Barrier::step(const Collective& collective) {
@@ -314,12 +312,13 @@ void Barrier::throw_if_over(const std::string& context) const {
   if (why && why->fault != Fault::peer_lost) throw GroupGivenUp(context, *why);
   peers_->throw_if_lost(context);
   if (!why) return;
+  if (!why->is_own_loss()) throw GroupGivenUp(context, *why);
   const auto given_up_at = Clock::time_point(Clock::duration(common.given_up_at));
   if (common.giver < 0 && Clock::now() - given_up_at < time_for_others) return;
   const GroupGivenUp given_up(context, *why);
   if (common.giver < 0) throw given_up;
   throw Error(bare_text(given_up),
-              Failure{.rank = common.giver, .host = "this host", .pid = common.pid});
+              Failure{.rank = peers_->slot(common.giver), .host = "this host", .pid = common.pid});
 }
 
 std::string Barrier::context(const Collective& collective) const {
