@@ -25,21 +25,16 @@ Place with_options(Place place, const BackendOptions& options) {
   return place;
 }
 
-c10::intrusive_ptr<BackendOptions> or_default(c10::intrusive_ptr<BackendOptions> options,
-                                              const Place& place) {
-  // A copy, as several groups may be given one object.
-  options = options.defined() ? c10::make_intrusive<BackendOptions>(*options)
-                              : c10::make_intrusive<BackendOptions>();
+// A copy, as several groups may be given one object; the default ones for those of another backend.
+c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
+                                               const c10::intrusive_ptr<Backend::Options>& given) {
+  const auto ours = c10::dynamic_intrusive_pointer_cast<BackendOptions>(given);
+  auto options = ours.defined() ? c10::make_intrusive<BackendOptions>(*ours)
+                                : c10::make_intrusive<BackendOptions>();
   options->timeout = place.timeout;
   options->group_name = place.name;
   options->global_ranks_in_group.assign(place.global_ranks.begin(), place.global_ranks.end());
   return options;
-}
-
-c10::intrusive_ptr<BackendOptions> ours(const c10::intrusive_ptr<Backend::Options>& options) {
-  auto found = c10::dynamic_intrusive_pointer_cast<BackendOptions>(options);
-  require(found.defined(), "the options of a group of backend lockstep must be lockstep.Options");
-  return c10::make_intrusive<BackendOptions>(*found);
 }
 
 std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what) {
@@ -49,12 +44,28 @@ std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what)
   return std::make_shared<Parts>(tensors, what);
 }
 
+// The ranks of the job that are `ranks` of `group`; none if it does not know.
+std::vector<std::int64_t> global_ranks_of(const std::vector<int>& ranks, const Place& group) {
+  std::vector<std::int64_t> global;
+  for (const int rank : ranks) {
+    require(rank >= 0 && rank < group.size,
+            [&] { return "split: there is no rank " + std::to_string(rank); });
+    if (group.is_job)
+      global.push_back(rank);
+    else if (!group.global_ranks.empty())
+      global.push_back(group.global_ranks.at(static_cast<std::size_t>(rank)));
+  }
+  return global;
+}
+
 }  // namespace
 
-Backend::Backend(Place place, c10::intrusive_ptr<BackendOptions> options)
+Backend::Backend(Place place, const c10::intrusive_ptr<Options>& options)
+    : Backend(place, options_for(place, options)) {}
+
+Backend::Backend(const Place& place, c10::intrusive_ptr<BackendOptions> options)
     : Collectives(place.rank, place.size, throwing_in_python([&] {
                     const WithoutGil without_gil;  // Other threads may need it to make an engine.
-                    options = or_default(std::move(options), place);
                     return Membership::join(with_options(place, *options));
                   })),
       options_(std::move(options)) {}
@@ -62,6 +73,10 @@ Backend::Backend(Place place, c10::intrusive_ptr<BackendOptions> options)
 Backend::~Backend() {
   const WithoutGil without_gil;  // Callbacks that are under way need it.
   membership()->leave();
+}
+
+c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions() {
+  return c10::make_intrusive<BackendOptions>(*options_);
 }
 
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
@@ -106,30 +121,44 @@ Started Backend::receive(Tensors& tensors, int peer, int tag, Operands operands)
 c10::intrusive_ptr<::c10d::Backend> Backend::split(const c10::intrusive_ptr<::c10d::Store>& store,
                                                    const std::vector<int>& ranks,
                                                    const c10::intrusive_ptr<Options>& opts) {
-  const auto own = std::find(ranks.begin(), ranks.end(), getRank());
+  const auto own = std::ranges::find(ranks, getRank());
   if (own == ranks.end()) return nullptr;
-  const auto options = ours(opts);
-  Place place{.store = store->clone(),
-              .rank = static_cast<int>(own - ranks.begin()),
-              .size = static_cast<int>(ranks.size()),
-              .timeout = options->timeout,
-              .name = options->group_name};
-  const auto& global = membership()->place().global_ranks;
-  for (const int rank : ranks)
-    place.global_ranks.push_back(global.empty() ? rank : global.at(static_cast<std::size_t>(rank)));
-  return c10::make_intrusive<Backend>(std::move(place), options);
+  return throwing_in_python([&] {
+    return make({.store = store->clone(),
+                 .rank = static_cast<int>(own - ranks.begin()),
+                 .size = static_cast<int>(ranks.size()),
+                 .timeout = opts->timeout,
+                 .name = opts->group_name,
+                 .global_ranks = global_ranks_of(ranks, membership()->place())},
+                opts);
+  });
 }
 
 c10::intrusive_ptr<::c10d::Backend> Backend::merge(const c10::intrusive_ptr<::c10d::Store>& store,
                                                    const c10::intrusive_ptr<Options>& opts,
                                                    const int& rank, const int& size) {
-  const auto options = ours(opts);
-  return c10::make_intrusive<Backend>(Place{.store = store->clone(),
-                                            .rank = rank,
-                                            .size = size,
-                                            .timeout = options->timeout,
-                                            .name = options->group_name},
-                                      options);
+  return make({.store = store->clone(),
+               .rank = rank,
+               .size = size,
+               .timeout = opts->timeout,
+               .name = opts->group_name},
+              opts);
+}
+
+c10::intrusive_ptr<::c10d::Backend> Backend::make(Place place,
+                                                  const c10::intrusive_ptr<Options>& options) {
+  auto last = last_made();
+  if (last && static_cast<Backend&>(*last).membership()->serves(place)) return last;
+  c10::intrusive_ptr<::c10d::Backend> made =
+      c10::make_intrusive<Backend>(std::move(place), options);
+  const std::lock_guard lock(mutex_);
+  last_made_.emplace(made);
+  return made;
+}
+
+c10::intrusive_ptr<::c10d::Backend> Backend::last_made() {
+  const std::lock_guard lock(mutex_);
+  return last_made_ ? last_made_->lock() : nullptr;
 }
 
 at::Tensor Backend::allocateTensor(long elements, at::TensorOptions type) {

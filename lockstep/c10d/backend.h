@@ -2,14 +2,16 @@
 //
 // Thread safety: any thread may call any member; a group's collectives must be called in one order,
 // which is the same on all ranks.
-// Blocking: the constructor until all ranks of the group have come. Destruction and shutdown() wait
-// for no other rank.
+// Blocking: the constructor until all ranks of the group have come. Destruction and shutdown()
+// until a collective that has begun ends; they wait for no other rank otherwise.
 // Errors: as Python's lockstep.Error (errors.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,12 +32,16 @@ struct BackendOptions final : ::c10d::Backend::Options {
 
 class Backend final : public Collectives {
  public:
-  // Collective.
-  Backend(Place place, c10::intrusive_ptr<BackendOptions> options);
+  // Collective. Of the options of another backend, which torch.distributed gives to all backends of
+  // one group, none is used.
+  Backend(Place place, const c10::intrusive_ptr<Options>& options);
   ~Backend() override;
 
   const std::string getBackendName() const override { return backend_name; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<BackendOptions>& options() const { return options_; }
+
+  // A copy: torch.distributed writes a new group's name into it.
+  c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
 
   // A message to another rank, or from one. Messages run beside collectives, and in both directions
@@ -44,7 +50,9 @@ class Backend final : public Collectives {
   Started recv(Tensors& tensors, int peer, int tag) override;
   Started recvAnysource(Tensors& tensors, int tag) override;
 
-  // Collective among `ranks` of this group; null on the other ranks.
+  // Collective among `ranks` of this group; null on the other ranks. torch.distributed calls
+  // split() and merge() once for each type of device that this group serves: the last group that
+  // either has made is returned again for the same place, as long as it lives.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<::c10d::Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
                                             const std::vector<int>& ranks,
@@ -68,7 +76,14 @@ class Backend final : public Collectives {
  private:
   Started receive(Tensors& tensors, int peer, int tag, Operands operands);
 
+  Backend(const Place& place, c10::intrusive_ptr<BackendOptions> options);
+  c10::intrusive_ptr<::c10d::Backend> make(Place place, const c10::intrusive_ptr<Options>& options);
+
+  c10::intrusive_ptr<::c10d::Backend> last_made();
+
   const c10::intrusive_ptr<BackendOptions> options_;
+  std::mutex mutex_;  // Guards last_made_, which make() has made.
+  std::optional<c10::weak_intrusive_ptr<::c10d::Backend>> last_made_;
 };
 
 }  // namespace lockstep::c10d

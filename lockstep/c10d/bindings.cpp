@@ -12,6 +12,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
@@ -35,17 +36,19 @@ using lockstep::c10d::Place;
 using lockstep::c10d::RegisteredAllocator;
 using lockstep::c10d::RegisteredTensors;
 
-c10::intrusive_ptr<Backend> make_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                         std::chrono::milliseconds timeout, std::string name,
-                                         std::vector<std::int64_t> global_ranks,
-                                         c10::intrusive_ptr<BackendOptions> options) {
+c10::intrusive_ptr<Backend> make_backend(
+    c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
+    std::string name, std::vector<std::int64_t> global_ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const bool is_job = global_ranks.empty();
   return c10::make_intrusive<Backend>(Place{.store = std::move(store),
                                             .rank = rank,
                                             .size = size,
                                             .timeout = timeout,
                                             .name = std::move(name),
-                                            .global_ranks = std::move(global_ranks)},
-                                      std::move(options));
+                                            .global_ranks = std::move(global_ranks),
+                                            .is_job = is_job},
+                                      options);
 }
 
 void end_with_exception(const std::string& text, const std::string& traceback,
@@ -64,24 +67,40 @@ void translate(std::exception_ptr error) {
   }
 }
 
-// A `with` statement of Python.
+bool is_registered(const at::Tensor& tensor) {
+  const RegisteredAllocator* const memory = RegisteredAllocator::find();
+  return memory != nullptr && memory->contains(tensor);
+}
+
+// A `with` statement of Python, which another thread than the one that began it may try to end.
 class RegisteredMemoryScope {
  public:
   explicit RegisteredMemoryScope(bool required)
       : demand_(required ? RegisteredTensors::Demand::always
-                         : RegisteredTensors::Demand::if_there_is_room) {}
+                         : RegisteredTensors::Demand::if_there_is_memory) {}
 
   void begin() {
-    if (demand_ == RegisteredTensors::Demand::always)
-      lockstep::require(RegisteredAllocator::instance().is_open(),
+    lockstep::require(!thread_, "registered_memory: it is in use already");
+    if (demand_ == RegisteredTensors::Demand::always) {
+      const RegisteredAllocator* const memory = RegisteredAllocator::find();
+      lockstep::require(memory != nullptr && memory->is_open(),
                         "registered memory: this process is in no group of backend lockstep");
-    scope_.emplace(demand_);
+    }
+    outer_ = RegisteredTensors::exchange(demand_);
+    thread_ = std::this_thread::get_id();
   }
-  void end() { scope_.reset(); }
+
+  void end() {
+    lockstep::require(thread_ == std::this_thread::get_id(),
+                      "registered_memory: it ends on the thread on which it began");
+    RegisteredTensors::exchange(outer_);
+    thread_.reset();
+  }
 
  private:
   const RegisteredTensors::Demand demand_;
-  std::optional<RegisteredTensors> scope_;
+  RegisteredTensors::Demand outer_ = RegisteredTensors::Demand::none;
+  std::optional<std::thread::id> thread_;  // Set while it is in use.
 };
 
 }  // namespace
@@ -107,15 +126,13 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init(&make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("timeout"), py::arg("name"), py::arg("global_ranks"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("options", &Backend::getBackendOptions);
+      .def_property_readonly("options", &Backend::options);
 
   py::class_<RegisteredMemoryScope>(module, "registered_memory")
       .def(py::init<bool>(), py::kw_only(), py::arg("required") = true)
       .def("__enter__", &RegisteredMemoryScope::begin)
       .def("__exit__", [](RegisteredMemoryScope& scope, const py::args&) { scope.end(); });
-  module.def("is_registered", [](const at::Tensor& tensor) {
-    return RegisteredAllocator::instance().contains(tensor);
-  });
+  module.def("is_registered", &is_registered, py::arg("tensor"));
 
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),

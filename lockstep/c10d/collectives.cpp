@@ -166,7 +166,7 @@ Started Collectives::start(Operands operands, const Opts& opts, Body body) {
   note_moved(operands);
   auto work = c10::make_intrusive<CollectiveWork>(membership_, std::move(operands), ++sequence_,
                                                   std::move(call));
-  if (opts.asyncOp || coalesced_) {
+  if (opts.asyncOp || coalescing_.has_begun()) {
     membership_->calls()->add(work);
     return coalesced(work);
   }
@@ -177,36 +177,31 @@ Started Collectives::start(Operands operands, const Opts& opts, Body body) {
   return work;
 }
 
-void Collectives::startCoalescing() {
-  require(!coalesced_, "startCoalescing: it has started already");
-  coalesced_.emplace();
-}
+void Collectives::startCoalescing() { coalescing_.begin(); }
 
 Started Collectives::coalesced(Started work) {
-  if (coalesced_) coalesced_->push_back(work);
+  coalescing_.add(work);
   return work;
 }
 
 Started Collectives::endCoalescing() {
-  require(coalesced_.has_value(), "endCoalescing: it was not started");
-  const auto works = *std::exchange(coalesced_, std::nullopt);
-  return start({Op::COALESCED, "lockstep:coalesced", {}, {}}, ::c10d::BarrierOptions(),
-               [works](const ProcessGroup&, const CallOptions&) {
-                 for (const Started& work : works) work->wait();
-               });
+  return throwing_in_python(
+      [&] { return c10::make_intrusive<CoalescedWork>(getRank(), coalescing_.end()); });
 }
 
 // --- Collectives --------------------------------------------------------------------------------
 
 Started Collectives::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) {
-  const at::Tensor tensor = only_one(tensors, "all_reduce");
-  if (tensor.layout() == at::kSparse) return start_sparse(tensor, opts);
-  require_writable(tensor, "all_reduce");
-  return start({Op::ALLREDUCE, "lockstep:all_reduce", tensors, {tensors}}, opts,
-               [tensor, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
-                                                                 const CallOptions& options) {
-                 all_reduce_of(tensor, reduction, group, options);
-               });
+  return throwing_in_python([&] {
+    const at::Tensor tensor = only_one(tensors, "all_reduce");
+    if (tensor.layout() == at::kSparse) return start_sparse(tensor, opts);
+    require_writable(tensor, "all_reduce");
+    return start({Op::ALLREDUCE, "lockstep:all_reduce", tensors, {tensors}}, opts,
+                 [tensor, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                   const CallOptions& options) {
+                   all_reduce_of(tensor, reduction, group, options);
+                 });
+  });
 }
 
 Started Collectives::start_sparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& opts) {
@@ -219,197 +214,228 @@ Started Collectives::start_sparse(const at::Tensor& tensor, const ::c10d::Allred
 
 Started Collectives::allreduce_coalesced(Tensors& tensors,
                                          const ::c10d::AllreduceCoalescedOptions& opts) {
-  require(!tensors.empty(), "all_reduce_coalesced: the list of tensors is empty");
-  for (const at::Tensor& tensor : tensors) require_writable(tensor, "all_reduce_coalesced");
-  return start({Op::ALLREDUCE_COALESCED, "lockstep:all_reduce", tensors, {tensors}}, opts,
-               [tensors, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
-                                                                  const CallOptions& options) {
-                 for (const at::Tensor& tensor : tensors)
-                   all_reduce_of(tensor, reduction, group, options);
-               });
+  return throwing_in_python([&] {
+    require(!tensors.empty(), "all_reduce_coalesced: the list of tensors is empty");
+    for (const at::Tensor& tensor : tensors) require_writable(tensor, "all_reduce_coalesced");
+    return start({Op::ALLREDUCE_COALESCED, "lockstep:all_reduce", tensors, {tensors}}, opts,
+                 [tensors, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                    const CallOptions& options) {
+                   for (const at::Tensor& tensor : tensors)
+                     all_reduce_of(tensor, reduction, group, options);
+                 });
+  });
 }
 
 Started Collectives::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) {
-  const at::Tensor tensor = only_one(tensors, "broadcast");
-  require_writable(tensor, "broadcast");
-  return start({Op::BROADCAST, "lockstep:broadcast", tensors, {tensors}}, opts,
-               [tensor, root = root_of(opts.rootRank)](const ProcessGroup& group,
-                                                       const CallOptions& options) {
-                 Parts parts({tensor}, "broadcast");
-                 if (group.rank() == root) parts.fill();
-                 group.broadcast(parts.buffer(), root, options);
-                 if (group.rank() != root) parts.spread();
-               });
+  return throwing_in_python([&] {
+    const at::Tensor tensor = only_one(tensors, "broadcast");
+    require_writable(tensor, "broadcast");
+    return start({Op::BROADCAST, "lockstep:broadcast", tensors, {tensors}}, opts,
+                 [tensor, root = root_of(opts.rootRank)](const ProcessGroup& group,
+                                                         const CallOptions& options) {
+                   Parts parts({tensor}, "broadcast");
+                   if (group.rank() == root) parts.fill();
+                   group.broadcast(parts.buffer(), root, options);
+                   if (group.rank() != root) parts.spread();
+                 });
+  });
 }
 
 Started Collectives::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) {
-  const at::Tensor tensor = only_one(tensors, "reduce");
-  require_writable(tensor, "reduce");
-  return start({Op::REDUCE, "lockstep:reduce", tensors, {tensors}}, opts,
-               [tensor, root = root_of(opts.rootRank), reduction = reduction_of(opts.reduceOp)](
-                   const ProcessGroup& group, const CallOptions& options) {
-                 reduce_of(tensor, root, reduction, group, options);
-               });
+  return throwing_in_python([&] {
+    const at::Tensor tensor = only_one(tensors, "reduce");
+    require_writable(tensor, "reduce");
+    return start({Op::REDUCE, "lockstep:reduce", tensors, {tensors}}, opts,
+                 [tensor, root = root_of(opts.rootRank), reduction = reduction_of(opts.reduceOp)](
+                     const ProcessGroup& group, const CallOptions& options) {
+                   reduce_of(tensor, root, reduction, group, options);
+                 });
+  });
 }
 
 Started Collectives::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                const ::c10d::AllgatherOptions& opts) {
-  const Tensors list = only_one(outputs, "all_gather");
-  const at::Tensor input = only_one(inputs, "all_gather");
-  require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "all_gather");
-  return start({Op::ALLGATHER, "lockstep:all_gather", inputs, outputs}, opts,
-               [list, input](const ProcessGroup& group, const CallOptions& options) {
-                 all_gather_of(input, list, group, options);
-               });
+  return throwing_in_python([&] {
+    const Tensors list = only_one(outputs, "all_gather");
+    const at::Tensor input = only_one(inputs, "all_gather");
+    require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "all_gather");
+    return start({Op::ALLGATHER, "lockstep:all_gather", inputs, outputs}, opts,
+                 [list, input](const ProcessGroup& group, const CallOptions& options) {
+                   all_gather_of(input, list, group, options);
+                 });
+  });
 }
 
 Started Collectives::_allgather_base(at::Tensor& output, at::Tensor& input,
                                      const ::c10d::AllgatherOptions& opts) {
-  return start({Op::_ALLGATHER_BASE, "lockstep:all_gather", {input}, {{output}}}, opts,
-               [output, input](const ProcessGroup& group, const CallOptions& options) {
-                 all_gather_of(input, {output}, group, options);
-               });
+  return throwing_in_python([&] {
+    return start({Op::_ALLGATHER_BASE, "lockstep:all_gather", {input}, {{output}}}, opts,
+                 [output, input](const ProcessGroup& group, const CallOptions& options) {
+                   all_gather_of(input, {output}, group, options);
+                 });
+  });
 }
 
 Started Collectives::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                          const ::c10d::AllgatherOptions& opts) {
-  require_one_for_each(outputs.size(), static_cast<std::size_t>(getSize()),
-                       "all_gather_coalesced: lists");
-  for (const Tensors& list : outputs)
-    require_one_for_each(list.size(), inputs.size(), "all_gather_coalesced");
-  return start({Op::ALLGATHER_COALESCED, "lockstep:all_gather", inputs, outputs}, opts,
-               [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
-                 for (std::size_t i = 0; i < inputs.size(); ++i) {
-                   Tensors of_ranks;
-                   for (const Tensors& list : outputs) of_ranks.push_back(list[i]);
-                   all_gather_of(inputs[i], std::move(of_ranks), group, options);
-                 }
-               });
+  return throwing_in_python([&] {
+    require_one_for_each(outputs.size(), static_cast<std::size_t>(getSize()),
+                         "all_gather_coalesced: lists");
+    for (const Tensors& list : outputs)
+      require_one_for_each(list.size(), inputs.size(), "all_gather_coalesced");
+    return start({Op::ALLGATHER_COALESCED, "lockstep:all_gather", inputs, outputs}, opts,
+                 [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
+                   for (std::size_t i = 0; i < inputs.size(); ++i) {
+                     Tensors of_ranks;
+                     for (const Tensors& list : outputs) of_ranks.push_back(list[i]);
+                     all_gather_of(inputs[i], std::move(of_ranks), group, options);
+                   }
+                 });
+  });
 }
 
 Started Collectives::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                      const ::c10d::AllgatherOptions& opts) {
-  require_one_for_each(outputs.size(), inputs.size(), "all_gather_into_tensor_coalesced");
-  return start({Op::COALESCED, "lockstep:all_gather", inputs, {outputs}}, opts,
-               [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
-                 for (std::size_t i = 0; i < inputs.size(); ++i)
-                   all_gather_of(inputs[i], {outputs[i]}, group, options);
-               });
+  return throwing_in_python([&] {
+    require_one_for_each(outputs.size(), inputs.size(), "all_gather_into_tensor_coalesced");
+    return start({Op::COALESCED, "lockstep:all_gather", inputs, {outputs}}, opts,
+                 [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
+                   for (std::size_t i = 0; i < inputs.size(); ++i)
+                     all_gather_of(inputs[i], {outputs[i]}, group, options);
+                 });
+  });
 }
 
 Started Collectives::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                             const ::c10d::GatherOptions& opts) {
-  const at::Tensor input = only_one(inputs, "gather");
-  const bool is_root = getRank() == opts.rootRank;
-  const Tensors list = is_root ? only_one(outputs, "gather") : Tensors{};
-  if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "gather");
-  return start({Op::GATHER, "lockstep:gather", inputs, {list}}, opts,
-               [list, input, root = root_of(opts.rootRank)](const ProcessGroup& group,
-                                                            const CallOptions& options) {
-                 Parts in({input}, "gather");
-                 in.fill();
-                 if (group.rank() != root) return group.gather(in.buffer(), {}, root, {}, options);
-                 const Parts out(list, "gather");
-                 group.gather(in.buffer(), out.buffer(), root, {}, options);
-                 out.spread();
-               });
+  return throwing_in_python([&] {
+    const at::Tensor input = only_one(inputs, "gather");
+    const bool is_root = getRank() == opts.rootRank;
+    const Tensors list = is_root ? only_one(outputs, "gather") : Tensors{};
+    if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "gather");
+    return start({Op::GATHER, "lockstep:gather", inputs, {list}}, opts,
+                 [list, input, root = root_of(opts.rootRank)](const ProcessGroup& group,
+                                                              const CallOptions& options) {
+                   Parts in({input}, "gather");
+                   in.fill();
+                   if (group.rank() != root)
+                     return group.gather(in.buffer(), {}, root, {}, options);
+                   const Parts out(list, "gather");
+                   group.gather(in.buffer(), out.buffer(), root, {}, options);
+                   out.spread();
+                 });
+  });
 }
 
 Started Collectives::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                              const ::c10d::ScatterOptions& opts) {
-  const at::Tensor output = only_one(outputs, "scatter");
-  const bool is_root = getRank() == opts.rootRank;
-  const Tensors list = is_root ? only_one(inputs, "scatter") : Tensors{};
-  if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "scatter");
-  return start({Op::SCATTER, "lockstep:scatter", is_root ? list : outputs, {outputs}}, opts,
-               [list, output, root = root_of(opts.rootRank)](const ProcessGroup& group,
-                                                             const CallOptions& options) {
-                 const Parts out({output}, "scatter");
-                 if (group.rank() != root) {
-                   group.scatter({}, out.buffer(), root, {}, options);
-                   return out.spread();
-                 }
-                 Parts in(list, "scatter");
-                 in.fill();
-                 group.scatter(in.buffer(), out.buffer(), root, {}, options);
-                 out.spread();
-               });
+  return throwing_in_python([&] {
+    const at::Tensor output = only_one(outputs, "scatter");
+    const bool is_root = getRank() == opts.rootRank;
+    const Tensors list = is_root ? only_one(inputs, "scatter") : Tensors{};
+    if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "scatter");
+    return start({Op::SCATTER, "lockstep:scatter", is_root ? list : outputs, {outputs}}, opts,
+                 [list, output, root = root_of(opts.rootRank)](const ProcessGroup& group,
+                                                               const CallOptions& options) {
+                   const Parts out({output}, "scatter");
+                   if (group.rank() != root) {
+                     group.scatter({}, out.buffer(), root, {}, options);
+                     return out.spread();
+                   }
+                   Parts in(list, "scatter");
+                   in.fill();
+                   group.scatter(in.buffer(), out.buffer(), root, {}, options);
+                   out.spread();
+                 });
+  });
 }
 
 Started Collectives::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                     const ::c10d::ReduceScatterOptions& opts) {
-  const at::Tensor output = only_one(outputs, "reduce_scatter");
-  const Tensors list = only_one(inputs, "reduce_scatter");
-  require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "reduce_scatter");
-  return start({Op::REDUCE_SCATTER, "lockstep:reduce_scatter", list, {outputs}}, opts,
-               [list, output, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
-                                                                       const CallOptions& options) {
-                 reduce_scatter_of(list, output, reduction, group, options);
-               });
+  return throwing_in_python([&] {
+    const at::Tensor output = only_one(outputs, "reduce_scatter");
+    const Tensors list = only_one(inputs, "reduce_scatter");
+    require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "reduce_scatter");
+    return start({Op::REDUCE_SCATTER, "lockstep:reduce_scatter", list, {outputs}}, opts,
+                 [list, output, reduction = reduction_of(opts.reduceOp)](
+                     const ProcessGroup& group, const CallOptions& options) {
+                   reduce_scatter_of(list, output, reduction, group, options);
+                 });
+  });
 }
 
 Started Collectives::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                           const ::c10d::ReduceScatterOptions& opts) {
-  return start({Op::_REDUCE_SCATTER_BASE, "lockstep:reduce_scatter", {input}, {{output}}}, opts,
-               [output, input, reduction = reduction_of(opts.reduceOp)](
-                   const ProcessGroup& group, const CallOptions& options) {
-                 reduce_scatter_of({input}, output, reduction, group, options);
-               });
+  return throwing_in_python([&] {
+    return start({Op::_REDUCE_SCATTER_BASE, "lockstep:reduce_scatter", {input}, {{output}}}, opts,
+                 [output, input, reduction = reduction_of(opts.reduceOp)](
+                     const ProcessGroup& group, const CallOptions& options) {
+                   reduce_scatter_of({input}, output, reduction, group, options);
+                 });
+  });
 }
 
 Started Collectives::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                      const ::c10d::ReduceScatterOptions& opts) {
-  require_one_for_each(outputs.size(), inputs.size(), "reduce_scatter_tensor_coalesced");
-  return start({Op::REDUCE_SCATTER_TENSOR_COALESCED, "lockstep:reduce_scatter", inputs, {outputs}},
-               opts,
-               [outputs, inputs, reduction = reduction_of(opts.reduceOp)](
-                   const ProcessGroup& group, const CallOptions& options) {
-                 for (std::size_t i = 0; i < inputs.size(); ++i)
-                   reduce_scatter_of({inputs[i]}, outputs[i], reduction, group, options);
-               });
+  return throwing_in_python([&] {
+    require_one_for_each(outputs.size(), inputs.size(), "reduce_scatter_tensor_coalesced");
+    return start(
+        {Op::REDUCE_SCATTER_TENSOR_COALESCED, "lockstep:reduce_scatter", inputs, {outputs}}, opts,
+        [outputs, inputs, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                                   const CallOptions& options) {
+          for (std::size_t i = 0; i < inputs.size(); ++i)
+            reduce_scatter_of({inputs[i]}, outputs[i], reduction, group, options);
+        });
+  });
 }
 
 Started Collectives::alltoall_base(at::Tensor& output, at::Tensor& input,
                                    std::vector<std::int64_t>& output_rows,
                                    std::vector<std::int64_t>& input_rows,
                                    const ::c10d::AllToAllOptions& opts) {
-  return start({Op::ALLTOALL_BASE, "lockstep:all_to_all", {input}, {{output}}}, opts,
-               [output, input, output_rows, input_rows](const ProcessGroup& group,
-                                                        const CallOptions& options) {
-                 Parts in({input}, "all_to_all");
-                 const Parts out({output}, "all_to_all");
-                 in.fill();
-                 const Buffer from = in.buffer();
-                 const Buffer to = out.buffer();
-                 group.all_to_all(from, to, counts_of(input, input_rows, from, group.size()),
-                                  counts_of(output, output_rows, to, group.size()), options);
-                 out.spread();
-               });
+  return throwing_in_python([&] {
+    return start({Op::ALLTOALL_BASE, "lockstep:all_to_all", {input}, {{output}}}, opts,
+                 [output, input, output_rows, input_rows](const ProcessGroup& group,
+                                                          const CallOptions& options) {
+                   Parts in({input}, "all_to_all");
+                   const Parts out({output}, "all_to_all");
+                   in.fill();
+                   const Buffer from = in.buffer();
+                   const Buffer to = out.buffer();
+                   group.all_to_all(from, to, counts_of(input, input_rows, from, group.size()),
+                                    counts_of(output, output_rows, to, group.size()), options);
+                   out.spread();
+                 });
+  });
 }
 
 Started Collectives::alltoall(Tensors& outputs, Tensors& inputs,
                               const ::c10d::AllToAllOptions& opts) {
-  const auto ranks = static_cast<std::size_t>(getSize());
-  require_one_for_each(outputs.size(), ranks, "all_to_all");
-  require_one_for_each(inputs.size(), ranks, "all_to_all");
-  return start({Op::ALLTOALL, "lockstep:all_to_all", inputs, {outputs}}, opts,
-               [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
-                 all_to_all_of(inputs, outputs, group, options);
-               });
+  return throwing_in_python([&] {
+    const auto ranks = static_cast<std::size_t>(getSize());
+    require_one_for_each(outputs.size(), ranks, "all_to_all");
+    require_one_for_each(inputs.size(), ranks, "all_to_all");
+    return start({Op::ALLTOALL, "lockstep:all_to_all", inputs, {outputs}}, opts,
+                 [outputs, inputs](const ProcessGroup& group, const CallOptions& options) {
+                   all_to_all_of(inputs, outputs, group, options);
+                 });
+  });
 }
 
 Started Collectives::barrier(const ::c10d::BarrierOptions& opts) {
-  return start(
-      {Op::BARRIER, "lockstep:barrier", {}, {}}, opts,
-      [](const ProcessGroup& group, const CallOptions& options) { group.barrier(options); });
+  return throwing_in_python([&] {
+    return start(
+        {Op::BARRIER, "lockstep:barrier", {}, {}}, opts,
+        [](const ProcessGroup& group, const CallOptions& options) { group.barrier(options); });
+  });
 }
 
 void Collectives::monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) {
   ++sequence_;
   const auto timeout = membership_->timeout_of(opts.timeout);
-  const Interruptible interruptible(*membership_);
-  membership_->calls()->catch_up();
   throwing_in_python([&] {
+    const Interruptible interruptible(*membership_);
+    membership_->calls()->catch_up();
     membership_->noting_errors([&] {
       try {
         membership_->group().monitored_barrier({.timeout = timeout});

@@ -13,16 +13,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "lockstep/c10d/coalescing.h"
 #include "lockstep/c10d/membership.h"
 #include "lockstep/c10d/work.h"
 
 namespace lockstep::c10d {
-
-using Started = c10::intrusive_ptr<::c10d::Work>;
 
 class Collectives : public ::c10d::Backend {
  public:
@@ -68,7 +66,10 @@ class Collectives : public ::c10d::Backend {
   // Names all ranks that did not come, on every rank that came, whatever `wait_all_ranks` says.
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // Between the two nothing waits: the Work of the latter is complete when all operations are.
+  // Between the two, no call of this thread waits: the Work of the latter is complete when all
+  // operations are. supportsCoalescing() stays false. batch_isend_irecv(), the only one that asks
+  // for it, would get one Work for all messages, without their sources, and be no faster: messages
+  // begin at once and all together in any case.
   void startCoalescing() override;
   Started endCoalescing() override;
 
@@ -81,7 +82,7 @@ class Collectives : public ::c10d::Backend {
 
   const std::shared_ptr<Membership>& membership() const { return membership_; }
 
-  // Returns `work`, which endCoalescing() waits for.
+  // Returns `work`, which becomes a part of what endCoalescing() returns on this thread.
   Started coalesced(Started work);
 
  private:
@@ -92,7 +93,7 @@ class Collectives : public ::c10d::Backend {
 
   const std::shared_ptr<Membership> membership_;
   std::atomic<std::uint64_t> sequence_{0};
-  std::optional<std::vector<Started>> coalesced_;  // Set between the two.
+  Coalescing coalescing_;
 };
 
 }  // namespace lockstep::c10d

@@ -43,16 +43,6 @@ python_error exception_of(const Error& error) {
   return result;
 }
 
-// Throws KeyboardInterrupt if Ctrl-C has ended the call: interrupts.h.
-void throw_if_interrupted() {
-  if (!Py_IsInitialized()) return;
-  const py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return;
-  python_error interrupt;
-  interrupt.persist();
-  throw interrupt;
-}
-
 }  // namespace
 
 std::exception_ptr in_python(const std::exception_ptr& error) {
@@ -65,6 +55,15 @@ std::exception_ptr in_python(const std::exception_ptr& error) {
   } catch (...) {
     return error;
   }
+}
+
+void throw_if_interrupted() {
+  if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return;
+  python_error interrupt;
+  interrupt.persist();
+  throw interrupt;
 }
 
 void rethrow_in_python(const std::exception_ptr& error) {

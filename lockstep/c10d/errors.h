@@ -18,6 +18,10 @@ namespace lockstep::c10d {
 // Returns an Error as its exception of Python, any other exception as it is.
 std::exception_ptr in_python(const std::exception_ptr& error);
 
+// Throws KeyboardInterrupt, or whatever else Python's handler of a signal raises, if a signal waits
+// for that. On Python's main thread; others return.
+void throw_if_interrupted();
+
 [[noreturn]] void rethrow_in_python(const std::exception_ptr& error);
 
 // Calls `act`, whose Errors are thrown as exceptions of Python.

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/thread.h"
+#include "lockstep/c10d/errors.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -25,7 +26,8 @@ struct sigaction handler_before {};
 int rung = -1;  // An eventfd, the only thing that a signal handler can wake a thread by.
 
 std::mutex mutex;
-Membership* awaited = nullptr;  // By the main thread; guarded by `mutex`.
+Membership* awaited = nullptr;  // By the main thread; guarded by `mutex`, as is `is_missed`.
+bool is_missed = false;         // A signal came while it waited for nobody.
 
 void on_interrupt(int signal, siginfo_t* info, void* context) {
   const int error_number = errno;
@@ -44,6 +46,7 @@ void watch() {
   std::uint64_t count = 0;
   while (::read(rung, &count, sizeof count) == sizeof count || errno == EINTR) {
     const std::lock_guard lock(mutex);
+    is_missed = awaited == nullptr;
     if (awaited != nullptr) awaited->abort("interrupted by SIGINT");
   }
 }
@@ -70,7 +73,12 @@ void catch_interrupts() {
 Interruptible::Interruptible(Membership& group)
     : is_on_(process == ::getpid() && ::pthread_equal(main_thread, ::pthread_self()) != 0) {
   if (!is_on_) return;
-  const std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
+  while (std::exchange(is_missed, false)) {  // Python has seen it since, or raises it now.
+    lock.unlock();
+    throw_if_interrupted();
+    lock.lock();
+  }
   outer_ = std::exchange(awaited, &group);
 }
 

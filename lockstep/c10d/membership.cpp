@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/tensor/torch_store.h"
@@ -30,7 +31,7 @@ std::string& text_of_failure = *new std::string;  // Set before that; never dest
 
 // The launcher's agent, if `place` is this process's place in the agent's job.
 std::optional<LaunchEnvironment> place_in_job(const Place& place) {
-  if (!place.global_ranks.empty()) return std::nullopt;
+  if (!place.is_job) return std::nullopt;
   try {
     auto who = read_environment();
     if (who.rank == place.rank && who.world_size == place.size) return who;
@@ -52,9 +53,9 @@ LaunchEnvironment environment_of(const Place& place) {
 
 ProcessGroup join_world(const Place& place) {
   return init_process_group({.timeout = place.timeout,
-                             .name = place.global_ranks.empty() ? "world" : place.name,
+                             .name = place.is_job ? "world" : place.name,
                              .environment = environment_of(place),
-                             .store = adapt(place.store),
+                             .store = adapt(place.store, throw_if_interrupted),
                              .backend = place.transport,
                              .interface = place.interface});
 }
@@ -68,14 +69,22 @@ std::vector<std::shared_ptr<Membership>> all_joined() {
   return alive;
 }
 
-// The numbers that `group` has for the ranks of `place`; empty when it lacks one.
-std::vector<int> ranks_in(const Membership& group, const Place& place) {
-  const auto& all = group.place().global_ranks;
+// The number that `group` has for a rank of the job; empty when it lacks it, or cannot know.
+std::optional<int> rank_in(const Place& group, std::int64_t global) {
+  if (group.is_job)
+    return global < group.size ? std::optional(static_cast<int>(global)) : std::nullopt;
+  const auto found = std::ranges::find(group.global_ranks, global);
+  if (found == group.global_ranks.end()) return std::nullopt;
+  return static_cast<int>(found - group.global_ranks.begin());
+}
+
+// The same of all ranks of `place`; empty when it lacks one.
+std::vector<int> ranks_in(const Place& group, const Place& place) {
   std::vector<int> ranks;
-  for (const std::int64_t rank : place.global_ranks) {
-    const auto found = std::find(all.begin(), all.end(), rank);
-    if (all.empty() ? rank >= group.place().size : found == all.end()) return {};
-    ranks.push_back(all.empty() ? static_cast<int>(rank) : static_cast<int>(found - all.begin()));
+  for (const std::int64_t global : place.global_ranks) {
+    const auto rank = rank_in(group, global);
+    if (!rank) return {};
+    ranks.push_back(*rank);
   }
   return ranks;
 }
@@ -86,8 +95,10 @@ std::optional<ProcessGroup> join_part_of_world(const Place& place) {
   if (!place.interface.empty() || !place.transport.empty()) return std::nullopt;
   for (const auto& world : all_joined()) {
     if (!world->is_world()) continue;
-    if (const auto ranks = ranks_in(*world, place); !ranks.empty())
-      return world->group().group_of(ranks, place.name, {.timeout = place.timeout});
+    const auto ranks = ranks_in(world->place(), place);
+    if (ranks.empty()) continue;
+    const Interruptible interruptible(*world);
+    return world->group().group_of(ranks, place.name, {.timeout = place.timeout});
   }
   return std::nullopt;
 }
@@ -123,6 +134,11 @@ void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
 }
 
 Membership::~Membership() { leave(); }
+
+bool Membership::serves(const Place& place) const {
+  return !left_ && place.name == place_.name && place.rank == place_.rank &&
+         place.size == place_.size && place.global_ranks == place_.global_ranks;
+}
 
 std::chrono::milliseconds Membership::timeout_of(std::chrono::milliseconds asked) const {
   return asked == ::c10d::kUnsetTimeout ? timeout_.load() : asked;

@@ -33,7 +33,8 @@ struct Place {
   int size = 1;
   std::chrono::milliseconds timeout = kBackendDefaultTimeout;
   std::string name = {};                        // Equal on all ranks.
-  std::vector<std::int64_t> global_ranks = {};  // By rank; empty for the ranks of the job.
+  std::vector<std::int64_t> global_ranks = {};  // By rank; empty for the job, and when unknown.
+  bool is_job = false;                          // The group of all ranks, whose numbers are global.
   std::string interface = {};                   // InitOptions::interface, and
   std::string transport = {};                   // InitOptions::backend.
 };
@@ -41,7 +42,7 @@ struct Place {
 class Membership {
  public:
   // Collective: returns when all ranks of the group have called it. Errors: as
-  // init_process_group()'s.
+  // init_process_group()'s; KeyboardInterrupt.
   static std::shared_ptr<Membership> join(const Place& place);
 
   ~Membership();
@@ -51,6 +52,7 @@ class Membership {
   const Place& place() const { return place_; }
   const ProcessGroup& group() const { return group_; }
   bool is_world() const { return is_world_ && !left_; }  // Not made from another group.
+  bool serves(const Place& place) const;                 // Whether it is this group, not left.
   const std::shared_ptr<OrderedCalls>& calls() const { return calls_; }
 
   // The time limit of a call: `asked`, or the group's for kUnsetTimeout.

@@ -57,7 +57,7 @@ Parts::Parts(std::vector<at::Tensor> tensors, std::string_view what)
   const at::Tensor& first = tensors_.front();
   in_place_ = are_adjacent(tensors_);
   if (!in_place_) {
-    const RegisteredTensors scope(RegisteredTensors::Demand::if_there_is_room);
+    const RegisteredTensors scope(RegisteredTensors::Demand::if_there_is_memory);
     block_ = at::empty({elements_of(tensors_)}, first.options());
   } else if (tensors_.size() == 1)
     block_ = first;

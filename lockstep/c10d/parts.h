@@ -24,10 +24,10 @@ class Parts {
   // name `what`. Misuse for tensors of different types.
   Parts(std::vector<at::Tensor> tensors, std::string_view what);
 
-  // As what all types can be moved; see movable() of tensor/buffers.h.
+  // The block, for operations that move any type: movable() of tensor/buffers.h.
   Buffer buffer() const;
 
-  // As what its type is reduced. Errors: unsupported, as require_reducible().
+  // The block, for operations that reduce its type. Errors: unsupported, as require_reducible().
   Buffer buffer(ReduceOp op) const;
 
   // Elements of each tensor in `buffer`, which is one of the two above; empty if all are equal.

@@ -19,6 +19,8 @@ using Demand = RegisteredTensors::Demand;
 
 thread_local Demand demand_of_thread = Demand::none;
 
+std::atomic<RegisteredAllocator*> first_made{nullptr};
+
 // Programs whose tensors never have the same size twice would only collect sizes.
 constexpr std::size_t most_sizes = 4096;
 
@@ -37,32 +39,36 @@ std::size_t limit_from_environment() {
 
 }  // namespace
 
-RegisteredTensors::RegisteredTensors(Demand demand)
-    : outer_(std::exchange(demand_of_thread, demand)) {}
+RegisteredTensors::RegisteredTensors(Demand demand) : outer_(exchange(demand)) {}
 
-RegisteredTensors::~RegisteredTensors() { demand_of_thread = outer_; }
+RegisteredTensors::~RegisteredTensors() { exchange(outer_); }
 
-RegisteredTensors::Demand RegisteredTensors::demand() { return demand_of_thread; }
+RegisteredTensors::Demand RegisteredTensors::exchange(Demand demand) {
+  return std::exchange(demand_of_thread, demand);
+}
 
 // Never destroyed, as tensors may outlive everything else.
 RegisteredAllocator& RegisteredAllocator::instance() {
   static RegisteredAllocator& ours = [&]() -> RegisteredAllocator& {
     auto& made = *new RegisteredAllocator;
     c10::SetCPUAllocator(&made, /*priority=*/1);
-    ::pthread_atfork([] { instance().rooms_.before_fork(); },
-                     [] { instance().rooms_.after_fork_in_parent(); },
-                     [] { instance().rooms_.after_fork_in_child(); });
+    ::pthread_atfork([] { instance().blocks_.before_fork(); },
+                     [] { instance().blocks_.after_fork_in_parent(); },
+                     [] { instance().blocks_.after_fork_in_child(); });
+    first_made = &made;
     return made;
   }();
   return ours;
 }
 
+RegisteredAllocator* RegisteredAllocator::find() { return first_made; }
+
 RegisteredAllocator::RegisteredAllocator()
     : next_(c10::GetCPUAllocator()), limit_(limit_from_environment()) {}
 
-void RegisteredAllocator::open(RegisteredRooms::Source source, Thrower thrower) {
+void RegisteredAllocator::open(RegisteredBlocks::Source source, Thrower thrower) {
   thrower_ = thrower;
-  rooms_.open(std::move(source));
+  blocks_.open(std::move(source));
 }
 
 void RegisteredAllocator::note_moved(const at::Tensor& tensor) {
@@ -80,29 +86,29 @@ bool RegisteredAllocator::has_moved(std::size_t bytes) const {
 }
 
 bool RegisteredAllocator::contains(const at::Tensor& tensor) const {
-  return rooms_.contains(tensor.const_data_ptr());
+  return blocks_.contains(tensor.const_data_ptr());
 }
 
 c10::DataPtr RegisteredAllocator::allocate(std::size_t bytes) {
-  void* const room = room_for(bytes);
-  if (room == nullptr) return next_->allocate(bytes);
-  c10::profiledCPUMemoryReporter().New(room, bytes);
-  return {room, room, &free, c10::Device(c10::DeviceType::CPU)};
+  void* const block = block_for(bytes);
+  if (block == nullptr) return next_->allocate(bytes);
+  c10::profiledCPUMemoryReporter().New(block, bytes);
+  return {block, block, &free, c10::Device(c10::DeviceType::CPU)};
 }
 
 // Most tensors are small or come at a time without a group: these two cost a comparison each.
-void* RegisteredAllocator::room_for(std::size_t bytes) {
+void* RegisteredAllocator::block_for(std::size_t bytes) {
   const Demand demand = demand_of_thread;
-  if (demand == Demand::always && bytes > 0) return required_room(bytes);
-  if (bytes < small_bytes || !rooms_.is_open()) return nullptr;
+  if (demand == Demand::always && bytes > 0) return required_block(bytes);
+  if (bytes < small_bytes || !blocks_.is_open()) return nullptr;
   if (demand == Demand::none && !has_moved(bytes)) return nullptr;
-  return rooms_.take(bytes, limit_);
+  return blocks_.take(bytes, limit_);
 }
 
 // LibTorch makes a RuntimeError of any Error that passes through torch.empty().
-void* RegisteredAllocator::required_room(std::size_t bytes) {
+void* RegisteredAllocator::required_block(std::size_t bytes) {
   try {
-    return rooms_.require(bytes);
+    return blocks_.require(bytes);
   } catch (const Error&) {
     thrower_.load()(std::current_exception());
     throw;
@@ -112,7 +118,7 @@ void* RegisteredAllocator::required_room(std::size_t bytes) {
 // Frees memory of both allocators: oneDNN knows only the address of what it took here.
 void RegisteredAllocator::free(void* data) {
   RegisteredAllocator& ours = instance();
-  if (!ours.rooms_.give_back(data)) return ours.next_->raw_deleter()(data);
+  if (!ours.blocks_.give_back(data)) return ours.next_->raw_deleter()(data);
   c10::profiledCPUMemoryReporter().Delete(data);
 }
 

@@ -1,7 +1,7 @@
 // Puts tensors of a Python program into registered memory, on which collectives copy nothing.
 //
 // It stands before LibTorch's allocator of CPU memory. While this process is in a group, three
-// kinds of tensors get rooms in registered memory: those made under a RegisteredTensors scope,
+// kinds of tensors get blocks in registered memory: those made under a RegisteredTensors scope,
 // those of lockstep.empty() and Backend::allocateTensor(), and those that are as large as tensors
 // that collectives had to copy before. The last kind are the buffers of fully_shard() and the
 // activations of tensor parallel layers, which programs make anew in each step.
@@ -20,7 +20,7 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "lockstep/c10d/registered_rooms.h"
+#include "lockstep/c10d/registered_blocks.h"
 
 namespace lockstep::c10d {
 
@@ -29,8 +29,8 @@ class RegisteredTensors {
  public:
   enum class Demand {
     none,
-    if_there_is_room,  // Else in ordinary memory. Tensors of less than small_bytes always are.
-    always             // Too little memory is an Error(system), no group an Error(misuse).
+    if_there_is_memory,  // Else in ordinary memory. Tensors of less than small_bytes always are.
+    always               // Too little memory is an Error(system), no group an Error(misuse).
   };
 
   explicit RegisteredTensors(Demand demand);
@@ -38,8 +38,8 @@ class RegisteredTensors {
   RegisteredTensors(const RegisteredTensors&) = delete;
   RegisteredTensors& operator=(const RegisteredTensors&) = delete;
 
-  // Of the innermost scope of this thread.
-  static Demand demand();
+  // Sets what this thread demands, and returns what it did. For scopes of another language.
+  static Demand exchange(Demand demand);
 
  private:
   const Demand outer_;
@@ -57,16 +57,19 @@ class RegisteredAllocator final : public c10::Allocator {
   // The one of this process. The first call puts it before LibTorch's allocator, for ever.
   static RegisteredAllocator& instance();
 
+  // Null before that call.
+  static RegisteredAllocator* find();
+
   // Throws an Error, possibly as something else.
   using Thrower = void (*)(const std::exception_ptr& error);
 
-  // Gives rooms in what `source` allocates, until close(). Errors leave allocate() through
+  // Gives blocks in what `source` allocates, until close(). Errors leave allocate() through
   // `thrower`.
-  void open(RegisteredRooms::Source source, Thrower thrower = rethrow);
-  void close() { rooms_.close(); }
-  bool is_open() const { return rooms_.is_open(); }
+  void open(RegisteredBlocks::Source source, Thrower thrower = rethrow);
+  void close() { blocks_.close(); }
+  bool is_open() const { return blocks_.is_open(); }
 
-  // A collective moves this tensor. If it has to copy it, later ones of its size get rooms.
+  // A collective moves this tensor. If it has to copy it, later ones of its size get blocks.
   void note_moved(const at::Tensor& tensor);
 
   bool contains(const at::Tensor& tensor) const;
@@ -77,15 +80,15 @@ class RegisteredAllocator final : public c10::Allocator {
 
  private:
   RegisteredAllocator();
-  void* room_for(std::size_t bytes);
-  void* required_room(std::size_t bytes);
+  void* block_for(std::size_t bytes);
+  void* required_block(std::size_t bytes);
   bool has_moved(std::size_t bytes) const;
   static void free(void* data);
   static void rethrow(const std::exception_ptr& error) { std::rethrow_exception(error); }
 
   c10::Allocator* const next_;
   const std::size_t limit_;
-  RegisteredRooms rooms_;
+  RegisteredBlocks blocks_;
   std::atomic<Thrower> thrower_{rethrow};
   mutable std::mutex mutex_;               // Guards moved_.
   std::unordered_set<std::size_t> moved_;  // Bytes of tensors that collectives had to copy.

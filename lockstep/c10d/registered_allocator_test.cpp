@@ -19,7 +19,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
-#include "lockstep/c10d/registered_rooms.h"
+#include "lockstep/c10d/registered_blocks.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -61,60 +61,83 @@ at::Tensor bytes_of(std::size_t bytes, Demand demand = Demand::none) {
   return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
 }
 
-// --- Rooms ---------------------------------------------------------------------------------------
+// --- Blocks --------------------------------------------------------------------------------------
 
-TEST(RegisteredRooms, AllocateALittleMoreEachTimeAndUseItAgain) {
-  std::vector<std::size_t> pieces;
-  RegisteredRooms rooms;
-  rooms.open([&](std::size_t bytes) {
-    pieces.push_back(bytes);
+TEST(RegisteredBlocks, AllocateALittleMoreEachTimeAndUseItAgain) {
+  std::vector<std::size_t> regions;
+  RegisteredBlocks blocks;
+  blocks.open([&](std::size_t bytes) {
+    regions.push_back(bytes);
     return shared_pages(bytes);
   });
   std::vector<void*> taken;
-  for (int i = 0; i < 9; ++i) taken.push_back(rooms.take(mb, no_limit));
-  EXPECT_EQ(pieces, (std::vector<std::size_t>{4 * mb, 4 * mb, 8 * mb}));
-  for (void* const room : taken) EXPECT_TRUE(rooms.give_back(room));
-  for (int i = 0; i < 16; ++i) EXPECT_NE(rooms.take(mb, no_limit), nullptr);
-  EXPECT_EQ(pieces.size(), 3U);
-  EXPECT_NE(rooms.take(100 * mb + 1, no_limit), nullptr);
-  EXPECT_EQ(pieces.back(), 101 * mb);
+  for (int i = 0; i < 9; ++i) taken.push_back(blocks.take(mb, no_limit));
+  EXPECT_EQ(regions, (std::vector<std::size_t>{4 * mb, 4 * mb, 8 * mb}));
+  for (void* const block : taken) EXPECT_TRUE(blocks.give_back(block));
+  for (int i = 0; i < 16; ++i) EXPECT_NE(blocks.take(mb, no_limit), nullptr);
+  EXPECT_EQ(regions.size(), 3U);
+  EXPECT_NE(blocks.take(100 * mb + 1, no_limit), nullptr);
+  EXPECT_EQ(regions.back(), 101 * mb);
 }
 
-TEST(RegisteredRooms, HaveALimitWhereTheyAreNotRequired) {
-  RegisteredRooms rooms;
-  rooms.open(shared_pages);
-  EXPECT_EQ(rooms.take(mb, 4 * mb - 1), nullptr);
-  void* const room = rooms.take(mb, 4 * mb);
-  EXPECT_TRUE(rooms.contains(room));
-  EXPECT_EQ(rooms.take(4 * mb, 4 * mb), nullptr);
-  EXPECT_NE(rooms.require(4 * mb), nullptr);
+TEST(RegisteredBlocks, HaveALimitWhereTheyAreNotRequired) {
+  RegisteredBlocks blocks;
+  blocks.open(shared_pages);
+  EXPECT_EQ(blocks.take(mb, 4 * mb - 1), nullptr);
+  void* const block = blocks.take(mb, 4 * mb);
+  EXPECT_TRUE(blocks.contains(block));
+  EXPECT_EQ(blocks.take(4 * mb, 4 * mb), nullptr);
+  EXPECT_NE(blocks.require(4 * mb), nullptr);
 }
 
-TEST(RegisteredRooms, OfAHostWithTooLittleMemoryAreAskedForOnce) {
+TEST(RegisteredBlocks, OfAHostWithTooLittleMemoryAreAskedForOnce) {
   int asked = 0;
-  RegisteredRooms rooms;
-  rooms.open([&](std::size_t) -> RegisteredMemory {
+  RegisteredBlocks blocks;
+  blocks.open([&](std::size_t) -> RegisteredMemory {
     ++asked;
     throw Error(Fault::system, "too little");
   });
-  EXPECT_EQ(rooms.take(mb, no_limit), nullptr);
-  EXPECT_EQ(rooms.take(mb, no_limit), nullptr);
+  EXPECT_EQ(blocks.take(mb, no_limit), nullptr);
+  EXPECT_EQ(blocks.take(mb, no_limit), nullptr);
   EXPECT_EQ(asked, 1);
-  EXPECT_EQ(fault_of([&] { rooms.require(mb); }), Fault::system);
+  EXPECT_EQ(fault_of([&] { blocks.require(mb); }), Fault::system);
 }
 
-TEST(RegisteredRooms, GiveNothingOnceClosedAndKeepWhatIsInUse) {
-  RegisteredRooms rooms;
-  EXPECT_EQ(rooms.take(mb, no_limit), nullptr);
-  rooms.open(shared_pages);
-  auto* const room = static_cast<char*>(rooms.take(mb, no_limit));
-  rooms.close();
-  EXPECT_FALSE(rooms.is_open());
-  EXPECT_EQ(rooms.take(mb, no_limit), nullptr);
-  EXPECT_EQ(fault_of([&] { rooms.require(mb); }), Fault::misuse);
-  room[mb - 1] = 1;
-  EXPECT_TRUE(rooms.give_back(room));
-  EXPECT_FALSE(rooms.give_back(room));
+TEST(RegisteredBlocks, GiveNothingOnceClosedAndKeepWhatIsInUse) {
+  RegisteredBlocks blocks;
+  EXPECT_EQ(blocks.take(mb, no_limit), nullptr);
+  blocks.open(shared_pages);
+  auto* const block = static_cast<char*>(blocks.take(mb, no_limit));
+  blocks.close();
+  EXPECT_FALSE(blocks.is_open());
+  EXPECT_EQ(blocks.take(mb, no_limit), nullptr);
+  EXPECT_EQ(fault_of([&] { blocks.require(mb); }), Fault::misuse);
+  block[mb - 1] = 1;
+  EXPECT_TRUE(blocks.give_back(block));
+  EXPECT_FALSE(blocks.give_back(block));
+}
+
+TEST(RegisteredBlocks, AreGivenBackWhileARegionIsAllocated) {
+  void* block = nullptr;
+  RegisteredBlocks blocks;
+  blocks.open([&](std::size_t bytes) {
+    if (block != nullptr)
+      std::thread([&] { EXPECT_TRUE(blocks.contains(block) && blocks.give_back(block)); }).join();
+    return shared_pages(bytes);
+  });
+  block = blocks.take(mb, no_limit);
+  EXPECT_NE(blocks.take(5 * mb, no_limit), nullptr);
+  EXPECT_FALSE(blocks.give_back(block));
+}
+
+TEST(RegisteredBlocks, AreAskedForWhatGoesWithAnEarlierSource) {
+  RegisteredBlocks blocks;
+  bool gone = false;
+  std::shared_ptr<void> owned(nullptr, [&](void*) { gone = !blocks.contains(&blocks); });
+  blocks.open([owned](std::size_t bytes) { return shared_pages(bytes); });
+  owned.reset();
+  blocks.open(shared_pages);
+  EXPECT_TRUE(gone);
 }
 
 // --- Children ------------------------------------------------------------------------------------
@@ -158,7 +181,7 @@ TEST(RegisteredAllocator, AChildDoesNotSeeWhatItsParentWritesLater) {
   ::close(ready[1]);
 }
 
-TEST(RegisteredAllocator, AChildTakesNoRoomsAndItsOwnChildrenHaveCopiesToo) {
+TEST(RegisteredAllocator, AChildTakesNoBlocksAndItsOwnChildrenHaveCopiesToo) {
   const RegisteredAllocator& allocator = opened();
   std::optional<at::Tensor> tensor = bytes_of(mb, Demand::always).fill_(7);
   EXPECT_TRUE(holds_in_child([&] {
@@ -169,7 +192,7 @@ TEST(RegisteredAllocator, AChildTakesNoRoomsAndItsOwnChildrenHaveCopiesToo) {
     });
     if (!is_private || tensor->data_ptr<std::uint8_t>()[0] != 8) return false;
     tensor.reset();
-    return !allocator.is_open() && !allocator.contains(bytes_of(mb, Demand::if_there_is_room)) &&
+    return !allocator.is_open() && !allocator.contains(bytes_of(mb, Demand::if_there_is_memory)) &&
            fault_of([] { bytes_of(mb, Demand::always); }) == Fault::misuse;
   }));
   EXPECT_EQ((*tensor)[0].item<int>(), 7);
@@ -178,9 +201,9 @@ TEST(RegisteredAllocator, AChildTakesNoRoomsAndItsOwnChildrenHaveCopiesToo) {
 
 // --- Tensors -------------------------------------------------------------------------------------
 
-TEST(RegisteredAllocator, GivesRoomsToTensorsOfAScopeOnItsThread) {
+TEST(RegisteredAllocator, GivesBlocksToTensorsOfAScopeOnItsThread) {
   const RegisteredAllocator& allocator = opened();
-  const RegisteredTensors scope(Demand::if_there_is_room);
+  const RegisteredTensors scope(Demand::if_there_is_memory);
   const at::Tensor large = at::empty({100'000}, at::kByte);
   EXPECT_TRUE(allocator.contains(large));
   EXPECT_FALSE(allocator.contains(at::empty({1000}, at::kByte)));
@@ -192,7 +215,7 @@ TEST(RegisteredAllocator, GivesRoomsToTensorsOfAScopeOnItsThread) {
   std::thread([&] { EXPECT_FALSE(allocator.contains(at::empty({100'000}, at::kByte))); }).join();
 }
 
-TEST(RegisteredAllocator, GivesRoomsToTensorsAsLargeAsThoseThatCollectivesHadToCopy) {
+TEST(RegisteredAllocator, GivesBlocksToTensorsAsLargeAsThoseThatCollectivesHadToCopy) {
   RegisteredAllocator& allocator = opened();
   constexpr std::size_t size = 123'456;
   EXPECT_FALSE(allocator.contains(bytes_of(size)));

@@ -54,7 +54,9 @@ void OperationWork::abort() { membership_->abort("torch.distributed aborted an o
 bool OperationWork::isSuccess() const { return is_over() && !exception(); }
 
 Tensors OperationWork::result() {
-  require(!has_lists(outputs_), "result: it is a list of lists, which only the future can give");
+  throwing_in_python([&] {
+    require(!has_lists(outputs_), "result: it is a list of lists, which only the future can give");
+  });
   return outputs_.empty() ? Tensors{} : outputs_.front();
 }
 
@@ -117,12 +119,12 @@ void CollectiveWork::fail(const std::exception_ptr& error) {
 }
 
 bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
-  if (!is_over()) {
+  throwing_in_python([&] {
+    if (is_over()) return;
     const Interruptible interruptible(membership());
     if (!membership().calls()->await(*this, deadline_of(timeout)))
-      rethrow_in_python(std::make_exception_ptr(
-          Error(Fault::timeout, "Timed out waiting for an operation, which still runs")));
-  }
+      throw Error(Fault::timeout, "Timed out waiting for an operation, which still runs");
+  });
   throw_if_failed();
   return true;
 }

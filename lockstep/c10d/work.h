@@ -39,10 +39,12 @@ class OperationWork : public ::c10d::Work {
  public:
   OperationWork(std::shared_ptr<Membership> membership, Operands operands, std::uint64_t sequence);
 
-  bool is_over() const { return over_.load(std::memory_order_acquire); }
-  bool has_future() const { return asked_.load(std::memory_order_acquire); }
+  // Sequentially consistent, each of them. A thread ends the operation and asks for has_future(),
+  // another one sets that and asks for is_over(): one of the two calls tell().
+  bool is_over() const { return over_.load(); }
+  bool has_future() const { return asked_.load(); }
 
-  // Completes the future, on whose callbacks the caller then waits. For whoever has finished it.
+  // Completes the future of a finished operation, and runs its callbacks. Only the first call does.
   void tell();
 
   bool isCompleted() override { return is_over(); }

@@ -258,8 +258,8 @@ Slot& Loader::Pass::free_slot() {
 at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat format) const {
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
   sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
-  const at::Tensor room = region_ ? empty_in(region_, sizes, spec.type, format) : at::Tensor();
-  if (room.defined()) return room;
+  const at::Tensor block = region_ ? empty_in(region_, sizes, spec.type, format) : at::Tensor();
+  if (block.defined()) return block;
   return at::empty(sizes, at::dtype(spec.type).pinned_memory(options_.device.is_cuda()), format);
 }
 
@@ -268,8 +268,8 @@ std::size_t Loader::Pass::region_bytes() const {
   if (!options_.device.is_cpu()) return 0;
   const std::size_t slots = std::min(most_slots_, std::max<std::size_t>(1, batches_of_epoch()));
   const std::size_t bytes =
-      slots * (RegisteredRegion::room_bytes(options_.batch_size * bytes_of(data_spec_)) +
-               RegisteredRegion::room_bytes(options_.batch_size * bytes_of(target_spec_)));
+      slots * (RegisteredRegion::block_bytes(options_.batch_size * bytes_of(data_spec_)) +
+               RegisteredRegion::block_bytes(options_.batch_size * bytes_of(target_spec_)));
   return bytes <= options_.registered_bytes ? bytes : 0;
 }
 

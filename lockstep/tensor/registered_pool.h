@@ -1,8 +1,8 @@
 // Tensors in memory that all ranks of a host have mapped, for results that collectives change in
 // place.
 //
-// A group has one pool on each rank: one region of registered memory, from which rooms of any size
-// are taken. A room is free again when its tensor's last reference dies. Ranks sum a tensor in
+// A group has one pool on each rank: one region of registered memory, from which blocks of any size
+// are taken. A block is free again when its tensor's last reference dies. Ranks sum a tensor in
 // place if all of them have it in one region, at whatever offset: so only the region's growth is
 // collective, and it depends on the sizes asked for alone. If the region is full on some ranks or
 // on all, the tensor gets ordinary memory, and its sum passes through staging buffers.

@@ -34,7 +34,7 @@ const char* place(const at::Tensor& tensor) {
   return static_cast<const char*>(tensor.const_data_ptr());
 }
 
-// Whether `tensor` is in the region of `size` bytes whose first room began at `begin`.
+// Whether `tensor` is in the region of `size` bytes whose first block began at `begin`.
 bool lies_in(const char* begin, Bytes size, const at::Tensor& tensor) {
   return place(tensor) >= begin && place(tensor) + tensor.nbytes() <= begin + size;
 }
@@ -50,18 +50,18 @@ TEST(RegisteredRegion, JoinsNeighboursInWhateverOrderTheyAreGivenBack) {
   do {
     alignas(64) char memory[4 * 64];
     RegisteredRegion all({nullptr, memory, sizeof memory});
-    std::vector<void*> rooms;
-    for (int i = 0; i < 4; ++i) rooms.push_back(all.take(64 - i));
+    std::vector<void*> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(all.take(64 - i));
     EXPECT_EQ(all.take(1), nullptr);
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(rooms[i], memory + 64 * i);
-    for (const std::size_t i : order) all.give_back(rooms[i]);
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(blocks[i], memory + 64 * i);
+    for (const std::size_t i : order) all.give_back(blocks[i]);
     void* const whole = all.take(sizeof memory);
     EXPECT_EQ(whole, memory);
     all.give_back(whole);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(RegisteredRegion, GivesARoomThatIsTooSmallToNobody) {
+TEST(RegisteredRegion, GivesABlockThatIsTooSmallToNobody) {
   std::vector<char> memory(256);
   RegisteredRegion all(ordinary(memory));
   void* const first = all.take(64);
@@ -114,7 +114,7 @@ TEST(RegisteredPool, GrowsWithTheLargestTensorUpToItsBound) {
   });
 }
 
-// Ranks may have unequal rooms left, as tensors die when their ranks want.
+// Ranks may have unequal room left, as tensors die when their ranks want.
 TEST(RegisteredPool, SumsAreRightInOrOutsideOfItsMemory) {
   for (const int ranks : {2, 3})
     run_in_process(ranks, [](ProcessGroup& group) {

@@ -16,13 +16,13 @@
 namespace lockstep {
 namespace {
 
-// The room of one tensor.
-struct Room {
+// The block of one tensor.
+struct TensorBlock {
   std::shared_ptr<RegisteredRegion> region;
   void* data;
 
-  static void free(void* room) {
-    const std::unique_ptr<Room> owned(static_cast<Room*>(room));
+  static void free(void* block) {
+    const std::unique_ptr<TensorBlock> owned(static_cast<TensorBlock*>(block));
     owned->region->give_back(owned->data);
   }
 };
@@ -33,12 +33,12 @@ RegisteredRegion::RegisteredRegion(RegisteredMemory memory) : memory_(std::move(
   free_.emplace(static_cast<std::byte*>(memory_.data()), memory_.bytes());
 }
 
-std::size_t RegisteredRegion::room_bytes(std::size_t bytes) {
+std::size_t RegisteredRegion::block_bytes(std::size_t bytes) {
   return padded(std::max<std::size_t>(bytes, 1));
 }
 
 void* RegisteredRegion::take(std::size_t bytes) {
-  const std::size_t needed = room_bytes(bytes);
+  const std::size_t needed = block_bytes(bytes);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(free_.begin(), free_.end(),
                                   [&](const auto& gap) { return gap.second >= needed; });
@@ -50,9 +50,9 @@ void* RegisteredRegion::take(std::size_t bytes) {
   return begin;
 }
 
-void RegisteredRegion::give_back(void* room) {
+void RegisteredRegion::give_back(void* block) {
   const std::lock_guard lock(mutex_);
-  const auto taken = taken_.find(static_cast<std::byte*>(room));
+  const auto taken = taken_.find(static_cast<std::byte*>(block));
   check(taken != taken_.end(), "memory was given back to a pool that it is not of");
   auto gap = free_.insert(taken_.extract(taken)).position;
   const auto next = std::next(gap);
@@ -74,8 +74,8 @@ at::Tensor empty_in(const std::shared_ptr<RegisteredRegion>& region, at::IntArra
       static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   void* const data = region->take(bytes);
   if (data == nullptr) return {};
-  auto room = std::make_unique<Room>(region, data);
-  c10::DataPtr pointer(data, room.release(), &Room::free, c10::DeviceType::CPU);
+  auto block = std::make_unique<TensorBlock>(region, data);
+  c10::DataPtr pointer(data, block.release(), &TensorBlock::free, c10::DeviceType::CPU);
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(pointer), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);

@@ -18,19 +18,19 @@
 
 namespace lockstep {
 
-// Registered memory whose parts, the rooms, are taken and given back in any order.
+// Registered memory whose parts, the blocks, are taken and given back in any order.
 class RegisteredRegion {
  public:
   explicit RegisteredRegion(RegisteredMemory memory);
 
   const RegisteredMemory& memory() const { return memory_; }
 
-  // Bytes of the room for `bytes`. Empty tensors have a room too.
-  static std::size_t room_bytes(std::size_t bytes);
+  // Bytes of the block for `bytes`. Empty tensors have a block too.
+  static std::size_t block_bytes(std::size_t bytes);
 
   // Null when there is no room. Begins at a cache line.
   void* take(std::size_t bytes);
-  void give_back(void* room);
+  void give_back(void* block);
 
  private:
   const RegisteredMemory memory_;
@@ -39,7 +39,7 @@ class RegisteredRegion {
   std::map<std::byte*, std::size_t> taken_;
 };
 
-// An uninitialised tensor of this type, in a room of `region` that is free again when the last
+// An uninitialised tensor of this type, in a block of `region` that is free again when the last
 // reference to the tensor dies. Undefined if the region has no room. A resize_() to more bytes
 // moves the tensor to ordinary memory.
 at::Tensor empty_in(const std::shared_ptr<RegisteredRegion>& region, at::IntArrayRef sizes,

@@ -43,7 +43,8 @@ auto translated(std::string_view what, Body body, Fault broken = Fault::peer_los
 
 class TorchStore final : public Store {
  public:
-  explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  TorchStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look)
+      : store_(std::move(store)), look_(std::move(look)) {}
 
   void set(std::string_view key, std::string_view value) override {
     require_limits(key, value);
@@ -52,6 +53,7 @@ class TorchStore final : public Store {
 
   std::optional<std::string> find(std::string_view key) override {
     require_limits(key, {});
+    look_();
     return translated("find", [&]() -> std::optional<std::string> {
       if (!store_->check({std::string(key)})) return std::nullopt;
       return text_of(store_->get(std::string(key)));
@@ -94,7 +96,8 @@ class TorchStore final : public Store {
     require(value.size() <= max_value_bytes, "a store's value may be 16 MiB long at most");
   }
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::function<void()> look_;
 };
 
 bool torchrun_listens() {
@@ -143,9 +146,9 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
 
 }  // namespace
 
-std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store) {
+std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look) {
   require(store.defined(), "adapt: the store is null");
-  return std::make_shared<TorchStore>(std::move(store));
+  return std::make_shared<TorchStore>(std::move(store), std::move(look));
 }
 
 std::shared_ptr<Store> connect_torch_store() {

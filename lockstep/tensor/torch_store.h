@@ -8,6 +8,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <functional>
 #include <memory>
 
 #include "lockstep/job/store/store.h"
@@ -18,9 +19,11 @@ class Store;
 
 namespace lockstep {
 
-// Wraps `store`. Its own limits apply where they are narrower than Store's.
-// Errors: as Store's; a network error of c10d becomes peer_lost.
-LOCKSTEP_API std::shared_ptr<Store> adapt(c10::intrusive_ptr<::c10d::Store> store);
+// Wraps `store`. Its own limits apply where they are narrower than Store's. Each look for a value
+// begins with a call of `look`, on the calling thread; those of wait() are at most 50 ms apart.
+// Errors: as Store's; a network error of c10d becomes peer_lost; those of `look`.
+LOCKSTEP_API std::shared_ptr<Store> adapt(
+    c10::intrusive_ptr<::c10d::Store> store, std::function<void()> look = [] {});
 
 // Connects to a c10d::TCPStore at MASTER_ADDR and MASTER_PORT. Rank 0 listens there, unless
 // TORCHELASTIC_USE_AGENT_STORE says that torchrun does. The store checks no token: everyone who

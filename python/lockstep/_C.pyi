@@ -36,13 +36,15 @@ class Backend(_TorchBackend):
         timeout: timedelta,
         name: str,
         global_ranks: list[int],
-        options: Options | None,
+        options: _TorchBackend.Options | None,
     ) -> None: ...
 
 class registered_memory:
     """While the `with` block runs, tensors that this thread makes lie in registered memory.
 
     required  Otherwise they lie in ordinary memory where there is too little, or no group.
+
+    Another block may not use the object meanwhile, and it ends on the thread on which it began.
     """
 
     def __init__(self, *, required: bool = True) -> None: ...

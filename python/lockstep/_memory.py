@@ -31,7 +31,8 @@ def registered_memory():
         with lockstep.registered_memory():
             weights = torch.zeros(1 << 20)
 
-    Raises lockstep.Error as empty() does.
+    Raises lockstep.Error as empty() does, and where one context is entered twice, or left on
+    another thread.
     """
     from lockstep import _C
 
@@ -40,9 +41,8 @@ def registered_memory():
 
 def is_registered(tensor: torch.Tensor) -> bool:
     """Whether the tensor lies in registered memory of a group of this process."""
-    from lockstep import _C
-
-    return _C.is_registered(tensor)
+    library = loaded_library()
+    return library is not None and library.is_registered(tensor)
 
 
 def keep_buckets() -> None:
@@ -61,5 +61,10 @@ def keep_buckets() -> None:
 
 
 def registered_if_possible():
-    library = sys.modules.get("lockstep._C")  # Nobody has such memory before it is loaded.
+    library = loaded_library()
     return library.registered_memory(required=False) if library else contextlib.nullcontext()
+
+
+def loaded_library():
+    """Returns None before the first group: nobody has such memory yet."""
+    return sys.modules.get("lockstep._C")

@@ -11,7 +11,7 @@ from torch import distributed as dist
 from lockstep import _memory, _names
 
 if TYPE_CHECKING:
-    from lockstep._C import Backend, Options
+    from lockstep._C import Backend
 
 NAME = "lockstep"
 
@@ -31,8 +31,9 @@ def register() -> None:
 
 
 def make_backend(place: dist.distributed_c10d._DistributedBackendOptions,
-                 options: Options | None) -> Backend:
-    """Makes this process's member of a new group, for torch.distributed."""
+                 options: dist.Backend.Options | None) -> Backend:
+    """Makes this process's member of a new group, for torch.distributed. The options may be those
+    of another backend of the same group, such as "nccl" in "cuda:nccl,cpu:lockstep"."""
     return join(place.store, place.group_rank, place.group_size, place.timeout, place.group_id,
                 place.global_ranks_in_group, options)
 

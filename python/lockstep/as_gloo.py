@@ -2,6 +2,7 @@
 """Runs a program that asks for the backend "gloo" with this one instead.
 
     python -m lockstep.as_gloo train.py --epochs 3
+    python -m lockstep.as_gloo -m package.train --epochs 3
     torchrun --nproc-per-node 2 -m lockstep.as_gloo train.py --epochs 3
 
 All of torch.distributed still says "gloo", so that whatever compares this name goes on as before.
@@ -37,13 +38,30 @@ def install() -> None:
                             *others, **named):
         token = _group.set((str(group_name), tuple(global_ranks)))
         try:
-            return make_group(group_size, group_rank, global_ranks, backend, store, group_name,
-                              *others, **named)
+            group, prefix = make_group(group_size, group_rank, global_ranks, backend, store,
+                                       group_name, *others, **named)
         finally:
             _group.reset(token)
+        if isinstance(group, c10d.ProcessGroup):
+            declare(group)
+        return group, prefix
 
     c10d._new_process_group_helper = make_group_and_tell
     c10d.ProcessGroupGloo = stand_in(c10d.ProcessGroupGloo)
+
+
+def declare(group: c10d.ProcessGroup) -> None:
+    """Tells that Lockstep's members of the group are not Gloo's. DistributedDataParallel's logger
+    takes those of type GLOO for objects of Gloo's C++ class."""
+    from lockstep import _C
+
+    custom = c10d.ProcessGroup.BackendType.CUSTOM
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        if isinstance(getattr(backend, "wrapped_pg", backend), _C.Backend):
+            group._register_backend(device, custom, backend)
+            if group.name() == "gloo":
+                group._set_default_backend(custom)
 
 
 def stand_in(gloo: type) -> type:
@@ -61,27 +79,36 @@ def stand_in(gloo: type) -> type:
     class ProcessGroupGloo(metaclass=Meta):
         is_lockstep = True
 
-        def __new__(cls, store, rank: int, size: int, timeout: timedelta = c10d.default_pg_timeout):
+        def __new__(cls, *arguments, **named):
             group = _group.get()
             _group.set(None)
             if group is None:
-                return gloo(store, rank, size, timeout=timeout)
-            from lockstep._registration import join
-
-            return join(store, rank, size, timeout, *group)
+                return gloo(*arguments, **named)
+            return member(*group, *arguments, **named)
 
     return ProcessGroupGloo
 
 
+def member(name: str, ranks: tuple[int, ...], store, rank: int, size: int, timeout: timedelta):
+    """Makes this process's member of the group that torch.distributed is making."""
+    from lockstep._registration import join
+
+    return join(store, rank, size, timeout, name, ranks)
+
+
 def main() -> None:
-    """Runs the program that the command line names."""
-    if len(sys.argv) < 2:
+    """Runs the program that the command line names, as Python would."""
+    is_module = sys.argv[1:2] == ["-m"]
+    sys.argv = sys.argv[2 if is_module else 1:]
+    if not sys.argv:
         sys.exit(__doc__)
     os.environ["LOCKSTEP_AS_GLOO"] = "1"  # For its children.
     install()
-    sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if is_module:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

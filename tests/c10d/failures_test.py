@@ -7,6 +7,9 @@ failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
 """
 
 import argparse
+import ctypes
+import functools
+import operator
 import os
 import pathlib
 import random
@@ -221,6 +224,71 @@ def test_interrupted(_):
                 os.kill(ranks.pid(0), number)
                 ended = ranks.end(0, time.monotonic() + LATE)
                 assert ended.exit_code == -number or "KeyboardInterrupt" in ended.error, ended
+
+
+def interrupted_before_a_call():
+    """Python has not raised KeyboardInterrupt yet when the call begins, as no line of Python comes
+    in between."""
+    yield
+    if dist.get_rank() == 0:
+        libc = ctypes.PyDLL(None)
+        options = dist.distributed_c10d.BarrierOptions()
+        options.asyncOp = False
+        barrier = dist.group.WORLD._get_backend(torch.device("cpu")).barrier
+        acts = (functools.partial(getattr(libc, "raise"), signal.SIGINT),
+                functools.partial(libc.usleep, 200_000), functools.partial(barrier, options))
+        list(map(operator.methodcaller("__call__"), acts))
+    time.sleep(3600)
+
+
+def test_interrupted_before_a_call(_):
+    with tempfile.TemporaryDirectory() as name:
+        with started(pathlib.Path(name), 2, interrupted_before_a_call) as ranks:
+            ended = ranks.end(0, time.monotonic() + LATE)
+            assert "KeyboardInterrupt" in ended.error, ended
+
+
+def make_world_alone(folder, rank):
+    if rank == 0:
+        (folder / "under_way.0").touch()
+        dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=0,
+                                world_size=2)
+
+
+def make_group_alone(folder, rank, **options):
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=2)
+    if rank == 0:
+        (folder / "under_way.0").touch()
+        dist.new_group([0, 1], **options)
+    else:
+        dist.all_reduce(torch.ones(1))
+
+
+def make_other_world_alone(folder, rank):
+    make_group_alone(folder, rank, pg_options=lockstep.Options(transport="shm"))
+
+
+def act_in(rank, folder, act):
+    act(folder, rank)
+    time.sleep(3600)
+
+
+def test_interrupted_while_a_group_is_made(_):
+    """Ctrl-C does not wait for the rank that is missing."""
+    for act in (make_world_alone, make_group_alone, make_other_world_alone):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            with Ranks(2, act_in, folder, act) as ranks:
+                while not (folder / "under_way.0").exists():
+                    time.sleep(0.01)
+                time.sleep(0.5)
+                os.kill(ranks.pid(0), signal.SIGINT)
+                ended = ranks.end(0, time.monotonic() + LATE)
+                assert "KeyboardInterrupt" in ended.error, (act.__name__, ended)
+                if act is make_group_alone:
+                    other = ranks.end(1, time.monotonic() + LATE)
+                    assert "interrupted by SIGINT" in other.error, other
 
 
 def raise_in_process(rank, folder):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Groups, works and futures behave as those of torch's own backends: sub-groups that their members
-make alone, worlds one after the other and beside each other, split_group(), barriers that wait,
-deadlines of calls, sequence numbers, callbacks, names, DETAIL debugging, and other backends in the
-same process."""
+make alone, worlds one after the other and beside each other, split_group(), merge_remote_group(),
+barriers that wait, deadlines of calls, sequence numbers, callbacks, coalesced calls, names, DETAIL
+debugging, and other backends in the same process and in the same group."""
 
 import os
 import tempfile
@@ -17,6 +17,9 @@ from plugin_or_skip import lockstep, torch
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+
+
+CPU = torch.device("cpu")
 
 
 def sum_in(group=None, value=1.0):
@@ -60,6 +63,31 @@ def check_split():
     assert part.size() == len(members) and tensor[0] == len(members)
 
 
+def check_merge():
+    """Ranks of one group or several meet in a store, in the order in which they come."""
+    store = dist.PrefixStore("merge", dist.distributed_c10d._get_default_store())
+    merged = dist.group.WORLD.merge_remote_group(store, 3, timedelta(seconds=60), "merged")
+    tensor = torch.ones(5)
+    merged.allreduce([tensor]).wait()
+    assert tensor[0] == 3
+    try:
+        merged.allreduce([torch.ones(5 + merged.rank())]).wait()
+        raise AssertionError("shapes differ, and allreduce() returned")
+    except lockstep.Error as error:
+        assert error.fault == "mismatch" and "of group merged" in str(error), error
+
+
+def check_options():
+    """Groups that are given one object keep their own options, also while one of them is split."""
+    given = lockstep.Options()
+    groups = [dist.new_group(pg_options=given, timeout=timedelta(seconds=seconds))
+              for seconds in (50, 60)]
+    options = [group._get_backend(CPU).options for group in groups]
+    groups[0].split_group([dist.get_rank()], group_name="alone", timeout=timedelta(seconds=7))
+    assert [one._timeout for one in options] == [timedelta(seconds=50), timedelta(seconds=60)]
+    assert [one.group_name for one in options] == [group.group_name for group in groups]
+
+
 def check_mesh():
     """Rows and columns of a mesh of one by three."""
     mesh = init_device_mesh("cpu", (1, 3), mesh_dim_names=("replica", "tensor"))
@@ -73,13 +101,47 @@ def check_backends_side_by_side():
     assert sum_in(gloo) == sum_in(mixed) == sum_in() == 3
 
 
+def check_devices_of_one_group(group=None):
+    """What a group does for the CPU when another backend serves another type of device. PyTorch
+    sends barriers and objects, which have no device, to the CPU's."""
+    cpu = (group or dist.group.WORLD)._get_backend(CPU)
+    assert cpu.name() == "lockstep"
+    calls = cpu._get_sequence_number_for_group()
+    assert sum_in(group) == 3
+    dist.barrier(group)
+    assert cpu._get_sequence_number_for_group() == calls + 2
+    objects = [None] * 3
+    dist.all_gather_object(objects, {"rank": dist.get_rank()}, group=group)
+    assert [one["rank"] for one in objects] == [0, 1, 2]
+    assert cpu._get_sequence_number_for_group() > calls + 2
+    dist.monitored_barrier(group, timedelta(seconds=60))
+
+
+def check_mixed_groups():
+    for backend in ("cpu:lockstep,cuda:gloo", "cuda:gloo,cpu:lockstep",
+                    "cpu:lockstep,xpu:lockstep"):
+        group = dist.new_group(backend=backend)
+        check_devices_of_one_group(group)
+        part = group.split_group([0, 1, 2], group_name=f"part of {backend}")
+        tensor = torch.ones(5)
+        part.allreduce([tensor]).wait()
+        assert tensor[0] == 3 and len(part._device_types) == 2
+        cpu = group._get_backend(CPU)
+        dist.destroy_process_group(group)
+        try:
+            cpu.barrier()
+            raise AssertionError("a call of a destroyed group returned")
+        except lockstep.Error as error:
+            assert error.fault == "aborted", error
+
+
 def check_name():
     assert dist.get_backend() == "lockstep"
-    assert dist.group.WORLD._get_backend(torch.device("cpu")).name() == "lockstep"
+    assert dist.group.WORLD._get_backend(CPU).name() == "lockstep"
 
 
 def check_sequence_numbers():
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    backend = dist.group.WORLD._get_backend(CPU)
     before = backend._get_sequence_number_for_group()
     for _ in range(3):
         sum_in()
@@ -121,6 +183,18 @@ def check_hooks_of_training():
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     for _ in range(30):
         model(torch.ones(2, 64)).sum().backward()
+
+
+def check_errors_inside_backward():
+    group = dist.new_group()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4), process_group=group)
+    loss = model(torch.ones(2, 4)).sum()
+    group.shutdown()
+    try:
+        loss.backward()
+        raise AssertionError("the group has been left, and backward() returned")
+    except lockstep.Error as error:
+        assert error.fault == "aborted", error
 
 
 def check_futures_of_dropped_tensors():
@@ -191,6 +265,49 @@ def check_coalescing():
     assert all(tensor[-1] == 3 for tensor in tensors)
 
 
+def check_coalescing_of_each_thread():
+    """Calls of another thread, and those before an exception, are not taken along."""
+    group = dist.group.WORLD
+    group._start_coalescing(CPU)
+    group._start_coalescing(CPU)
+    tensor = torch.ones(10)
+    work = dist.all_reduce(tensor, async_op=True)
+
+    def coalesce_too():
+        group._start_coalescing(CPU)
+        assert group._end_coalescing(CPU).get_future().wait() == []
+
+    other = threading.Thread(target=coalesce_too)
+    other.start()
+    other.join()
+    both = group._end_coalescing(CPU)
+    assert both.get_future().wait() == [] and both.wait() and both.is_completed()
+    assert work.is_completed() and tensor[0] == 3
+
+
+def check_collectives_beside_coalesced_messages():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group, received = dist.group.WORLD, torch.zeros(3)
+    group._start_coalescing(CPU)
+    dist.irecv(received, (rank - 1) % ranks, tag=9)
+    messages = group._end_coalescing(CPU)
+    assert sum_in() == ranks
+    dist.send(torch.full((3,), float(rank)), (rank + 1) % ranks, tag=9)
+    messages.wait()
+    assert received[0] == (rank - 1) % ranks
+
+
+def check_a_batch_of_messages_has_a_work_for_each():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, torch.ones(3), (rank + 1) % ranks),
+        dist.P2POp(dist.irecv, torch.zeros(3), (rank - 1) % ranks)])
+    assert len(works) == 2
+    for work in works:
+        work.wait()
+    assert works[1]._source_rank() == (rank - 1) % ranks
+
+
 # --- Barriers and deadlines ---------------------------------------------------------------------
 
 def check_monitored_barrier():
@@ -223,7 +340,10 @@ CHECKS = [check_members_make_groups_alone, check_many_groups, check_split, check
           check_callbacks, check_barrier_waits_for_works, check_order_of_mixed_calls,
           check_messages_overtake_nothing, check_coalescing, check_monitored_barrier,
           check_timeouts, check_hooks_of_training, check_futures_of_dropped_tensors,
-          check_callbacks_that_wait_for_messages]
+          check_callbacks_that_wait_for_messages, check_errors_inside_backward, check_options,
+          check_mixed_groups, check_coalescing_of_each_thread,
+          check_collectives_beside_coalesced_messages,
+          check_a_batch_of_messages_has_a_work_for_each, check_merge]
 
 
 def check_all():
@@ -269,6 +389,18 @@ def worlds(rank, folder, ranks):
     return True
 
 
+def mixed(rank, folder, ranks):
+    """A world of two backends, with options that are for the other one."""
+    options = dist.ProcessGroupGloo._Options()
+    dist.init_process_group("cuda:gloo,cpu:lockstep", init_method=f"file://{folder}/mixed",
+                            rank=rank, world_size=ranks, pg_options=options)
+    check_devices_of_one_group()
+    check_devices_of_one_group(dist.new_group())
+    assert sum_in(init_device_mesh("cpu", (3,)).get_group()) == ranks
+    dist.destroy_process_group()
+    return True
+
+
 def fewer(rank, folder, ranks):
     """The first ranks go on in a smaller world."""
     dist.init_process_group("lockstep", init_method=f"file://{folder}/all", rank=rank,
@@ -299,7 +431,7 @@ def main():
     del os.environ["TORCH_DISTRIBUTED_DEBUG"]
     dist.set_debug_level_from_env()
     print("and with TORCH_DISTRIBUTED_DEBUG=DETAIL", flush=True)
-    for function in (worlds, fewer):
+    for function in (worlds, mixed, fewer):
         ended(function)
 
 

@@ -64,6 +64,56 @@ def test_torch_finds_the_backend():
     """)
 
 
+def test_questions_load_nothing():
+    expect_success("""
+        import sys
+        import lockstep
+        import torch
+
+        assert not lockstep.is_registered(torch.ones(1))
+        assert "lockstep._C" not in sys.modules
+    """)
+
+
+AS_GLOO = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import ProcessGroupGloo
+
+    assert sys.argv[1:] == ["--epochs", "3"] and __name__ == "__main__", sys.argv
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    options = ProcessGroupGloo._Options()
+    options._devices = [ProcessGroupGloo.create_device(interface="lo")]
+    own = ProcessGroupGloo(dist.PrefixStore("own", store), 0, 1, options)
+    assert type(own).__module__.startswith("torch."), type(own)
+    part = dist.group.WORLD.split_group([0], group_name="part")
+    for group in (dist.group.WORLD, part):
+        assert group._get_backend(torch.device("cpu")).name() == "lockstep"
+    tensor = torch.ones(3)
+    part.allreduce([tensor]).wait()
+    part.shutdown()
+    part = dist.group.WORLD.split_group([0], group_name="part")
+    part.allreduce([tensor]).wait()
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))(torch.ones(2)).sum().backward()
+    dist.destroy_process_group()
+"""
+
+
+def test_as_gloo():
+    """A file and a module; what the program itself makes of Gloo's class stays Gloo's."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder) / "training.py"
+        program.write_text(textwrap.dedent(AS_GLOO))
+        for words in ([str(program)], ["-m", "training"]):
+            command = [sys.executable, "-m", "lockstep.as_gloo", *words, "--epochs", "3"]
+            done = subprocess.run(command, text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT,
+                                  env=os.environ | {"PYTHONPATH": f"{BUILT}:{folder}"})
+            assert done.returncode == 0, (words, done.stdout)
+
+
 def test_another_torch():
     with tempfile.TemporaryDirectory() as folder:
         package = pathlib.Path(folder) / "python"

@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from plugin_or_skip import lockstep, torch
 
@@ -75,6 +76,18 @@ class RegisteredMemory(unittest.TestCase):
         large.fill_(1)
         dist.all_reduce(large[: 8 * MIB], group=pair)
         self.assertEqual(large[5], RANKS)
+
+    def test_a_scope_has_one_place(self):
+        scope = lockstep.registered_memory()
+        with scope:
+            with self.assertRaises(lockstep.Error):
+                scope.__enter__()
+            with ThreadPoolExecutor(1) as other, self.assertRaises(lockstep.Error):
+                other.submit(scope.__exit__).result()
+            self.assertTrue(lockstep.is_registered(torch.zeros(7)))
+        self.assertFalse(lockstep.is_registered(torch.zeros(7)))
+        with scope:
+            self.assertTrue(lockstep.is_registered(torch.zeros(7)))
 
     def test_too_much_is_an_error_of_this_rank_alone(self):
         with self.assertRaises(lockstep.Error) as caught:
