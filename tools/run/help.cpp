@@ -70,8 +70,8 @@ constexpr Setting settings[] = {
     {ranks_group, "n", "nproc-per-node", "N|auto",
      "Number of ranks on this host; 'auto' is one per usable core", "1"},
     {ranks_group, "", "bind", "auto|cache|core|numa|none",
-     "Bind ranks to the cores of an L3 cache (auto: if there is a core for each), to cores of their "
-     "own, or to NUMA nodes",
+     "Bind ranks to the cores of an L3 cache (auto: if there is a core for each), of their own, or "
+     "of a NUMA node",
      "auto"},
     {ranks_group, "", "dry-run", "", "Show what would be started, and start nothing"},
     {hosts_group, "", "standalone", "", "Only this host"},
