@@ -47,7 +47,11 @@ LaunchEnvironment environment_of(const Place& place) {
   who.rank = who.local_rank = place.rank;
   who.world_size = place.size;
   who.local_world_size = 0;  // Unknown.
-  if (const auto in_job = place_in_job(place)) who.agent_fd = in_job->agent_fd;
+  if (const auto in_job = place_in_job(place)) {
+    who.agent_fd = in_job->agent_fd;
+    who.job_id = in_job->job_id;
+    who.attempt = in_job->attempt;
+  }
   return who;
 }
 

@@ -254,6 +254,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
   require(!has_name || options.store != nullptr,
           "init_process_group: a world with a name needs InitOptions::store");
   LaunchEnvironment who = identify(options);
+  const LaunchEnvironment launched = who;  // Joining may give this start another name.
   worlds.require_not_forked();
   comm::let_go_of_left_worlds();
   std::unique_lock lock(without_name, std::defer_lock);
@@ -273,7 +274,8 @@ ProcessGroup init_process_group(const InitOptions& options) {
     ProcessGroup world = telling_whose_fault_it_is(
         joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
     worlds.add(joined.session, has_name);
-    if (!has_name || TimelineRecorder::current() == nullptr) comm::record_timeline(world, who);
+    if (!has_name || TimelineRecorder::current() == nullptr)
+      comm::record_timeline(world, launched.agent_fd ? launched : who);
     log(LogLevel::info,
         fmt::format("rank {} of {} joined group {}, started by {}, backend {} ({})", who.rank,
                     who.world_size, name, who.launcher, joined.backend, joined.why));

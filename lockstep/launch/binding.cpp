@@ -256,7 +256,8 @@ BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, 
                          Binding binding) {
   const int cores = static_cast<int>(topology.cores.size());
   require(ranks > 0, "cores are divided among at least one rank");
-  require(binding != Binding::core || ranks <= cores, [&] {
+  const bool divides = binding == Binding::core || binding == Binding::cache;
+  require(!divides || ranks <= cores, [&] {
     return fmt::format("{} ranks cannot have cores of their own: this process may use {}", ranks,
                        cores);
   });

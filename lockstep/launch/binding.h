@@ -68,7 +68,7 @@ struct BindingPlan {
 };
 
 // Plans within this process's affinity mask and the CPU quota of its cgroups. Errors: misuse for no
-// rank, and for Binding::core with more ranks than cores.
+// rank, and for Binding::core and Binding::cache with more ranks than cores.
 LOCKSTEP_API BindingPlan plan_binding(int ranks, Binding binding);
 
 // Plans for any machine and quota; the quota is in CPUs.

@@ -134,6 +134,7 @@ TEST(Binding, NobodyIsBoundWhenThereAreMoreRanksThanCores) {
   EXPECT_EQ(threads_of(free), (std::vector<int>{1, 1, 1}));
   EXPECT_NE(free.picture.find("no rank is bound: more ranks than cores\n"), std::string::npos);
   EXPECT_THROW(plan(topology, 3, Binding::core), Error);
+  EXPECT_THROW(plan(topology, 3, Binding::cache), Error);
 }
 
 TEST(Binding, CoresAreNotDividedAmongNobody) {

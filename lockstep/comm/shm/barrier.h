@@ -5,8 +5,8 @@
 // sleep ends within 20 ms to look for lost peers, for one that gave the group up, and at the
 // deadline. A peer that is stopped is named in the log.
 //
-// Thread safety: enter() and step() are for one thread at a time, as is await_doorbell(), which may
-// run beside them; give_up() may be called from any thread.
+// Thread safety: enter() and step() are for one thread at a time; any thread may call
+// await_doorbell() and give_up() beside them.
 // Errors: peer_lost, also for ranks that have left; GroupGivenUp; timeout, naming all who did not
 // come.
 

@@ -117,6 +117,17 @@ TEST_F(CoreSharingTest, ARankThatMeetsAPeerOftenMovesAndKeepsItsAffinity) {
   EXPECT_TRUE(CPU_EQUAL(&now, &cores_));
 }
 
+TEST_F(CoreSharingTest, APeerThatHasNotToldItsCoreIsNowhere) {
+  if (CPU_ISSET(0, &cores_) == 0) GTEST_SKIP() << "this process may not use core 0";
+  const CoreSharing silent{segment_, &Lane::core, 1, 2};
+  cpu_set_t first;
+  CPU_ZERO(&first);
+  CPU_SET(0, &first);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof first, &first), 0);
+  EXPECT_FALSE(shares_core_.with_any());
+  ::sched_setaffinity(0, sizeof cores_, &cores_);
+}
+
 TEST_F(CoreSharingTest, AMoveThatHelpedForLongDoesNotDelayTheNextOne) {
   const auto begin = Clock::now();
   constexpr int moves = 9;

@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include <mutex>
+
 namespace lockstep::comm {
 namespace {
 
@@ -14,7 +16,9 @@ constexpr std::chrono::milliseconds first_pause{50};
 
 CoreSharing::CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core,
                          int rank, int size)
-    : segment_(segment), core_(core), rank_(rank), size_(size), pause_(first_pause) {}
+    : segment_(segment), core_(core), rank_(rank), size_(size), pause_(first_pause) {
+  core_of(rank).store(-1);
+}
 
 int CoreSharing::note() const {
   const int core = ::sched_getcpu();
@@ -30,6 +34,8 @@ bool CoreSharing::is_on_core_of(int peer) const {
 bool CoreSharing::with(int peer) { return is_on_core_of(peer) ? meet(peer) : be_apart(); }
 
 bool CoreSharing::with_any() {
+  const std::unique_lock lock(looking_, std::try_to_lock);
+  if (!lock) return false;
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_ && is_on_core_of(peer)) return meet(peer);
   return be_apart();

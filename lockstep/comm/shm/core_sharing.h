@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "lockstep/base/time.h"
 #include "lockstep/comm/shm/group_segment.h"
@@ -22,7 +23,8 @@ namespace lockstep::comm {
 
 class CoreSharing {
  public:
-  // Ranks tell each other in `core` of their lanes. `segment` must outlive it.
+  // Ranks tell each other in `core` of their lanes; until note(), this one is nowhere. `segment`
+  // must outlive it.
   CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core, int rank,
               int size);
 
@@ -35,7 +37,7 @@ class CoreSharing {
   // most every 50 ms, and half as often each time until it has been elsewhere for many calls.
   bool with(int peer);
 
-  // The same for all peers.
+  // The same for all peers. False for a thread that comes while another one looks.
   bool with_any();
 
  private:
@@ -49,8 +51,9 @@ class CoreSharing {
   std::atomic<std::int32_t> Lane::*const core_;
   const int rank_;
   const int size_;
-  int met_ = 0;    // Calls in a row.
-  int apart_ = 0;  // Calls in a row, counted up to a limit.
+  std::mutex looking_;  // With with_any(), guards the members below.
+  int met_ = 0;         // Calls in a row.
+  int apart_ = 0;       // Calls in a row, counted up to a limit.
   Clock::time_point moved_at_ = {};
   Clock::duration pause_;  // Between two moves, at least.
 };

@@ -76,8 +76,8 @@ std::size_t ShmPipe::pending() const {
   return static_cast<std::size_t>(ring().sent - received);
 }
 
-ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment,
-                   Barrier& barrier, const std::string& group, const std::string& key)
+ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Barrier& barrier,
+                   const std::string& group, const std::string& key)
     : peers_(std::move(peers)),
       segment_(segment),
       barrier_(barrier),
