@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -29,16 +30,18 @@ struct StoreForEngine {
   Store& store;
   const std::string prefix;
   const Deadline deadline;
+  std::exception_ptr foreign = {};  // No Error, as from a Python program's store: not for the ABI.
 
   std::string full(const char* key) const { return prefix + key; }
 
   template <class Act>
-  static int guarded(lockstep_engine_error* error, Act act) noexcept {
+  int guarded(lockstep_engine_error* error, Act act) noexcept {
     try {
       act();
       return 0;
     } catch (const std::exception& thrown) {
       const auto* known = dynamic_cast<const Error*>(&thrown);
+      if (!known) foreign = std::current_exception();
       error->fault = static_cast<std::int32_t>(known ? known->fault() : Fault::system);
       const std::string text = known ? bare_text(*known) : thrown.what();
       error->text[text.copy(error->text, sizeof error->text - 1)] = '\0';
@@ -49,7 +52,7 @@ struct StoreForEngine {
   static int set(void* self, const char* key, const void* value, std::size_t bytes,
                  lockstep_engine_error* error) {
     auto& here = *static_cast<StoreForEngine*>(self);
-    return guarded(error, [&] {
+    return here.guarded(error, [&] {
       here.store.set(here.full(key), {static_cast<const char*>(value), bytes});
     });
   }
@@ -57,7 +60,7 @@ struct StoreForEngine {
   static int wait(void* self, const char* key, void* value, std::size_t capacity,
                   std::size_t* bytes, lockstep_engine_error* error) {
     auto& here = *static_cast<StoreForEngine*>(self);
-    return guarded(error, [&] {
+    return here.guarded(error, [&] {
       const std::string found = here.store.wait(here.full(key), here.deadline);
       std::memcpy(value, found.data(), std::min(capacity, found.size()));
       *bytes = found.size();
@@ -150,7 +153,12 @@ std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions&
       .call_timeout_ms = bounded(options.call_timeout),
       .store = {&store, &StoreForEngine::set, &StoreForEngine::wait},
       .world = options.world};
-  return std::make_unique<PluginCommunicator>(*options.engine->abi, config);
+  try {
+    return std::make_unique<PluginCommunicator>(*options.engine->abi, config);
+  } catch (const Error&) {
+    if (store.foreign) std::rethrow_exception(store.foreign);
+    throw;
+  }
 }
 
 }  // namespace lockstep
