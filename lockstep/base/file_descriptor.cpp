@@ -3,12 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -54,16 +51,6 @@ void replace(const std::string& path, std::string_view text) {
 }
 
 }  // namespace
-
-int raise_open_files(int wanted) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit");
-  const auto before = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX));
-  const rlim_t higher = std::min(static_cast<rlim_t>(wanted), limit.rlim_max);
-  limit.rlim_cur = std::max(limit.rlim_cur, higher);
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails with a clear error.
-  return before;
-}
 
 void write_all(int descriptor, std::string_view text) {
   const IgnoreSignals ignore{SIGPIPE, SIGXFSZ};

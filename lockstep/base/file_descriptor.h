@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,10 +71,6 @@ inline short events_of(const std::vector<pollfd>& entries, int fd) {
     if (entry.fd == fd) return entry.revents;
   return 0;
 }
-
-// Raises this process's soft limit of open descriptors to `wanted`, or as far as the hard limit
-// allows. Returns the earlier one, to be given to child processes that expect it. Errors: system.
-LOCKSTEP_API int raise_open_files(int wanted = std::numeric_limits<int>::max());
 
 // Writes all of `text` to a file, a pipe or a device. Errors: system.
 LOCKSTEP_API void write_all(int descriptor, std::string_view text);

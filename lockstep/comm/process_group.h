@@ -153,9 +153,8 @@ class LOCKSTEP_API ProcessGroup {
   // Makes a group of these `ranks`, in that order, and is called by them alone: other ranks may do
   // anything meanwhile, even leave. All of them pass the same list and the same `name`, which no
   // other group made from this one has at that time. The new group is called "GROUP.NAME".
-  // Errors: misuse when this rank is not listed, or one is listed twice or does not exist; timeout,
-  // on all ranks that wait, when one does not come, or comes with another list. This group is not
-  // broken by them, and the ranks may try again under the same name.
+  // Errors: misuse when this rank is not listed, or one is listed twice or does not exist; timeout
+  // when one does not come, or comes with another list. This group is not broken by them.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 
@@ -165,10 +164,9 @@ class LOCKSTEP_API ProcessGroup {
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options = {}) const;
 
   // Allocates such memory for this rank alone, from any thread and without the other ranks. Each of
-  // them maps it after its first collectives on it. From then on nothing is copied if the buffers
-  // of all ranks lie in memory that is their own. They unmap it some time after the last handle is
-  // gone: allocate large pieces and use them again. Errors: system when the host has too little
-  // memory.
+  // them maps it when a collective first uses it: nothing is copied if the buffers of all ranks lie
+  // in memory that is their own. The host gets it back at the end of the job's last group: allocate
+  // large pieces and use them again. Errors: system when the host has too little memory.
   RegisteredMemory allocate_local(std::size_t bytes) const;
 
   // Collective: allocates one block that all ranks of the host share. `bytes` is the same on all
@@ -234,7 +232,7 @@ LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
 // group world", and messages that it has sent can still be received. Works for a broken group, too.
 // Rank 0 of a host passes memory between that host's ranks. After it has left it does so in the
 // background, until its process ends; from then on the others cannot make groups, allocate, or
-// exchange their first message. Collectives on memory that they have not mapped copy it.
+// exchange their first message.
 // Blocking: until this rank's earlier collectives have ended. Messages that are not complete fail,
 // on this rank only. Background work that before_end() finishes is cut off.
 // Errors: misuse for a group that was destroyed or left.

@@ -257,42 +257,6 @@ TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
   });
 }
 
-// First `early` ranks try in vain, then all three make the group.
-void make_at_a_later_try(const ProcessGroup& world, const std::string& name,
-                         const std::vector<std::vector<int>>& early) {
-  const auto make = [&](std::chrono::milliseconds timeout) {
-    return world.group_of({0, 1, 2}, name, {.timeout = timeout});
-  };
-  for (const auto& ranks : early) {
-    if (std::ranges::count(ranks, world.rank()) > 0) {
-      const std::string text = text_of([&] { make(50ms); }, Fault::timeout);
-      EXPECT_TRUE(text.find("offered") != text.npos || text.find("without") != text.npos ||
-                  text.find("did not come in time") != text.npos)
-          << text;
-    }
-    world.barrier();
-  }
-  if (world.rank() == 0) std::this_thread::sleep_for(50ms);  // The others ask before it offers.
-  expect_whole(make(10s));
-}
-
-void make_at_later_tries(const ProcessGroup& world) {
-  make_at_a_later_try(world, "without 2", {{0, 1}});
-  make_at_a_later_try(world, "without 1", {{0, 2}, {0, 2}});
-  make_at_a_later_try(world, "without 0", {{1, 2}, {0}});
-  make_at_a_later_try(world, "one by one", {{0}, {1}, {2}, {0, 1}, {1}});
-}
-
-TEST(GroupOf, IsMadeAtALaterTryUnderTheSameName) { run_in_process(3, make_at_later_tries); }
-
-const Ranks later_tries("later tries", [](const Rank& rank) {
-  ProcessGroup world = init_process_group(world_of("world", rank));
-  make_at_later_tries(world);
-  destroy_process_group(world);
-});
-
-TEST(GroupOf, IsMadeAtALaterTryByProcesses) { EXPECT_TRUE(all_succeeded(later_tries.run(3))); }
-
 // --- Leaving -------------------------------------------------------------------------------------
 
 const Ranks leaves_first("leaves first", [](const Rank& rank) {

@@ -38,25 +38,7 @@ void HostLink::refuse(std::string_view key, int readers, std::string_view reason
   send(packet);
 }
 
-void HostLink::withdraw(std::string_view key) const {
-  send_packet(socket_.get(), make_packet(Packet::Kind::withdraw, key));
-}
-
-// The answer to a request takes one of an offer's readers. So none is repeated before its answer
-// was taken, as after an obtain() that was too early.
-void HostLink::request(std::string_view key) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (replies_.contains(key) || !requested_.emplace(key).second) return;
-  }
-  try {
-    send(make_packet(Packet::Kind::want, key));
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    requested_.erase(requested_.find(key));
-    throw;
-  }
-}
+void HostLink::request(std::string_view key) { send(make_packet(Packet::Kind::want, key)); }
 
 void HostLink::send(const Packet& packet, int fd) const {
   for (const Deadline deadline = in(patience);;) {
@@ -127,7 +109,6 @@ bool HostLink::read_replies() {
         if (any) return true;
         throw_gone();
       case Received::packet:
-        requested_.erase(packet.key);
         replies_.insert_or_assign(packet.key, Reply{std::move(fd), packet.text});
     }
   }

@@ -12,7 +12,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -34,15 +33,10 @@ class LOCKSTEP_API HostLink {
   // Lets `readers` other ranks obtain `fd` under `key`. The caller keeps `fd`.
   void offer(std::string_view key, int readers, int fd);
 
-  // Nobody obtains `key` any more, until it is offered again. Never blocks: without effect where
-  // the switchboard does not read, or is gone.
-  void withdraw(std::string_view key) const;
-
   // Makes their obtain() throw Error(system) with this reason.
   void refuse(std::string_view key, int readers, std::string_view reason);
 
-  // Blocks until a rank has offered `key`. Calls `give_up` every 20 ms; it may throw. After an
-  // Error another call takes what comes late.
+  // Blocks until a rank has offered `key`. Calls `give_up` every 20 ms; it may throw.
   FileDescriptor obtain(
       std::string_view key, Deadline deadline, const std::function<void()>& give_up = [] {});
 
@@ -64,7 +58,6 @@ class LOCKSTEP_API HostLink {
   std::mutex mutex_;
   std::condition_variable arrived_;
   bool reading_ = false;  // One of the waiting threads reads for all of them.
-  std::set<std::string, std::less<>> requested_;  // Not answered yet.
   std::map<std::string, Reply, std::less<>> replies_;
 };
 

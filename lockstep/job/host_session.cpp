@@ -26,11 +26,6 @@ namespace {
 
 constexpr int heartbeat_ms = 100;
 
-// Descriptors that a switchboard in a rank's process may hold: 20 pieces of registered memory for
-// each of a thousand ranks, and more. Beyond the usual 1024, and few enough for child processes
-// that close each descriptor they might have.
-constexpr int open_files = 1 << 16;
-
 // Half of the time within which a failure must be known.
 constexpr std::chrono::milliseconds time_for_last_words{50};
 
@@ -221,7 +216,6 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
   switchboard_->connect(FileDescriptor(ends[0]));
   link_ = std::make_unique<HostLink>(FileDescriptor(ends[1]));
   if (meeting.is_alone) return;
-  raise_open_files(open_files);
   switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 

@@ -189,8 +189,6 @@ void Switchboard::serve(Client& client) {
   } else if (packet.kind == Packet::Kind::want) {
     client.wanted.emplace_back(packet.key);
     give(client, packet.key);
-  } else if (packet.kind == Packet::Kind::withdraw) {
-    offers_.erase(packet.key);
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <sstream>
 #include <string_view>
@@ -160,6 +161,15 @@ int Process::wait_for_exec() {
   } while (received < 0 && errno == EINTR);
   verdict_ = FileDescriptor();
   return received == sizeof error_number ? error_number : 0;
+}
+
+int raise_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit");
+  const auto before = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX));
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails with a clear error.
+  return before;
 }
 
 std::vector<pid_t> children(const std::filesystem::path& proc) {

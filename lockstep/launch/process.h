@@ -46,6 +46,9 @@ class Process {
   FileDescriptor verdict_;  // Receives an errno; a successful exec closes it.
 };
 
+// Raises this process's soft limit of open descriptors to the hard limit. Returns the earlier one.
+int raise_open_files();
+
 // --- Descendants ---------------------------------------------------------------------------------
 
 // Time for the kernel to end a killed process; a process that is stuck in the kernel never ends.

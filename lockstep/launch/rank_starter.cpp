@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::launch {

@@ -210,7 +210,7 @@ std::optional<GivenUp> Barrier::given_up() const {
   return why;
 }
 
-// Whether others have waited for some of these, as far as they said.
+// Whether a rank of another host waited for some of these, as far as it said.
 bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   const auto why = given_up();
   if (!why) return segment_.common().is_awaited_in_vain.load() != 0;
@@ -228,10 +228,8 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
   if (absent.empty()) return;
   const auto text = [&] { return fmt::format("{}: without {}", context, describe(absent)); };
   if (is_missed_elsewhere(absent))
-    throw Error(
-        Fault::timeout,
-        text() + (watch_ ? ": others wait no longer" : ": ranks of another host wait no longer"),
-        numbers_of(*peers_, absent));
+    throw Error(Fault::timeout, text() + ": ranks of another host wait no longer",
+                numbers_of(*peers_, absent));
   const auto why = given_up();
   if (why && why->fault == Fault::timeout) throw GroupGivenUp(text(), *why);
 }

@@ -58,8 +58,7 @@ class Barrier {
   void leave() const;
   bool has_left(int rank) const { return segment_.lane(rank).left.load() != 0; }
 
-  // Ranks that wait for others here throw timeout at once, with those others' names. So do they
-  // when one of them waits no longer for the group to be made.
+  // Ranks that wait for others here throw timeout at once, with those others' names.
   void name_the_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
   // Whether throw_if_over() would throw for that reason; costs nothing.

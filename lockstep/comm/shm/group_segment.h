@@ -85,7 +85,6 @@ class GroupSegment {
     char call[256];
     char reason[500];
     std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::name_the_absent() was called.
-    std::atomic<std::uint32_t> is_void;             // 1: the group could not be made with it.
   };
 
   static std::size_t bytes_for(int ranks) {

@@ -23,7 +23,6 @@ class HostPeers final : public Peers {
   int slot(int rank) const override { return slots_[static_cast<std::size_t>(rank)]; }
   RegionTable& regions() override { return *regions_; }
   SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
-  void withdraw(const std::string& key) override { session_->link().withdraw(key); }
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;

@@ -39,15 +39,12 @@ class Peers {
   // The registered memory that this rank knows in the session.
   virtual RegionTable& regions() = 0;
 
-  // Readers of memory that any number of ranks may obtain, until it is withdrawn.
+  // Readers of memory that any number of ranks may obtain, until the session ends.
   static constexpr int everybody = std::numeric_limits<int>::max();
 
   // Makes memory that `readers` other ranks may obtain() under `key`. Errors: system when there is
   // too little memory.
   virtual SharedMemory offer(const std::string& key, std::size_t bytes, int readers) = 0;
-
-  // Nobody obtains `key` any more, until it is offered again. Never throws.
-  virtual void withdraw(const std::string& key) = 0;
 
   // Makes their obtain() fail with Error(system) and this reason.
   virtual void refuse(const std::string& key, int readers, std::string_view reason) = 0;

@@ -3,59 +3,35 @@
 // Regions belong to a session, not to a group: all groups of a job on this host know them. There
 // are two kinds. A common region has a part for each rank of the group that allocated it, and all
 // of these ranks have mapped it. A rank's own region was allocated by this rank alone. Peers map it
-// after their first collectives on it; as long as one of a group's ranks has not, or cannot, it is
-// ordinary memory to the collectives of this group.
+// when a collective first needs it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/error.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/shm/peers.h"
 
 namespace lockstep::comm {
 
-// The beginning of a rank's own region, in the memory that all ranks share which have mapped it.
-class RegionHead {
- public:
-  // Takes this many bytes, whole pages, for a session of `slots` ranks.
-  static std::size_t bytes_for(int slots);
-
-  explicit RegionHead(std::byte* memory)
-      : words_(reinterpret_cast<std::atomic<std::uint64_t>*>(memory)) {}
-
-  void note_mapped(int slot) const;
-  bool is_mapped_by(int slot) const;
-
-  // The rank has no handle of the region any more.
-  void end() const { words_[0].store(1, std::memory_order_release); }
-  bool has_ended() const { return words_[0].load(std::memory_order_acquire) != 0; }
-
- private:
-  std::atomic<std::uint64_t>*
-      words_;  // The first tells the end; the rest have a bit for each slot.
-};
-
 // One region as mapped in this process.
 struct Region {
-  std::uint64_t number;                 // Unique in the session.
-  bool is_common;                       // Else it is a rank's own.
-  std::size_t bytes;                    // Of each part.
-  std::vector<std::byte*> parts;        // By slot; null for a rank without a part.
-  std::weak_ptr<const void> owner;      // Expires with this rank's last handle.
-  std::optional<RegionHead> head = {};  // Of a rank's own region.
-  SharedMemory kept = {};               // A peer's own region, until that rank lets it go.
+  std::uint64_t number;             // Unique in the session.
+  bool is_common;                   // Else it is a rank's own.
+  std::size_t bytes;                // Of each part.
+  std::vector<std::byte*> parts;    // By slot; null for a rank without a part.
+  std::weak_ptr<const void> owner;  // Expires with this rank's last handle.
+  SharedMemory kept = {};           // A peer's own region, which this process maps until the end.
 };
 
 // The regions that one rank knows, for all groups of its session.
@@ -76,39 +52,23 @@ class RegionTable {
 
   void add(Region region);
 
-  // Grows with each change.
+  // Grows with each add().
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::shared_ptr<const All> all() const;
 
-  // Maps the region with this number, which `slot` made as its own, in several calls: it asks for
-  // the memory, and maps it once it has come. Never blocks. A region that cannot be mapped is left
-  // out, with a warning for the first one.
-  void approach(std::uint64_t number, int slot, Peers& peers);
+  // Adds the region with this number, which `slot` made as its own, unless it is there. `map`
+  // obtains its memory, by one thread at a time.
+  void map_once(std::uint64_t number, int slot, const std::function<SharedMemory()>& map);
 
   // The key under which peers obtain the memory of a rank's own region.
   static std::string key_of(std::uint64_t number);
 
  private:
-  // A peer's region that this rank has asked for.
-  struct Asked {
-    int slot = 0;
-    bool has_failed = false;
-  };
-
-  bool knows(std::uint64_t number) const;
-  void ask_for(std::uint64_t number, int slot, Peers& peers);
-  void map_what_has_come(Peers& peers);
-  SharedMemory poll(std::uint64_t number, Asked& asked, Peers& peers);
-  void give_up(Asked& asked, const Error& error);
-  void add_region_of(int slot, std::uint64_t number, SharedMemory memory);
-
   const int slot_;
   const int slots_;
   std::atomic<std::uint64_t> made_{0};
   std::atomic<std::uint64_t> version_{0};
-  std::mutex mapping_;  // Guards the next two.
-  std::map<std::uint64_t, Asked> asked_;
-  bool has_warned_ = false;
+  std::mutex mapping_;
   mutable std::mutex mutex_;  // Guards all_.
   std::shared_ptr<const All> all_ = std::make_shared<const All>();
 };
@@ -118,7 +78,9 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  explicit Regions(std::shared_ptr<Peers> peers);
+  // `watch` is called while this rank waits for the memory of a peer, and may throw.
+  Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
+          std::function<void()> watch);
 
   // Returns the bytes of each part in a common region, and of all parts together.
   static std::size_t stride_of(std::size_t bytes);
@@ -132,21 +94,20 @@ class Regions {
   std::uint64_t locate(const Buffer& buffer);
 
   // Equal on all ranks if they can work on these locations: they lie in one common region, or each
-  // in a rank's own that all ranks of the group have mapped. 0 for other memory.
+  // in a rank's own. 0 for other memory.
   static std::uint64_t kind_of(std::uint64_t location);
 
-  // Maps the region of `rank`'s location, as RegionTable::approach(), if it is not mapped by all.
-  void approach(std::uint64_t location, int rank);
-
-  // Returns the address of `rank`'s location in this process; it has a kind.
+  // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.
+  // Errors: system, and those of `watch`.
   std::byte* address(std::uint64_t location, int rank);
 
  private:
   void refresh();
   std::byte* part_of(std::uint64_t number, int rank);
-  bool is_mapped_by_all(const RegionHead& head) const;
 
   const std::shared_ptr<Peers> peers_;
+  const std::chrono::milliseconds timeout_;
+  const std::function<void()> watch_;
   RegionTable& table_;
   std::uint64_t version_ = 0;
   std::shared_ptr<const RegionTable::All> all_;
@@ -155,6 +116,6 @@ class Regions {
 
 // Allocates a region of this rank alone.
 // Thread safety: any thread may call it. Errors: system when the host has too little memory.
-RegisteredMemory allocate_own_region(const std::shared_ptr<Peers>& peers, std::size_t bytes);
+RegisteredMemory allocate_own_region(Peers& peers, std::size_t bytes);
 
 }  // namespace lockstep::comm

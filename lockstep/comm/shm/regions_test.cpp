@@ -2,10 +2,7 @@
 #include "lockstep/comm/shm/regions.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/processes.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
@@ -35,7 +31,9 @@ constexpr std::size_t page = 4096;
 
 std::shared_ptr<ThreadTeam> team_of(int ranks) { return std::make_shared<ThreadTeam>(ranks); }
 
-Regions view_of(const std::shared_ptr<Peers>& peers) { return Regions(peers); }
+Regions view_of(const std::shared_ptr<Peers>& peers) {
+  return {peers, 1min, [] {}};
+}
 
 Buffer bytes_at(void* data, std::size_t count) {
   return {.data = data, .count = count, .dtype = DType::uint8};
@@ -43,12 +41,6 @@ Buffer bytes_at(void* data, std::size_t count) {
 
 std::byte* at(const RegisteredMemory& memory, std::size_t offset) {
   return static_cast<std::byte*>(memory.data()) + offset;
-}
-
-// Lets all `views` map the own region in which `buffer` lies in view `rank`.
-void map_by_all(const std::vector<Regions*>& views, int rank, const Buffer& buffer) {
-  const std::uint64_t location = views[static_cast<std::size_t>(rank)]->locate(buffer);
-  for (Regions* const view : views) view->approach(location, rank);
 }
 
 // --- Own regions ---------------------------------------------------------------------------------
@@ -60,54 +52,20 @@ TEST(Regions, APeerReachesWhatARankHasAllocatedAlone) {
   Regions mine = view_of(first);
   Regions theirs = view_of(second);
   for (const std::size_t bytes : {std::size_t{100}, 3 * page}) {
-    const RegisteredMemory memory = allocate_own_region(first, bytes);
+    const RegisteredMemory memory = allocate_own_region(*first, bytes);
     EXPECT_EQ(memory.bytes(), bytes);
-    map_by_all({&mine, &theirs}, 0, bytes_at(at(memory, 64), 10));
     const std::uint64_t location = mine.locate(bytes_at(at(memory, 64), 10));
-    EXPECT_NE(Regions::kind_of(location), 0U);
+    EXPECT_NE(location, 0U);
     EXPECT_EQ(theirs.locate(bytes_at(at(memory, 64), 10)), 0U) << "it is the other rank's";
     EXPECT_EQ(theirs.address(location, 0), at(memory, 64));
     EXPECT_EQ(mine.address(location, 0), at(memory, 64));
   }
 }
 
-TEST(Regions, AnOwnRegionIsOrdinaryMemoryUntilAllRanksOfTheGroupHaveMappedIt) {
-  const auto team = team_of(3);
-  std::vector<std::shared_ptr<Peers>> world;
-  for (int rank = 0; rank < 3; ++rank) world.push_back(std::make_shared<ThreadPeers>(team, rank));
-  const auto pair = world[0]->among({0, 1});
-  Regions in_world(world[0]), in_pair(pair), second(world[1]), third(world[2]);
-  const RegisteredMemory memory = allocate_own_region(world[0], page);
-  const Buffer buffer = bytes_at(memory.data(), 8);
-  const auto kind_in = [&](Regions& view) { return Regions::kind_of(view.locate(buffer)); };
-  EXPECT_EQ(kind_in(in_world), 0U);
-  second.approach(in_world.locate(buffer), 0);
-  EXPECT_EQ(kind_in(in_world), 0U);
-  EXPECT_NE(kind_in(in_pair), 0U);
-  third.approach(in_world.locate(buffer), 0);
-  EXPECT_NE(kind_in(in_world), 0U);
-}
-
-TEST(Regions, PeersLetARegionGoAfterItsLastHandle) {
-  const auto team = team_of(2);
-  const auto peers = std::make_shared<ThreadPeers>(team, 0);
-  const auto others = std::make_shared<ThreadPeers>(team, 1);
-  Regions mine = view_of(peers), theirs = view_of(others);
-  std::optional<RegisteredMemory> memory = allocate_own_region(peers, page);
-  const RegisteredMemory late = allocate_own_region(peers, page);
-  map_by_all({&mine, &theirs}, 0, bytes_at(memory->data(), 1));
-  const std::uint64_t first = others->regions().all()->front().number;
-  memory.reset();
-  EXPECT_EQ(others->poll(RegionTable::key_of(first), page), nullptr) << "it is withdrawn";
-  map_by_all({&mine, &theirs}, 0, bytes_at(late.data(), 1));
-  ASSERT_EQ(others->regions().all()->size(), 1U);
-  EXPECT_NE(others->regions().all()->front().number, first);
-}
-
 TEST(Regions, OnlyWhatLiesWithinARegionIsRegistered) {
   const auto peers = std::make_shared<ThreadPeers>(team_of(1), 0);
   Regions regions = view_of(peers);
-  std::optional<RegisteredMemory> memory = allocate_own_region(peers, page);
+  std::optional<RegisteredMemory> memory = allocate_own_region(*peers, page);
   std::byte* const begin = at(*memory, 0);
   EXPECT_NE(regions.locate(bytes_at(begin, page)), 0U);
   EXPECT_NE(regions.locate(bytes_at(begin + page - 1, 1)), 0U);
@@ -125,12 +83,9 @@ TEST(Regions, RegionsOfRanksAreOfOneKindAndThoseOfGroupsOfTheirOwn) {
   const auto others = std::make_shared<ThreadPeers>(team, 1);
   Regions regions = view_of(peers);
   Regions theirs = view_of(others);
-  const RegisteredMemory own = allocate_own_region(peers, page);
-  const RegisteredMemory more = allocate_own_region(peers, page);
-  const RegisteredMemory another = allocate_own_region(others, page);
-  for (const auto& memory : {own, more})
-    map_by_all({&regions, &theirs}, 0, bytes_at(memory.data(), 1));
-  map_by_all({&regions, &theirs}, 1, bytes_at(another.data(), 1));
+  const RegisteredMemory own = allocate_own_region(*peers, page);
+  const RegisteredMemory more = allocate_own_region(*peers, page);
+  const RegisteredMemory another = allocate_own_region(*others, page);
   const auto common = [&] {
     const std::uint64_t number = peers->regions().next_number();
     return regions.add_common(number, peers->offer("common", 2 * page, 0), page);
@@ -228,68 +183,6 @@ const Ranks own_memory("own memory", [](const Rank& rank) {
 TEST(Regions, SumsAreRightInTheMemoryOfEachRankAndOfAllInEveryGroup) {
   EXPECT_TRUE(all_succeeded(own_memory.run(2)));
   EXPECT_TRUE(all_succeeded(own_memory.run(4)));
-}
-
-// Nobody passes memory on any more, and some was never mapped.
-const Ranks without_rank_zero("without rank 0", [](const Rank& rank) {
-  ProcessGroup world = init_process_group();
-  ProcessGroup pair = world.split(rank.rank == 0 ? 0 : 1);
-  const RegisteredMemory known = world.allocate_local(200 << 10);
-  const RegisteredMemory unknown = world.allocate_local(200 << 10);
-  if (rank.rank > 0) expect_sums_of(pair, known);
-  std::vector<int> pid{::getpid()};
-  world.broadcast(buffer_of(pid), 0);
-  if (rank.rank == 0) return leave_process_group(world);
-  const auto lives = [&] {
-    const auto stat = process_stat(pid.front());
-    return stat && stat->state != 'Z';
-  };
-  while (lives()) std::this_thread::sleep_for(5ms);
-  for (int round = 0; round < 3; ++round) {
-    expect_sums_of(pair, known);
-    expect_sums_of(pair, unknown);
-    expect_sums_of(pair, pair.rank() == 0 ? known : unknown);
-  }
-  leave_process_group(world);
-});
-
-TEST(Regions, SumsAreRightAfterRankZeroOfTheHostHasEnded) {
-  EXPECT_TRUE(all_succeeded(without_rank_zero.run(3)));
-}
-
-// The limit of rank 0, in whose process all offers are kept.
-const Ranks few_descriptors("few descriptors", [](const Rank& rank) {
-  const auto open = static_cast<rlim_t>(names_in("/proc/self/fd").size());
-  rlimit limit{.rlim_cur = open + 25, .rlim_max = open + 25};
-  if (rank.rank == 0) ::setrlimit(RLIMIT_NOFILE, &limit);
-  ProcessGroup world = init_process_group();
-  const RegisteredMemory own = world.allocate_local(200 << 10);
-  world.barrier();
-  std::vector<RegisteredMemory> many;
-  for (int i = 0; i < 40 && rank.rank == 1; ++i) many.push_back(world.allocate_local(200 << 10));
-  for (std::size_t i = 0; i < 40; ++i) expect_sums_of(world, rank.rank == 1 ? many[i] : own);
-  destroy_process_group(world);
-});
-
-TEST(Regions, SumsAreRightInMemoryThatNobodyCanPassOn) {
-  EXPECT_TRUE(all_succeeded(few_descriptors.run(2)));
-}
-
-// As most systems set it.
-const Ranks low_soft_limit("low soft limit", [](const Rank& rank) {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 128);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-  ProcessGroup world = init_process_group();
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t enough = std::min<rlim_t>(limit.rlim_max, 1 << 16);
-  EXPECT_EQ(limit.rlim_cur, rank.rank == 0 ? enough : std::min<rlim_t>(limit.rlim_max, 128));
-  destroy_process_group(world);
-});
-
-TEST(Regions, RankZeroOfAHostMayOpenAsManyFilesAsItNeeds) {
-  EXPECT_TRUE(all_succeeded(low_soft_limit.run(2)));
 }
 
 // A group's last handle may go while other ranks still use it.

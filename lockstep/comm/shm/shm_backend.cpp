@@ -18,10 +18,6 @@ std::string key_of(const std::string& group) {
   return fmt::format("{:016x}{}", hash_of(group.data(), group.size()), tail);
 }
 
-bool is_reachable(const Lane::Entry& entry) {
-  return Regions::kind_of(entry.input) != 0 || Regions::kind_of(entry.output) != 0;
-}
-
 }  // namespace
 
 ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
@@ -32,16 +28,15 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       rank_(peers_->rank()),
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
-      barrier_(meet(timeout, std::move(watch))),
-      regions_(peers_),
+      barrier_(peers_, segment_, group_, timeout, std::move(watch)),
+      regions_(peers_, timeout, [this] { barrier_.throw_if_over("mapping registered memory"); }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
       in_place_(barrier_, regions_, reduction_, rank_, size_),
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
-// One rank makes the memory, the others obtain it. A failure is an Error on all of them. They leave
-// the memory of an earlier try, which its ranks have given up, and wait for the next one.
+// One rank makes the memory, the others obtain it. A failure is an Error on all of them.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -52,26 +47,11 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
     watch();
     peers_->throw_if_lost("making group " + group_);
   };
-  for (const Deadline deadline = in(timeout); rank_ != 0;) {
-    GroupSegment segment(peers_->obtain(key_, bytes, deadline, give_up), size_);
-    if (segment.common().is_void.load() == 0) return segment;
-  }
+  if (rank_ != 0) return {peers_->obtain(key_, bytes, in(timeout), give_up), size_};
   try {
     return {peers_->offer(key_, bytes, size_ - 1), size_};
   } catch (const Error& error) {
     peers_->refuse(key_, size_ - 1, error.what());
-    throw;
-  }
-}
-
-// When one rank fails, the others do, too: a later try of them all needs new memory.
-Barrier ShmBackend::meet(std::chrono::milliseconds timeout, std::function<void()> watch) const {
-  try {
-    return {peers_, segment_, group_, timeout, std::move(watch)};
-  } catch (const Error& error) {
-    segment_.common().is_void.store(1);
-    if (rank_ == 0) peers_->withdraw(key_);
-    if (error.fault() == Fault::timeout) segment_.common().is_awaited_in_vain.store(1);
     throw;
   }
 }
@@ -97,8 +77,8 @@ void ShmBackend::enter(const Collective& collective) {
   mine.input = reads ? regions_.locate(collective.input) : 0;
   mine.output = writes ? regions_.locate(collective.output) : 0;
   staging_.begin(collective);
-  // Data that peers cannot reach must use the staging buffer in any case.
-  if (!is_reachable(mine)) staging_.put_first(collective);
+  // Data outside registered memory must use the staging buffer in any case.
+  if (mine.input == 0 && mine.output == 0) staging_.put_first(collective);
   barrier_.enter(collective);
 }
 
@@ -113,30 +93,21 @@ std::vector<std::string> ShmBackend::labels(const Collective& collective) {
 void ShmBackend::run(const Collective& collective) {
   const bool has_result = size_ == 1 && collective.input.data == nullptr;
   if (has_result) return;
-  std::uint64_t locations = 0;
-  for (int peer = 0; peer < size_; ++peer)
-    locations |= barrier_.entry(peer).input | barrier_.entry(peer).output;
-  if (locations == 0) return staging_.run(collective);
   if (in_place_.is_possible()) {
     in_place_.run(collective);
-    return barrier_.step(collective);
+    barrier_.step(collective);
+    return;
   }
+  const auto is_registered = [&](int peer) {
+    return barrier_.entry(peer).input != 0 || barrier_.entry(peer).output != 0;
+  };
   bool any = false;
-  for (int peer = 0; peer < size_; ++peer) any = any || is_reachable(barrier_.entry(peer));
-  if (any) {  // Some ranks' memory can be reached, but not all ranks'.
-    if (is_reachable(barrier_.entry(rank_))) staging_.put_first(collective);
+  for (int peer = 0; peer < size_; ++peer) any = any || is_registered(peer);
+  if (any) {  // Some ranks' memory is registered, but not all ranks'.
+    if (is_registered(rank_)) staging_.put_first(collective);
     barrier_.step(collective);
   }
   staging_.run(collective);
-  map_regions_of_peers();
-}
-
-// Those that not all ranks have mapped yet.
-void ShmBackend::map_regions_of_peers() {
-  for (int peer = 0; peer < size_; ++peer) {
-    regions_.approach(barrier_.entry(peer).input, peer);
-    regions_.approach(barrier_.entry(peer).output, peer);
-  }
 }
 
 std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,

@@ -46,7 +46,7 @@ class ShmBackend final : public Backend {
   void run(const Collective& collective) override;
   Allocation allocate(const Collective& collective) override;
   RegisteredMemory allocate_local(std::size_t bytes) override {
-    return allocate_own_region(peers_, bytes);
+    return allocate_own_region(*peers_, bytes);
   }
   void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
   void progress() override { mailbox_.progress(); }
@@ -74,8 +74,6 @@ class ShmBackend final : public Backend {
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;
-  Barrier meet(std::chrono::milliseconds timeout, std::function<void()> watch) const;
-  void map_regions_of_peers();
   std::string fail_together(const Collective& collective, const std::string& mine);
 
   const std::shared_ptr<Peers> peers_;

@@ -58,11 +58,6 @@ void ThreadTeam::offer(const std::string& key, Offer offer) {
   offered_.notify_all();
 }
 
-void ThreadTeam::withdraw(const std::string& key) {
-  const std::lock_guard lock(mutex_);
-  offers_.erase(key);
-}
-
 SharedMemory ThreadTeam::take(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto found = offers_.find(key);

@@ -35,7 +35,6 @@ class ThreadTeam {
   };
 
   void offer(const std::string& key, Offer offer);
-  void withdraw(const std::string& key);
   SharedMemory take(const std::string& key);  // Null until it is offered.
 
   mutable std::mutex mutex_;
@@ -54,7 +53,6 @@ class ThreadPeers final : public Peers {
   int slot(int rank) const override { return members_[static_cast<std::size_t>(rank)]; }
   RegionTable& regions() override { return *regions_; }
   SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
-  void withdraw(const std::string& key) override { team_->withdraw(key); }
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;
