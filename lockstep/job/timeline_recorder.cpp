@@ -55,7 +55,11 @@ std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
     throw_errno(file.string(), failed);
   }
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) throw_errno(file.string());
+  if (memory == MAP_FAILED) {
+    const int failed = errno;
+    ::unlink(file.c_str());
+    throw_errno(file.string(), failed);
+  }
   return static_cast<std::byte*>(memory);
 }
 

@@ -18,7 +18,8 @@ FOLDER = pathlib.Path(os.environ["FOLDER"])
 
 def train():
     """Says in pid.RANK that it is under way, and in error.RANK who has ended it, and when."""
-    dist.init_process_group("lockstep", timeout=timedelta(seconds=3))
+    dist.init_process_group("lockstep")
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=10))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(
         torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)), bucket_cap_mb=0.05)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)

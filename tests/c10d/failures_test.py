@@ -379,11 +379,14 @@ def end_of_training(command, number):
         with subprocess.Popen([*map(str, command), HERE / "failing_program.py", "--train"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, env=environment) as launcher:
-            pids = pids_of(launcher, folder, 3)
-            time.sleep(random.uniform(0, 0.3))
-            victim, sent = random.randrange(3), time.monotonic()
-            os.kill(pids[victim], number)
-            code = launcher.wait(60)
+            try:
+                pids = pids_of(launcher, folder, 3)
+                time.sleep(random.uniform(0, 0.3))
+                victim, sent = random.randrange(3), time.monotonic()
+                os.kill(pids[victim], number)
+                code = launcher.wait(120)
+            finally:
+                launcher.kill()  # No matter where it has ended.
         assert code != 0
         assert not [pid for pid in pids if is_running(pid)], "a rank is left"
         told = [file.read_text().splitlines()[0].split() for file in folder.glob("error.*")]
@@ -391,7 +394,8 @@ def end_of_training(command, number):
 
 
 def test_signals_under_launchers(options):
-    """A launcher that ends the others at once may do so before they have said anything."""
+    """A launcher that ends the others at once may do so before they have said anything. Of a rank
+    that is stopped it knows nothing, before one of them says so."""
     launchers = {
         "lockstep": [options.lockstep, "run", "-n", 3, sys.executable],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone",
@@ -402,6 +406,7 @@ def test_signals_under_launchers(options):
             victim, told = end_of_training(command, number)
             expected = {signal.SIGKILL: ["peer_lost", str(victim), str(int(number))],
                         signal.SIGSTOP: ["timeout", str(victim), "None"]}[number]
+            assert told or number == signal.SIGKILL, "nobody has named the rank"
             for *known, _ in told:
                 assert known == expected, (told, expected)
             seconds = max((at for *_, at in told), default=0)
