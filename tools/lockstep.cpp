@@ -70,7 +70,7 @@ std::string padded(std::string name) {
 std::string usage(const fs::path& folder) {
   std::string text =
       "usage: lockstep SUBCOMMAND [ARGUMENTS...]\n\n"
-      "Distributed training for C++ programs that use LibTorch.\n\nsubcommands:\n";
+      "Distributed training for programs that use LibTorch or PyTorch.\n\nsubcommands:\n";
   for (const std::string& name : subcommands_in(folder)) {
     const auto* about = std::find_if(std::begin(known), std::end(known),
                                      [&](const Description& each) { return each.name == name; });

@@ -7,16 +7,17 @@
 #include <cstdio>
 
 #include "tools/checkpoint/command_line.h"
+#include "tools/libtorch_remedy.h"
 
 namespace {
 
 constexpr int wrong_setup = 78;  // EX_CONFIG of sysexits.h
 
 int complain() {
-  std::fprintf(stderr,
-               "lockstep checkpoint: %s: name the folder of LibTorch " LOCKSTEP_TORCH_VERSION
-               "'s libraries in LD_LIBRARY_PATH; lockstep doctor says which it finds\n",
-               ::dlerror());
+  std::fprintf(
+      stderr, "lockstep checkpoint: %s: %s; lockstep doctor says which LibTorch it finds\n",
+      ::dlerror(),
+      lockstep::tools::libtorch_remedy(LOCKSTEP_TORCH_VERSION, LOCKSTEP_TORCH_PLACE).c_str());
   return wrong_setup;
 }
 

@@ -83,6 +83,7 @@ int run(const CommandLine& line) {
   Host host = examine(line.interface);
   host.lockstep = LOCKSTEP_VERSION;
   host.torch = examine_libtorch(LOCKSTEP_TORCH_VERSION, LOCKSTEP_TORCH_LIBRARY);
+  host.torch.place = LOCKSTEP_TORCH_PLACE;
   host.engines = examine_engines(std::filesystem::read_symlink("/proc/self/exe"));
   const Job job = job_of(line, host);
   const Diagnosis diagnosis = diagnose(host, job);

@@ -6,6 +6,7 @@ another version of torch, a use of the backend says so in one sentence, and all 
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,29 @@ def test_questions_load_nothing():
     """)
 
 
+def test_the_command_starts_without_torch():
+    """The program of bin/ replaces the interpreter, which has loaded nothing of torch."""
+    project = (pathlib.Path(__file__).parents[2] / "python" / "pyproject.toml").read_text()
+    entry = re.search(r'^\[project.scripts\]\nlockstep = "(.*)"$', project, re.M)[1]
+    program = BUILT / "lockstep" / "bin" / "lockstep"
+    expect_success(f"""
+        import importlib.metadata
+        import os
+        import sys
+
+        def execv(*arguments):
+            loaded = [name for name in sys.modules if name.split(".")[0] in ("torch", "lockstep")]
+            assert not loaded, (len(loaded), loaded[:3])
+            assert arguments == ({str(program)!r}, [{str(program)!r}, "run", "-n", "2"]), arguments
+            sys.exit(0)
+
+        os.execv = execv
+        sys.argv = ["lockstep", "run", "-n", "2"]
+        importlib.metadata.EntryPoint("lockstep", {entry!r}, "console_scripts").load()()
+        sys.exit("the program was not started")
+    """)
+
+
 AS_GLOO = """
     import sys
     import torch
@@ -117,7 +141,8 @@ def test_as_gloo():
 def test_another_torch():
     with tempfile.TemporaryDirectory() as folder:
         package = pathlib.Path(folder) / "python"
-        shutil.copytree(BUILT, package)
+        # A source that was removed leaves its link in the build folder.
+        shutil.copytree(BUILT, package, ignore_dangling_symlinks=True)
         versions = package / "lockstep" / "_built_for.py"
         versions.write_text(versions.read_text() + '\nTORCH = "2.99"\n')
         code, text = run("""

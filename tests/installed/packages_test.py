@@ -122,7 +122,9 @@ def with_libtorch(system, packages, args):
                              f"-DTorch_DIR={args.torch}", "-DCMAKE_BUILD_RPATH=/opt/libtorch/lib")
     shutil.copy(binary, system.root / "tmp" / "saves")
     show = ("lockstep", "checkpoint", "show", "/tmp/sum.safetensors")
-    expect("name the folder of LibTorch 2.13's libraries", system.run(*show, fails=True))
+    remedy = "unpack LibTorch 2.13 to /opt/libtorch or link it there"
+    expect(remedy, system.run(*show, fails=True))
+    expect(remedy, system.run("lockstep", "doctor", "-n", "2", fails=True))
 
     system.show(args.torch.parents[2], "opt/libtorch")
     system.run("lockstep", "doctor", "-n", "2")

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tools/libtorch_remedy.h"
+
 namespace lockstep::doctor {
 namespace {
 
@@ -80,17 +82,15 @@ void judge_memory(const Host& host, const Job& job, Diagnosis& diagnosis) {
 void judge_torch(const LibTorch& torch, Diagnosis& diagnosis) {
   if (torch.built_for.empty()) return;
   if (!torch.error.empty())
-    diagnosis.problems.push_back(
-        {"liblockstep.so cannot be loaded: " + torch.error,
-         fmt::format("name the folder of LibTorch {}'s libraries in LD_LIBRARY_PATH, or build with "
-                     "-DTorch_DIR=DIR",
-                     torch.built_for)});
+    diagnosis.problems.push_back({"liblockstep.so cannot be loaded: " + torch.error,
+                                  tools::libtorch_remedy(torch.built_for, torch.place)});
   else if (!torch.version.empty() && torch.version != torch.built_for &&
            !torch.version.starts_with(torch.built_for + "."))
     diagnosis.problems.push_back(
         {fmt::format("LibTorch {} would be loaded, and this Lockstep was built for {}",
                      torch.version, torch.built_for),
-         fmt::format("take {} out of LD_LIBRARY_PATH, or build again", torch.path)});
+         fmt::format("take {} out of LD_LIBRARY_PATH, or {}", torch.path,
+                     tools::libtorch_remedy(torch.built_for, torch.place))});
 }
 
 void judge_hosts(const Host& host, const Job& job, Diagnosis& diagnosis) {

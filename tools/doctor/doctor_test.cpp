@@ -93,9 +93,22 @@ TEST(Diagnosis, WantsTheLibTorchThatItWasBuiltFor) {
   host.torch.version = "";
   EXPECT_TRUE(diagnose(host, alone).problems.empty()) << "an unknown version is not wrong";
   host.torch.error = "there is no libtorch_cpu.so";
-  EXPECT_TRUE(has(problem_of(host, alone).cure, "LD_LIBRARY_PATH"));
+  EXPECT_TRUE(has(problem_of(host, alone).cure, "-DTorch_DIR=DIR"));
   host.torch = {};
   EXPECT_TRUE(diagnose(host, alone).problems.empty()) << "built without";
+}
+
+TEST(Diagnosis, TellsAPackagesUserWhereItLooksForLibTorch) {
+  Host host = good_host();
+  host.torch.place = "/opt/libtorch";
+  for (const char* error : {"", "there is no libtorch_cpu.so"}) {
+    host.torch.version = "2.1.0";
+    host.torch.error = error;
+    const std::string cure = problem_of(host, alone).cure;
+    EXPECT_TRUE(has(cure, "unpack LibTorch 2.13 to /opt/libtorch or link it there")) << cure;
+    EXPECT_TRUE(has(cure, "LD_LIBRARY_PATH")) << cure;
+    EXPECT_FALSE(has(cure, "build")) << cure;
+  }
 }
 
 TEST(Diagnosis, WantsAnEngineAnInterfaceAndATokenForSeveralHostsOnly) {
@@ -223,6 +236,12 @@ TEST(DoctorLibTorch, ThatIsNotThereIsNamed) {
   const LibTorch torch = libtorch_in(answer.out, "2.13");
   EXPECT_EQ(torch.error, "there is no libtorch_absent.so");
   EXPECT_EQ(torch.path, "");
+}
+
+TEST(DoctorLibTorch, IsNotNeededWhereNoLibraryLinksIt) {
+  const test::ScratchDirectory folder;  // What a library without a name leads to.
+  for (const auto& library : {folder.path(), folder.path() / "liblockstep.so"})
+    EXPECT_EQ(examine_libtorch("2.13", library.string()).built_for, "") << library;
 }
 
 TEST(DoctorLibTorch, HasItsVersionInTheFileOfItsArchiveOrItsWheel) {

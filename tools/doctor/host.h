@@ -42,13 +42,13 @@ struct SharedMemory {
   std::uint64_t dev_shm_free = 0;
 };
 
-// The LibTorch that this copy of Lockstep would load. All fields are empty in a build without
-// LibTorch.
+// The LibTorch that this copy of Lockstep would load. All fields are empty where none is needed.
 struct LibTorch {
   std::string built_for = {};  // Such as "2.13".
   std::string path = {};       // Path of libtorch_cpu.so, as the loader resolves it.
   std::string version = {};    // Version of that copy; empty when unknown.
   std::string error = {};      // Libraries that the loader does not find.
+  std::string place = {};      // Folder in which a package looks for it; empty in other copies.
 };
 
 struct EngineState {

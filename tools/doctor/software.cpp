@@ -143,9 +143,8 @@ Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds 
 }
 
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library) {
-  if (built_for.empty()) return {};
   const fs::path path = what_is_loaded().comm.parent_path() / library;
-  if (!fs::exists(path)) return {};
+  if (!fs::is_regular_file(path)) return {};  // An empty name leads to the folder.
   const Answer answer = list_needed(path);
   LibTorch torch = libtorch_in(answer.out, built_for);
   if (torch.path.empty() && torch.error.empty())

@@ -32,8 +32,8 @@ Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds 
 // --- LibTorch ------------------------------------------------------------------------------------
 
 // Examines LibTorch without loading it, which takes a second. `built_for` is its version. `library`
-// is the file name of the library that links it, beside liblockstep_comm.so. Both are empty in a
-// build without LibTorch. The result is empty, too, where that library is not installed.
+// is the file name of the library that links it, beside liblockstep_comm.so; empty in a build
+// without LibTorch. The result is empty where that library is not installed.
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library);
 
 // Returns the loader's list of libraries that `library` needs, as ldd(1) prints it: a line "NAME =>

@@ -1,0 +1,20 @@
+// The remedy where the loader finds no LibTorch, or a wrong one.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace lockstep::tools {
+
+// Returns what the user can do. `version` is such as "2.13". `place` is the folder in which a
+// package looks for LibTorch; empty in other copies, which their users have built.
+inline std::string libtorch_remedy(const std::string& version, const std::string& place) {
+  const std::string libtorch = "LibTorch " + version;
+  const std::string named =
+      "name the folder of " + libtorch + "'s libraries in LD_LIBRARY_PATH, or ";
+  return place.empty() ? named + "build with -DTorch_DIR=DIR"
+                       : named + "unpack " + libtorch + " to " + place + " or link it there";
+}
+
+}  // namespace lockstep::tools
