@@ -209,7 +209,7 @@ TEST_F(LockstepRunTimeline, OfAProgramThatRecordsNothingIsNotThere) {
   const Finished done = run("exit 0");
   EXPECT_EQ(done.code, 0);
   EXPECT_EQ(done.err,
-            "lockstep run: no timeline: no rank has recorded anything, as none called "
+            "lockstep run: no timeline: no rank has recorded anything, which begins in "
             "init_process_group()\n");
   EXPECT_FALSE(std::filesystem::exists(file())) << "an old file looks like the new one";
   EXPECT_TRUE(is_alone());

@@ -124,8 +124,8 @@ c10::intrusive_ptr<::c10d::Backend> Backend::split(const c10::intrusive_ptr<::c1
   const auto own = std::ranges::find(ranks, getRank());
   if (own == ranks.end()) return nullptr;
   return throwing_in_python([&] {
-    return make({.store = store->clone(),
-                 .rank = static_cast<int>(own - ranks.begin()),
+    return make(store,
+                {.rank = static_cast<int>(own - ranks.begin()),
                  .size = static_cast<int>(ranks.size()),
                  .timeout = opts->timeout,
                  .name = opts->group_name,
@@ -137,28 +137,28 @@ c10::intrusive_ptr<::c10d::Backend> Backend::split(const c10::intrusive_ptr<::c1
 c10::intrusive_ptr<::c10d::Backend> Backend::merge(const c10::intrusive_ptr<::c10d::Store>& store,
                                                    const c10::intrusive_ptr<Options>& opts,
                                                    const int& rank, const int& size) {
-  return make({.store = store->clone(),
-               .rank = rank,
-               .size = size,
-               .timeout = opts->timeout,
-               .name = opts->group_name},
+  return make(store,
+              {.rank = rank, .size = size, .timeout = opts->timeout, .name = opts->group_name},
               opts);
 }
 
-c10::intrusive_ptr<::c10d::Backend> Backend::make(Place place,
+c10::intrusive_ptr<::c10d::Backend> Backend::make(const c10::intrusive_ptr<::c10d::Store>& store,
+                                                  Place place,
                                                   const c10::intrusive_ptr<Options>& options) {
-  auto last = last_made();
-  if (last && static_cast<Backend&>(*last).membership()->serves(place)) return last;
+  if (auto last = last_made_with(store)) return last;
+  place.store = store->clone();
   c10::intrusive_ptr<::c10d::Backend> made =
       c10::make_intrusive<Backend>(std::move(place), options);
   const std::lock_guard lock(mutex_);
   last_made_.emplace(made);
+  last_store_.emplace(store);
   return made;
 }
 
-c10::intrusive_ptr<::c10d::Backend> Backend::last_made() {
+c10::intrusive_ptr<::c10d::Backend> Backend::last_made_with(
+    const c10::intrusive_ptr<::c10d::Store>& store) {
   const std::lock_guard lock(mutex_);
-  return last_made_ ? last_made_->lock() : nullptr;
+  return last_store_ && last_store_->lock() == store ? last_made_->lock() : nullptr;
 }
 
 at::Tensor Backend::allocateTensor(long elements, at::TensorOptions type) {

@@ -51,8 +51,8 @@ class Backend final : public Collectives {
   Started recvAnysource(Tensors& tensors, int tag) override;
 
   // Collective among `ranks` of this group; null on the other ranks. torch.distributed calls
-  // split() and merge() once for each type of device that this group serves: the last group that
-  // either has made is returned again for the same place, as long as it lives.
+  // split() and merge() once for each type of device that this group serves, with one store object:
+  // the last group that either has made with it is returned again, as long as it lives.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<::c10d::Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
                                             const std::vector<int>& ranks,
@@ -77,13 +77,16 @@ class Backend final : public Collectives {
   Started receive(Tensors& tensors, int peer, int tag, Operands operands);
 
   Backend(const Place& place, c10::intrusive_ptr<BackendOptions> options);
-  c10::intrusive_ptr<::c10d::Backend> make(Place place, const c10::intrusive_ptr<Options>& options);
+  c10::intrusive_ptr<::c10d::Backend> make(const c10::intrusive_ptr<::c10d::Store>& store,
+                                           Place place, const c10::intrusive_ptr<Options>& options);
 
-  c10::intrusive_ptr<::c10d::Backend> last_made();
+  c10::intrusive_ptr<::c10d::Backend> last_made_with(
+      const c10::intrusive_ptr<::c10d::Store>& store);
 
   const c10::intrusive_ptr<BackendOptions> options_;
-  std::mutex mutex_;  // Guards last_made_, which make() has made.
+  std::mutex mutex_;  // Guards what make() has made last, and its store.
   std::optional<c10::weak_intrusive_ptr<::c10d::Backend>> last_made_;
+  std::optional<c10::weak_intrusive_ptr<::c10d::Store>> last_store_;
 };
 
 }  // namespace lockstep::c10d

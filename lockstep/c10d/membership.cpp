@@ -139,11 +139,6 @@ void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
 
 Membership::~Membership() { leave(); }
 
-bool Membership::serves(const Place& place) const {
-  return !left_ && place.name == place_.name && place.rank == place_.rank &&
-         place.size == place_.size && place.global_ranks == place_.global_ranks;
-}
-
 std::chrono::milliseconds Membership::timeout_of(std::chrono::milliseconds asked) const {
   return asked == ::c10d::kUnsetTimeout ? timeout_.load() : asked;
 }

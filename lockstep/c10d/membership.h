@@ -52,7 +52,6 @@ class Membership {
   const Place& place() const { return place_; }
   const ProcessGroup& group() const { return group_; }
   bool is_world() const { return is_world_ && !left_; }  // Not made from another group.
-  bool serves(const Place& place) const;                 // Whether it is this group, not left.
   const std::shared_ptr<OrderedCalls>& calls() const { return calls_; }
 
   // The time limit of a call: `asked`, or the group's for kUnsetTimeout.

@@ -112,7 +112,9 @@ c10::intrusive_ptr<::c10d::Backend> make_gloo(const lockstep_engine_config& conf
   const py::gil_scoped_acquire gil;
   try {
     const py::object gloo = class_of_gloo();
-    const py::object device = gloo.attr("create_device")(py::arg("hostname") = config.address);
+    // Not lazily: it would use the store later, in calls.
+    const py::object device = gloo.attr("create_device")(py::arg("hostname") = config.address,
+                                                         py::arg("lazy_init") = false);
     py::object options = gloo.attr("_Options")();
     options.attr("_devices") = py::make_tuple(device);
     options.attr("_timeout") = std::chrono::milliseconds(config.call_timeout_ms);

@@ -37,8 +37,7 @@ class Takeover {
   // Wakes the thread if it sleeps without a time limit. Call it when the thread may have work.
   void rouse();
 
-  // Of the thread: returns when it should look again. `has_work`: a call is there, which is not
-  // due.
+  // The thread sleeps here until it should look again. `has_work`: a call is there, not yet due.
   void sleep(std::unique_lock<std::mutex>& lock, bool has_work);
 
  private:

@@ -63,6 +63,29 @@ def check_split():
     assert part.size() == len(members) and tensor[0] == len(members)
 
 
+def check_splits_of_the_same_ranks():
+    """torch.distributed gives both the same name. They are two groups, and one may end alone."""
+    members = [0, 1] if dist.get_rank() < 2 else [2]
+    first, second = (dist.group.WORLD.split_group(members) for _ in range(2))
+    first.shutdown()
+    tensor = torch.ones(5)
+    second.allreduce([tensor]).wait()
+    assert tensor[0] == len(members)
+
+
+def check_merges_under_one_name():
+    """Rank 0 meets rank 1 in one store, then rank 2 in another one."""
+    rank = dist.get_rank()
+    for partner in (1, 2):
+        if rank not in (0, partner):
+            continue
+        store = dist.PrefixStore(f"pair {partner}", dist.distributed_c10d._get_default_store())
+        pair = dist.group.WORLD.merge_remote_group(store, 2, timedelta(seconds=60))
+        tensor = torch.tensor([rank])
+        pair.allreduce([tensor]).wait()
+        assert tensor[0] == partner
+
+
 def check_merge():
     """Ranks of one group or several meet in a store, in the order in which they come."""
     store = dist.PrefixStore("merge", dist.distributed_c10d._get_default_store())
@@ -335,7 +358,8 @@ def check_timeouts():
     dist.barrier()
 
 
-CHECKS = [check_members_make_groups_alone, check_many_groups, check_split, check_mesh,
+CHECKS = [check_members_make_groups_alone, check_many_groups, check_split,
+          check_splits_of_the_same_ranks, check_merges_under_one_name, check_mesh,
           check_backends_side_by_side, check_name, check_sequence_numbers, check_works,
           check_callbacks, check_barrier_waits_for_works, check_order_of_mixed_calls,
           check_messages_overtake_nothing, check_coalescing, check_monitored_barrier,

@@ -64,7 +64,7 @@ std::string JobTimeline::finish() const {
   const std::vector<std::string> names = names_in(folder_);
   if (names.empty() && !is_alone_) return "";
   if (names.empty())
-    return "no timeline: no rank has recorded anything, as none called init_process_group()";
+    return "no timeline: no rank has recorded anything, which begins in init_process_group()";
   if (std::ranges::none_of(names, is_of_rank_0))
     return "spans of ranks of this host are left in " + folder_.string() +
            ": lockstep timeline merges them";

@@ -43,7 +43,8 @@ bool CoreSharing::with_any() {
 
 bool CoreSharing::be_apart() {
   met_ = 0;
-  if (apart_ < long_apart && ++apart_ == long_apart) pause_ = first_pause;
+  const int enough = long_apart * (size_ - 1);  // A call may look at each peer.
+  if (apart_ < enough && ++apart_ == enough) pause_ = first_pause;
   return false;
 }
 
