@@ -27,10 +27,10 @@ namespace lockstep {
 // Binding of ranks to cores of the host.
 enum class Binding {
   automatic,  // `cache` if there is a core for each rank and no CPU quota; else `none`.
-  numa,  // Each rank is bound to all cores of a NUMA node; ranks share nodes if nodes are fewer.
+  numa,   // Each rank is bound to all cores of a NUMA node; ranks share nodes if nodes are fewer.
   cache,  // As `core`, but a rank may also use all other cores of the L3 caches of its own cores.
-  core,  // Each rank has its own cores, neighbours in the machine: same L3 cache, same NUMA node.
-  none,  // No rank is bound.
+  core,   // Each rank has its own cores, neighbours in the machine: same L3 cache, same NUMA node.
+  none,   // No rank is bound.
 };
 
 // Selection of a rank's two streams; the numbers are torchrun's.
