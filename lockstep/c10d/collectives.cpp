@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/c10d/collectives.h"
 
+#include <ATen/EmptyTensor.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -36,7 +40,13 @@ void require_one_for_each(std::size_t tensors, std::size_t expected, std::string
   });
 }
 
-int root_of(std::int64_t rank) { return static_cast<int>(rank); }
+int root_of(std::int64_t rank, int size, std::string_view what) {
+  require(rank >= 0 && rank < size, [&] {
+    return std::string(what) + ": there is no rank " + std::to_string(rank) + " in a group of " +
+           std::to_string(size);
+  });
+  return static_cast<int>(rank);
+}
 
 // --- Bodies -------------------------------------------------------------------------------------
 
@@ -48,6 +58,36 @@ void all_reduce_of(const at::Tensor& tensor, const Reduction& reduction, const P
   group.all_reduce(parts.buffer(reduction.op), reduction.op, options);
   parts.spread();
   if (!input.is_same(tensor)) tensor.copy_(input);
+}
+
+// Places in `tensors` of those that begin in the memory of another. Of two that overlap, one is
+// among them.
+std::vector<std::size_t> overlapping(const Tensors& tensors) {
+  std::vector<std::tuple<const std::byte*, const std::byte*, std::size_t>> spans;
+  for (const at::Tensor& tensor : tensors) {
+    const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+    const auto bytes =
+        at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+    spans.emplace_back(begin, begin + bytes, spans.size());
+  }
+  std::ranges::sort(spans);
+  std::vector<std::size_t> places;
+  const std::byte* last_end = nullptr;
+  for (const auto& [begin, end, place] : spans) {
+    if (begin < last_end) places.push_back(place);
+    last_end = std::max(last_end, end);
+  }
+  return places;
+}
+
+// Reduces the values that the tensors have before the call, also of those that overlap.
+void all_reduce_each(const Tensors& tensors, const Reduction& reduction, const ProcessGroup& group,
+                     const CallOptions& options) {
+  const auto shared = overlapping(tensors);
+  Tensors apart = tensors;
+  for (const std::size_t place : shared) apart[place] = tensors[place].clone();
+  for (const at::Tensor& tensor : apart) all_reduce_of(tensor, reduction, group, options);
+  for (const std::size_t place : shared) tensors[place].copy_(apart[place]);
 }
 
 void reduce_of(const at::Tensor& tensor, int root, const Reduction& reduction,
@@ -220,8 +260,7 @@ Started Collectives::allreduce_coalesced(Tensors& tensors,
     return start({Op::ALLREDUCE_COALESCED, "lockstep:all_reduce", tensors, {tensors}}, opts,
                  [tensors, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
                                                                     const CallOptions& options) {
-                   for (const at::Tensor& tensor : tensors)
-                     all_reduce_of(tensor, reduction, group, options);
+                   all_reduce_each(tensors, reduction, group, options);
                  });
   });
 }
@@ -231,8 +270,8 @@ Started Collectives::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions&
     const at::Tensor tensor = only_one(tensors, "broadcast");
     require_writable(tensor, "broadcast");
     return start({Op::BROADCAST, "lockstep:broadcast", tensors, {tensors}}, opts,
-                 [tensor, root = root_of(opts.rootRank)](const ProcessGroup& group,
-                                                         const CallOptions& options) {
+                 [tensor, root = root_of(opts.rootRank, getSize(), "broadcast")](
+                     const ProcessGroup& group, const CallOptions& options) {
                    Parts parts({tensor}, "broadcast");
                    if (group.rank() == root) parts.fill();
                    group.broadcast(parts.buffer(), root, options);
@@ -246,8 +285,9 @@ Started Collectives::reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts)
     const at::Tensor tensor = only_one(tensors, "reduce");
     require_writable(tensor, "reduce");
     return start({Op::REDUCE, "lockstep:reduce", tensors, {tensors}}, opts,
-                 [tensor, root = root_of(opts.rootRank), reduction = reduction_of(opts.reduceOp)](
-                     const ProcessGroup& group, const CallOptions& options) {
+                 [tensor, root = root_of(opts.rootRank, getSize(), "reduce"),
+                  reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
+                                                           const CallOptions& options) {
                    reduce_of(tensor, root, reduction, group, options);
                  });
   });
@@ -314,8 +354,8 @@ Started Collectives::gather(std::vector<Tensors>& outputs, Tensors& inputs,
     const Tensors list = is_root ? only_one(outputs, "gather") : Tensors{};
     if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "gather");
     return start({Op::GATHER, "lockstep:gather", inputs, {list}}, opts,
-                 [list, input, root = root_of(opts.rootRank)](const ProcessGroup& group,
-                                                              const CallOptions& options) {
+                 [list, input, root = root_of(opts.rootRank, getSize(), "gather")](
+                     const ProcessGroup& group, const CallOptions& options) {
                    Parts in({input}, "gather");
                    in.fill();
                    if (group.rank() != root)
@@ -335,8 +375,8 @@ Started Collectives::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
     const Tensors list = is_root ? only_one(inputs, "scatter") : Tensors{};
     if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "scatter");
     return start({Op::SCATTER, "lockstep:scatter", is_root ? list : outputs, {outputs}}, opts,
-                 [list, output, root = root_of(opts.rootRank)](const ProcessGroup& group,
-                                                               const CallOptions& options) {
+                 [list, output, root = root_of(opts.rootRank, getSize(), "scatter")](
+                     const ProcessGroup& group, const CallOptions& options) {
                    const Parts out({output}, "scatter");
                    if (group.rank() != root) {
                      group.scatter({}, out.buffer(), root, {}, options);

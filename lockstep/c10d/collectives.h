@@ -25,8 +25,11 @@ namespace lockstep::c10d {
 class Collectives : public ::c10d::Backend {
  public:
   Started allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& opts) override;
+
+  // Tensors may overlap: each is reduced from its values before the call.
   Started allreduce_coalesced(Tensors& tensors,
                               const ::c10d::AllreduceCoalescedOptions& opts) override;
+
   Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override;
   Started reduce(Tensors& tensors, const ::c10d::ReduceOptions& opts) override;
 

@@ -155,6 +155,19 @@ def check_layouts(groups):
     torch.testing.assert_close(ours, theirs)
 
 
+def check_overlapping(groups):
+    """A list that has one tensor twice, and parts of it: no element is reduced twice."""
+    def sums_in(group):
+        data = Data(group, 300, torch.float32)
+        whole = data.own()
+        tensors = [whole[200:], whole, whole, data.of(data.rank + data.ranks), whole[:201],
+                   whole.view(100, 3)[:, 1], whole[:0]]
+        dist.all_reduce_coalesced(tensors, group=group)
+        return tensors
+
+    expect(sums_in(groups.ours), sums_in(groups.gloo), "overlapping")
+
+
 def check_unequal_parts(groups):
     """Lists whose tensors differ in size, and splits with nothing for some ranks."""
     data = Data(groups.ours, 5, torch.float32)
@@ -227,7 +240,7 @@ def check_objects(groups):
 
 
 CHECKS = [check_strided, check_asynchronous, check_gradients, check_sparse, check_layouts,
-          check_unequal_parts, check_stack, check_scaled_sum, check_objects]
+          check_overlapping, check_unequal_parts, check_stack, check_scaled_sum, check_objects]
 
 
 def check_world():

@@ -333,6 +333,23 @@ def check_a_batch_of_messages_has_a_work_for_each():
 
 # --- Barriers and deadlines ---------------------------------------------------------------------
 
+def check_roots():
+    """A root that is no rank is refused by the call itself, also when nobody awaits the work."""
+    tensor = torch.ones(5)
+    calls = [lambda root: dist.broadcast(tensor, root, async_op=True),
+             lambda root: dist.reduce(tensor, root, async_op=True),
+             lambda root: dist.gather(tensor, dst=root, async_op=True),
+             lambda root: dist.scatter(tensor, src=root, async_op=True)]
+    for root in (-1, 3, 1 << 32):
+        for call in calls:
+            try:
+                call(root)
+                raise AssertionError(f"a call whose root is {root} returned")
+            except lockstep.Error as error:
+                assert error.fault == "misuse" and f"no rank {root}" in str(error), error
+    assert sum_in() == 3
+
+
 def check_monitored_barrier():
     dist.monitored_barrier(timeout=timedelta(seconds=60))
     group = dist.new_group()
@@ -362,7 +379,7 @@ CHECKS = [check_members_make_groups_alone, check_many_groups, check_split,
           check_splits_of_the_same_ranks, check_merges_under_one_name, check_mesh,
           check_backends_side_by_side, check_name, check_sequence_numbers, check_works,
           check_callbacks, check_barrier_waits_for_works, check_order_of_mixed_calls,
-          check_messages_overtake_nothing, check_coalescing, check_monitored_barrier,
+          check_messages_overtake_nothing, check_coalescing, check_roots, check_monitored_barrier,
           check_timeouts, check_hooks_of_training, check_futures_of_dropped_tensors,
           check_callbacks_that_wait_for_messages, check_errors_inside_backward, check_options,
           check_mixed_groups, check_coalescing_of_each_thread,
