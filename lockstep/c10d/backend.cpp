@@ -124,8 +124,8 @@ c10::intrusive_ptr<::c10d::Backend> Backend::split(const c10::intrusive_ptr<::c1
   const auto own = std::ranges::find(ranks, getRank());
   if (own == ranks.end()) return nullptr;
   return throwing_in_python([&] {
-    return make(store,
-                {.rank = static_cast<int>(own - ranks.begin()),
+    return make({.store = store,
+                 .rank = static_cast<int>(own - ranks.begin()),
                  .size = static_cast<int>(ranks.size()),
                  .timeout = opts->timeout,
                  .name = opts->group_name,
@@ -137,16 +137,18 @@ c10::intrusive_ptr<::c10d::Backend> Backend::split(const c10::intrusive_ptr<::c1
 c10::intrusive_ptr<::c10d::Backend> Backend::merge(const c10::intrusive_ptr<::c10d::Store>& store,
                                                    const c10::intrusive_ptr<Options>& opts,
                                                    const int& rank, const int& size) {
-  return make(store,
-              {.rank = rank, .size = size, .timeout = opts->timeout, .name = opts->group_name},
+  return make({.store = store,
+               .rank = rank,
+               .size = size,
+               .timeout = opts->timeout,
+               .name = opts->group_name},
               opts);
 }
 
-c10::intrusive_ptr<::c10d::Backend> Backend::make(const c10::intrusive_ptr<::c10d::Store>& store,
-                                                  Place place,
+c10::intrusive_ptr<::c10d::Backend> Backend::make(Place place,
                                                   const c10::intrusive_ptr<Options>& options) {
-  if (auto last = last_made_with(store)) return last;
-  place.store = store->clone();
+  if (auto last = last_made_with(place.store)) return last;
+  const auto store = std::exchange(place.store, place.store->clone());
   c10::intrusive_ptr<::c10d::Backend> made =
       c10::make_intrusive<Backend>(std::move(place), options);
   const std::lock_guard lock(mutex_);

@@ -77,8 +77,7 @@ class Backend final : public Collectives {
   Started receive(Tensors& tensors, int peer, int tag, Operands operands);
 
   Backend(const Place& place, c10::intrusive_ptr<BackendOptions> options);
-  c10::intrusive_ptr<::c10d::Backend> make(const c10::intrusive_ptr<::c10d::Store>& store,
-                                           Place place, const c10::intrusive_ptr<Options>& options);
+  c10::intrusive_ptr<::c10d::Backend> make(Place place, const c10::intrusive_ptr<Options>& options);
 
   c10::intrusive_ptr<::c10d::Backend> last_made_with(
       const c10::intrusive_ptr<::c10d::Store>& store);
