@@ -59,7 +59,7 @@ std::string seconds(std::chrono::milliseconds time) {
 
 // Returns a command line with the same meaning.
 Words words_of(const tools::RunCommandLine& line) {
-  static const char* const bindings[] = {"auto", "numa", "core", "none"};
+  static const char* const bindings[] = {"auto", "numa", "cache", "core", "none"};
   const RunOptions& options = line.options;
   const Hosts& hosts = options.hosts;
   const LogOptions& log = options.log;
