@@ -201,9 +201,10 @@ void refuse_packages(const fs::path& folder) {
     return [=] { CompiledModule::load(folder / name, folder / "step.safetensors"); };
   };
   expect(Fault::system, "absent.pt2: No such file", load("absent.pt2"));
-  for (const char* const name : {"truncated.pt2", "empty.pt2", "foreign.pt2"})
-    expect(Fault::corrupt, std::string(name) + ": no package of lockstep_export, or a damaged one",
-           load(name));
+  expect(Fault::corrupt, "truncated.pt2: the archive is damaged", load("truncated.pt2"));
+  expect(Fault::corrupt, "empty.pt2: the file is empty", load("empty.pt2"));
+  expect(Fault::corrupt, "foreign.pt2: this archive is no package of lockstep_export",
+         load("foreign.pt2"));
   expect(Fault::corrupt, ".so is damaged", load("damaged.pt2"));
   expect(Fault::corrupt, "the order is no order of the dimensions", load("form.pt2"));
   expect(Fault::unsupported, "its form is lockstep-compiled-9", load("format.pt2"));
