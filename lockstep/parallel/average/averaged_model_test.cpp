@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/average/averaged_model.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -43,15 +44,16 @@ using torch::optim::SGDOptions;
 // Large and small parameters, one of channels_last, one with two names, and buffers.
 struct Net : torch::nn::Module {
   Net() {
-    torch::manual_seed(5);
     register_module("conv", conv);
     register_module("norm", norm);
     register_module("wide", wide);
     conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
     register_parameter("again", wide->bias);
+    // The same values in each rank, which may be a thread: threads share the default generator.
+    const torch::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
     for (const torch::Tensor& parameter : parameters()) {
       const torch::NoGradGuard no_grad;
-      parameter.uniform_(-0.1, 0.1);
+      parameter.uniform_(-0.1, 0.1, generator);
     }
   }
 
