@@ -76,11 +76,11 @@ def run(command, **variables):
     return done.stdout
 
 
-def lockstep_run(build, ranks, program, *options, meeting=()):
-    """Returns the command that runs our side; `meeting` tells how this host's launcher finds
-    others."""
+def lockstep_run(build, ranks, program, *options, launcher=()):
+    """Returns the command that runs our side: `options` are the program's, `launcher` are those of
+    `lockstep run`."""
     programs = build / "bin"
-    return [programs / "lockstep", "run", *meeting, "-n", ranks, programs / program, *options]
+    return [programs / "lockstep", "run", *launcher, "-n", ranks, programs / program, *options]
 
 
 def times_in(text):
@@ -91,9 +91,11 @@ def times_in(text):
     return times
 
 
-def torchrun(python, ranks, script, *options, meeting=("--standalone",)):
-    return [python, "-m", "torch.distributed.run", *meeting, "--nproc-per-node", ranks,
-            script, *options]
+def torchrun(python, ranks, script, *options, launcher=()):
+    """Returns the command that runs PyTorch's side: `options` are the script's, `launcher` are
+    torchrun's, without which the job is on this host alone."""
+    return [python, "-m", "torch.distributed.run", *(launcher or ["--standalone"]),
+            "--nproc-per-node", ranks, script, *options]
 
 
 def why_no_open_mpi(build):

@@ -38,6 +38,7 @@ if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.env
 
 # Options of `lockstep run` for sides that differ from "Lockstep" in the binding alone.
 BOUND = {f"bind {binding}": ["--bind", binding] for binding in ("core", "cache", "numa", "none")}
+OURS |= dict.fromkeys(BOUND, [])
 
 # `beside` other processes keep a core busy each, with this `nice` value.
 Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps beside nice",
@@ -83,19 +84,15 @@ def work_of(case):
             "--steps", case.steps]
 
 
-def command_of(side, case, options, meeting=None):
-    """Returns the command that starts a side's ranks on this host; `meeting` tells how it finds
-    other hosts."""
+def command_of(side, case, options, launcher=()):
+    """Returns the command that starts a side's ranks on this host; `launcher` are options of its
+    launcher besides the side's own."""
     work = work_of(case) + ["--find-unused"] * case.find_unused
-    how = {} if meeting is None else {"meeting": meeting}
-    if side in BOUND:
-        return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work,
-                                    meeting=[*(meeting or ()), *BOUND[side]])
     if side in OURS:
         return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side],
-                                    **how)
+                                    launcher=[*launcher, *BOUND.get(side, ())])
     return measure.torchrun(options.python, case.ranks, HERE / "train_pytorch.py", *work,
-                            *THEIRS[side], **how)
+                            *THEIRS[side], launcher=launcher)
 
 
 def figures_of(output):

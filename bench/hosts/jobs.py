@@ -54,12 +54,12 @@ class Job:
 
     def by_lockstep(self, program, *words, **variables):
         return self._on_each(lambda host: measure.lockstep_run(
-            self.options.build, self.ranks, program, *words, meeting=self._at_first(host)),
+            self.options.build, self.ranks, program, *words, launcher=self._at_first(host)),
             **of_lockstep(), **variables)
 
     def by_torchrun(self, script, *words):
         return self._on_each(lambda host: measure.torchrun(
-            self.options.python, self.ranks, script, *words, meeting=self._at_master(host)),
+            self.options.python, self.ranks, script, *words, launcher=self._at_master(host)),
             **OF_TORCHRUN)
 
     def by_mpirun(self, program, *words, **variables):
@@ -77,9 +77,9 @@ class Job:
     def train(self, side, case):
         """Returns the figures of a side of bench/ddp."""
         ours = side in sides.OURS
-        meeting = self._at_first if ours else self._at_master
+        launcher = self._at_first if ours else self._at_master
         return sides.figures_of(self._on_each(
-            lambda host: sides.command_of(side, case, self.options, meeting(host)),
+            lambda host: sides.command_of(side, case, self.options, launcher=launcher(host)),
             **(of_lockstep() if ours else OF_TORCHRUN)))
 
     def _at_first(self, host):
