@@ -176,23 +176,21 @@ std::vector<Cores> divided(const Topology& topology, int ranks) {
   return blocks;
 }
 
-std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share) {
-  std::vector<RankBinding> bindings;
-  for (const Cores& own : divided(topology, ranks))
-    bindings.push_back(on(topology, own, std::min(static_cast<int>(own.size()), share)));
-  return bindings;
+// Returns all cores that share an L3 cache with one of `own`, which they include.
+Cores of_same_caches(const Topology& topology, const Cores& own) {
+  Cores near;
+  for (const Core& core : topology.cores)
+    if (std::any_of(own.begin(), own.end(),
+                    [&](const Core& mine) { return boundary(mine, core) == 0; }))
+      near.push_back(core);
+  return near;
 }
 
-std::vector<RankBinding> by_cache(const Topology& topology, int ranks, int share) {
+std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share, bool with_cache) {
   std::vector<RankBinding> bindings;
-  for (const Cores& own : divided(topology, ranks)) {
-    Cores near;
-    for (const Core& core : topology.cores)
-      if (std::any_of(own.begin(), own.end(),
-                      [&](const Core& mine) { return boundary(mine, core) == 0; }))
-        near.push_back(core);
-    bindings.push_back(on(topology, near, std::min(static_cast<int>(own.size()), share)));
-  }
+  for (const Cores& own : divided(topology, ranks))
+    bindings.push_back(on(topology, with_cache ? of_same_caches(topology, own) : own,
+                          std::min(static_cast<int>(own.size()), share)));
   return bindings;
 }
 
@@ -270,9 +268,9 @@ BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, 
     plan.ranks.assign(static_cast<std::size_t>(ranks),
                       {.threads = std::max(1, worth(topology, quota) / ranks)});
   else
-    plan.ranks = binding == Binding::numa   ? by_node(topology, ranks, share)
-                 : binding == Binding::core ? by_core(topology, ranks, share)
-                                            : by_cache(topology, ranks, share);
+    plan.ranks = binding == Binding::numa
+                     ? by_node(topology, ranks, share)
+                     : by_core(topology, ranks, share, binding != Binding::core);
   plan.picture = picture_of(topology, plan.ranks);
   if (!unbound.empty()) plan.picture += "no rank is bound: " + unbound + "\n";
   return plan;
