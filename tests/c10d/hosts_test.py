@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Ranks on two hosts: every operation gives Gloo's bits through each engine between hosts, with one
-rank on a host and with two; and a rank that is killed is named on the other host.
+rank on a host and with two; and a rank that is killed is named on the other host. A job of torchrun
+with one rank on each host finds its peers.
 
 hosts_test.py --engines FOLDER    the folder with the engines that were built
 """
@@ -11,10 +12,10 @@ import base64
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from datetime import timedelta
 
 import against_gloo_test
 import forked_ranks
@@ -28,6 +29,8 @@ import network_hosts  # noqa: E402
 
 RANKS_PER_HOST = 2
 PATIENCE = 200  # Seconds for all of it on a busy machine.
+TORCHRUN_PORT = 29400
+FIRST_PORT = 29500  # Of the worlds' stores.
 
 
 # --- On a host ----------------------------------------------------------------------------------
@@ -71,11 +74,12 @@ def lose_last_rank():
         assert error.signal == signal.SIGKILL and error.host == "node2", error
 
 
-def rank_on_host(local_rank, host, transports, port):
+def rank_on_host(local_rank, host, transports):
     rank, size = host * RANKS_PER_HOST + local_rank, 2 * RANKS_PER_HOST
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "node1",
-                   "MASTER_PORT": str(port)}
-    for transport in transports:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "node1"}
+    for number, transport in enumerate(transports):
+        # In one store, Gloo would find its addresses of the world before.
+        os.environ["MASTER_PORT"] = str(FIRST_PORT + number)
         options = lockstep.Options(transport=f"shm+{transport}")
         dist.init_process_group("lockstep", pg_options=options)
         train()
@@ -91,8 +95,8 @@ def rank_on_host(local_rank, host, transports, port):
             dist.destroy_process_group()
 
 
-def run_host(host, transports, port):
-    with forked_ranks.Ranks(RANKS_PER_HOST, rank_on_host, host, transports, port) as ranks:
+def run_host(host, transports):
+    with forked_ranks.Ranks(RANKS_PER_HOST, rank_on_host, host, transports) as ranks:
         ends = ranks.ends(PATIENCE)
     if host == 1:
         assert ends.pop().exit_code == -signal.SIGKILL
@@ -100,21 +104,51 @@ def run_host(host, transports, port):
         assert not ended.error and ended.exit_code == 0, ended.error or ended
 
 
+def rank_of_torchrun():
+    """The only rank of its host."""
+    assert (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]) == ("0", "1"), os.environ
+    dist.init_process_group("lockstep")
+    hosts = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, socket.gethostname())
+    assert sorted(hosts) == ["node1", "node2"], hosts
+    numbers = torch.arange(1000) + dist.get_rank()
+    dist.all_reduce(numbers)
+    assert torch.equal(numbers, 2 * torch.arange(1000) + 1), numbers
+    dist.destroy_process_group()
+
+
 # --- All ----------------------------------------------------------------------------------------
 
-def start(host, folder, words):
-    environment = os.environ | {"LOCKSTEP_JOB_TOKEN_FILE": str(folder / "token")}
-    return host.popen([sys.executable, __file__, *words], env=environment)
+def start(host, folder, words, variables=(), **options):
+    environment = os.environ | {"LOCKSTEP_JOB_TOKEN_FILE": str(folder / "token")} | dict(variables)
+    return host.popen([sys.executable, *words], env=environment, **options)
+
+
+def check_torchrun(hosts, folder):
+    words = ["-m", "torch.distributed.run", "--nnodes", len(hosts), "--nproc-per-node", 1,
+             "--rdzv-backend", "c10d", "--rdzv-id", "job",
+             "--rdzv-endpoint", f"{hosts[0].address}:{TORCHRUN_PORT}",
+             __file__, "--under-torchrun"]
+    started = [start(host, folder, words, {"LOCKSTEP_LOG": "info"}, stdout=subprocess.PIPE,
+                     stderr=subprocess.STDOUT, text=True) for host in hosts]
+    for process in started:
+        said = process.communicate(timeout=PATIENCE)[0]
+        assert process.returncode == 0, said
+        # What the rank logs of its world.
+        assert "(2 ranks on 2 hosts; by eth0 " in said, said
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", type=pathlib.Path)
     parser.add_argument("--host", type=int, help="run the ranks of this host")
+    parser.add_argument("--under-torchrun", action="store_true", help="be a rank of torchrun's")
     parser.add_argument("transports", nargs="*")
     options = parser.parse_args()
     if options.host is not None:
-        return run_host(options.host, options.transports, 29500)
+        return run_host(options.host, options.transports)
+    if options.under_torchrun:
+        return rank_of_torchrun()
     if network_hosts.why_not():
         print(f"skipped: {network_hosts.why_not()}")
         sys.exit(SKIPPED)
@@ -124,7 +158,8 @@ def main():
         folder = pathlib.Path(name)
         (folder / "token").touch(mode=0o600)
         (folder / "token").write_text(base64.b64encode(os.urandom(32)).decode())
-        started = [start(host, folder, ["--host", str(number), *transports])
+        check_torchrun(hosts, folder)
+        started = [start(host, folder, [__file__, "--host", number, *transports])
                    for number, host in enumerate(hosts)]
         codes = [process.wait(PATIENCE + 60) for process in started]
     assert codes == [0, 0], codes
