@@ -13,9 +13,7 @@
 #include <torch/version.h>
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -26,7 +24,6 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/engine/plugin.h"
-#include "lockstep/job/detail/operation.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -50,27 +47,12 @@ Failed failed_with(const char* text) {
 // get() alone. Not to be used after it.
 class MeetingStore final : public ::c10d::Store {
  public:
-  explicit MeetingStore(const lockstep_engine_store& store) : store_(store) {}
+  explicit MeetingStore(const plugin::Store& store) : store_(store) {}
 
   c10::intrusive_ptr<Store> clone() override { return c10::make_intrusive<MeetingStore>(store_); }
 
-  void set(const std::string& key, const Bytes& value) override {
-    lockstep_engine_error error{};
-    require_success(store_.set(store_.self, key.c_str(), value.data(), value.size(), &error),
-                    error);
-  }
-
-  Bytes get(const std::string& key) override {
-    Bytes value(1024);
-    if (const std::size_t bytes = wait_for(key, value); bytes > value.size()) {
-      value.resize(bytes);
-      wait_for(key, value);
-    } else {
-      value.resize(bytes);
-    }
-    return value;
-  }
-
+  void set(const std::string& key, const Bytes& value) override { store_.set(key, value); }
+  Bytes get(const std::string& key) override { return store_.wait<Bytes>(key); }
   void wait(const std::vector<std::string>& keys) override {
     for (const std::string& key : keys) get(key);
   }
@@ -84,23 +66,11 @@ class MeetingStore final : public ::c10d::Store {
   std::int64_t getNumKeys() override { refuse("getNumKeys"); }
 
  private:
-  static void require_success(int code, const lockstep_engine_error& error) {
-    if (code != 0) throw Failed{static_cast<Fault>(error.fault), error.text};
-  }
-
   [[noreturn]] static void refuse(const char* what) {
     throw Failed{Fault::bug, std::string("Gloo calls ") + what + "() of its store"};
   }
 
-  std::size_t wait_for(const std::string& key, Bytes& value) {
-    lockstep_engine_error error{};
-    std::size_t bytes = 0;
-    require_success(
-        store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error), error);
-    return bytes;
-  }
-
-  const lockstep_engine_store store_;
+  const plugin::Store store_;
 };
 
 py::object class_of_gloo() {
@@ -156,24 +126,8 @@ c10::ScalarType type_of(std::uint8_t dtype) {
   }
 }
 
-at::Tensor bytes_at(void* data, std::size_t bytes) {
-  return at::from_blob(data, {static_cast<std::int64_t>(bytes)}, c10::kByte);
-}
-
-// The parts of a buffer by member, in bytes.
-Tensors parts_of(const lockstep_buffer& buffer, const std::size_t* counts, int size) {
-  auto* begin = static_cast<std::byte*>(buffer.data);
-  Tensors parts;
-  for (int member = 0; member < size; ++member) {
-    const std::size_t bytes = counts[member] * plugin::bytes_of_element(buffer.dtype);
-    parts.push_back(bytes_at(begin, bytes));
-    begin += bytes;
-  }
-  return parts;
-}
-
-void copy(const void* from, const at::Tensor& to) {
-  if (to.nbytes() > 0 && from != to.data_ptr()) std::memcpy(to.data_ptr(), from, to.nbytes());
+Tensors tensors_of(const plugin::Part& part) {
+  return {at::from_blob(part.data, {static_cast<std::int64_t>(part.bytes)}, c10::kByte)};
 }
 
 // One thread at a time. Memory of a call that failed is still in use: the engine has no cancel(),
@@ -194,6 +148,14 @@ class Communicator {
     }
   }
 
+  // Gloo's min and max lose NaN.
+  static bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
+    const auto op = static_cast<ReduceOp>(reduce_op);
+    const bool is_integer = type_of(dtype) == c10::kInt || type_of(dtype) == c10::kLong;
+    if (op == ReduceOp::min || op == ReduceOp::max) return is_integer;
+    return (op == ReduceOp::sum || op == ReduceOp::product) && type_of(dtype) != c10::kByte;
+  }
+
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
     if (data.count == 0) return;
     Tensors tensors{
@@ -205,46 +167,41 @@ class Communicator {
 
   void broadcast(const lockstep_buffer& data, std::int32_t root) {
     if (data.count == 0) return;
-    Tensors tensors{bytes_at(data.data, plugin::bytes_of(data))};
+    Tensors tensors = tensors_of(plugin::whole(data));
     ::c10d::BroadcastOptions options;
     options.rootRank = root;
     gloo_->broadcast(tensors, options)->wait();
   }
 
-  void reduce(const lockstep_buffer&, std::int32_t, std::uint8_t) {
-    throw Failed{Fault::unsupported, "this engine has no reduce"};
-  }
-
   void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                   const std::size_t* counts) {
-    const Tensors parts = parts_of(output, counts, size_);
-    const at::Tensor& mine = parts[static_cast<std::size_t>(rank_)];
-    if (input.count > 0) copy(input.data, mine);  // Otherwise it is there already.
-    exchange(Tensors(parts.size(), mine), parts);
+    const plugin::Parts parts(output, counts, size_);
+    const plugin::Part mine = parts[rank_];
+    plugin::copy_part(plugin::whole(input), mine.data);
+    exchange({mine, size_}, parts);
   }
 
   void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                   const std::size_t* send_counts, const std::size_t* receive_counts) {
-    const Tensors sent = parts_of(input, send_counts, size_);
-    const Tensors received = parts_of(output, receive_counts, size_);
-    const auto own = static_cast<std::size_t>(rank_);
-    copy(sent[own].data_ptr(), received[own]);
+    const plugin::Parts sent(input, send_counts, size_);
+    const plugin::Parts received(output, receive_counts, size_);
+    plugin::copy_part(sent[rank_], received[rank_].data);
     exchange(sent, received);
   }
 
  private:
   // Sends each other member its part, and receives one from each.
-  void exchange(const Tensors& sent, const Tensors& received) {
+  void exchange(const plugin::Parts& sent, const plugin::Parts& received) {
     constexpr int tag = 0;  // Messages between two members keep their order.
     std::vector<c10::intrusive_ptr<::c10d::Work>> messages;
     for (int i = 1; i < size_; ++i) {
       const int peer = (rank_ + size_ - i) % size_;
-      Tensors part{received[static_cast<std::size_t>(peer)]};
+      Tensors part = tensors_of(received[peer]);
       if (part[0].numel() > 0) messages.push_back(gloo_->recv(part, peer, tag));
     }
     for (int i = 1; i < size_; ++i) {
       const int peer = (rank_ + i) % size_;
-      Tensors part{sent[static_cast<std::size_t>(peer)]};
+      Tensors part = tensors_of(sent[peer]);
       if (part[0].numel() > 0) messages.push_back(gloo_->send(part, peer, tag));
     }
     for (const auto& message : messages) message->wait();
@@ -260,32 +217,10 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
   return 0;
 }
 
-// Gloo's min and max lose NaN.
-bool is_reduced(std::uint8_t dtype, std::uint8_t reduce_op) {
-  const auto op = static_cast<ReduceOp>(reduce_op);
-  const bool is_integer = type_of(dtype) == c10::kInt || type_of(dtype) == c10::kLong;
-  if (op == ReduceOp::min || op == ReduceOp::max) return is_integer;
-  return (op == ReduceOp::sum || op == ReduceOp::product) && type_of(dtype) != c10::kByte;
-}
-
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::all_reduce:
-      return is_reduced(dtype, reduce_op);
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return plugin::bytes_of_element(dtype) != 0;
-    default:
-      return 0;
-  }
-}
-
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "torch",
     .flags = LOCKSTEP_ENGINE_SWAPS,
     .probe = probe,
-    .supports = supports,
 });
 
 }  // namespace

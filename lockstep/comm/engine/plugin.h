@@ -1,4 +1,4 @@
-// For plugins: errors across the C ABI, sizes of the core's types, and an engine made of a class.
+// For plugins: errors across the C ABI, the core's store, and an engine made of a class.
 //
 // Everything is inline: a plugin links neither the core nor LibTorch.
 
@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -17,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/engine/plugin_parts.h"
 #include "lockstep/job/detail/operation.h"
 
 namespace lockstep::plugin {
@@ -55,38 +58,51 @@ int guarded(lockstep_engine_error* error, Act act) noexcept {
   }
 }
 
-constexpr std::size_t bytes_of_element(std::uint8_t dtype) {
-  switch (static_cast<DType>(dtype)) {
-    case DType::float64:
-    case DType::int64:
-    case DType::uint64:
-      return 8;
-    case DType::float32:
-    case DType::int32:
-    case DType::uint32:
-      return 4;
-    case DType::bfloat16:
-    case DType::float16:
-    case DType::int16:
-    case DType::uint16:
-      return 2;
-    case DType::int8:
-    case DType::uint8:
-    case DType::boolean:
-      return 1;
-  }
-  return 0;
-}
-
-constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
-  return buffer.count * bytes_of_element(buffer.dtype);
-}
-
 // Sets a variable that the library underneath reads, unless the user has set it.
 inline void set_by_default(const char* name, const std::string& value) {
   constexpr int keep_what_is_there = 0;
   setenv(name, value.c_str(), keep_what_is_there);
 }
+
+// The core's store, while create() runs.
+// Errors: Failed with the store's fault and text.
+class Store {
+ public:
+  explicit Store(const lockstep_engine_store& store) : store_(store) {}
+
+  // `value` is a string, or another container of bytes.
+  template <class Bytes>
+  void set(const std::string& key, const Bytes& value) const {
+    lockstep_engine_error error{};
+    if (store_.set(store_.self, key.c_str(), value.data(), value.size(), &error) != 0)
+      throw_failed(error);
+  }
+
+  // Blocks until a member has set `key`.
+  template <class Bytes = std::string>
+  Bytes wait(const std::string& key) const {
+    Bytes value;
+    value.resize(std::size_t{4} << 10);
+    while (true) {
+      lockstep_engine_error error{};
+      std::size_t bytes = 0;
+      if (store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error) != 0)
+        throw_failed(error);
+      const bool is_whole = bytes <= value.size();
+      value.resize(bytes);
+      if (is_whole) return value;
+    }
+  }
+
+ private:
+  [[noreturn]] static void throw_failed(const lockstep_engine_error& error) {
+    throw Failed{static_cast<Fault>(error.fault), error.text};
+  }
+
+  lockstep_engine_store store_;
+};
+
+// --- An engine of one class ----------------------------------------------------------------------
 
 // For libraries that move data only while a thread is in one of their calls, as MPI and oneCCL do.
 // A member may leave a call as soon as it has received everything, while some of its own data is
@@ -97,12 +113,13 @@ constexpr std::size_t sent_at_once = std::size_t{8} << 10;
 constexpr std::size_t of_any_size =
     std::numeric_limits<std::size_t>::max();  // For members that know different sizes.
 
-// --- An engine of one class ----------------------------------------------------------------------
-
-// The functions of an engine whose communicators are objects of one class, which has a constructor
-// from lockstep_engine_config, and the collectives of lockstep_engine, except reduce_scatter() if
-// the library lacks it. Where it has run(bytes, act), that calls act(), which is the collective.
-// `bytes` is the total that it moves, the same on all members.
+// The functions of an engine whose communicators are objects of one class, which has
+// - a constructor from lockstep_engine_config;
+// - the collectives of lockstep_engine, except reduce() and reduce_scatter() if the library lacks
+//   them;
+// - static bool combines(dtype, reduce_op): whether its reductions are native for these;
+// - if it needs that, run(bytes, act), which calls act(), the collective. `bytes` is the total that
+//   it moves, the same on all members.
 template <class Communicator>
 class EngineCalls {
  public:
@@ -112,6 +129,15 @@ class EngineCalls {
   }
 
   static void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
+
+  // Data of every type can be moved.
+  static int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
+    const auto asked = static_cast<Operation>(operation);
+    if (reduces(asked)) return has(asked) && Communicator::combines(dtype, reduce_op);
+    const bool moves = asked == Operation::broadcast || asked == Operation::all_gather ||
+                       asked == Operation::all_to_all;
+    return moves && bytes_of_element(dtype) != 0;
+  }
 
   static void cancel(void* communicator) { static_cast<Communicator*>(communicator)->cancel(); }
 
@@ -129,8 +155,11 @@ class EngineCalls {
 
   static int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
                     std::uint8_t reduce_op, lockstep_engine_error* error) {
-    return run(communicator, bytes_of(*data), error,
-               [&](Communicator& self) { self.reduce(*data, root, reduce_op); });
+    if constexpr (has_reduce)
+      return run(communicator, bytes_of(*data), error,
+                 [&](Communicator& self) { self.reduce(*data, root, reduce_op); });
+    else
+      return fail(error, Fault::unsupported, "this engine has no reduce");
   }
 
   static int all_gather(void* communicator, const lockstep_buffer* input,
@@ -160,10 +189,19 @@ class EngineCalls {
   }
 
  private:
+  static constexpr bool has_reduce = requires(Communicator& self, const lockstep_buffer& buffer) {
+    self.reduce(buffer, std::int32_t{}, std::uint8_t{});
+  };
   static constexpr bool has_reduce_scatter =
       requires(Communicator& self, const lockstep_buffer& buffer, const std::size_t* counts) {
         self.reduce_scatter(buffer, buffer, counts, std::uint8_t{});
       };
+
+  static constexpr bool has(Operation reduction) {
+    return reduction == Operation::reduce           ? has_reduce
+           : reduction == Operation::reduce_scatter ? has_reduce_scatter
+                                                    : true;
+  }
 
   template <class Act>
   static int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Act act) {
@@ -185,7 +223,6 @@ struct EngineParts {
   decltype(lockstep_engine::probe) probe = nullptr;
   decltype(lockstep_engine::identify) identify = nullptr;
   decltype(lockstep_engine::tell_all) tell_all = nullptr;
-  decltype(lockstep_engine::supports) supports = nullptr;
   decltype(lockstep_engine::destroy) destroy = nullptr;  // Null: deletes the communicator.
 };
 
@@ -202,7 +239,7 @@ constexpr lockstep_engine engine_of(const EngineParts& parts) {
   engine.probe = parts.probe;
   engine.identify = parts.identify;
   engine.tell_all = parts.tell_all;
-  engine.supports = parts.supports;
+  engine.supports = Calls::supports;
   engine.create = Calls::create;
   engine.destroy = parts.destroy != nullptr ? parts.destroy : Calls::destroy;
   if constexpr (requires(Communicator& self) { self.cancel(); }) engine.cancel = Calls::cancel;

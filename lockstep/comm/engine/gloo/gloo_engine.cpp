@@ -12,11 +12,9 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstring>
-#include <iterator>
 #include <memory>
-#include <numeric>
-#include <vector>
+#include <string>
+#include <string_view>
 
 #include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/gloo/combine.h"
@@ -100,6 +98,10 @@ class Communicator {
     }
   }
 
+  static bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
+    return combine_for(dtype, reduce_op) != nullptr;
+  }
+
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, std::int32_t root);
   void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
@@ -153,49 +155,24 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
   gloo::reduce(options);
 }
 
-// The parts of a buffer, in bytes, by member.
-struct Parts {
-  Parts(const lockstep_buffer& buffer, const std::size_t* counts, int size)
-      : data(static_cast<std::byte*>(buffer.data)), total(plugin::bytes_of(buffer)) {
-    for (int rank = 0; rank < size; ++rank)
-      bytes.push_back(counts[rank] * plugin::bytes_of_element(buffer.dtype));
-    std::exclusive_scan(bytes.begin(), bytes.end(), std::back_inserter(begins), std::size_t{0});
-  }
-  // The whole buffer, for each of `size` members.
-  Parts(std::byte* all, std::size_t count, int size)
-      : data(all),
-        total(count),
-        bytes(static_cast<std::size_t>(size), count),
-        begins(static_cast<std::size_t>(size), 0) {}
-
-  std::byte* of(int member) const { return data + begins[static_cast<std::size_t>(member)]; }
-
-  std::byte* data;
-  std::size_t total;
-  std::vector<std::size_t> bytes;
-  std::vector<std::size_t> begins;
-};
-
 // Sends each member its part of `send`. Like gloo::alltoallv() except for the order. There a member
 // announces its receives after it has begun to send, and its peer sees that behind all sent data.
 // The two directions of a link then take turns if one member comes later.
-void exchange(Mesh& mesh, const Parts& send, const Parts& receive) {
+void exchange(Mesh& mesh, const plugin::Parts& send, const plugin::Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
-  const auto arriving = mesh.buffer(receive.data, receive.total);
-  const auto leaving = mesh.buffer(send.data, send.total);
+  const auto arriving = mesh.buffer(receive.all.data, receive.all.bytes);
+  const auto leaving = mesh.buffer(send.all.data, send.all.bytes);
   for (int i = 1; i < mesh.size; ++i) {
     const int peer = (mesh.rank + mesh.size - i) % mesh.size;
     const auto part = static_cast<std::size_t>(peer);
-    arriving->recv(peer, slot, receive.begins[part], receive.bytes[part]);
+    arriving->recv(peer, slot, receive.begins[part], receive.sizes[part]);
   }
   for (int i = 1; i < mesh.size; ++i) {
     const int peer = (mesh.rank + i) % mesh.size;
     const auto part = static_cast<std::size_t>(peer);
-    leaving->send(peer, slot, send.begins[part], send.bytes[part]);
+    leaving->send(peer, slot, send.begins[part], send.sizes[part]);
   }
-  const std::size_t own_bytes = send.bytes[static_cast<std::size_t>(mesh.rank)];
-  if (own_bytes > 0 && send.of(mesh.rank) != receive.of(mesh.rank))
-    std::memcpy(receive.of(mesh.rank), send.of(mesh.rank), own_bytes);
+  plugin::copy_part(send[mesh.rank], receive[mesh.rank].data);
   const LoopThread::Preempting preempting(mesh.loop());
   for (int i = 1; i < mesh.size; ++i) {
     leaving->waitSend();
@@ -206,16 +183,15 @@ void exchange(Mesh& mesh, const Parts& send, const Parts& receive) {
 void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* counts) {
   if (output.count == 0) return;
-  const Parts parts(output, counts, mesh_->size);
-  std::byte* const own = parts.of(mesh_->rank);
-  const std::size_t own_bytes = parts.bytes[static_cast<std::size_t>(mesh_->rank)];
-  const bool is_in_place = input.count == 0 || input.data == own;
-  std::byte* const mine = is_in_place ? own : static_cast<std::byte*>(input.data);
+  const plugin::Parts parts(output, counts, mesh_->size);
+  const plugin::Part own = parts[mesh_->rank];
+  const bool is_in_place = input.count == 0 || input.data == own.data;
+  const plugin::Part mine = is_in_place ? own : plugin::whole(input);
   // For two members Gloo's ring, which sends first too, would need the same messages.
-  if (mesh_->size == 2) return exchange(*mesh_, {mine, own_bytes, mesh_->size}, parts);
+  if (mesh_->size == 2) return exchange(*mesh_, {mine, mesh_->size}, parts);
   gloo::AllgathervOptions options(mesh_);
-  if (!is_in_place) options.setInput(mine, own_bytes);
-  options.setOutput<std::byte>(mesh_->buffer(parts.data, parts.total), parts.bytes);
+  if (!is_in_place) options.setInput(mine.data, mine.bytes);
+  options.setOutput<std::byte>(mesh_->buffer(parts.all.data, parts.all.bytes), parts.sizes);
   options.setTag(mesh_->next_tag());
   gloo::allgatherv(options);
 }
@@ -233,25 +209,10 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error*) {
   return 0;
 }
 
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-      return combine_for(dtype, reduce_op) != nullptr;
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return plugin::bytes_of_element(dtype) != 0;
-    default:
-      return 0;
-  }
-}
-
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "gloo",
     .flags = LOCKSTEP_ENGINE_SWAPS,
     .probe = probe,
-    .supports = supports,
 });
 
 }  // namespace

@@ -69,52 +69,27 @@ pid_t thread_of_name(const std::string& name) {
   return 0;
 }
 
-constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
-
 // The core's store behind Gloo's interface.
 class Addresses final : public gloo::rendezvous::Store {
  public:
   explicit Addresses(const lockstep_engine_store& store) : store_(store) {}
 
   void set(const std::string& key, const std::vector<char>& value) override {
-    lockstep_engine_error error = {};
-    if (store_.set(store_.self, key.c_str(), value.data(), value.size(), &error) != 0) {
-      throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
-    }
+    store_.set(key, value);
   }
-
   std::vector<char> get(const std::string& key) override {
-    std::vector<char> value(std::size_t{4} << 10);
-    while (true) {
-      const std::size_t there = read(key, value);
-      const bool is_whole = there <= value.size();
-      if (there > max_value_bytes)
-        throw plugin::Failed{Fault::corrupt, key + " is too long to be Gloo's"};
-      value.resize(there);
-      if (is_whole) return value;
-    }
+    return store_.wait<std::vector<char>>(key);
   }
-
   void wait(const std::vector<std::string>& keys) override {
     for (const std::string& key : keys) get(key);
   }
-
   // The core's store has the deadline of create().
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
     wait(keys);
   }
 
  private:
-  std::size_t read(const std::string& key, std::vector<char>& value) const {
-    std::size_t bytes = 0;
-    lockstep_engine_error error = {};
-    if (store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error) != 0) {
-      throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
-    }
-    return bytes;
-  }
-
-  const lockstep_engine_store store_;
+  const plugin::Store store_;
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/mpi/communicator.h"
 
-#include <cstring>
+#include <memory>
 #include <string_view>
 
 #include "lockstep/comm/engine/mpi/library.h"
@@ -11,7 +11,13 @@
 namespace lockstep::comm::mpi {
 namespace {
 
+using plugin::are_equal;
+using plugin::bytes_of_element;
+using plugin::copy_part;
 using plugin::Failed;
+using plugin::Part;
+using plugin::Parts;
+using plugin::whole;
 
 struct Group {
   MPI_Group handle = MPI_GROUP_NULL;
@@ -55,12 +61,6 @@ MPI_Comm make(const lockstep_engine_config& config) {
   return made;
 }
 
-std::byte* bytes_at(const lockstep_buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
-
-std::size_t element_of(const lockstep_buffer& buffer) {
-  return plugin::bytes_of_element(buffer.dtype);
-}
-
 struct Reduction {
   MPI_Datatype type;
   MPI_Op op;
@@ -74,16 +74,16 @@ Reduction reduction_of(const lockstep_buffer& buffer, std::uint8_t reduce_op) {
   return native;
 }
 
-void broadcast_bytes(std::byte* data, std::size_t bytes, int root, MPI_Comm comm) {
-  in_pieces(data, bytes, 1, [&](std::byte* at, int count) {
+void broadcast_bytes(const Part& part, int root, MPI_Comm comm) {
+  in_pieces(part, 1, [&](std::byte* at, int count) {
     check(MPI_Bcast(at, count, MPI_BYTE, root, comm), "MPI_Bcast");
   });
 }
 
 // Reduces in place at `root`.
-void reduce_elements(std::byte* data, std::size_t bytes, std::size_t element, Reduction native,
-                     int root, int rank, MPI_Comm comm) {
-  in_pieces(data, bytes, element, [&](std::byte* at, int count) {
+void reduce_elements(const Part& part, std::size_t element, Reduction native, int root, int rank,
+                     MPI_Comm comm) {
+  in_pieces(part, element, [&](std::byte* at, int count) {
     const void* from = rank == root ? MPI_IN_PLACE : at;
     void* to = rank == root ? at : nullptr;
     check(MPI_Reduce(from, to, count, native.type, native.op, root, comm), "MPI_Reduce");
@@ -107,41 +107,41 @@ Communicator::~Communicator() {
 
 void Communicator::settle() { check(MPI_Barrier(comm_), "MPI_Barrier"); }
 
+bool Communicator::combines(std::uint8_t dtype, std::uint8_t reduce_op) {
+  return op_of(static_cast<DType>(dtype), static_cast<ReduceOp>(reduce_op)) != MPI_OP_NULL;
+}
+
 void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
   const Reduction native = reduction_of(data, reduce_op);
-  in_pieces(bytes_at(data), plugin::bytes_of(data), element_of(data), [&](void* at, int count) {
+  in_pieces(whole(data), bytes_of_element(data.dtype), [&](void* at, int count) {
     check(MPI_Allreduce(MPI_IN_PLACE, at, count, native.type, native.op, comm_), "MPI_Allreduce");
   });
 }
 
 void Communicator::broadcast(const lockstep_buffer& data, int root) {
-  broadcast_bytes(bytes_at(data), plugin::bytes_of(data), root, comm_);
+  broadcast_bytes(whole(data), root, comm_);
 }
 
 void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op) {
-  reduce_elements(bytes_at(data), plugin::bytes_of(data), element_of(data),
-                  reduction_of(data, reduce_op), root, rank_, comm_);
+  reduce_elements(whole(data), bytes_of_element(data.dtype), reduction_of(data, reduce_op), root,
+                  rank_, comm_);
 }
 
 // In place on every rank: MPI requires all ranks to agree on that.
 void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* counts) {
-  const Parts parts(counts, size_, element_of(output));
-  if (parts.total == 0) return;
-  std::byte* const all = bytes_at(output);
-  std::byte* const own = all + parts.begins[rank_];
-  if (own != input.data && parts.sizes[rank_] != 0)
-    std::memcpy(own, input.data, parts.sizes[rank_]);
+  const Parts parts(output, counts, size_);
+  if (parts.all.bytes == 0) return;
+  copy_part({static_cast<std::byte*>(input.data), parts[rank_].bytes}, parts[rank_].data);
 
-  if (parts.total > largest_call) {
-    for (int rank = 0; rank < size_; ++rank)
-      broadcast_bytes(all + parts.begins[rank], parts.sizes[rank], rank, comm_);
-  } else if (parts.are_equal()) {
-    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, all, static_cast<int>(parts.sizes[rank_]),
-                        MPI_BYTE, comm_),
+  if (parts.all.bytes > largest_call) {
+    for (int rank = 0; rank < size_; ++rank) broadcast_bytes(parts[rank], rank, comm_);
+  } else if (are_equal(counts, size_)) {
+    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, output.data,
+                        static_cast<int>(parts[rank_].bytes), MPI_BYTE, comm_),
           "MPI_Allgather");
   } else {
-    check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, as_ints(parts.sizes).data(),
+    check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, output.data, as_ints(parts.sizes).data(),
                          as_ints(parts.begins).data(), MPI_BYTE, comm_),
           "MPI_Allgatherv");
   }
@@ -150,58 +150,54 @@ void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffe
 void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
                                   const std::size_t* counts, std::uint8_t reduce_op) {
   const Reduction native = reduction_of(input, reduce_op);
-  const std::size_t element = element_of(input);
-  const Parts parts(counts, size_, element);
-  if (parts.total == 0) return;
-  std::byte* const own = bytes_at(input) + parts.begins[rank_];
-  const std::size_t bytes = parts.sizes[rank_];
+  const std::size_t element = bytes_of_element(input.dtype);
+  const Parts parts(input, counts, size_);
+  if (parts.all.bytes == 0) return;
+  const Part own = parts[rank_];
+  auto* const result = static_cast<std::byte*>(output.data);
 
-  if (parts.total > largest_call) {
-    if (own != output.data && bytes != 0) std::memcpy(output.data, own, bytes);
+  if (parts.all.bytes > largest_call) {
+    copy_part(own, result);
     for (int rank = 0; rank < size_; ++rank) {
-      std::byte* const part =
-          rank == rank_ ? bytes_at(output) : bytes_at(input) + parts.begins[rank];
-      reduce_elements(part, parts.sizes[rank], element, native, rank, rank_, comm_);
+      const Part part = rank == rank_ ? Part{result, own.bytes} : parts[rank];
+      reduce_elements(part, element, native, rank, rank_, comm_);
     }
     return;
   }
   // MPI requires a result outside its input.
-  const bool in_place = own == output.data;
-  const auto apart = std::make_unique_for_overwrite<std::byte[]>(in_place ? bytes : 0);
-  check(MPI_Reduce_scatter(input.data, in_place ? apart.get() : output.data,
+  const bool in_place = own.data == result;
+  const auto apart = std::make_unique_for_overwrite<std::byte[]>(in_place ? own.bytes : 0);
+  check(MPI_Reduce_scatter(input.data, in_place ? apart.get() : result,
                            as_ints(parts.sizes, element).data(), native.type, native.op, comm_),
         "MPI_Reduce_scatter");
-  if (in_place && bytes != 0) std::memcpy(output.data, apart.get(), bytes);
+  if (in_place) copy_part({apart.get(), own.bytes}, result);
 }
 
 // Uses messages, which both ends of a pair cut alike. Some ranks' parts might fit one
 // MPI_Alltoallv() while others' do not.
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {
-  const Parts sent(send_counts, size_, element_of(input));
-  const Parts received(receive_counts, size_, element_of(output));
+  const Parts sent(input, send_counts, size_);
+  const Parts received(output, receive_counts, size_);
   constexpr int tag = 0;
   Messages messages;
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
-    in_pieces(bytes_at(output) + received.begins[from], received.sizes[from], 1,
-              [&](void* at, int count) {
-                MPI_Request request = MPI_REQUEST_NULL;
-                check(MPI_Irecv(at, count, MPI_BYTE, from, tag, comm_, &request), "MPI_Irecv");
-                messages.add(request);
-              });
+    in_pieces(received[from], 1, [&](void* at, int count) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      check(MPI_Irecv(at, count, MPI_BYTE, from, tag, comm_, &request), "MPI_Irecv");
+      messages.add(request);
+    });
   }
   for (int distance = 1; distance < size_; ++distance) {
     const int to = (rank_ + distance) % size_;
-    in_pieces(bytes_at(input) + sent.begins[to], sent.sizes[to], 1, [&](const void* at, int count) {
+    in_pieces(sent[to], 1, [&](const void* at, int count) {
       MPI_Request request = MPI_REQUEST_NULL;
       check(MPI_Isend(at, count, MPI_BYTE, to, tag, comm_, &request), "MPI_Isend");
       messages.add(request);
     });
   }
-  if (sent.sizes[rank_] != 0)
-    std::memcpy(bytes_at(output) + received.begins[rank_], bytes_at(input) + sent.begins[rank_],
-                sent.sizes[rank_]);
+  copy_part(sent[rank_], received[rank_].data);
   messages.wait();
 }
 

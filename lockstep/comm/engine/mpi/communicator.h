@@ -47,6 +47,8 @@ class Communicator {
     }
   }
 
+  static bool combines(std::uint8_t dtype, std::uint8_t reduce_op);
+
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, int root);
   void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);

@@ -5,9 +5,6 @@
 // FI_TCP_IFACE=eth0, UCX uses UCX_NET_DEVICES=eth0.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
-#include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/engine/mpi/communicator.h"
 #include "lockstep/comm/engine/mpi/library.h"
@@ -40,26 +37,11 @@ int identify(const void* handed_over, const void** world, std::int32_t* rank, st
 int tell_all(const void* world, void* data, std::size_t bytes, Error* error) {
   return plugin::guarded(error, [&] {
     Unfinished telling;
-    in_pieces(static_cast<std::byte*>(data), bytes, 1, [&](void* at, int count) {
+    in_pieces({static_cast<std::byte*>(data), bytes}, 1, [&](void* at, int count) {
       check(MPI_Bcast(at, count, MPI_BYTE, 0, duplicated_world(world)), "MPI_Bcast");
     });
     telling.finish();
   });
-}
-
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return 1;
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::reduce_scatter:
-      return op_of(static_cast<DType>(dtype), static_cast<ReduceOp>(reduce_op)) != MPI_OP_NULL;
-    default:
-      return 0;
-  }
 }
 
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
@@ -67,7 +49,6 @@ constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .probe = probe,
     .identify = identify,
     .tell_all = tell_all,
-    .supports = supports,
 });
 
 }  // namespace

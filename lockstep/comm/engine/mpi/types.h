@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/mpi/library.h"
+#include "lockstep/comm/engine/plugin_parts.h"
 
 // Bytes. Tests set a small value.
 #ifndef LOCKSTEP_MPI_LARGEST_CALL
@@ -33,30 +34,13 @@ MPI_Op op_of(DType dtype, ReduceOp op);
 // network limits the speed.
 constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
 
-// Calls act(begin, elements) for each piece of `bytes` bytes, whose elements have `element` bytes.
+// Calls act(begin, elements) for each piece of `part`, whose elements have `element` bytes.
 template <class Act>
-void in_pieces(std::byte* data, std::size_t bytes, std::size_t element, Act act) {
+void in_pieces(const plugin::Part& part, std::size_t element, Act act) {
   const std::size_t most = largest_call / element * element;
-  for (std::size_t begin = 0; begin < bytes; begin += most)
-    act(data + begin, static_cast<int>(std::min(most, bytes - begin) / element));
+  for (std::size_t begin = 0; begin < part.bytes; begin += most)
+    act(part.data + begin, static_cast<int>(std::min(most, part.bytes - begin) / element));
 }
-
-// The parts of a buffer, by rank, contiguous.
-struct Parts {
-  std::vector<std::size_t> begins;  // Bytes, like sizes.
-  std::vector<std::size_t> sizes;
-  std::size_t total = 0;
-
-  Parts(const std::size_t* counts, int ranks, std::size_t element) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      begins.push_back(total);
-      sizes.push_back(counts[rank] * element);
-      total += sizes.back();
-    }
-  }
-
-  bool are_equal() const { return std::equal(sizes.begin() + 1, sizes.end(), sizes.begin()); }
-};
 
 // Converts to MPI's counts, in units of `unit` bytes; for a total of at most largest_call.
 inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size_t unit = 1) {

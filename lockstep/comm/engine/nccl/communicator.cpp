@@ -72,8 +72,6 @@ constexpr std::chrono::hours longest_wait{24 * 365};  // Stands for "no timeout"
 constexpr std::chrono::seconds longest_farewell{10};
 constexpr std::chrono::microseconds poll_interval{50};
 
-std::byte* bytes_at(const lockstep_buffer& buffer) { return static_cast<std::byte*>(buffer.data); }
-
 cudaStream_t stream_of(const lockstep_buffer& buffer) {
   return static_cast<cudaStream_t>(buffer.stream);
 }
@@ -182,26 +180,11 @@ void Communicator::enqueue(const char* what, Act act) {
   settle(what, result, Clock::now() + timeout_, lock);
 }
 
-bool Communicator::all_equal(const std::size_t* counts) const {
-  return std::all_of(counts, counts + size_, [&](std::size_t count) { return count == *counts; });
-}
-
-std::vector<Communicator::Part> Communicator::parts_of(const lockstep_buffer& buffer,
-                                                       const std::size_t* counts) const {
-  std::vector<Part> parts;
-  std::byte* begin = bytes_at(buffer);
-  for (int r = 0; r < size_; ++r) {
-    parts.push_back({begin, counts[r] * plugin::bytes_of_element(buffer.dtype)});
-    begin += parts.back().bytes;
-  }
-  return parts;
-}
-
 // Both have a part for each rank. An empty part is neither sent nor received.
-void Communicator::exchange(const char* what, cudaStream_t stream, const std::vector<Part>& sent,
-                            const std::vector<Part>& received) {
-  const auto& [to, bytes] = received[static_cast<std::size_t>(rank_)];
-  const std::byte* const from = sent[static_cast<std::size_t>(rank_)].data;
+void Communicator::exchange(const char* what, cudaStream_t stream, const plugin::Parts& sent,
+                            const plugin::Parts& received) {
+  const auto [to, bytes] = received[rank_];
+  const std::byte* const from = sent[rank_].data;
   if (bytes > 0 && to != from) {
     const DeviceGuard guard(device_);
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), what);
@@ -210,8 +193,8 @@ void Communicator::exchange(const char* what, cudaStream_t stream, const std::ve
     ncclResult_t result = ncclSuccess;
     for (int peer = 0; peer < size_ && is_good(result); ++peer) {
       if (peer == rank_) continue;
-      const Part& out = sent[static_cast<std::size_t>(peer)];
-      const Part& in = received[static_cast<std::size_t>(peer)];
+      const plugin::Part out = sent[peer];
+      const plugin::Part in = received[peer];
       if (out.bytes > 0) result = ncclSend(out.data, out.bytes, ncclInt8, peer, handle_, stream);
       if (in.bytes > 0 && is_good(result))
         result = ncclRecv(in.data, in.bytes, ncclInt8, peer, handle_, stream);
@@ -245,39 +228,38 @@ void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t re
 
 void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* counts) {
-  if (all_equal(counts))
+  if (plugin::are_equal(counts, size_))
     return enqueue("ncclAllGather", [&] {
       return ncclAllGather(input.data, output.data, plugin::bytes_of(input), ncclInt8, handle_,
                            stream_of(output));
     });
-  const std::vector<Part> sent(static_cast<std::size_t>(size_),
-                               {bytes_at(input), plugin::bytes_of(input)});
-  exchange("an all_gather of uneven parts", stream_of(output), sent, parts_of(output, counts));
+  exchange("an all_gather of uneven parts", stream_of(output), {plugin::whole(input), size_},
+           {output, counts, size_});
 }
 
 void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
                                   const std::size_t* counts, std::uint8_t reduce_op) {
   const auto [type, op] = known_reduction(input, reduce_op);
-  if (all_equal(counts))
+  if (plugin::are_equal(counts, size_))
     return enqueue("ncclReduceScatter", [&, type = type, op = op] {
       return ncclReduceScatter(input.data, output.data, output.count, type, op, handle_,
                                stream_of(output));
     });
-  const std::vector<Part> parts = parts_of(input, counts);
+  const plugin::Parts parts(input, counts, size_);
   enqueue("a reduce_scatter of uneven parts", [&, type = type, op = op] {
     ncclResult_t result = ncclSuccess;
     for (int root = 0; root < size_ && is_good(result); ++root)
       if (counts[root] > 0)
-        result = ncclReduce(parts[static_cast<std::size_t>(root)].data, output.data, counts[root],
-                            type, op, root, handle_, stream_of(output));
+        result = ncclReduce(parts[root].data, output.data, counts[root], type, op, root, handle_,
+                            stream_of(output));
     return result;
   });
 }
 
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {
-  exchange("an all_to_all", stream_of(output), parts_of(input, send_counts),
-           parts_of(output, receive_counts));
+  exchange("an all_to_all", stream_of(output), {input, send_counts, size_},
+           {output, receive_counts, size_});
 }
 
 }  // namespace lockstep::comm::engines

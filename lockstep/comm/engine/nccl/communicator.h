@@ -21,9 +21,9 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::comm::engines {
 
@@ -50,6 +50,10 @@ class Communicator {
   // Ends running work on the device too.
   void cancel();
 
+  static bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
+    return reduction_of(dtype, reduce_op).has_value();
+  }
+
   // Same as the members of lockstep_engine.
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, int root);
@@ -64,20 +68,12 @@ class Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Data to or from one rank.
-  struct Part {
-    std::byte* data;
-    std::size_t bytes;
-  };
-
   template <class Act>
   void enqueue(const char* what, Act act);
-  void exchange(const char* what, cudaStream_t stream, const std::vector<Part>& sent,
-                const std::vector<Part>& received);
+  void exchange(const char* what, cudaStream_t stream, const plugin::Parts& sent,
+                const plugin::Parts& received);
   void settle(const char* what, ncclResult_t result, Clock::time_point deadline,
               std::unique_lock<std::mutex>& lock);
-  bool all_equal(const std::size_t* counts) const;
-  std::vector<Part> parts_of(const lockstep_buffer& buffer, const std::size_t* counts) const;
   void abort_locked();
 
   const int rank_;

@@ -30,35 +30,6 @@ std::string why_no_device(cudaError_t status) {
 
 constexpr const char* verdict_key = "verdict";
 
-class Store {
- public:
-  explicit Store(const lockstep_engine_store& store) : store_(store) {}
-
-  void set(const std::string& key, const std::string& value) const {
-    lockstep_engine_error error{};
-    if (store_.set(store_.self, key.c_str(), value.data(), value.size(), &error) != 0) fail(error);
-  }
-
-  std::string wait(const std::string& key) const {
-    lockstep_engine_error error{};
-    std::string value(4096, '\0');
-    std::size_t bytes = 0;
-    if (store_.wait(store_.self, key.c_str(), value.data(), value.size(), &bytes, &error) != 0)
-      fail(error);
-    if (bytes > value.size())
-      throw plugin::Failed{Fault::bug, "the store's " + key + " is too long"};
-    value.resize(bytes);
-    return value;
-  }
-
- private:
-  [[noreturn]] static void fail(const lockstep_engine_error& error) {
-    throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
-  }
-
-  const lockstep_engine_store& store_;
-};
-
 // Returns an id that is equal for all processes of one kernel, in containers too, whatever their
 // host name.
 std::string host_id() {
@@ -76,7 +47,7 @@ bool may_share_devices() {
 }
 
 // Returns why the members cannot communicate; empty if they can.
-std::string complaint(const Store& store, const lockstep_engine_config& config,
+std::string complaint(const plugin::Store& store, const lockstep_engine_config& config,
                       const std::string& mine) {
   if (may_share_devices()) return {};
   std::map<std::string, int> user_of = {{mine, 0}};
@@ -141,7 +112,7 @@ ncclUniqueId meet(const lockstep_engine_config& config) {
     make_id();
     return id;
   }
-  const Store store(config.store);
+  const plugin::Store store(config.store);
   const std::string mine = host_id() + ' ' + pci_bus_id(config.device_index);
   if (config.rank != 0) store.set(device_key(config.rank), mine);
   std::string verdict;  // '+' and the id, or '-' and a complaint.

@@ -25,26 +25,10 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
   });
 }
 
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::reduce_scatter:
-      return reduction_of(dtype, reduce_op).has_value();
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return plugin::bytes_of_element(dtype) != 0;
-    default:
-      return 0;
-  }
-}
-
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "nccl",
     .device = DeviceKind::cuda,
     .probe = probe,
-    .supports = supports,
 });
 
 }  // namespace

@@ -7,12 +7,11 @@
 #include <chrono>
 #include <exception>
 #include <memory>
-#include <numeric>
 #include <oneapi/ccl.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <vector>
 
 #include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/oneccl/library.h"
@@ -74,16 +73,6 @@ std::optional<ccl::reduction> reduction_of(std::uint8_t dtype, std::uint8_t redu
   }
 }
 
-bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
-  return number_of(dtype) && reduction_of(dtype, reduce_op);
-}
-
-void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
-  if (!combines(data.dtype, reduce_op)) {
-    throw plugin::Failed{Fault::unsupported, "oneCCL's plugin does not combine these elements"};
-  }
-}
-
 // --- Waiting ------------------------------------------------------------------------------------
 
 // Spins for the time of a short call, then yields the core.
@@ -114,24 +103,6 @@ bool has_come(ccl::event& event) {
 
 // --- Making one ---------------------------------------------------------------------------------
 
-void set(const lockstep_engine_store& store, const std::string& key, const void* value,
-         std::size_t bytes) {
-  lockstep_engine_error error = {};
-  if (store.set(store.self, key.c_str(), value, bytes, &error) != 0) {
-    throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
-  }
-}
-
-void wait(const lockstep_engine_store& store, const std::string& key, void* value,
-          std::size_t bytes) {
-  std::size_t there = 0;
-  lockstep_engine_error error = {};
-  if (store.wait(store.self, key.c_str(), value, bytes, &there, &error) != 0) {
-    throw plugin::Failed{static_cast<Fault>(error.fault), error.text};
-  }
-  if (there != bytes) throw plugin::Failed{Fault::corrupt, key + " is not what oneCCL has written"};
-}
-
 // Serialises the creation of communicators in a process. Members that make two in different orders
 // would wait for each other in oneCCL without end. Two made at once would get the same number. So a
 // process enters oneCCL for one at a time, when all members are there. The core makes them in the
@@ -147,22 +118,23 @@ std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) 
 
 // oneCCL waits minutes for a missing member; the store has this call's deadline.
 void meet(const lockstep_engine_config& config) {
-  char here = 1;
-  set(config.store, "here/" + std::to_string(config.rank), &here, sizeof here);
-  for (int rank = 0; rank < config.size; ++rank) {
-    wait(config.store, "here/" + std::to_string(rank), &here, sizeof here);
-  }
+  const plugin::Store store(config.store);
+  store.set("here/" + std::to_string(config.rank), std::string_view("1"));
+  for (int rank = 0; rank < config.size; ++rank) store.wait("here/" + std::to_string(rank));
 }
 
 ccl::shared_ptr_class<ccl::kvs> make_kvs(const lockstep_engine_config& config) {
-  ccl::kvs::address_type address;
+  const plugin::Store store(config.store);
   if (config.rank == 0) {
     auto kvs = ccl::create_main_kvs();
-    address = kvs->get_address();
-    set(config.store, "kvs", address.data(), address.size());
+    store.set("kvs", kvs->get_address());
     return kvs;
   }
-  wait(config.store, "kvs", address.data(), address.size());
+  ccl::kvs::address_type address;
+  const std::string found = store.wait("kvs");
+  if (found.size() != address.size())
+    throw plugin::Failed{Fault::corrupt, "kvs is not what oneCCL has written"};
+  found.copy(address.data(), address.size());
   return ccl::create_kvs(address);
 }
 
@@ -181,6 +153,10 @@ class Communicator {
     if (bytes > plugin::sent_at_once) await_all();
   }
 
+  static bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
+    return number_of(dtype) && reduction_of(dtype, reduce_op);
+  }
+
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, std::int32_t root);
   void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
@@ -190,6 +166,11 @@ class Communicator {
                   const std::size_t* send_counts, const std::size_t* receive_counts);
 
  private:
+  static void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
+    if (!combines(data.dtype, reduce_op))
+      throw plugin::Failed{Fault::unsupported, "oneCCL's plugin does not combine these elements"};
+  }
+
   template <class Begin>
   void complete(Begin begin);
   void poll(ccl::event& event) const;
@@ -280,30 +261,23 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
   });
 }
 
-std::vector<std::size_t> in_bytes(const std::size_t* counts, int size, std::uint8_t dtype) {
-  std::vector<std::size_t> bytes(counts, counts + size);
-  for (std::size_t& count : bytes) count *= plugin::bytes_of_element(dtype);
-  return bytes;
-}
-
 void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* counts) {
   complete([&](const ccl::communicator& ccl) {
-    const auto bytes = in_bytes(counts, ccl.size(), output.dtype);
-    auto* parts = static_cast<char*>(output.data);
+    const plugin::Parts parts(output, counts, ccl.size());
     // When nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
-    const void* own = input.count != 0
-                          ? input.data
-                          : std::accumulate(bytes.begin(), bytes.begin() + ccl.rank(), parts);
-    return ccl::allgatherv(own, plugin::bytes_of(input), parts, bytes, ccl::datatype::uint8, ccl);
+    const void* own = input.count != 0 ? input.data : parts[ccl.rank()].data;
+    return ccl::allgatherv(own, plugin::bytes_of(input), output.data, parts.sizes,
+                           ccl::datatype::uint8, ccl);
   });
 }
 
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {
   complete([&](const ccl::communicator& ccl) {
-    return ccl::alltoallv(input.data, in_bytes(send_counts, ccl.size(), input.dtype), output.data,
-                          in_bytes(receive_counts, ccl.size(), output.dtype), ccl::datatype::uint8,
+    const plugin::Parts sent(input, send_counts, ccl.size());
+    const plugin::Parts received(output, receive_counts, ccl.size());
+    return ccl::alltoallv(input.data, sent.sizes, output.data, received.sizes, ccl::datatype::uint8,
                           ccl);
   });
 }
@@ -319,20 +293,6 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
   });
 }
 
-int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-  switch (static_cast<Operation>(operation)) {
-    case Operation::all_reduce:
-    case Operation::reduce:
-      return combines(dtype, reduce_op);
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::all_to_all:
-      return plugin::bytes_of_element(dtype) != 0;
-    default:
-      return 0;
-  }
-}
-
 // Keeps the communicator. To end one, oneCCL asks the service at which its ranks met, and ends the
 // process if that is gone. It is gone when rank 0 was a little faster.
 void destroy(void*) {}
@@ -341,7 +301,6 @@ constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
     .name = "oneccl",
     .flags = LOCKSTEP_ENGINE_ORDERED | LOCKSTEP_ENGINE_MAY_STAY,
     .probe = probe,
-    .supports = supports,
     .destroy = destroy,
 });
 
