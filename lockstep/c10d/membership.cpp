@@ -102,8 +102,7 @@ std::optional<ProcessGroup> join_part_of_world(const Place& place) {
     const auto ranks = ranks_in(world->place(), place);
     if (ranks.empty()) continue;
     const Interruptible interruptible(*world);
-    return world->group().group_of(ranks, world->name_of_part(place.name, ranks),
-                                   {.timeout = place.timeout});
+    return world->group().group_of(ranks, place.name, {.timeout = place.timeout});
   }
   return std::nullopt;
 }
@@ -139,12 +138,6 @@ void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
 }
 
 Membership::~Membership() { leave(); }
-
-std::string Membership::name_of_part(const std::string& name, const std::vector<int>& ranks) {
-  const std::lock_guard lock(naming_);
-  const int number = ++parts_[{name, ranks}];
-  return number == 1 ? name : name + '#' + std::to_string(number);
-}
 
 std::chrono::milliseconds Membership::timeout_of(std::chrono::milliseconds asked) const {
   return asked == ::c10d::kUnsetTimeout ? timeout_.load() : asked;

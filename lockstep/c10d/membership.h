@@ -13,14 +13,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -57,10 +54,6 @@ class Membership {
   bool is_world() const { return is_world_ && !left_; }  // Not made from another group.
   const std::shared_ptr<OrderedCalls>& calls() const { return calls_; }
 
-  // Returns a name for the next group of these ranks of this one. torch.distributed gives two
-  // splits of the same ranks one name: from the second on, a number is added.
-  std::string name_of_part(const std::string& name, const std::vector<int>& ranks);
-
   // The time limit of a call: `asked`, or the group's for kUnsetTimeout.
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
@@ -96,8 +89,6 @@ class Membership {
   const std::shared_ptr<OrderedCalls> calls_ = std::make_shared<OrderedCalls>();
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<::c10d::ErrorType> error_{::c10d::ErrorType::SUCCESS};
-  std::mutex naming_;                                              // Guards the next member.
-  std::map<std::pair<std::string, std::vector<int>>, int> parts_;  // How many, by name and ranks.
   std::atomic<bool> left_{false};
   std::atomic<bool> gives_memory_{false};  // To RegisteredAllocator.
 };

@@ -217,8 +217,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
                                                                    const CallOptions& options) {
   identity_.require_own_process();
   failure_.throw_if_broken();
-  std::string full = fmt::format("{}.{}", identity_.name, name);
-  require_new_child(full);
+  std::string full = new_name(fmt::format("{}.{}", identity_.name, name), ranks);
   const std::string list = fmt::format("of ranks {}", fmt::join(ranks, ","));
   comm::Collective meeting{.signature = {.operation = Operation::split}};
   apply({.timeout = options.timeout, .label = list}, identity_, meeting);
@@ -227,10 +226,13 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
   return child;
 }
 
-void ProcessGroup::State::require_new_child(const std::string& name) {
-  for (const auto& child : children())
-    require(child->identity_.name != name || child->life_.is_over(),
-            [&] { return fmt::format("group_of: there is a group {} already", name); });
+// Equal on all of these ranks, which ask for their groups in one order. No group of theirs ever had
+// it: stores and connections keep what ranks told each other under an earlier name.
+std::string ProcessGroup::State::new_name(std::string name, const std::vector<int>& ranks) {
+  const std::lock_guard lock(children_mutex_);
+  for (int number = 0; (number = ++named_[{name, ranks}]) > 1;)
+    name += fmt::format("#{}", number);
+  return name;
 }
 
 std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children() {

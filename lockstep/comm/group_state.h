@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <typeindex>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/call_queue.h"
@@ -91,7 +92,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   comm::CallQueue::Turn take_turn(comm::Collective& collective);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
                                     std::chrono::milliseconds timeout);
-  void require_new_child(const std::string& name);
+  std::string new_name(std::string name, const std::vector<int>& ranks);
   std::vector<std::shared_ptr<State>> children();
   std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);
@@ -115,6 +116,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   std::mutex children_mutex_;
   std::vector<std::weak_ptr<State>> children_;
+  std::map<std::pair<std::string, std::vector<int>>, int> named_;  // How often group_of() was asked.
 
   std::mutex companions_mutex_;
   std::map<std::type_index, std::shared_ptr<void>> companions_;

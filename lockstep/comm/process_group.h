@@ -151,10 +151,12 @@ class LOCKSTEP_API ProcessGroup {
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
   // Makes a group of these `ranks`, in that order, and is called by them alone: other ranks may do
-  // anything meanwhile, even leave. All of them pass the same list and the same `name`, which no
-  // other group made from this one has at that time. The new group is called "GROUP.NAME".
-  // Errors: misuse when this rank is not listed, or one is listed twice or does not exist; timeout
-  // when one does not come, or comes with another list. This group is not broken by them.
+  // anything meanwhile, even leave. All of them pass the same list and the same `name`. The new
+  // group is called "GROUP.NAME"; the second of these ranks under this name "GROUP.NAME#2", and so
+  // on. A list with the same first rank needs another name while that one is made. Errors: misuse
+  // when this rank is not listed, or one is listed twice or does not exist; timeout when one does
+  // not come, or comes with another list: then try under another name. This group is not broken by
+  // them.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 

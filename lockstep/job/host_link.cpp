@@ -69,9 +69,7 @@ FileDescriptor HostLink::take(std::string_view key) {
   if (found == replies_.end()) return {};
   Reply reply = std::move(found->second);
   replies_.erase(found);
-  if (reply.fd) return std::move(reply.fd);
-  if (reply.refusal.empty()) throw_errno(fmt::format("receiving {}", key), EMFILE);
-  throw Error(Fault::system, fmt::format("a peer could not share {}: {}", key, reply.refusal));
+  return descriptor_in(reply.packet, std::move(reply.fd));
 }
 
 FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
@@ -109,7 +107,7 @@ bool HostLink::read_replies() {
         if (any) return true;
         throw_gone();
       case Received::packet:
-        replies_.insert_or_assign(packet.key, Reply{std::move(fd), packet.text});
+        replies_.insert_or_assign(packet.key, Reply{packet, std::move(fd)});
     }
   }
 }

@@ -46,8 +46,8 @@ class LOCKSTEP_API HostLink {
 
  private:
   struct Reply {
+    Packet packet;
     FileDescriptor fd;
-    std::string refusal;
   };
 
   void send(const Packet& packet, int fd = -1) const;

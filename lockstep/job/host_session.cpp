@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/step_clock.h"
@@ -50,6 +52,8 @@ std::string key_of(const Failure& failure) {
   return fmt::format("{} {}", name(*failure.fault),
                      number == failure.call.npos ? failure.call : failure.call.substr(number));
 }
+
+std::string memory_of(std::uint64_t number) { return fmt::format("memory {:016x}", number); }
 
 std::atomic<bool> keeps{false};
 std::atomic<bool> signalled{false};
@@ -92,10 +96,11 @@ class StepReporter {
 
 }  // namespace
 
-Sentinel::Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look)
+Sentinel::Sentinel(JobPage& page, int slot, std::vector<Switchboard*> switchboards,
+                   std::function<void()> look)
     : page_(page),
       slot_(slot),
-      switchboard_(switchboard),
+      switchboards_(std::move(switchboards)),
       look_(std::move(look)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_) throw_errno("making an eventfd");
@@ -131,23 +136,27 @@ void Sentinel::live(std::promise<void> entered) {
     reporter.beat(Clock::now());
     if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
-    if (switchboard_ != nullptr) switchboard_->watch(entries);
+    watch_switchboards(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
     if (entries.front().revents != 0) break;
-    if (switchboard_ != nullptr) switchboard_->serve(entries);
+    for (Switchboard* const board : switchboards_) board->serve(entries);
   }
   reporter.report();
-  if (switchboard_ != nullptr) serve_what_is_left(entries);
+  serve_what_is_left(entries);
   page_.leave(slot_, how_);
+}
+
+void Sentinel::watch_switchboards(std::vector<pollfd>& entries) const {
+  for (const Switchboard* const board : switchboards_) board->watch(entries);
 }
 
 // Sends this rank's last offers and refusals to the others.
 void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
   for (int turn = 0; turn < 100; ++turn) {
     entries.clear();
-    switchboard_->watch(entries);
+    watch_switchboards(entries);
     if (::poll(entries.data(), entries.size(), 0) <= 0) return;
-    switchboard_->serve(entries);
+    for (Switchboard* const board : switchboards_) board->serve(entries);
   }
 }
 
@@ -197,8 +206,15 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
     throw Error(Fault::mismatch,
                 fmt::format("rank {} was told of {} ranks, {} of {} (WORLD_SIZE)", rank_,
                             meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
-  sentinel_ = std::make_unique<Sentinel>(*page_, rank_, switchboard_.get(), [this] { look(); });
+  std::vector<Switchboard*> boards;
+  if (switchboard_) boards.push_back(switchboard_.get());
+  if (size() > 1) {
+    own_memory_ = std::make_shared<Switchboard>(page_->descriptor());
+    boards.push_back(own_memory_.get());
+  }
+  sentinel_ = std::make_unique<Sentinel>(*page_, rank_, std::move(boards), [this] { look(); });
   // Only now is the slot this rank's: a process of another job with the same name has none.
+  if (own_memory_) hear_peers();
   if (compares) page_->announce(rank_, meeting.told);
 }
 
@@ -217,6 +233,37 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
   link_ = std::make_unique<HostLink>(FileDescriptor(ends[1]));
   if (meeting.is_alone) return;
   switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
+}
+
+// The name is new for each session: a fork()ed child of an earlier process in this slot may keep
+// that one's socket.
+void HostSession::hear_peers() {
+  std::uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) throw_errno("getrandom");
+  own_memory_->listen(listen_on_abstract_socket(memory_of(number)), memory_of(number));
+  page_->set_socket(rank_, number);
+}
+
+std::shared_ptr<const void> HostSession::hand_out(std::string key, FileDescriptor fd) const {
+  if (!own_memory_) return nullptr;
+  own_memory_->publish(key, std::move(fd));
+  const auto end = [board = std::weak_ptr(own_memory_), pid = this_process(),
+                    key = std::move(key)](const void*) {
+    // In a child, another thread of its parent may hold the switchboard's lock for ever.
+    const auto strong = pid == this_process() ? board.lock() : nullptr;
+    if (strong) strong->take(key);
+  };
+  return {own_memory_.get(), end};
+}
+
+FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
+                                  const std::function<void()>& give_up) const {
+  return lockstep::fetch(memory_of(page_->socket(slot)), key, deadline, give_up);
+}
+
+void HostSession::finish() {
+  sentinel_->leave_as(JobPage::Phase::finished);
+  if (own_memory_) own_memory_->close();
 }
 
 void HostSession::leave() {

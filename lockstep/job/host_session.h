@@ -33,14 +33,14 @@ namespace lockstep {
 // The one background thread that runs as long as this process is part of a job.
 //
 // It holds the process's mutex in the job page, so that peers learn of a death from the kernel. It
-// increases the heartbeat and looks for lost peers. In rank 0, if no agent started the job, it also
-// runs the switchboard.
+// increases the heartbeat and looks for lost peers. It also runs this process's switchboards.
 class LOCKSTEP_API Sentinel {
  public:
-  // Returns once `slot` of `page` is taken. `page` and `switchboard`, which may be null, must
-  // outlive the sentinel. Calls `look` ten times a second until leave_as(); it must not throw.
-  // Errors: misuse when a living process holds the slot.
-  Sentinel(JobPage& page, int slot, Switchboard* switchboard, std::function<void()> look);
+  // Returns once `slot` of `page` is taken. `page` and the switchboards must outlive the sentinel.
+  // Calls `look` ten times a second until leave_as(); it must not throw. Errors: misuse when a
+  // living process holds the slot.
+  Sentinel(JobPage& page, int slot, std::vector<Switchboard*> switchboards,
+           std::function<void()> look);
 
   // Leaves the slot in the phase given to leave_as(); without it, as abandoned.
   ~Sentinel();
@@ -51,11 +51,12 @@ class LOCKSTEP_API Sentinel {
 
  private:
   void live(std::promise<void> entered);
+  void watch_switchboards(std::vector<pollfd>& entries) const;
   void serve_what_is_left(std::vector<pollfd>& entries);
 
   JobPage& page_;
   const int slot_;
-  Switchboard* const switchboard_;
+  const std::vector<Switchboard*> switchboards_;
   const std::function<void()> look_;
   std::atomic<JobPage::Phase> how_{JobPage::Phase::abandoned};
   FileDescriptor stop_;  // An eventfd, readable once the sentinel should end.
@@ -105,6 +106,15 @@ class LOCKSTEP_API HostSession {
   // The page, for code that needs it after this session ends.
   std::shared_ptr<const JobPage> shared_page() const { return page_; }
 
+  // Hands `fd` to every rank that asks this one for `key`: no other process is needed, and none
+  // keeps it. The result ends that in this process; a fork()ed child may drop it, too.
+  std::shared_ptr<const void> hand_out(std::string key, FileDescriptor fd) const;
+
+  // Blocks until the rank in `slot` has handed out `key`; empty at the deadline. Calls `give_up`
+  // every 20 ms; it may throw. Errors: system when this process has too many open files.
+  FileDescriptor fetch(int slot, std::string_view key, Deadline deadline,
+                       const std::function<void()>& give_up) const;
+
   // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message. Costs
   // about 20 ns a rank: call it in a wait's slow path, not in a spin loop. Logs the failure record
   // once. The sentinel logs it if it notices first.
@@ -114,8 +124,9 @@ class LOCKSTEP_API HostSession {
   // another process detected the break, its record is used instead.
   void note_break(Failure failure);
 
-  // All ranks destroyed the group: leaving is no failure from now on.
-  void finish() { sentinel_->leave_as(JobPage::Phase::finished); }
+  // All ranks destroyed the group: leaving is no failure from now on. Nothing is handed out any
+  // more.
+  void finish();
 
   // This rank has left in order, while others go on: its end is no failure from now on. This
   // session should live on as long as it serves them.
@@ -139,12 +150,14 @@ class LOCKSTEP_API HostSession {
   Failure examine(int peer) const;
   std::optional<Failure> recorded_failure() const;
   void open_switchboard(const HostMeeting& meeting);
+  void hear_peers();
 
   const int rank_;
   const int meeting_;
   const bool has_agent_;
   std::shared_ptr<JobPage> page_;
   std::unique_ptr<Switchboard> switchboard_;  // In rank 0, if no agent started the job.
+  std::shared_ptr<Switchboard> own_memory_;   // For hand_out(); null if this rank is alone.
   std::unique_ptr<HostLink> link_;
   mutable std::mutex logged_mutex_;
   mutable std::set<std::string> logged_;  // Keys of the failures already logged.

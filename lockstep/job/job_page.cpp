@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c30;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c31;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -69,6 +69,7 @@ struct Slot {
                                       // process.
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
+  std::atomic<std::uint64_t> socket;  // JobPage::socket().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -276,6 +277,12 @@ std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
   if (theirs.meeting.fetch_add(0) != meeting) return std::nullopt;  // Overwritten meanwhile.
   return told;
 }
+
+void JobPage::set_socket(int slot, std::uint64_t number) const {
+  layout().slot[slot].socket = number;
+}
+
+std::uint64_t JobPage::socket(int slot) const { return layout().slot[slot].socket; }
 
 void JobPage::expect_preemption(int slot) const {
   layout().slot[slot].expects_preemption = pid(slot);

@@ -74,6 +74,11 @@ class LOCKSTEP_API JobPage {
   void announce(int slot, const Told& told) const;
   std::optional<Told> told(int slot, int meeting) const;  // Empty until announced.
 
+  // The random number in the name of the socket on which the process in `slot` hands out its memory;
+  // 0 before it does.
+  void set_socket(int slot, std::uint64_t number) const;
+  std::uint64_t socket(int slot) const;
+
   // State of the process in `slot`, as in proc(5): 'T' for a stopped one.
   char process_state(int slot) const;
 

@@ -19,6 +19,8 @@
 namespace lockstep {
 namespace {
 
+constexpr std::chrono::milliseconds while_deaf{20};
+
 union Control {
   cmsghdr header;
   char space[CMSG_SPACE(sizeof(int))];
@@ -42,12 +44,30 @@ Address address_of(std::string_view identity) {
 }
 
 FileDescriptor make_socket() {
-  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) throw_errno("making a Unix socket");
   return socket;
 }
 
+// Connects to a switchboard and asks it for `key`; empty when nobody hears it.
+FileDescriptor ask(std::string_view identity, std::string_view key) {
+  FileDescriptor socket = connect_to_abstract_socket(identity);
+  const Packet hello = make_packet(Packet::Kind::hello, "", identity);
+  const Packet want = make_packet(Packet::Kind::want, key);
+  const bool is_heard = socket && peer_is_this_user(socket.get()) &&
+                        send_packet(socket.get(), hello) == Sent::whole &&
+                        send_packet(socket.get(), want) == Sent::whole;
+  return is_heard ? std::move(socket) : FileDescriptor();
+}
+
 }  // namespace
+
+FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd) {
+  if (fd) return fd;
+  const std::string_view refusal = packet.text;
+  if (refusal.empty()) throw_errno(fmt::format("receiving {}", packet.key), EMFILE);
+  throw Error(Fault::system, fmt::format("a peer could not share {}: {}", packet.key, refusal));
+}
 
 Packet make_packet(Packet::Kind kind, std::string_view key, std::string_view text) {
   check(key.size() < sizeof Packet::key, "the name of shared memory is too long");
@@ -131,6 +151,28 @@ FileDescriptor connect_to_abstract_socket(std::string_view identity) {
   throw_errno("connecting to an abstract Unix socket");
 }
 
+FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline deadline,
+                     const std::function<void()>& give_up) {
+  constexpr std::chrono::milliseconds slice{20};
+  constexpr std::chrono::milliseconds pause{2};  // Before the next try to connect.
+  FileDescriptor socket;
+  while (true) {
+    if (!socket) socket = ask(identity, key);
+    if (socket) {
+      pollfd entry{socket.get(), POLLIN, 0};
+      ::poll(&entry, 1, static_cast<int>(slice.count()));
+      Packet packet;
+      FileDescriptor fd;
+      const Received received = receive_packet(socket.get(), packet, fd);
+      if (received == Received::packet) return descriptor_in(packet, std::move(fd));
+      if (received == Received::closed) socket = FileDescriptor();
+    }
+    give_up();
+    if (Clock::now() >= deadline) return {};
+    if (!socket) std::this_thread::sleep_for(pause);
+  }
+}
+
 bool peer_is_this_user(int socket) {
   ucred peer{};
   socklen_t length = sizeof peer;
@@ -141,20 +183,24 @@ bool peer_is_this_user(int socket) {
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
 
 void Switchboard::connect(FileDescriptor socket) {
+  const std::lock_guard lock(mutex_);
   clients_.push_back({.socket = std::move(socket), .trusted = true});
 }
 
 void Switchboard::listen(FileDescriptor listener, std::string identity) {
+  const std::lock_guard lock(mutex_);
   listener_ = std::move(listener);
   identity_ = std::move(identity);
 }
 
 void Switchboard::watch(std::vector<pollfd>& entries) const {
-  if (listener_) entries.push_back({listener_.get(), POLLIN, 0});
+  const std::lock_guard lock(mutex_);
+  if (listener_ && Clock::now() >= deaf_until_) entries.push_back({listener_.get(), POLLIN, 0});
   for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLIN, 0});
 }
 
 void Switchboard::serve(const std::vector<pollfd>& entries) {
+  const std::lock_guard lock(mutex_);
   for (Client& client : clients_)
     if (events_of(entries, client.socket.get()) != 0) serve(client);
   std::erase_if(clients_, [](const Client& client) { return client.lost; });
@@ -164,7 +210,10 @@ void Switchboard::serve(const std::vector<pollfd>& entries) {
 void Switchboard::accept_all() {
   while (true) {
     FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) return;
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE) deaf_until_ = in(while_deaf);
+      return;
+    }
     if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
   }
 }
@@ -193,14 +242,24 @@ void Switchboard::serve(Client& client) {
 }
 
 void Switchboard::publish(std::string_view key, FileDescriptor fd) {
+  const std::lock_guard lock(mutex_);
   offer(std::string(key), {.fd = std::move(fd), .readers = everybody});
 }
 
 void Switchboard::publish_refusal(std::string_view key, std::string_view reason) {
+  const std::lock_guard lock(mutex_);
   offer(std::string(key), {.refusal = std::string(reason), .readers = everybody});
 }
 
+void Switchboard::close() {
+  const std::lock_guard lock(mutex_);
+  listener_ = FileDescriptor();
+  clients_.clear();
+  offers_.clear();
+}
+
 std::optional<FileDescriptor> Switchboard::take(std::string_view key) {
+  const std::lock_guard lock(mutex_);
   const auto found = offers_.find(key);
   if (found == offers_.end()) return std::nullopt;
   FileDescriptor fd = std::move(found->second.fd);

@@ -4,11 +4,12 @@
 // One process of the host runs it inside its own poll() loop: the agent, or without one rank 0.
 // Each rank talks to it over a SOCK_SEQPACKET socket with a HostLink. A rank offers a descriptor,
 // or the reason why it has none, under a key. Ranks that ask for that key get it, before or after.
+// Each rank also runs one for its own memory, which peers fetch() from it.
 //
-// Thread safety: a Switchboard belongs to the thread that runs its loop; any thread may call the
-// functions.
-// Blocking: listen_on_abstract_socket() for two seconds at most; no other. A rank that does not
-// read its replies is disconnected.
+// Thread safety: any thread may call any member or function; watch() and serve() are for the thread
+// that runs the loop.
+// Blocking: listen_on_abstract_socket() for two seconds at most, and fetch(); no other. A rank that
+// does not read its replies is disconnected.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +61,10 @@ Sent send_packet(int socket, const Packet& packet, int fd = -1);
 // Never blocks. Anything but one whole packet of this format counts as closed.
 Received receive_packet(int socket, Packet& packet, FileDescriptor& fd);
 
+// The descriptor that came with a switchboard's answer. Errors: system when the offering rank has
+// refused, or this process had no descriptor left to receive it.
+FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd);
+
 // Listens on the abstract Unix socket named after this user and `identity`. A host's ranks find
 // each other there when no agent started them. The kernel removes the name when the process that
 // holds it ends. Errors: misuse when another process still holds that name after two seconds.
@@ -69,6 +75,13 @@ FileDescriptor connect_to_abstract_socket(std::string_view identity);
 
 // Whether this user also runs the process at the other end.
 bool peer_is_this_user(int socket);
+
+// Blocks until the switchboard on the abstract socket of `identity` has handed over what it
+// publishes under `key`; empty at the deadline. Keeps no connection. Calls `give_up` every 20 ms,
+// also once the other process has ended; it may throw. Errors: system when this process has too
+// many open files.
+FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline deadline,
+                     const std::function<void()>& give_up);
 
 // The key under which every rank finds the job page.
 constexpr std::string_view job_page_key = "job page";
@@ -101,6 +114,9 @@ class LOCKSTEP_API Switchboard {
   // nothing new has come, or when this process had no descriptor left to receive it.
   std::optional<FileDescriptor> take(std::string_view key);
 
+  // Forgets all offers, and disconnects and hears nobody from now on.
+  void close();
+
   // watch() adds entries for poll(), serve() handles the result; serve() ignores other entries.
   void watch(std::vector<pollfd>& entries) const;
   void serve(const std::vector<pollfd>& entries);
@@ -124,8 +140,10 @@ class LOCKSTEP_API Switchboard {
   void offer(std::string key, Offer offer);
   void give(Client& client, const std::string& key);
 
-  int job_page_;
+  const int job_page_;
+  mutable std::mutex mutex_;  // Guards all below.
   FileDescriptor listener_;
+  Deadline deaf_until_ = {};  // Without a descriptor for a new client, poll() would return at once.
   std::string identity_;
   std::vector<Client> clients_;
   std::map<std::string, Offer, std::less<>> offers_;

@@ -9,6 +9,7 @@
 #include <exception>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -135,8 +136,11 @@ void PluginCommunicator::all_to_all(const Buffer& input, const Buffer& output, C
 }
 
 std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options) {
-  StoreForEngine store{*options.store, options.keys + options.name + "/", in(options.timeout)};
   const std::vector<std::int32_t> ranks(options.world_ranks.begin(), options.world_ranks.end());
+  // Other ranks may have a group with the same name.
+  const std::string keys =
+      fmt::format("{}{}/{:016x}/", options.keys, options.name, hash_of_elements(ranks));
+  StoreForEngine store{*options.store, keys, in(options.timeout)};
   const lockstep_engine_config config{
       .struct_bytes = sizeof config,
       .rank = options.rank,

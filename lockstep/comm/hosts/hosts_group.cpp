@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/hosts_group.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -25,6 +27,11 @@ HostMap map_for(const HostsContext& context, const std::vector<int>& ranks, int 
   return {context.shares_memory ? places_of(context, ranks) : ranks, rank};
 }
 
+// Other ranks may have a group with the same name.
+std::string line_name(const std::string& group, const std::vector<int>& ranks) {
+  return fmt::format("{} of ranks {}", group, fmt::join(ranks, ","));
+}
+
 Backend::Place place_in(const HostMap& map) { return {map.local_rank(), map.local_size()}; }
 
 }  // namespace
@@ -41,7 +48,7 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> r
       local_(std::make_shared<ShmBackend>(
           context_->job->among(in_the_job(map_.ranks(map_.host())), map_.ranks(map_.host())), name_,
           timeout, std::move(watch))),
-      lines_(context_->lines->open(name_, ranks_)) {
+      lines_(context_->lines->open(line_name(name_, ranks_), ranks_)) {
   lines_->on_give_up([here = std::weak_ptr(local_)](const GivenUp& why) {
     if (const auto strong = here.lock()) strong->give_up_too(why);
   });

@@ -22,10 +22,16 @@ std::vector<int> up_to(std::size_t count) {
   return numbers;
 }
 
-SharedMemory in_shared_hands(SharedMapping mapping) {
+struct Mapped {
+  SharedMapping mapping;
+  std::shared_ptr<const void> handed_out = {};
+};
+
+SharedMemory in_shared_hands(SharedMapping mapping,
+                             std::shared_ptr<const void> handed_out = nullptr) {
   mapping.close_descriptor();
-  auto owner = std::make_shared<SharedMapping>(std::move(mapping));
-  return {owner, owner->data()};
+  auto owner = std::make_shared<Mapped>(std::move(mapping), std::move(handed_out));
+  return {owner, owner->mapping.data()};
 }
 
 SharedMemory attach(const std::string& key, std::size_t bytes, FileDescriptor memory) {
@@ -65,6 +71,23 @@ void HostPeers::refuse(const std::string& key, int readers, std::string_view rea
 SharedMemory HostPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                                const std::function<void()>& give_up) {
   return attach(key, bytes, session_->link().obtain(key, deadline, give_up));
+}
+
+SharedMemory HostPeers::hand_out(const std::string& key, std::size_t bytes) {
+  SharedMapping mapping = SharedMapping::create(key, bytes);
+  auto handed_out = session_->hand_out(key, mapping.take_descriptor());
+  return in_shared_hands(std::move(mapping), std::move(handed_out));
+}
+
+SharedMemory HostPeers::fetch(int rank, const std::string& key, std::size_t bytes,
+                              Deadline deadline, const std::function<void()>& give_up) {
+  if (FileDescriptor memory = session_->fetch(slot(rank), key, deadline, give_up))
+    return attach(key, bytes, std::move(memory));
+  const auto stall = stall_of(rank);
+  throw Error(Fault::timeout,
+              fmt::format("{} has not handed over {}{}{}", describe(rank), key,
+                          stall ? "; it is " : "", stall.value_or("")),
+              {number(rank)});
 }
 
 SharedMemory HostPeers::poll(const std::string& key, std::size_t bytes) {

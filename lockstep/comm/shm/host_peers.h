@@ -26,6 +26,9 @@ class HostPeers final : public Peers {
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;
+  SharedMemory hand_out(const std::string& key, std::size_t bytes) override;
+  SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
+                     const std::function<void()>& give_up) override;
   void request(const std::string& key) override { session_->link().request(key); }
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,9 +38,6 @@ class Peers {
   // The registered memory that this rank knows in the session.
   virtual RegionTable& regions() = 0;
 
-  // Readers of memory that any number of ranks may obtain, until the session ends.
-  static constexpr int everybody = std::numeric_limits<int>::max();
-
   // Makes memory that `readers` other ranks may obtain() under `key`. Errors: system when there is
   // too little memory.
   virtual SharedMemory offer(const std::string& key, std::size_t bytes, int readers) = 0;
@@ -58,6 +54,15 @@ class Peers {
   // throws Error(system) after a refusal.
   virtual void request(const std::string& key) = 0;
   virtual SharedMemory poll(const std::string& key, std::size_t bytes) = 0;
+
+  // Makes memory that any rank may fetch() from this one, without another process, as long as it
+  // is mapped here. Errors: as offer()'s.
+  virtual SharedMemory hand_out(const std::string& key, std::size_t bytes) = 0;
+
+  // Blocks until `rank` has handed it over. `give_up` is called every 20 ms, also once that rank's
+  // process has ended, and may throw. Errors: timeout, with that rank.
+  virtual SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
+                             const std::function<void()>& give_up) = 0;
 
   virtual Activity& activity(int rank) = 0;
 

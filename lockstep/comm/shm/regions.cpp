@@ -46,6 +46,10 @@ std::uint64_t RegionTable::next_number() {
 
 void RegionTable::add(Region region) {
   const std::lock_guard lock(mutex_);
+  add_locked(std::move(region));
+}
+
+void RegionTable::add_locked(Region region) {
   auto all = std::make_shared<All>();
   for (const Region& old : *all_)
     if (old.kept || !old.owner.expired()) all->push_back(old);
@@ -59,19 +63,14 @@ std::shared_ptr<const RegionTable::All> RegionTable::all() const {
   return all_;
 }
 
-void RegionTable::map_once(std::uint64_t number, int slot,
-                           const std::function<SharedMemory()>& map) {
-  const std::lock_guard lock(mapping_);
-  const auto known = all();
-  if (std::any_of(known->begin(), known->end(),
-                  [&](const Region& region) { return region.number == number; }))
-    return;
-  SharedMemory memory = map();
+void RegionTable::add_peers(std::uint64_t number, int slot, SharedMemory memory) {
   Region region{.number = number, .is_common = false, .bytes = 0, .parts = {}, .owner = {}};
   region.parts.resize(static_cast<std::size_t>(slots_));
   region.parts[static_cast<std::size_t>(slot)] = memory.get();
   region.kept = std::move(memory);
-  add(std::move(region));
+  const std::lock_guard lock(mutex_);
+  if (std::ranges::none_of(*all_, [&](const Region& known) { return known.number == number; }))
+    add_locked(std::move(region));
 }
 
 std::string RegionTable::key_of(std::uint64_t number) { return fmt::format("region {}", number); }
@@ -155,9 +154,9 @@ std::byte* Regions::part_of(std::uint64_t number, int rank) {
     return nullptr;
   };
   if (std::byte* const part = find()) return part;
-  table_.map_once(number, slot, [&] {
-    return peers_->obtain(RegionTable::key_of(number), page, in(timeout_), watch_);
-  });
+  table_.add_peers(
+      number, slot,
+      peers_->fetch(rank, RegionTable::key_of(number), page, in(timeout_), watch_));
   std::byte* const part = find();
   check(part != nullptr, "a peer used registered memory that this rank does not know");
   return part;
@@ -167,8 +166,7 @@ RegisteredMemory allocate_own_region(Peers& peers, std::size_t bytes) {
   RegionTable& table = peers.regions();
   const std::size_t stride = Regions::stride_of(bytes);
   const std::uint64_t number = table.next_number();
-  SharedMemory memory =
-      peers.offer(RegionTable::key_of(number), stride, table.slots() > 1 ? Peers::everybody : 0);
+  SharedMemory memory = peers.hand_out(RegionTable::key_of(number), stride);
   check_reachable(stride);
   map_all_pages(memory.get(), stride);
   std::byte* const mine = memory.get();

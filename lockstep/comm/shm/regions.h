@@ -56,19 +56,20 @@ class RegionTable {
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::shared_ptr<const All> all() const;
 
-  // Adds the region with this number, which `slot` made as its own, unless it is there. `map`
-  // obtains its memory, by one thread at a time.
-  void map_once(std::uint64_t number, int slot, const std::function<SharedMemory()>& map);
+  // Adds the memory of the region with this number, which `slot` made as its own. Another thread may
+  // have added it: then that stays.
+  void add_peers(std::uint64_t number, int slot, SharedMemory memory);
 
-  // The key under which peers obtain the memory of a rank's own region.
+  // The key under which peers fetch the memory of a rank's own region.
   static std::string key_of(std::uint64_t number);
 
  private:
+  void add_locked(Region region);
+
   const int slot_;
   const int slots_;
   std::atomic<std::uint64_t> made_{0};
   std::atomic<std::uint64_t> version_{0};
-  std::mutex mapping_;
   mutable std::mutex mutex_;  // Guards all_.
   std::shared_ptr<const All> all_ = std::make_shared<const All>();
 };
@@ -78,9 +79,12 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  // `watch` is called while this rank waits for the memory of a peer, and may throw.
+  // `watch` is called while this rank waits for the memory of a peer, at most `timeout` long, and may
+  // throw.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
           std::function<void()> watch);
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
   // Returns the bytes of each part in a common region, and of all parts together.
   static std::size_t stride_of(std::size_t bytes);
@@ -98,7 +102,7 @@ class Regions {
   static std::uint64_t kind_of(std::uint64_t location);
 
   // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.
-  // Errors: system, and those of `watch`.
+  // Errors: system; timeout, with that rank; those of `watch`.
   std::byte* address(std::uint64_t location, int rank);
 
  private:
@@ -106,7 +110,7 @@ class Regions {
   std::byte* part_of(std::uint64_t number, int rank);
 
   const std::shared_ptr<Peers> peers_;
-  const std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds timeout_;
   const std::function<void()> watch_;
   RegionTable& table_;
   std::uint64_t version_ = 0;

@@ -24,19 +24,24 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
                        std::chrono::milliseconds timeout, std::function<void()> watch)
     : peers_(std::move(peers)),
       group_(std::move(group)),
-      key_(key_of(group_)),
       rank_(peers_->rank()),
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
-      regions_(peers_, timeout, [this] { barrier_.throw_if_over("mapping registered memory"); }),
+      key_(fmt::format("{} {}", key_of(group_), segment_.common().number)),
+      regions_(peers_, timeout,
+               [this] {
+                 barrier_.throw_if_over(fmt::format(
+                     "mapping registered memory for group {} on rank {}", group_, number()));
+               }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
       in_place_(barrier_, regions_, reduction_, rank_, size_),
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
-// One rank makes the memory, the others obtain it. A failure is an Error on all of them.
+// One rank makes the memory, the others obtain it. A failure is an Error on all of them. Groups of
+// other ranks may have the same name meanwhile, but not the same first rank.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -47,11 +52,14 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
     watch();
     peers_->throw_if_lost("making group " + group_);
   };
-  if (rank_ != 0) return {peers_->obtain(key_, bytes, in(timeout), give_up), size_};
+  const std::string key = fmt::format("{} of {}", key_of(group_), peers_->slot(0));
+  if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
   try {
-    return {peers_->offer(key_, bytes, size_ - 1), size_};
+    GroupSegment made(peers_->offer(key, bytes, size_ - 1), size_);
+    made.common().number = peers_->regions().next_number();
+    return made;
   } catch (const Error& error) {
-    peers_->refuse(key_, size_ - 1, error.what());
+    peers_->refuse(key, size_ - 1, error.what());
     throw;
   }
 }
@@ -94,6 +102,7 @@ void ShmBackend::run(const Collective& collective) {
   const bool has_result = size_ == 1 && collective.input.data == nullptr;
   if (has_result) return;
   if (in_place_.is_possible()) {
+    regions_.set_timeout(collective.timeout);
     in_place_.run(collective);
     barrier_.step(collective);
     return;

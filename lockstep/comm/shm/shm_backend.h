@@ -74,15 +74,16 @@ class ShmBackend final : public Backend {
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;
+  int number() const { return peers_->number(rank_); }
   std::string fail_together(const Collective& collective, const std::string& mine);
 
   const std::shared_ptr<Peers> peers_;
   const std::string group_;
-  const std::string key_;  // Short form of the group's name for keys of shared memory.
   const int rank_;
   const int size_;
   const GroupSegment segment_;
   Barrier barrier_;
+  const std::string key_;  // Begins the keys of its memory. No other group has it.
   Regions regions_;
   Reduction reduction_;
   Staging staging_;

@@ -68,6 +68,17 @@ SharedMemory ThreadTeam::take(const std::string& key) {
   throw Error(Fault::system, fmt::format("a peer could not share {}: {}", key, offer.refusal));
 }
 
+void ThreadTeam::hand_out(const std::string& key, const SharedMemory& memory) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(handed_out_, [](const auto& entry) { return entry.second.expired(); });
+  handed_out_[key] = memory;
+}
+
+SharedMemory ThreadTeam::handed_out(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  return handed_out_[key].lock();
+}
+
 ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank)
     : ThreadPeers(team, std::make_shared<RegionTable>(rank, team->size()), rank,
                   all_of(team->size())) {}
@@ -99,6 +110,20 @@ SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Dead
     std::unique_lock lock(team_->mutex_);
     if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, wait_slice);
   }
+}
+
+SharedMemory ThreadPeers::hand_out(const std::string& key, std::size_t bytes) {
+  SharedMemory memory = zeros(bytes);
+  team_->hand_out(key, memory);
+  return memory;
+}
+
+// Its rank told of it afterwards, so nobody waits.
+SharedMemory ThreadPeers::fetch(int rank, const std::string& key, std::size_t, Deadline,
+                                const std::function<void()>&) {
+  if (SharedMemory memory = team_->handed_out(key)) return memory;
+  throw Error(Fault::timeout, fmt::format("{} has not handed over {}", describe(rank), key),
+              {rank});
 }
 
 SharedMemory ThreadPeers::poll(const std::string& key, std::size_t) { return team_->take(key); }

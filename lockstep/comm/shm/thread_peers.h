@@ -36,10 +36,13 @@ class ThreadTeam {
 
   void offer(const std::string& key, Offer offer);
   SharedMemory take(const std::string& key);  // Null until it is offered.
+  void hand_out(const std::string& key, const SharedMemory& memory);
+  SharedMemory handed_out(const std::string& key);
 
   mutable std::mutex mutex_;
   std::condition_variable offered_;
   std::map<std::string, Offer> offers_;
+  std::map<std::string, std::weak_ptr<std::byte>> handed_out_;
   std::vector<Activity> activities_;  // By rank.
   std::optional<Failure> failure_;    // The first one.
 };
@@ -56,6 +59,9 @@ class ThreadPeers final : public Peers {
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;
+  SharedMemory hand_out(const std::string& key, std::size_t bytes) override;
+  SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
+                     const std::function<void()>& give_up) override;
   void request(const std::string&) override {}
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override;

@@ -1,0 +1,307 @@
+// Each rank hands its own registered memory to its peers itself: without rank 0, with few
+// descriptors, and when it is killed or stopped meanwhile.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/comm/process_group.h"
+#include "tests/ranks.h"
+
+namespace lockstep::comm::own_regions_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Rank;
+using test::Ranks;
+
+constexpr std::size_t bytes = 64 << 10;
+
+std::ptrdiff_t open_descriptors() {
+  return std::ranges::distance(std::filesystem::directory_iterator("/proc/self/fd"));
+}
+
+// Regions that are mapped in this process, its own and its peers'.
+int mapped_regions() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("/memfd:region") != line.npos) ++count;
+  return count;
+}
+
+void wait_until(const std::function<bool()>& holds) {
+  for (const Deadline deadline = in(30s); !holds(); std::this_thread::sleep_for(2ms))
+    if (Clock::now() >= deadline) return void(ADD_FAILURE() << "it never came so far");
+}
+
+// The peers' closed connections end in a moment.
+void expect_descriptors(std::ptrdiff_t expected) {
+  const Deadline deadline = in(10s);
+  while (open_descriptors() != expected && Clock::now() < deadline)
+    std::this_thread::sleep_for(2ms);
+  EXPECT_EQ(open_descriptors(), expected);
+}
+
+void fill(const ProcessGroup& group, const RegisteredMemory& memory) {
+  auto* const values = static_cast<float*>(memory.data());
+  for (std::size_t i = 0; i < bytes / sizeof(float); ++i)
+    values[i] = static_cast<float>(i % 1000 + static_cast<std::size_t>(group.rank()));
+}
+
+Buffer buffer_of(const RegisteredMemory& memory) {
+  return {.data = memory.data(), .count = bytes / sizeof(float)};
+}
+
+void expect_sum(const ProcessGroup& group, const RegisteredMemory& memory) {
+  fill(group, memory);
+  group.all_reduce(buffer_of(memory));
+  const auto size = static_cast<std::size_t>(group.size());
+  const auto* const values = static_cast<float*>(memory.data());
+  for (std::size_t i = 0; i < bytes / sizeof(float); ++i)
+    ASSERT_EQ(values[i], static_cast<float>(i % 1000 * size + size * (size - 1) / 2)) << i;
+  group.barrier();
+}
+
+void write_pid(const Rank& rank) {
+  std::ofstream(rank.scratch / "writing") << ::getpid();
+  std::filesystem::rename(rank.scratch / "writing", rank.scratch / "pid");
+}
+
+pid_t read_pid(const Rank& rank) {
+  wait_until([&] { return std::filesystem::exists(rank.scratch / "pid"); });
+  pid_t pid = 0;
+  std::ifstream(rank.scratch / "pid") >> pid;
+  return pid;
+}
+
+char state_of(pid_t pid) {
+  const auto process = process_stat(pid);
+  return process ? process->state : 'X';
+}
+
+// --- Without rank 0 ------------------------------------------------------------------------------
+
+const Ranks without_rank_zero("without rank zero", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  ProcessGroup others = world.split(rank.rank == 0 ? 0 : 1);
+  if (rank.rank == 0) {
+    write_pid(rank);
+    return leave_process_group(world);
+  }
+  const pid_t first = read_pid(rank);
+  wait_until([&] { return state_of(first) == 'Z' || state_of(first) == 'X'; });
+  for (int round = 1; round <= 3; ++round) {
+    const RegisteredMemory memory = others.allocate_local(bytes);
+    expect_sum(others, memory);
+    EXPECT_EQ(mapped_regions(), 1 + round) << "its own, and the peer's, which stay";
+  }
+  leave_process_group(world);
+  EXPECT_EQ(mapped_regions(), 0);
+});
+
+TEST(OwnRegions, AreMappedOnceRankZeroHasEnded) {
+  const auto exits = without_rank_zero.run(3);
+  EXPECT_TRUE(all_succeeded(exits));
+}
+
+// --- Descriptors ---------------------------------------------------------------------------------
+
+constexpr int ranks = 6;
+constexpr int regions = 20;
+
+// Fewer descriptors than the regions of two ranks need.
+const Ranks few_descriptors("few descriptors", [](const Rank&) {
+  const auto before_group = open_descriptors();
+  std::optional<ProcessGroup> world = init_process_group();
+  expect_sum(*world, world->allocate_local(bytes));
+  const auto before = open_descriptors();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  limit.rlim_cur = static_cast<rlim_t>(before + regions + ranks + 2);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  {
+    std::vector<RegisteredMemory> all;
+    for (int i = 0; i < regions; ++i) {
+      all.push_back(world->allocate_local(bytes));
+      expect_sum(*world, all.back());
+    }
+    expect_descriptors(before + regions);
+    EXPECT_EQ(mapped_regions(), regions * ranks + ranks - 1) << "the first one's owner is gone";
+    const ProcessGroup again = world->split(0);
+    for (const RegisteredMemory& memory : all) expect_sum(again, memory);
+  }
+  expect_descriptors(before);
+  // None is left for a region: an error of this rank alone.
+  std::vector<FileDescriptor> taken;
+  for (int fd = 0; (fd = ::dup(0)) >= 0;) taken.emplace_back(fd);
+  try {
+    world->allocate_local(bytes);
+    ADD_FAILURE() << "it had no descriptor";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::system) << error.what();
+  }
+  taken.clear();
+  expect_sum(*world, world->allocate_local(bytes));
+  destroy_process_group(*world);
+  world.reset();
+  EXPECT_EQ(mapped_regions(), 0);
+  EXPECT_EQ(open_descriptors(), before_group);
+});
+
+TEST(OwnRegions, NeedOneDescriptorOfTheirRankAndNoneOfItsPeers) {
+  EXPECT_TRUE(all_succeeded(few_descriptors.run(ranks)));
+}
+
+// --- The owner is killed or stopped --------------------------------------------------------------
+
+struct Outcome {
+  Fault fault = Fault::bug;
+  std::string text = {};
+  std::vector<int> ranks = {};
+  std::optional<Failure> failure = {};
+  double seconds = 0;
+};
+
+Outcome outcome_of(const ProcessGroup& group, const RegisteredMemory& memory,
+                   std::chrono::milliseconds timeout) {
+  const auto begin = Clock::now();
+  try {
+    group.all_reduce(buffer_of(memory), ReduceOp::sum, {.timeout = timeout});
+  } catch (const Error& error) {
+    return {error.fault(), error.what(), error.ranks(), error.failure(), seconds_since(begin)};
+  }
+  ADD_FAILURE() << "rank 1 handed its memory over while it was stopped";
+  return {};
+}
+
+// Rank 1 stops itself within the call, before its peers ask for its memory.
+void stop_within_a_call(const Rank& rank, const ProcessGroup& world) {
+  const RegisteredMemory memory = world.allocate_local(bytes);
+  const Work never = world.all_reduce_async(buffer_of(memory));
+  std::this_thread::sleep_for(500ms);
+  write_pid(rank);
+  ::raise(SIGSTOP);
+  std::this_thread::sleep_for(1min);  // It is killed.
+}
+
+// Returns the outcome of a call of whose ranks rank 1 stands still.
+Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& world,
+                                 std::chrono::milliseconds timeout,
+                                 const std::function<void(pid_t)>& meanwhile) {
+  const pid_t stopped = read_pid(rank);
+  wait_until([&] { return state_of(stopped) == 'T'; });
+  const auto before = open_descriptors();
+  const std::jthread other([&] { meanwhile(stopped); });
+  Outcome outcome;
+  {
+    const RegisteredMemory memory = world->allocate_local(bytes);
+    outcome = outcome_of(*world, memory, timeout);
+  }
+  expect_descriptors(before);
+  EXPECT_NE(outcome.text.find("region"), std::string::npos) << outcome.text;
+  return outcome;
+}
+
+const Ranks owner_killed("owner killed", [](const Rank& rank) {
+  std::optional<ProcessGroup> world = init_process_group();
+  if (rank.rank == 1) return stop_within_a_call(rank, *world);
+  const Outcome outcome = call_with_a_stopped_rank(rank, world, 20s, [&](pid_t owner) {
+    std::this_thread::sleep_for(300ms);
+    if (rank.rank == 0) ::kill(owner, SIGKILL);
+  });
+  EXPECT_EQ(outcome.fault, Fault::peer_lost) << outcome.text;
+  ASSERT_TRUE(outcome.failure) << outcome.text;
+  EXPECT_EQ(outcome.failure->rank, 1);
+  EXPECT_EQ(outcome.failure->signal, SIGKILL);
+  EXPECT_LT(outcome.seconds, 5);
+  world.reset();
+  EXPECT_EQ(mapped_regions(), 0);
+});
+
+TEST(OwnRegions, AnOwnerThatIsKilledWhilePeersAskForItsMemoryIsNamed) {
+  const auto exits = owner_killed.run(3);
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].signal, SIGKILL) << exits[1].output;
+  EXPECT_EQ(exits[2].code, 0) << exits[2].output;
+}
+
+const Ranks owner_stopped("owner stopped", [](const Rank& rank) {
+  std::optional<ProcessGroup> world = init_process_group();
+  if (rank.rank == 1) return stop_within_a_call(rank, *world);
+  pid_t owner = 0;
+  const Outcome outcome =
+      call_with_a_stopped_rank(rank, world, 1s, [&](pid_t stopped) { owner = stopped; });
+  EXPECT_EQ(outcome.fault, Fault::timeout) << outcome.text;
+  EXPECT_EQ(outcome.ranks, std::vector<int>{1}) << outcome.text;
+  EXPECT_LT(outcome.seconds, 6);
+  world.reset();
+  if (rank.rank == 0) ::kill(owner, SIGKILL);
+});
+
+TEST(OwnRegions, AnOwnerThatIsStoppedIsNamedAtTheEndOfTheTime) {
+  const auto exits = owner_stopped.run(3);
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+  EXPECT_EQ(exits[1].signal, SIGKILL) << exits[1].output;
+  EXPECT_EQ(exits[2].code, 0) << exits[2].output;
+}
+
+// --- Children ------------------------------------------------------------------------------------
+
+// A child keeps its parent's socket and descriptors, and may drop its handles.
+const Ranks with_children("with children", [](const Rank&) {
+  for (int round = 0; round < 2; ++round) {
+    std::optional<ProcessGroup> world = init_process_group();
+    std::optional<RegisteredMemory> memory = world->allocate_local(bytes);
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      memory.reset();
+      ::close(ends[1]);
+      char none = 0;
+      ::_exit(static_cast<int>(::read(ends[0], &none, 1)));
+    }
+    ::close(ends[0]);
+    std::this_thread::sleep_for(50ms);
+    expect_sum(*world, *memory);
+    memory.reset();
+    destroy_process_group(*world);
+    world.reset();
+    if (round == 1) EXPECT_EQ(mapped_regions(), 0);
+    // The first child outlives the second group, whose ranks have the same places.
+    static std::vector<std::pair<pid_t, int>> children;
+    children.emplace_back(child, ends[1]);
+    if (round == 0) continue;
+    for (const auto& [pid, end] : children) {
+      ::close(end);
+      int status = -1;
+      EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+      EXPECT_EQ(status, 0);
+    }
+  }
+});
+
+TEST(OwnRegions, AForkedChildIsInNobodysWay) { EXPECT_TRUE(all_succeeded(with_children.run(2))); }
+
+}  // namespace
+}  // namespace lockstep::comm::own_regions_test
