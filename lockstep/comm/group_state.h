@@ -116,7 +116,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   std::mutex children_mutex_;
   std::vector<std::weak_ptr<State>> children_;
-  std::map<std::pair<std::string, std::vector<int>>, int> named_;  // How often group_of() was asked.
+  std::map<std::pair<std::string, std::vector<int>>, int> named_;  // Names given, and how often.
 
   std::mutex companions_mutex_;
   std::map<std::type_index, std::shared_ptr<void>> companions_;

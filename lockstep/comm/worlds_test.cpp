@@ -237,11 +237,71 @@ TEST(GroupOf, RefusesWhatIsNoGroup) {
     expect_in(refusal({}, "x"), "no ranks");
     expect_in(refusal({0, 7}, "x"), "group_of");
     expect_in(refusal({0, 1}, ""), "needs a name");
-    const ProcessGroup both = world.group_of({0, 1}, "x");
-    expect_in(refusal({0, 1}, "x"), "there is a group world.x already");
-    expect_whole(both);
     expect_whole(world);
   });
+}
+
+// Sends `word` on its way between two ranks. The other one does not receive it yet.
+void send_to_the_other(const ProcessGroup& pair, float value) {
+  std::vector<float> word{value};
+  if (pair.rank() == 0) pair.send(buffer_of(word), 1);
+}
+
+void expect_from_the_other(const ProcessGroup& pair, float expected) {
+  std::vector<float> word(1);
+  if (pair.rank() == 1) pair.recv(buffer_of(word), 0);
+  if (pair.rank() == 1) EXPECT_EQ(word[0], expected) << pair.name();
+}
+
+void expect_groups_of_one_name(const ProcessGroup& world) {
+  const int even = world.rank() / 2 * 2;
+  const float mine = static_cast<float>(10 * even);
+  const auto next = [&] { return world.group_of({even, even + 1}, "pair"); };
+  ProcessGroup first = next();
+  ProcessGroup second = next();
+  EXPECT_EQ(first.name(), world.name() + ".pair");
+  EXPECT_EQ(second.name(), world.name() + ".pair#2");
+  send_to_the_other(first, mine + 1);
+  send_to_the_other(second, mine + 2);  // Never received.
+  expect_whole(second);
+  leave_process_group(second);
+  ProcessGroup third = next();
+  EXPECT_EQ(third.name(), world.name() + ".pair#3");
+  send_to_the_other(third, mine + 3);
+  expect_from_the_other(third, mine + 3);
+  expect_from_the_other(first, mine + 1);
+  for (const ProcessGroup& pair : {first, third}) {
+    expect_whole(pair);
+    EXPECT_EQ(pair.allocate(4096).bytes(), 4096U);
+  }
+  leave_process_group(first);
+  leave_process_group(third);
+  if (world.rank() == 1 || world.rank() == 3) return;
+  // Its first rank and its name are those of earlier ones.
+  ProcessGroup others = world.group_of({0, 2}, "pair");
+  EXPECT_EQ(others.name(), world.name() + ".pair");
+  send_to_the_other(others, 7);
+  expect_from_the_other(others, 7);
+  expect_whole(others);
+  leave_process_group(others);
+}
+
+TEST(GroupOf, MayHaveTheNameOfAnother) {
+  run_in_process(4, [](const ProcessGroup& world) {
+    expect_groups_of_one_name(world);
+    world.barrier();
+  });
+}
+
+const Ranks one_name("groups of one name", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  expect_groups_of_one_name(world);
+  world.barrier();
+  leave_process_group(world);
+});
+
+TEST(GroupOf, MayHaveTheNameOfAnotherInProcesses) {
+  EXPECT_TRUE(all_succeeded(one_name.run(4)));
 }
 
 TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {

@@ -74,8 +74,8 @@ class LOCKSTEP_API JobPage {
   void announce(int slot, const Told& told) const;
   std::optional<Told> told(int slot, int meeting) const;  // Empty until announced.
 
-  // The random number in the name of the socket on which the process in `slot` hands out its memory;
-  // 0 before it does.
+  // The random number in the name of the socket on which the process in `slot` hands out memory; 0
+  // before that.
   void set_socket(int slot, std::uint64_t number) const;
   std::uint64_t socket(int slot) const;
 

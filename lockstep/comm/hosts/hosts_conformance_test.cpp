@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <numeric>
 #include <vector>
 
 #include "tests/rigs/across_hosts.h"
@@ -63,6 +64,35 @@ const Ranks large_buffers("large buffers across hosts", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
+void expect_sum_of_ranks(const ProcessGroup& group) {
+  std::vector<double> values(1000, group.rank());
+  group.all_reduce({.data = values.data(), .count = values.size(), .dtype = DType::float64});
+  EXPECT_EQ(values, std::vector<double>(1000, group.size() * (group.size() - 1) / 2.0));
+}
+
+// The store and the connections keep what ranks told each other for the first of them.
+const Ranks one_name("groups of one name across hosts", [](const Rank& rank) {
+  ProcessGroup world = test::join_across_hosts(rank);
+  std::vector<int> all(static_cast<std::size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  ProcessGroup kept = world.group_of(all, "part");
+  for (const char* const name : {"world.part#2", "world.part#3"}) {
+    ProcessGroup group = world.group_of(all, "part");
+    EXPECT_EQ(group.name(), name);
+    expect_sum_of_ranks(group);
+    expect_sum_of_ranks(kept);
+    leave_process_group(group);
+  }
+  if (world.rank() == 0 || world.rank() == world.size() - 1) {
+    ProcessGroup ends = world.group_of({0, world.size() - 1}, "part");
+    EXPECT_EQ(ends.name(), "world.part");
+    expect_sum_of_ranks(ends);
+    leave_process_group(ends);
+  }
+  expect_sum_of_ranks(kept);
+  destroy_process_group(world);
+});
+
 struct Case {
   const char* engine;
   HostLayout layout;
@@ -89,6 +119,12 @@ TEST_P(Engines, LeaveNothingOfALargeBufferOut) {
   LOCKSTEP_NEEDS_ENGINE(GetParam().engine);
   GetParam().layout.set();
   EXPECT_TRUE(all_succeeded(large_buffers.run(GetParam().layout.ranks(), 110s)));
+}
+
+TEST_P(Engines, ServeGroupsOfOneName) {
+  LOCKSTEP_NEEDS_ENGINE(GetParam().engine);
+  GetParam().layout.set();
+  EXPECT_TRUE(all_succeeded(one_name.run(GetParam().layout.ranks(), 110s)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Conformance, Engines,

@@ -84,7 +84,7 @@ class GroupSegment {
     std::int32_t ranks[most_blamed];
     char call[256];
     char reason[500];
-    std::uint64_t number;  // Unique in the session. Written by rank 0 before it arrives.
+    std::uint64_t number;  // Random: no other group has it. Written by rank 0 before it arrives.
     std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::name_the_absent() was called.
   };
 

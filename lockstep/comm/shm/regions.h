@@ -56,8 +56,8 @@ class RegionTable {
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::shared_ptr<const All> all() const;
 
-  // Adds the memory of the region with this number, which `slot` made as its own. Another thread may
-  // have added it: then that stays.
+  // Adds the memory of the region with this number, which `slot` made as its own. If another thread
+  // has added it, that stays.
   void add_peers(std::uint64_t number, int slot, SharedMemory memory);
 
   // The key under which peers fetch the memory of a rank's own region.
@@ -79,8 +79,8 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  // `watch` is called while this rank waits for the memory of a peer, at most `timeout` long, and may
-  // throw.
+  // `watch` is called while this rank waits for the memory of a peer, which takes `timeout` at most,
+  // and may throw.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
           std::function<void()> watch);
 

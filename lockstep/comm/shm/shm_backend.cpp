@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <random>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/reduce/reduce.h"
@@ -28,7 +31,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
-      key_(fmt::format("{} {}", key_of(group_), segment_.common().number)),
+      key_(fmt::format("{} {:016x}", key_of(group_), segment_.common().number)),
       regions_(peers_, timeout,
                [this] {
                  barrier_.throw_if_over(fmt::format(
@@ -56,7 +59,8 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
   if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
   try {
     GroupSegment made(peers_->offer(key, bytes, size_ - 1), size_);
-    made.common().number = peers_->regions().next_number();
+    std::random_device random;
+    made.common().number = std::uint64_t{random()} << 32 | random();
     return made;
   } catch (const Error& error) {
     peers_->refuse(key, size_ - 1, error.what());
