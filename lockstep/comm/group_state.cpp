@@ -217,22 +217,18 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
                                                                    const CallOptions& options) {
   identity_.require_own_process();
   failure_.throw_if_broken();
-  std::string full = new_name(fmt::format("{}.{}", identity_.name, name), ranks);
+  std::string full = fmt::format("{}.{}", identity_.name, name);
+  {  // Stores and connections keep what these ranks told each other under an earlier name.
+    const std::lock_guard lock(children_mutex_);
+    for (int number = 0; (number = ++named_[{full, ranks}]) > 1;)
+      full += fmt::format("#{}", number);
+  }
   const std::string list = fmt::format("of ranks {}", fmt::join(ranks, ","));
   comm::Collective meeting{.signature = {.operation = Operation::split}};
   apply({.timeout = options.timeout, .label = list}, identity_, meeting);
   auto child = make_child(ranks, std::move(full), meeting.timeout);
   child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave the same list.
   return child;
-}
-
-// Equal on all of these ranks, which ask for their groups in one order. No group of theirs ever had
-// it: stores and connections keep what ranks told each other under an earlier name.
-std::string ProcessGroup::State::new_name(std::string name, const std::vector<int>& ranks) {
-  const std::lock_guard lock(children_mutex_);
-  for (int number = 0; (number = ++named_[{name, ranks}]) > 1;)
-    name += fmt::format("#{}", number);
-  return name;
 }
 
 std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children() {

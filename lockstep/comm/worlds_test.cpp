@@ -248,9 +248,10 @@ void send_to_the_other(const ProcessGroup& pair, float value) {
 }
 
 void expect_from_the_other(const ProcessGroup& pair, float expected) {
+  if (pair.rank() == 0) return;
   std::vector<float> word(1);
-  if (pair.rank() == 1) pair.recv(buffer_of(word), 0);
-  if (pair.rank() == 1) EXPECT_EQ(word[0], expected) << pair.name();
+  pair.recv(buffer_of(word), 0);
+  EXPECT_EQ(word[0], expected) << pair.name();
 }
 
 void expect_groups_of_one_name(const ProcessGroup& world) {

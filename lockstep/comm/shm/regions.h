@@ -79,8 +79,8 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  // `watch` is called while this rank waits for the memory of a peer, which takes `timeout` at most,
-  // and may throw.
+  // `watch` is called while this rank waits for a peer's memory, for `timeout` at most, and may
+  // throw.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
           std::function<void()> watch);
 
