@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
@@ -54,7 +53,6 @@ class LOCKSTEP_API SharedMapping {
 
   // The mapping stays valid, and so do descriptors already sent.
   void close_descriptor() { fd_ = FileDescriptor(); }
-  FileDescriptor take_descriptor() { return std::move(fd_); }
 
  private:
   explicit SharedMapping(FileDescriptor fd);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/host_session.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -244,9 +245,11 @@ void HostSession::hear_peers() {
   page_->set_socket(rank_, number);
 }
 
-std::shared_ptr<const void> HostSession::hand_out(std::string key, FileDescriptor fd) const {
+std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const {
   if (!own_memory_) return nullptr;
-  own_memory_->publish(key, std::move(fd));
+  FileDescriptor copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw_errno("duplicating a descriptor");
+  own_memory_->publish(key, std::move(copy));
   const auto end = [board = std::weak_ptr(own_memory_), pid = this_process(),
                     key = std::move(key)](const void*) {
     // In a child, another thread of its parent may hold the switchboard's lock for ever.

@@ -106,9 +106,10 @@ class LOCKSTEP_API HostSession {
   // The page, for code that needs it after this session ends.
   std::shared_ptr<const JobPage> shared_page() const { return page_; }
 
-  // Hands `fd` to every rank that asks this one for `key`: no other process is needed, and none
-  // keeps it. The result ends that in this process; a fork()ed child may drop it, too.
-  std::shared_ptr<const void> hand_out(std::string key, FileDescriptor fd) const;
+  // Hands `fd` to every rank that asks this one for `key`: no other process is needed. The caller
+  // keeps `fd`. With the result ends what it began; a fork()ed child may drop its own, too. Errors:
+  // system when this process has too many open files.
+  std::shared_ptr<const void> hand_out(std::string key, int fd) const;
 
   // Blocks until the rank in `slot` has handed out `key`; empty at the deadline. Calls `give_up`
   // every 20 ms; it may throw. Errors: system when this process has too many open files.

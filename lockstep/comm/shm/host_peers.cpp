@@ -75,7 +75,7 @@ SharedMemory HostPeers::obtain(const std::string& key, std::size_t bytes, Deadli
 
 SharedMemory HostPeers::hand_out(const std::string& key, std::size_t bytes) {
   SharedMapping mapping = SharedMapping::create(key, bytes);
-  auto handed_out = session_->hand_out(key, mapping.take_descriptor());
+  auto handed_out = session_->hand_out(key, mapping.descriptor());
   return in_shared_hands(std::move(mapping), std::move(handed_out));
 }
 

@@ -43,7 +43,7 @@ int mapped_regions() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
   for (std::string line; std::getline(maps, line);)
-    if (line.find("/memfd:region") != line.npos) ++count;
+    if (line.find("/memfd:lockstep region") != line.npos) ++count;
   return count;
 }
 
@@ -53,11 +53,10 @@ void wait_until(const std::function<bool()>& holds) {
 }
 
 // The peers' closed connections end in a moment.
-void expect_descriptors(std::ptrdiff_t expected) {
+void expect_descriptors(std::ptrdiff_t most) {
   const Deadline deadline = in(10s);
-  while (open_descriptors() != expected && Clock::now() < deadline)
-    std::this_thread::sleep_for(2ms);
-  EXPECT_EQ(open_descriptors(), expected);
+  while (open_descriptors() > most && Clock::now() < deadline) std::this_thread::sleep_for(2ms);
+  EXPECT_LE(open_descriptors(), most);
 }
 
 void fill(const ProcessGroup& group, const RegisteredMemory& memory) {
@@ -129,13 +128,17 @@ constexpr int regions = 20;
 
 // Fewer descriptors than the regions of two ranks need.
 const Ranks few_descriptors("few descriptors", [](const Rank&) {
+  std::optional<ProcessGroup> world = init_process_group();  // What the first one keeps open stays.
+  expect_sum(*world, world->allocate_local(bytes));
+  destroy_process_group(*world);
+  world.reset();
   const auto before_group = open_descriptors();
-  std::optional<ProcessGroup> world = init_process_group();
+  world = init_process_group();
   expect_sum(*world, world->allocate_local(bytes));
   const auto before = open_descriptors();
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
-  limit.rlim_cur = static_cast<rlim_t>(before + regions + ranks + 2);
+  limit.rlim_cur = static_cast<rlim_t>(before + regions + 2 * ranks);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   {
     std::vector<RegisteredMemory> all;
@@ -216,7 +219,9 @@ Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& 
     outcome = outcome_of(*world, memory, timeout);
   }
   expect_descriptors(before);
-  EXPECT_NE(outcome.text.find("region"), std::string::npos) << outcome.text;
+  const bool was_mapping = outcome.text.find("mapping registered memory") != std::string::npos ||
+                           outcome.text.find("has not handed over") != std::string::npos;
+  EXPECT_TRUE(was_mapping) << outcome.text;
   return outcome;
 }
 
