@@ -151,10 +151,11 @@ class LOCKSTEP_API ProcessGroup {
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
   // Makes a group of these `ranks`, in that order, and is called by them alone: other ranks may do
-  // anything meanwhile, even leave. All of them pass the same list and the same `name`, which no
-  // other group made from this one has at that time. The new group is called "GROUP.NAME".
-  // Errors: misuse when this rank is not listed, or one is listed twice or does not exist; timeout
-  // when one does not come, or comes with another list. This group is not broken by them.
+  // anything meanwhile, even leave. All of them pass the same list and the same `name`. The group
+  // is called "GROUP.NAME"; the second one of the same ranks and name is called "GROUP.NAME#2", and
+  // so on. Errors: misuse when this rank is not listed, or one is listed twice or does not exist;
+  // timeout when one does not come, or comes with another list. This group is not broken by them,
+  // but that name is used up for these ranks.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 
@@ -166,7 +167,8 @@ class LOCKSTEP_API ProcessGroup {
   // Allocates such memory for this rank alone, from any thread and without the other ranks. Each of
   // them maps it when a collective first uses it: nothing is copied if the buffers of all ranks lie
   // in memory that is their own. The host gets it back at the end of the job's last group: allocate
-  // large pieces and use them again. Errors: system when the host has too little memory.
+  // large pieces and use them again. Each takes a file descriptor of this process. Errors: system
+  // when the host has too little memory, or this process too many open files.
   RegisteredMemory allocate_local(std::size_t bytes) const;
 
   // Collective: allocates one block that all ranks of the host share. `bytes` is the same on all
