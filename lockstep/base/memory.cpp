@@ -57,10 +57,33 @@ FileDescriptor make_memfd(std::string_view purpose) {
                           purpose, bytes, limit.rlim_cur));
 }
 
-void reserve(int fd, std::size_t bytes, std::string_view purpose) {
+// Gives the memfd its size, and reserves the first bytes.
+void resize(int fd, std::size_t bytes, std::size_t reserved, std::string_view purpose) {
   const IgnoreSignals ignore{SIGXFSZ};
-  while (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0)
-    if (errno != EINTR) throw_not_reserved(errno, bytes, purpose);
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_not_reserved(errno, bytes, purpose);
+  while (::fallocate(fd, 0, 0, static_cast<off_t>(reserved)) != 0)
+    if (errno != EINTR) throw_not_reserved(errno, reserved, purpose);
+}
+
+// Call it first: beyond a memory cgroup's limit a reservation does not fail, it wakes the OOM
+// killer.
+void require_available(std::size_t bytes, std::string_view purpose) {
+  const std::size_t available = available_memory();
+  if (bytes > available)
+    throw Error(Fault::system, fmt::format("{} needs {} bytes of shared memory, but this process "
+                                           "may take only {} more",
+                                           purpose, bytes, available));
+}
+
+// Slower than MADV_POPULATE_WRITE, but every kernel has it. Without memory for a page, read() fails
+// where a store would raise SIGBUS.
+void fill_with_zeros(std::string_view purpose, std::byte* data, std::size_t bytes) {
+  const FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t count = ::read(zeros.get(), data + done, bytes - done);
+    if (count < 0 && errno != EINTR) throw_not_reserved(errno, bytes, purpose);
+    done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+  }
 }
 
 std::optional<std::size_t> number_in(const fs::path& file) {
@@ -166,6 +189,15 @@ std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
 
 }  // namespace
 
+void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes) {
+  require_available(bytes, purpose);
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14.
+  if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
+  if (errno != EINVAL) throw_not_reserved(errno, bytes, purpose);
+#endif
+  fill_with_zeros(purpose, data, bytes);
+}
+
 void map_all_pages(std::byte* data, std::size_t bytes) {
 #ifdef MADV_POPULATE_WRITE  // Linux 5.14. Before it, pages are mapped on first access.
   ::madvise(data, whole_pages(bytes), MADV_POPULATE_WRITE);
@@ -189,17 +221,13 @@ std::optional<std::size_t> memory_limit() {
   return least;
 }
 
-SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes) {
+SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes,
+                                    std::size_t reserved) {
   bytes = whole_pages(bytes);
-  // Check first: beyond a memory cgroup's limit fallocate() does not fail, it wakes the OOM killer.
-  const std::size_t available = available_memory();
-  if (bytes > available)
-    throw Error(Fault::system, fmt::format("{} needs {} bytes of shared memory, but this process "
-                                           "may take only {} more",
-                                           purpose, bytes, available));
+  require_available(bytes, purpose);
   FileDescriptor fd = make_memfd(purpose);
   if (!fd) throw_errno("memfd_create");
-  reserve(fd.get(), bytes, purpose);
+  resize(fd.get(), bytes, whole_pages(reserved), purpose);
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("sealing shared memory");
   return SharedMapping(std::move(fd));
 }

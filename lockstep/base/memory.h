@@ -28,14 +28,20 @@ constexpr std::size_t padded(std::size_t bytes) {
 }
 
 // Memory that several processes map, without a name in any file system. It is a memfd, so /dev/shm
-// may be full, read-only or absent. create() reserves all its pages and then seals its size, so
-// access never raises SIGBUS.
+// may be full, read-only or absent. create() seals its size. Access to reserved pages never raises
+// SIGBUS.
 class LOCKSTEP_API SharedMapping {
  public:
   // Creates zero-filled memory; `bytes` is rounded up to whole pages. `purpose` shows in
   // /proc/PID/maps. Errors: system, with the numbers, when the host or its memory cgroup has less
   // left. Also when the limit of file sizes (`ulimit -f`) is lower: it applies to memfds too.
-  static SharedMapping create(std::string_view purpose, std::size_t bytes);
+  static SharedMapping create(std::string_view purpose, std::size_t bytes) {
+    return create(purpose, bytes, bytes);
+  }
+
+  // The same, but reserves only the pages of the first `reserved` bytes, more than 0. The others
+  // need reserve_pages() before their first use.
+  static SharedMapping create(std::string_view purpose, std::size_t bytes, std::size_t reserved);
 
   // Maps all of a mapping that another process created and sent. Errors: corrupt when it is not
   // sealed.
@@ -61,6 +67,10 @@ class LOCKSTEP_API SharedMapping {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+// Reserves and maps whole pages that create() left out, and no process has used. Errors: system,
+// with the numbers, when the host or its memory cgroup has less left.
+LOCKSTEP_API void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes);
 
 // Maps all pages at once. Cheaper than mapping each on first access, if all of them will be used.
 LOCKSTEP_API void map_all_pages(std::byte* data, std::size_t bytes);

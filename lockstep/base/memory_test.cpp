@@ -4,9 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <string>
 
 #include "lockstep/base/error.h"
 #include "tests/fault_of.h"
@@ -27,6 +31,36 @@ TEST(SharedMapping, WhatOneSideWritesTheOtherReads) {
   EXPECT_NE(a.data(), b.data());
   a.data()[9999] = std::byte{42};
   EXPECT_EQ(b.data()[9999], std::byte{42});
+}
+
+std::size_t bytes_taken(const SharedMapping& mapping) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(mapping.descriptor(), &status), 0);
+  return static_cast<std::size_t>(status.st_blocks) * 512;
+}
+
+TEST(SharedMapping, PagesCanBeReservedLater) {
+  const SharedMapping mapping = SharedMapping::create("test", 10 * 4096, 4096);
+  EXPECT_EQ(mapping.bytes(), 10U * 4096);
+  EXPECT_EQ(bytes_taken(mapping), 4096U);
+  reserve_pages("test", mapping.data() + 4096, 2 * 4096);
+  EXPECT_EQ(bytes_taken(mapping), 3U * 4096);
+  EXPECT_EQ(std::count(mapping.data(), mapping.data() + 3 * 4096, std::byte{0}), 3 * 4096);
+}
+
+TEST(SharedMapping, WhatCannotBeReservedLaterIsAnErrorAndNoSignal) {
+  const SharedMapping mapping = SharedMapping::create("test", 2 * 4096, 4096);
+  ASSERT_EQ(::mprotect(mapping.data() + 4096, 4096, PROT_READ), 0);
+  std::string text;
+  EXPECT_EQ(test::fault_of([&] { reserve_pages("more", mapping.data() + 4096, 4096); }, &text),
+            Fault::system);
+  EXPECT_NE(text.find("reserving 4096 bytes for more"), text.npos) << text;
+  const std::size_t available = available_memory();
+  EXPECT_EQ(
+      test::fault_of([&] { reserve_pages("too much", mapping.data(), available + (1ULL << 40)); },
+                     &text),
+      Fault::system);
+  EXPECT_NE(text.find("too much needs"), text.npos) << text;
 }
 
 TEST(SharedMapping, ItsSizeIsSealedSoThatNobodyCanMakeAPeerCrash) {

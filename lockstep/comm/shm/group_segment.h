@@ -88,8 +88,15 @@ class GroupSegment {
     std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::name_the_absent() was called.
   };
 
+  // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.
+  static std::size_t head_bytes(int ranks) {
+    constexpr std::size_t page = 4096;
+    const std::size_t bytes = sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(Lane);
+    return (bytes + page - 1) / page * page;
+  }
+
   static std::size_t bytes_for(int ranks) {
-    return sizeof(Common) + static_cast<std::size_t>(ranks) * (sizeof(Lane) + room_bytes(ranks));
+    return head_bytes(ranks) + static_cast<std::size_t>(ranks) * room_bytes(ranks);
   }
 
   GroupSegment(SharedMemory memory, int ranks) : memory_(std::move(memory)), ranks_(ranks) {}
@@ -101,8 +108,7 @@ class GroupSegment {
   }
 
   std::byte* room(int rank) const {
-    return memory_.get() + sizeof(Common) + static_cast<std::size_t>(ranks_) * sizeof(Lane) +
-           static_cast<std::size_t>(rank) * room_bytes(ranks_);
+    return memory_.get() + head_bytes(ranks_) + static_cast<std::size_t>(rank) * room_bytes(ranks_);
   }
 
  private:

@@ -58,8 +58,9 @@ HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::shared_ptr<Regio
   rank_ = static_cast<int>(mine - slots_.begin());
 }
 
-SharedMemory HostPeers::offer(const std::string& key, std::size_t bytes, int readers) {
-  SharedMapping mapping = SharedMapping::create(key, bytes);
+SharedMemory HostPeers::offer(const std::string& key, std::size_t bytes, std::size_t reserved,
+                              int readers) {
+  SharedMapping mapping = SharedMapping::create(key, bytes, reserved);
   if (readers > 0) session_->link().offer(key, readers, mapping.descriptor());
   return in_shared_hands(std::move(mapping));
 }

@@ -22,7 +22,8 @@ class HostPeers final : public Peers {
   int size() const override { return static_cast<int>(slots_.size()); }
   int slot(int rank) const override { return slots_[static_cast<std::size_t>(rank)]; }
   RegionTable& regions() override { return *regions_; }
-  SharedMemory offer(const std::string& key, std::size_t bytes, int readers) override;
+  SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved,
+                     int readers) override;
   void refuse(const std::string& key, int readers, std::string_view reason) override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;

@@ -38,9 +38,11 @@ class Peers {
   // The registered memory that this rank knows in the session.
   virtual RegionTable& regions() = 0;
 
-  // Makes memory that `readers` other ranks may obtain() under `key`. Errors: system when there is
-  // too little memory.
-  virtual SharedMemory offer(const std::string& key, std::size_t bytes, int readers) = 0;
+  // Makes memory that `readers` other ranks may obtain() under `key`. Pages after the first
+  // `reserved` bytes need reserve_pages() before their first use. Errors: system when there is too
+  // little memory.
+  virtual SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved,
+                             int readers) = 0;
 
   // Makes their obtain() fail with Error(system) and this reason.
   virtual void refuse(const std::string& key, int readers, std::string_view reason) = 0;

@@ -58,7 +58,8 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
   const std::string key = fmt::format("{} of {}", key_of(group_), peers_->slot(0));
   if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
   try {
-    GroupSegment made(peers_->offer(key, bytes, size_ - 1), size_);
+    GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1),
+                      size_);
     std::random_device random;
     made.common().number = std::uint64_t{random()} << 32 | random();
     return made;
@@ -147,8 +148,8 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
     }
     return fail_together(collective, failure);
   };
-  std::string refusal =
-      attempt([&] { return rank_ == 0 ? peers_->offer(key, whole, size_ - 1) : SharedMemory(); });
+  std::string refusal = attempt(
+      [&] { return rank_ == 0 ? peers_->offer(key, whole, whole, size_ - 1) : SharedMemory(); });
   if (refusal.empty() && size_ > 1)
     refusal = attempt([&] {
       if (rank_ == 0) return memory;

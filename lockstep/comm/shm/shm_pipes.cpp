@@ -90,7 +90,8 @@ ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Ba
 Pipe& ShmPipes::to(int peer) {
   auto& pipe = outgoing_[static_cast<std::size_t>(peer)];
   if (!pipe) {
-    pipe = std::make_unique<ShmPipe>(peers_->offer(key(rank_, peer), ShmPipe::bytes(), 1));
+    const std::size_t bytes = ShmPipe::bytes();
+    pipe = std::make_unique<ShmPipe>(peers_->offer(key(rank_, peer), bytes, bytes, 1));
     segment_.lane(rank_).pipes[peer / 64].fetch_or(std::uint64_t{1} << (peer % 64));
   }
   return *pipe;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/shm/staging.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/shm/ownership.h"
 
 namespace lockstep::comm {
@@ -105,12 +108,26 @@ void Staging::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes
   large_ ? copy_past_caches(to, from, bytes, false) : copy_bytes(to, from, bytes);
 }
 
+// Reserves what this collective uses of this rank's staging buffer. At least doubles it: each time
+// costs a look at the host's free memory.
+void Staging::reserve() {
+  constexpr std::size_t chunk = GroupSegment::chunk_bytes;
+  const std::size_t room = GroupSegment::room_bytes(size_);
+  const std::size_t needed = std::min(room, cursor_ + chunks_ * stride_);
+  if (needed <= reserved_) return;
+  const std::size_t whole = (needed + chunk - 1) / chunk * chunk;
+  const std::size_t end = std::min(room, std::max(whole, 2 * reserved_));
+  reserve_pages("a staging buffer", segment_.room(rank_) + reserved_, end - reserved_);
+  reserved_ = end;
+}
+
 bool Staging::reduces_at_once(const Collective& collective) const {
   return small_ && collective.signature.operation == Operation::all_reduce;
 }
 
 void Staging::put_first(const Collective& collective) {
   if (chunks_ == 0) return;
+  reserve();
   if (reduces_at_once(collective))
     copy_bytes(room(rank_, 0), Bytes(collective.output).at(0), collective.output.bytes());
   else

@@ -46,6 +46,7 @@ class Staging {
   void run(const Collective& collective);
 
  private:
+  void reserve();
   bool reduces_at_once(const Collective& collective) const;
   void reduce_at_once(const Collective& collective);
   void all_reduce(const Collective& collective);
@@ -73,11 +74,12 @@ class Staging {
   const int rank_;
   const int size_;
 
-  std::size_t cursor_ = 0;   // Bytes of the staging buffers used since the begin.
-  std::size_t chunks_ = 0;   // Number of chunks of the current collective.
-  std::size_t stride_ = 0;   // Bytes from one chunk to the next in a staging buffer.
-  std::size_t part_ = 0;     // Elements of a part in one chunk.
-  std::size_t element_ = 0;  // Bytes of an element.
+  std::size_t reserved_ = 0;  // Bytes of this rank's staging buffer, from its begin.
+  std::size_t cursor_ = 0;    // Bytes of the staging buffers used since the begin.
+  std::size_t chunks_ = 0;    // Number of chunks of the current collective.
+  std::size_t stride_ = 0;    // Bytes from one chunk to the next in a staging buffer.
+  std::size_t part_ = 0;      // Elements of a part in one chunk.
+  std::size_t element_ = 0;   // Bytes of an element.
   bool small_ = false;
   bool large_ = false;  // Too large for caches.
 };

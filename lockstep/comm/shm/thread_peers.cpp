@@ -90,7 +90,8 @@ ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, std::shared_ptr<Regio
       rank_(rank),
       members_(std::move(members)) {}
 
-SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes, int readers) {
+SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes, std::size_t /*reserved*/,
+                                int readers) {
   SharedMemory memory = zeros(bytes);
   team_->offer(key, {memory, {}, readers});
   return memory;

@@ -1,0 +1,102 @@
+// When ranks take the memory of their staging buffers, and what they learn where there is none.
+
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/comm.h"
+#include "lockstep/comm/shm/group_segment.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::comm::staging_memory_test {
+namespace {
+
+using test::Rank;
+using test::Ranks;
+
+constexpr std::size_t page = 4096;
+
+struct Mapping {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// The memory that the ranks of `group` share.
+Mapping memory_of(const std::string& group) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    if (line.find("lockstep " + group + " (") == line.npos) continue;
+    EXPECT_EQ(std::sscanf(line.c_str(), "%lx-%lx", &begin, &end), 2);
+    return {reinterpret_cast<std::byte*>(begin), end - begin};
+  }
+  ADD_FAILURE() << "no such memory";
+  return {};
+}
+
+// Bytes that any rank has reserved.
+std::size_t reserved(const Mapping& memory) {
+  std::vector<unsigned char> pages(memory.bytes / page);
+  EXPECT_EQ(::mincore(memory.data, memory.bytes, pages.data()), 0);
+  return page * static_cast<std::size_t>(std::ranges::count_if(
+                    pages, [](unsigned char state) { return (state & 1) != 0; }));
+}
+
+void add_up(const ProcessGroup& group, std::size_t count) {
+  std::vector<float> values(count, 1.0F);
+  group.all_reduce(buffer_of(values));
+  EXPECT_EQ(values, std::vector<float>(count, static_cast<float>(group.size())));
+}
+
+const Ranks grow("staging buffers grow", [](const Rank& rank) {
+  const ProcessGroup world = init_process_group();
+  const auto ranks = static_cast<std::size_t>(rank.world_size);
+  const Mapping memory = memory_of("world");
+  const std::size_t head = GroupSegment::head_bytes(rank.world_size);
+  ASSERT_EQ(memory.bytes, GroupSegment::bytes_for(rank.world_size));
+  world.barrier();
+  EXPECT_EQ(reserved(memory), head);
+
+  world.barrier();  // All have looked.
+  add_up(world, 1);
+  world.barrier();
+  EXPECT_EQ(reserved(memory), head + ranks * GroupSegment::chunk_bytes);
+
+  world.barrier();
+  add_up(world, GroupSegment::room_bytes(rank.world_size) / sizeof(float));
+  world.barrier();
+  EXPECT_EQ(reserved(memory), memory.bytes);
+  destroy_process_group(world);
+});
+
+TEST(StagingMemory, IsTakenAsCollectivesNeedIt) { grow.run(3); }
+
+const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
+  const ProcessGroup world = init_process_group();
+  add_up(world, 1);
+  if (rank.rank == 1) {
+    const Mapping memory = memory_of("world");
+    const std::size_t all = GroupSegment::room_bytes(rank.world_size);
+    std::byte* const rest = memory.data + memory.bytes - all + GroupSegment::chunk_bytes;
+    ASSERT_EQ(::mprotect(rest, all - GroupSegment::chunk_bytes, PROT_READ), 0);
+  }
+  std::string text;
+  EXPECT_EQ(test::fault_of([&] { add_up(world, 1 << 20); }, &text), Fault::system) << text;
+  EXPECT_NE(text.find("a staging buffer"), text.npos) << text;
+});
+
+TEST(StagingMemory, AShortageOnOneRankIsAnErrorOnAll) { run_short.run(2); }
+
+}  // namespace
+}  // namespace lockstep::comm::staging_memory_test
