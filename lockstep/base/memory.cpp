@@ -144,11 +144,19 @@ std::size_t left_of(std::size_t limit, std::size_t used, std::size_t reclaimable
   return limit - std::min(limit, used - std::min(used, reclaimable));
 }
 
+// Most groups have no limit, so what they use need not be read.
+std::optional<std::size_t> limit_in(const fs::path& file) {
+  constexpr std::size_t none = std::size_t{1} << 60;  // cgroup v1 writes a number near 2^63 for no
+                                                      // limit.
+  const auto limit = number_in(file);
+  return limit && *limit < none ? limit : std::nullopt;
+}
+
 std::size_t left_by(const fs::path& cgroup) {
-  if (const auto limit = number_in(cgroup / "memory.max"))
+  if (const auto limit = limit_in(cgroup / "memory.max"))
     return left_of(*limit, number_in(cgroup / "memory.current").value_or(0),
                    reclaimable_in(cgroup / "memory.stat", ""));
-  if (const auto limit = number_in(cgroup / "memory.limit_in_bytes"))
+  if (const auto limit = limit_in(cgroup / "memory.limit_in_bytes"))
     return left_of(*limit, number_in(cgroup / "memory.usage_in_bytes").value_or(0),
                    reclaimable_in(cgroup / "memory.stat", "total_"));
   return std::numeric_limits<std::size_t>::max();
@@ -211,13 +219,11 @@ std::size_t available_memory() {
 }
 
 std::optional<std::size_t> memory_limit() {
-  constexpr std::size_t none = std::size_t{1} << 60;  // cgroup v1 writes a number near 2^63 for no
-                                                      // limit.
-  std::size_t least = none;
+  std::optional<std::size_t> least;
   for (const auto& group : memory_cgroups())
     for (const char* file : {"memory.max", "memory.limit_in_bytes"})
-      least = std::min(least, number_in(group / file).value_or(none));
-  if (least == none) return std::nullopt;
+      if (const auto limit = limit_in(group / file))
+        least = std::min(*limit, least.value_or(*limit));
   return least;
 }
 
