@@ -7,6 +7,7 @@
 #include <iostream>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/checkpoint/checkpoint_reader.h"
 
@@ -51,8 +52,9 @@ bool Checkpoints::make_room(std::int64_t step) {
 }
 
 void Checkpoints::after_step(std::int64_t step) {
-  if (!checkpointer_ || options_.checkpoint_every == 0 || step % options_.checkpoint_every != 0)
-    return;
+  if (!checkpointer_ || options_.checkpoint_every == 0) return;
+  if (options_.async && !std::exchange(is_prepared_, true)) checkpointer_->prepare(state_);
+  if (step % options_.checkpoint_every != 0) return;
   checkpointer_->save(step, state_);
   saved_ = step;
 }

@@ -28,7 +28,8 @@ class Checkpoints {
   // told to make room. Then all is saved, and the rank should exit with lockstep::exit_preempted.
   bool make_room(std::int64_t step);
 
-  // Call it after each step: saves every --checkpoint-every steps.
+  // Call it after each step: saves every --checkpoint-every steps. Prepares for the saves after the
+  // first step, when the optimizer has its state.
   void after_step(std::int64_t step);
 
   // Call it at the end: saves unsaved steps, and waits until they are on the disk.
@@ -44,6 +45,7 @@ class Checkpoints {
   std::optional<lockstep::Checkpointer> checkpointer_;
   // Step of the newest checkpoint; 0 before the first, as there is nothing to save before a step.
   std::int64_t saved_ = 0;
+  bool is_prepared_ = false;
 };
 
 // Returns the samples per step on all ranks together: the resumed training's, unless the command

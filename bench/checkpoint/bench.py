@@ -46,7 +46,8 @@ save        until it would outlast a power failure, of the slowest rank; the sec
 load        with the files in the page cache, the second of two; Lockstep's compares checksums,
             DCP's and dd's do not
 load, cold  the first, right after posix_fadvise(DONTNEED) on all files, which needs no root
-stall       what an asynchronous save() takes of the caller's time, as a share of a synchronous save
+stall       what an asynchronous save() takes of the caller's time, as a share of a synchronous save;
+            prepared: the first one after prepare()
 memory      by how much the ranks together grow at the peak, as a multiple of what a checkpoint
             holds
 """
@@ -181,6 +182,12 @@ def stalls(rounds, number):
     return measure.spread(found) if found else None
 
 
+def prepared_stalls(rounds):
+    found = [entry["Lockstep"]["async_prepared"] / entry["Lockstep"]["save"] for entry in rounds
+             if "async_prepared" in entry.get("Lockstep", {})]
+    return measure.spread(found) if found else None
+
+
 def growths(rounds, side, name):
     found = [entry[side][name] / entry[side]["bytes"] for entry in rounds
              if name in entry.get(side, {})]
@@ -190,7 +197,8 @@ def growths(rounds, side, name):
 def compared(rounds):
     return {"ratios": {base: {name: ratios(rounds, "Lockstep", base, name) for name in FIGURES}
                        for base in ("DCP", "dd")},
-            "stall": {"first": stalls(rounds, 0), "later": stalls(rounds, -1)},
+            "stall": {"first": stalls(rounds, 0), "prepared": prepared_stalls(rounds),
+                      "later": stalls(rounds, -1)},
             "memory": {"sync": growths(rounds, "Lockstep", "memory"),
                        "async": growths(rounds, "Lockstep", "async_memory"),
                        "DCP": growths(rounds, "DCP", "memory")}}

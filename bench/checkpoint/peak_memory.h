@@ -1,4 +1,4 @@
-// Growth of this process's memory, from construction to its peak.
+// Growth of this process's memory, from construction to its peak or until now.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,8 +16,9 @@ class PeakMemory {
     before_ = read("VmRSS:");
   }
 
-  // Returns bytes.
+  // Return bytes.
   std::int64_t growth() const { return read("VmHWM:") - before_; }
+  std::int64_t growth_now() const { return read("VmRSS:") - before_; }
 
  private:
   static std::int64_t read(const std::string& name) {

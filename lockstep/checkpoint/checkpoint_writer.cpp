@@ -57,22 +57,52 @@ void put(const at::Tensor& data, const Share& share, const at::Tensor& whole) {
 
 }  // namespace
 
+SnapshotMemory::~SnapshotMemory() {
+  stop_preparing();
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+void SnapshotMemory::prepare(std::size_t size) {
+  stop_preparing();
+  grow(size);
+  try {
+    preparing_ = Thread([this] { touch_pages(); });
+  } catch (const Error&) {
+    // No further thread is allowed. The copy allocates the pages.
+  }
+}
+
 std::byte* SnapshotMemory::reserve(std::size_t size) {
-  if (size <= size_) return data_;
-  release();
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  stop_preparing();
+  grow(size);
+  return data_;
+}
+
+// Keeps the pages that are allocated, but perhaps not their addresses.
+void SnapshotMemory::grow(std::size_t size) {
+  if (size <= size_) return;
+  void* const data =
+      data_ == nullptr
+          ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+          : ::mremap(data_, size_, size, MREMAP_MAYMOVE);
   if (data == MAP_FAILED)
     throw_errno("memory for a copy of the state, " + std::to_string(size) + " bytes");
   ::madvise(data, size, MADV_HUGEPAGE);  // Optional: small pages work too.
   data_ = static_cast<std::byte*>(data);
   size_ = size;
-  return data_;
 }
 
-void SnapshotMemory::release() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-  data_ = nullptr;
-  size_ = 0;
+// A store at a time, not MADV_POPULATE_WRITE: that would hold up other threads' calls of mmap().
+void SnapshotMemory::touch_pages() {
+  constexpr std::size_t page = 4096;
+  for (std::size_t at = 0; at < size_ && !must_stop_; at += page)
+    static_cast<volatile std::byte*>(data_)[at] = std::byte{};
+}
+
+void SnapshotMemory::stop_preparing() {
+  must_stop_ = true;
+  if (preparing_.joinable()) preparing_.join();
+  must_stop_ = false;
 }
 
 CheckpointWriter::CheckpointWriter(SavePlan plan, const NamedStateDicts& states,
@@ -87,11 +117,16 @@ CheckpointWriter::CheckpointWriter(SavePlan plan, const NamedStateDicts& states,
   }
 }
 
-void CheckpointWriter::copy_into(SnapshotMemory& memory) {
-  const at::NoGradGuard no_grad;
+std::size_t CheckpointWriter::copy_size() const {
   std::size_t size = 0;
   for (const at::Tensor& source : sources_)
     if (source.defined()) size += aligned(source.nbytes());
+  return size;
+}
+
+void CheckpointWriter::copy_into(SnapshotMemory& memory) {
+  const at::NoGradGuard no_grad;
+  const std::size_t size = copy_size();
   std::byte* place = size == 0 ? nullptr : memory.reserve(size);
   for (at::Tensor& source : sources_) {
     if (!source.defined()) continue;

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <span>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/output_file.h"
+#include "lockstep/base/thread.h"
 #include "lockstep/checkpoint/checkpoint_ranks.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/save_plan.h"
@@ -28,25 +30,35 @@ namespace lockstep::checkpoint {
 class SnapshotMemory {
  public:
   SnapshotMemory() = default;
-  ~SnapshotMemory() { release(); }
+  ~SnapshotMemory();
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Returns at least `size` bytes, aligned to a page, with undefined contents. Invalidates the
-  // pointer of an earlier call.
+  // Allocates the pages of `size` bytes on a background thread.
+  void prepare(std::size_t size);
+
+  // Returns at least `size` bytes, aligned to a page, with undefined contents. Stops prepare(), and
+  // keeps the pages that it has allocated. Invalidates the pointer of an earlier call.
   std::byte* reserve(std::size_t size);
 
  private:
-  void release();
+  void grow(std::size_t size);
+  void touch_pages();
+  void stop_preparing();
 
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  Thread preparing_;
+  std::atomic<bool> must_stop_ = false;
 };
 
 class CheckpointWriter {
  public:
   // `states` are this rank's. Refers to their memory until copy_into() or write() has read it.
   CheckpointWriter(SavePlan plan, const NamedStateDicts& states, const CheckpointRanks& ranks);
+
+  // Bytes of memory that copy_into() takes.
+  std::size_t copy_size() const;
 
   // From here on all is written from a copy in `memory`, which outlives this.
   void copy_into(SnapshotMemory& memory);

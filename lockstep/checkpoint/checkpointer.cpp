@@ -203,8 +203,25 @@ class Checkpointer::Implementation {
   Implementation(const Implementation&) = delete;
   Implementation& operator=(const Implementation&) = delete;
 
+  void prepare(const NamedStates& states) {
+    require(options_.async, "Checkpointer: only asynchronous checkpoints are prepared");
+    wait();
+    try {
+      const CheckpointWriter writer(plan(no_step, states), states_, ranks_);
+      states_.clear();
+      ranks_.all("memory for a copy of a state", [&] {
+        memory_.prepare(writer.copy_size());
+        return std::string();
+      });
+    } catch (...) {
+      states_.clear();
+      throw;
+    }
+  }
+
   void save(std::int64_t step, const NamedStates& states) {
     wait();
+    require(step >= 0, "Checkpointer: the step is negative");
     try {
       auto writer = std::make_unique<CheckpointWriter>(plan(step, states), states_, ranks_);
       states_.clear();
@@ -249,6 +266,8 @@ class Checkpointer::Implementation {
   }
 
  private:
+  static constexpr std::int64_t no_step = -1;  // The plan is made to prepare.
+
   // Returns the same list on all ranks, even if their views of the folder differ.
   std::vector<fs::path> candidates() {
     const std::string names = ranks_.rank_0("checkpoints", [&] {
@@ -267,13 +286,12 @@ class Checkpointer::Implementation {
     return paths;
   }
 
-  // Stores this rank's states in states_.
+  // Stores this rank's states in states_. Creates the folder of the step, if there is one.
   SavePlan plan(std::int64_t step, const NamedStates& states) {
-    require(step >= 0, "Checkpointer: the step is negative");
     const auto descriptions = ranks_.all("description of a state", [&] {
       states_ = dicts_of(states);
       std::string description = checkpoint::describe(states_);
-      if (ranks_.rank() == 0) stage(step);
+      if (ranks_.rank() == 0 && step != no_step) stage(step);
       return std::to_string(step) + '\n' + description;
     });
     return agree(step, descriptions);
@@ -387,6 +405,11 @@ Checkpointer::Checkpointer(fs::path directory, CheckpointerOptions options)
           std::make_unique<Implementation>(std::move(directory), CheckpointRanks(), options)) {}
 
 Checkpointer::~Checkpointer() = default;
+
+void Checkpointer::prepare(const NamedStates& state) {
+  const InPhase phase(StepPhase::checkpoint);
+  implementation_->prepare(state);
+}
 
 void Checkpointer::save(std::int64_t step, const NamedStates& state) {
   const InPhase phase(StepPhase::checkpoint);

@@ -89,6 +89,11 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
+  // Collective, optional, only with `async`. Allocates the memory for copies of `state` in the
+  // background. Without it, the first save() does so, which costs more time than the copy. Call it
+  // after the first step: before, an optimizer has no state.
+  void prepare(const NamedStates& state);
+
   // Collective. Saves `state` as the state after `step` steps. With `async`, an error in the
   // background is thrown on all ranks by the next call of save(), wait() or resume(). A save() that
   // throws it has saved nothing itself.

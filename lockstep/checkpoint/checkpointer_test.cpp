@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -385,6 +386,65 @@ TEST_F(Checkpoints, OfASnapshotAreOfTheMomentItWasTaken) {
       EXPECT_TRUE(at::equal(loaded.tensor("columns"), at::full({1 << 10, 1 << 10}, i, at::kFloat)));
     }
   });
+}
+
+// Bytes of this process in memory.
+std::int64_t resident() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t all = 0, pages = 0;
+  file >> all >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(Checkpoints, AreCopiedToMemoryThatWasPrepared) {
+  constexpr std::int64_t bytes = 64 << 20;
+  StateDict state;
+  state.tensors["weight"] = whole(at::full({bytes / 4}, 1, at::kFloat));
+  Tensors saved(state), loaded;
+  Checkpointer checkpoints(root(), {.async = true});
+  const std::int64_t before = resident();
+  checkpoints.prepare({{"model", &saved}});
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (resident() - before < bytes && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::int64_t prepared = resident();
+  ASSERT_GE(prepared - before, bytes * 9 / 10);
+  EXPECT_TRUE(list_checkpoints(root()).empty());
+  checkpoints.save(1, {{"model", &saved}});
+  checkpoints.wait();
+  EXPECT_LT(resident() - prepared, bytes / 2);
+  load_checkpoint(root(), {{"model", &loaded}});
+  expect_same(loaded.state(), saved.state());
+}
+
+TEST_F(Checkpoints, MayBecomeLargerThanWhatWasPrepared) {
+  run_in_process(2, [&](ProcessGroup& world) {
+    StateDict state;
+    state.tensors["weight"] = whole(at::arange(1 << 20, at::kFloat));
+    state.tensors["bias"] = whole(at::arange(1 << 20, at::kFloat).neg());
+    Tensors saved(state), loaded;
+    Checkpointer checkpoints(root(), world, {.async = true});
+    checkpoints.prepare({{"model", &saved}});
+    for (const std::string moment : {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
+      for (const std::string name : {"weight", "bias"})
+        saved.state().tensors[name + "." + moment] =
+            whole(at::full({1 << 20}, double(name.size() + moment.size()), at::kFloat));
+    checkpoints.save(1, {{"model", &saved}});
+    checkpoints.prepare({{"model", &saved}});  // Has nothing to do, and waits for the save.
+    checkpoints.save(2, {{"model", &saved}});
+    checkpoints.wait();
+    for (const std::string number : {"001", "002"}) {
+      load_checkpoint(step(number), {{"model", &loaded}}, world);
+      expect_same(loaded.state(), saved.state());
+    }
+    checkpoints.prepare({{"model", &saved}});
+  });
+}
+
+TEST_F(Checkpoints, ThatAreSynchronousAreNotPrepared) {
+  Tensors saved(some_state(1));
+  Checkpointer checkpoints(root());
+  error_of([&] { checkpoints.prepare({{"model", &saved}}); }, Fault::misuse);
 }
 
 TEST_F(Checkpoints, ThatFailInTheBackgroundSaySoAtTheNextCall) {
