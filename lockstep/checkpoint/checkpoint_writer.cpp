@@ -133,8 +133,7 @@ void CheckpointWriter::copy_into(SnapshotMemory& memory) {
     const std::size_t bytes = source.nbytes();
     const at::Tensor copy = at::from_blob(place, source.sizes(), source.scalar_type());
     if (has_plain_values(source))
-      copy_past_caches(place, static_cast<const std::byte*>(source.const_data_ptr()), bytes,
-                       /*taking_over=*/false);
+      copy_pages_past_caches(place, static_cast<const std::byte*>(source.const_data_ptr()), bytes);
     else
       copy.copy_(source);
     source = copy;

@@ -63,6 +63,19 @@ __attribute__((target("avx2,prfchw"))) void stream_lines(std::byte* to, const st
   _mm_sfence();  // Before any other rank is told.
 }
 
+__attribute__((target("avx2,prfchw"))) void stream_pages(std::byte* to, const std::byte* from,
+                                                         std::size_t bytes) {
+  constexpr std::size_t page = 4096, pages = 4;
+  const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % line;
+  std::size_t i = std::min(bytes, (line - misaligned) % line);
+  std::memcpy(to, from, i);
+  for (; i + pages * page <= bytes; i += pages * page)
+    for (std::size_t block = i; block < i + page; block += block_bytes)
+      for (std::size_t at = block; at < block + pages * page; at += page)
+        stream_block(to + at, from + at);
+  stream_lines(to + i, from + i, bytes - i, false);
+}
+
 bool has_avx2() {
   static const bool has = __builtin_cpu_supports("avx2");
   return has;
@@ -83,7 +96,16 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes, b
   if (bytes == 0) return;
   has_avx2() ? stream_lines(to, from, bytes, taking_over) : void(std::memcpy(to, from, bytes));
 }
+
+void copy_pages_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  has_avx2() ? stream_pages(to, from, bytes) : void(std::memcpy(to, from, bytes));
+}
 #else
+void copy_pages_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes, bool) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
