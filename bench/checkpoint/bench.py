@@ -46,8 +46,8 @@ save        until it would outlast a power failure, of the slowest rank; the sec
 load        with the files in the page cache, the second of two; Lockstep's compares checksums,
             DCP's and dd's do not
 load, cold  the first, right after posix_fadvise(DONTNEED) on all files, which needs no root
-stall       what an asynchronous save() takes of the caller's time, as a share of a synchronous save;
-            prepared: the first one after prepare()
+stall       what an asynchronous save() takes of the caller's time, as a share of a synchronous
+            save; prepared: the first one after prepare()
 memory      by how much the ranks together grow at the peak, as a multiple of what a checkpoint
             holds
 """
