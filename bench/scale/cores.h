@@ -1,0 +1,42 @@
+// A host's cores: how far apart they are, and how fast cache lines get from one to another.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace bench {
+
+// What a pair of cores has in common.
+enum class Reach { same_l3, other_l3, other_package };
+std::string name_of(Reach reach);
+
+struct Pair {
+  int first_cpu;
+  int second_cpu;
+};
+
+// The share of the pairs of ranks at each distance, by Reach, with the cores that `lockstep run
+// --bind core` gives to so many ranks: two at least, and no more than cores.
+std::vector<double> shares_of_pairs(int ranks);
+
+// Returns a pair of cores of this host for each distance that it has, by Reach.
+struct ReachPair {
+  Reach reach;
+  Pair cpus;
+};
+std::vector<ReachPair> pairs_of_host();
+
+// Nanoseconds between two threads, each bound to its core.
+struct LineTimes {
+  double line = 0;    // A flag's way, from the store to the end of the other core's wait.
+  double flags = 0;   // Each of many flags that the other core has raised, a lane apart.
+  double stream = 0;  // Each of many lines in a row that the other core has written.
+};
+LineTimes time_lines(Pair cpus);
+
+// Nanoseconds to reserve and zero 4 KiB of shared memory.
+double time_page();
+
+}  // namespace bench

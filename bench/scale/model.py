@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A model of one host: what each of n ranks does in a call on B bytes, counted from the code, and
+how long that takes on a host with given figures. Run alone, it prints the tables of
+docs/internals/scaling.md, which explains it."""
+
+import dataclasses
+
+KB, MB = 1 << 10, 1 << 20
+LINE = 64  # Bytes of a cache line.
+
+# comm/shm/group_segment.h: GroupSegment::chunk_bytes, sizeof(Lane); staging.cpp: small_bytes.
+CHUNK, LANE, SMALL = 128 * KB, 704, 4 * KB
+
+# --- Counts of a call ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Of the rank that has most to do, and of all ranks together."""
+    syncs: float = 0  # How often all ranks wait for each other.
+    reads: float = 0  # Bytes.
+    writes: float = 0
+    shared: float = 0  # Bytes of cache lines that another core wrote last, or has copies of.
+    host_reads: float = 0
+    host_writes: float = 0
+
+    def __add__(self, other):
+        return Counts(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other))))
+
+    @property
+    def lines(self):
+        return self.shared / LINE
+
+
+# By operation and path: the functions in comm/shm that do it, and the fields of Counts.
+#   B  bytes of a rank's larger buffer        c  chunks
+#   P  a rank's part, B / n                   S  the busiest rank's slices, about B / n
+FORMULAS = {
+    ("barrier", "any"): ("Barrier::enter", "1", "0", "0", "0", "0", "0"),
+    ("all_reduce", "registered"):
+        ("InPlace::reduce_slice", "2", "n*S", "n*S", "2*(n - 1)*S", "n*B", "n*B"),
+    ("all_reduce", "small"):
+        ("Staging::reduce_at_once", "1", "(n + 1)*B", "2*B", "n*B", "n*(n + 1)*B", "2*n*B"),
+    ("all_reduce", "any"):
+        ("Staging::put_around_slice, combine_slice, take_slices", "c + 1", "2*(B - S) + n*S",
+         "2*B", "2*(B - S) + n*S", "(3*n - 2)*B", "2*n*B"),
+    ("broadcast", "registered"):
+        ("InPlace::run", "2", "B", "B", "B", "(n - 1)*B", "(n - 1)*B"),
+    ("broadcast", "any"):
+        ("Staging::put, take_whole", "c", "B", "B", "B + B/c", "n*B", "n*B"),
+    ("all_gather", "registered"):
+        ("InPlace::read, write", "2", "B", "B", "B - P", "n*B", "n*B"),
+    ("all_gather", "any"):
+        ("Staging::put, take_parts", "c", "B + P", "B + P", "B", "n*(B + P)", "n*(B + P)"),
+    ("reduce_scatter", "registered"):
+        ("InPlace::reduce_part", "2", "B", "P", "B - P", "n*B", "B"),
+    ("reduce_scatter", "any"):
+        ("Staging::put, reduce_part", "c", "2*B - P", "B", "2*(B - P)", "n*(2*B - P)", "n*B"),
+}
+
+
+def padded(size):
+    return -(-size // LINE) * LINE
+
+
+def slice_of(size, n):
+    """comm/shm/parts.h: slice_of(); whole cache lines."""
+    return min(size, padded(-(-size // (4 * n)) * 4))
+
+
+def path_of(operation, size, registered):
+    """ShmBackend::enter and run; Staging::is_small."""
+    if operation == "all_reduce":
+        return "registered" if registered else "small" if size <= SMALL else "any"
+    return "registered" if registered and size > SMALL else "any"
+
+
+def counts_of(operation, n, size, registered=False, path=None):
+    """`size` is in bytes. `path` forces one of FORMULAS."""
+    path = path or path_of(operation, size, registered)
+    part = size / n
+    most = CHUNK  # Of a part in a chunk: staging.cpp, most_part_bytes().
+    if operation == "reduce_scatter":
+        most = CHUNK // n // LINE * LINE
+    chunks = max(1, -(-(part if operation in ("all_gather", "reduce_scatter") else size) // most))
+    slice_bytes = slice_of(size, n)
+    if operation == "all_reduce" and path == "any":  # Every chunk is sliced in the same way.
+        of_chunk = slice_of(min(CHUNK, padded(size)), n)
+        slice_bytes = size // CHUNK * of_chunk + min(size % CHUNK, of_chunk)
+    names = {"n": n, "B": size, "P": part, "S": slice_bytes, "c": chunks}
+    return Counts(*(eval(formula, names) for formula in FORMULAS[operation, path][1:]))
+
+
+# --- Counts of a training step ------------------------------------------------------------------
+
+REPORT = 64  # sizeof(PassReport): parallel/gradients/pass_report.h
+
+# examples/models/cnn.h for 3x32x32 images: bytes of small gradients together, of each large one,
+# and the number of parameters.
+CNN = (4 * (896 + 18496 + 512 + 5130), [4 * 4096 * 512], 8)
+CNN_BYTES = CNN[0] + sum(CNN[1])
+
+
+def step_of(n, calls, copied):
+    """Sums up calls, given by operation and size, and what a rank copies beside them. Gradients lie
+    in registered memory; what ranks gather of each other does not."""
+    counts = [counts_of(operation, n, size, operation != "all_gather") for operation, size in calls]
+    reads, writes = copied
+    return sum(counts, Counts(reads=reads, writes=writes, host_reads=n * reads,
+                              host_writes=n * writes)), len(calls)
+
+
+def replicas(n, small, large, parameters):
+    """DistributedDataParallel: PassReports; BucketedGradients::take, which copies small gradients
+    and checks all whether they are finite; GradientBuckets::average_all. Returns counts, calls."""
+    sums = [("all_reduce", size) for size in [small, *large]]
+    return step_of(n, [("all_gather", n * (REPORT + parameters)), *sums],
+                   (2 * small + sum(large), 2 * small))
+
+
+def one_copy(n, small, large, parameters):
+    """With share_parameters: PassReports; GradientSlices::used, collect and average;
+    SharedOptimizerBase::after_step. Without the optimizer's own bytes. Returns counts, calls."""
+    sums = [("reduce_scatter", size) for size in [small, *large]]
+    return step_of(n, [("all_gather", n * (REPORT + parameters)), ("all_gather", n * parameters),
+                       *sums, ("barrier", 0)], (small + sum(large), small))
+
+
+# --- init_process_group() under `lockstep run` --------------------------------------------------
+
+def room_bytes(n):
+    """GroupSegment::room_bytes"""
+    return CHUNK * min(max(128 // n, 4), 16)
+
+
+def segment_bytes(n):
+    """GroupSegment::bytes_for: reserved and zeroed by rank 0, in ShmBackend::make_segment."""
+    return n * (LANE + room_bytes(n))
+
+
+def packets(n):
+    """Through the agent (job/switchboard.cpp). Each rank asks for the job page, and all but rank 0
+    for the segment; each gets an answer. Rank 0 offers the segment."""
+    return 2 * n + 2 * (n - 1) + 1
+
+
+# --- Time ---------------------------------------------------------------------------------------
+
+@dataclasses.dataclass
+class Host:
+    """Figures of a host in ns. Functions of n are given the number of ranks."""
+    call: float  # A call of a group of one rank: lock, number, record.
+    line: object  # line(n): a flag's way from the core that raises it to one that waits for it.
+    flags: object  # flags(n): each further flag, of ranks that came before.
+    stream: object  # stream(n): a cache line from another core, many in a row.
+    copy: object  # copy(n, size): bytes that a rank reads and writes in a ns while all n copy.
+    page: float  # Reserving and zeroing 4 KiB of shared memory.
+    packet: float  # A packet through the launcher.
+
+    def sync(self, n):
+        """Barrier::await_all. All ranks come at once: the last flag takes a line's way, and the
+        processor has fetched the others meanwhile."""
+        return 0 if n == 1 else self.line(n) + (n - 2) * self.flags(n)
+
+    def terms(self, counts, n, size, calls=1):
+        """The time of a call of n > 1 ranks by what takes it. Data come as fast as lines from other
+        cores or as a copy, whichever is slower; the first line takes its whole way."""
+        terms = {"calls": calls * self.call, "rendezvous": counts.syncs * self.sync(n)}
+        if counts.reads == 0:
+            return terms
+        lines = counts.lines * self.stream(n)
+        copies = (counts.reads + counts.writes) / self.copy(n, size)
+        return terms | {"lines" if lines > copies else "copies": self.line(n) + max(lines, copies)}
+
+    def time(self, counts, n, size, calls=1):
+        return sum(self.terms(counts, n, size, calls).values())
+
+    def init(self, n):
+        """After the last rank has begun: packets, rank 0's segment, the first rendezvous."""
+        return (packets(n) * self.packet + segment_bytes(n) / 4096 * self.page + self.sync(n))
+
+
+# --- The tables of the page ---------------------------------------------------------------------
+
+RANKS = (8, 64, 192)
+CORES_OF_L3, CORES_OF_SOCKET, L2, L3 = 8, 96, 1 * MB, 32 * MB
+
+
+def assumed_host(gb_of_host=300):
+    """Two sockets of 96 cores, eight to an L3 cache. Every figure is an assumption."""
+    def by_reach(near, far, remote):
+        """The farthest rank counts."""
+        return lambda n: near if n <= CORES_OF_L3 else far if n <= CORES_OF_SOCKET else remote
+
+    def copy(n, size):
+        if 2 * size <= L2:
+            return 50
+        return 20 if 2 * size * CORES_OF_L3 <= L3 else min(20, gb_of_host / n)
+
+    return Host(call=90, line=by_reach(25, 100, 200), flags=by_reach(4, 12, 18),
+                stream=by_reach(2, 8, 10), copy=copy, page=300, packet=10e3)
+
+
+CASES = [("barrier", 0, False),
+         *(("all_reduce", size, False) for size in (KB, 4 * KB, 64 * KB, MB)),
+         *(("all_reduce", size, True) for size in (KB, 64 * KB, MB, 64 * MB)),
+         *((operation, MB, registered)
+           for operation in ("broadcast", "all_gather", "reduce_scatter")
+           for registered in (True, False))]
+
+
+def text_of(size):
+    return f"{size // MB} MB" if size >= MB else f"{size // KB} KB" if size >= KB else str(size)
+
+
+def name_of(operation, size, registered):
+    memory = "registered" if registered else "any"
+    return f"{operation}, {text_of(size)}, {memory}" if size else operation
+
+
+def bytes_text(size):
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.0f}"
+
+
+def time_text(ns):
+    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} us"
+
+
+def markdown(head, rows):
+    yield "| " + " | ".join(head) + " |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def formula_table():
+    rows = ([operation, path, f"`{code}`", *(text.replace("*", " ") for text in formulas)]
+            for (operation, path), (code, *formulas) in FORMULAS.items())
+    return markdown(["call", "memory", "code", "rendezvous", "reads", "writes", "in shared lines",
+                     "reads, host", "writes, host"], rows)
+
+
+def steps_of(n):
+    yield "CNN, replicas", *replicas(n, *CNN)
+    yield "CNN, one copy", *one_copy(n, *CNN)
+
+
+def all_counts(n):
+    """Returns counts, bytes and calls of each case of the tables, by name."""
+    cases = {name_of(*case): (counts_of(case[0], n, *case[1:]), case[1], 1) for case in CASES}
+    return cases | {name: (counts, CNN_BYTES, calls) for name, counts, calls in steps_of(n)}
+
+
+def by_ranks(cell):
+    """Returns a table with cell(n, counts, size, calls) for each case and number of ranks."""
+    columns = {n: all_counts(n) for n in RANKS}
+    rows = ([name, *(cell(n, *columns[n][name]) for n in RANKS)] for name in columns[RANKS[0]])
+    return markdown(["", *(f"{n} ranks" for n in RANKS)], rows)
+
+
+def count_table():
+    def cell(_n, counts, _size, _calls):
+        return (f"{counts.syncs:.0f}; {counts.lines:,.0f}; "
+                f"{bytes_text(counts.reads + counts.writes)}; "
+                f"{bytes_text(counts.host_reads + counts.host_writes)}")
+    return by_ranks(cell)
+
+
+def time_table(host):
+    def cell(n, counts, size, calls):
+        terms = host.terms(counts, n, size, calls)
+        name = max(terms, key=terms.get)
+        whole = sum(terms.values())
+        return f"{time_text(whole)}; {name} {terms[name] / whole:.0%}"
+    return by_ranks(cell)
+
+
+def init_table(host):
+    rows = [["packets", *(f"{packets(n):,}" for n in RANKS)],
+            ["segment", *(bytes_text(segment_bytes(n)) for n in RANKS)],
+            ["predicted", *(time_text(host.init(n)) for n in RANKS)]]
+    return markdown(["", *(f"{n} ranks" for n in RANKS)], rows)
+
+
+# --- What we would do ---------------------------------------------------------------------------
+
+def two_level_sync(host, n):
+    """Flags within an L3 cache, then the first ranks of all of these, then back."""
+    caches = n // CORES_OF_L3
+    if caches < 2:
+        return host.sync(n)
+    across = host.line(n) + (caches - 2) * host.flags(n)
+    return host.sync(CORES_OF_L3) + across + host.line(CORES_OF_L3)
+
+
+def remedy_table(host):
+    one_node = assumed_host(gb_of_host=150)
+
+    def all_reduce(host, n, size, **how):
+        return host.time(counts_of("all_reduce", n, size, **how), n, size)
+
+    def row(name, before, after):
+        return [name, *(f"{time_text(before(n))}; {time_text(after(n))}" for n in RANKS)]
+
+    rows = [
+        row("barrier: flat; two levels", lambda n: host.call + host.sync(n),
+            lambda n: host.call + two_level_sync(host, n)),
+        *(row(f"all_reduce, {text_of(size)}, any: at once; in slices",
+              lambda n, size=size: all_reduce(host, n, size),
+              lambda n, size=size: all_reduce(host, n, size, path="any"))
+          for size in (KB, 4 * KB)),
+        row("all_reduce, 64 MB, registered: pages on one node; on two",
+            lambda n: all_reduce(one_node, n, 64 * MB, registered=True),
+            lambda n: all_reduce(host, n, 64 * MB, registered=True)),
+        row("CNN, gradients: replicas; one copy",
+            lambda n: host.time(*_step(replicas, n)), lambda n: host.time(*_step(one_copy, n)))]
+    return markdown(["now; then", *(f"{n} ranks" for n in RANKS)], rows)
+
+
+def _step(kind, n):
+    counts, calls = kind(n, *CNN)
+    return counts, n, CNN_BYTES, calls
+
+
+def tables():
+    host = assumed_host()
+    for table in (formula_table(), count_table(), time_table(host), init_table(host),
+                  remedy_table(host)):
+        yield from table
+        yield ""
+
+
+if __name__ == "__main__":
+    print("\n".join(tables()))

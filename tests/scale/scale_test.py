@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The model of bench/scale: its counts are those in shared memory, for up to 64 ranks; its tables
+are those of docs/internals/scaling.md. The benchmark prints a line for each of its cases, with the
+model's prediction where ranks have cores."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+KB = 1 << 10
+ARGUMENTS = argparse.ArgumentParser(description=__doc__)
+ARGUMENTS.add_argument("--lockstep", required=True)
+ARGUMENTS.add_argument("--counts", required=True)
+ARGUMENTS.add_argument("--bench", type=pathlib.Path, required=True)
+ARGUMENTS.add_argument("--build", type=pathlib.Path, required=True)
+
+
+def output_of(*command):
+    done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{done.stdout}{done.stderr}exit code {done.returncode}")
+    return done.stdout
+
+
+class Model(unittest.TestCase):
+    def test_counts_are_those_in_shared_memory(self):
+        sizes = (1 * KB, 4 * KB, 64 * KB, 320 * KB)  # The last one in three chunks.
+        for ranks in (2, 4, 8, 64):
+            cases = ["barrier:any:0"] + [
+                f"{operation}:{memory}:{size}"
+                for operation in ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+                for size in sizes for memory in ("any", "registered")]
+            output = output_of(args.lockstep, "run", "-n", ranks, args.counts, *cases)
+            lane, room = map(int, re.search(r"segment (\d+) (\d+)", output).groups())
+            self.assertEqual((lane, room), (model.LANE, model.room_bytes(ranks)))
+            found = re.findall(r"counts (\w+) (\w+) (\d+) (\d+) (\d+)", output)
+            self.assertEqual(len(found), len(cases))
+            for operation, memory, size, syncs, written in found:
+                with self.subTest(ranks=ranks, operation=operation, memory=memory, size=size):
+                    counts = model.counts_of(operation, ranks, int(size), memory == "registered")
+                    self.assertEqual((int(syncs), int(written)),
+                                     (counts.syncs, counts.host_writes))
+
+    def test_a_rank_never_does_less_than_its_share(self):
+        for operation, size, registered in model.CASES:
+            for ranks in (2, 8, 64, 192):
+                counts = model.counts_of(operation, ranks, size, registered)
+                self.assertGreaterEqual(counts.reads * ranks, counts.host_reads, operation)
+                self.assertGreaterEqual(counts.writes * ranks, counts.host_writes, operation)
+
+    def test_tables_are_those_of_the_page(self):
+        page = (args.bench.parent.parent / "docs" / "internals" / "scaling.md").read_text()
+        for line in model.tables():
+            self.assertIn(line, page.splitlines(), "python3 bench/scale/model.py prints the tables")
+
+
+class Bench(unittest.TestCase):
+    def test_prints_a_line_for_each_case(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "scale.json"
+            output = output_of(sys.executable, args.bench / "bench.py", "--build", args.build,
+                               "--quick", "--ranks", 1, 2, 3, "--only", "all_reduce", "init",
+                               "--json", file)
+            figures = json.loads(file.read_text())
+        rows = [line for line in output.splitlines() if re.match(r" +\d+  [a-z]", line)]
+        self.assertEqual(len(rows), len(figures["results"]))
+        cores = figures["host"]["cores"]
+        for n in (1, 2, 3):
+            seen = {(one["what"], one["registered"], one["bytes"]): one
+                    for one in figures["results"] if one["ranks"] == n}
+            self.assertEqual({key for key in seen if key[0] != "copy"},
+                             {("barrier", False, 0), ("init", False, 0)} |
+                             {("all_reduce", registered, size) for registered in (True, False)
+                              for size in (1 * KB, 64 * KB, 1024 * KB)})
+            for (what, *_), one in seen.items():
+                self.assertGreater(one["microseconds"], 0)
+                self.assertEqual(one["predicted"] is not None,
+                                 1 < n <= cores and what != "copy", one)
+        if cores > 1:
+            self.assertTrue(all(time > 0 for times in figures["host"]["reaches"].values()
+                                for time in times.values()))
+
+    def test_a_wrong_number_of_ranks_is_refused(self):
+        done = subprocess.run([sys.executable, args.bench / "bench.py", "--build", args.build,
+                               "--ranks", "0"], stderr=subprocess.PIPE, text=True, check=False,
+                              env=os.environ)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--rounds and --ranks are positive", done.stderr)
+
+
+if __name__ == "__main__":
+    args, rest = ARGUMENTS.parse_known_args()
+    sys.path.insert(0, str(args.bench))
+    import model  # noqa: E402, whose folder is an argument
+    unittest.main(argv=[sys.argv[0], *rest])
