@@ -57,7 +57,7 @@ def parse_options():
     options.same_malloc = False
     if options.rounds < 1 or min(options.ranks or [1]) < 1:
         parser.error("--rounds and --ranks are positive")
-    for program in ("bench_scale", "bench_launcher", *["bench_ddp"] * ("ddp" in options.only)):
+    for program in ("bench_scale_calls", "bench_launcher", *["bench_ddp"] * ("ddp" in options.only)):
         measure.require_built(parser, options, program)
     return options
 
@@ -67,7 +67,7 @@ def parse_options():
 def look_at_host(options):
     """Returns ns of a line's way and the like for each distance between cores that this host has,
     and the shares of pairs of ranks at each distance."""
-    output = measure.run([options.build / "bin" / "bench_scale", "cores"])
+    output = measure.run([options.build / "bin" / "bench_scale_calls", "cores"])
     reaches = {name: dict(zip(("line", "flags", "stream"), map(float, times)))
                for name, *times in re.findall(r"reach (\w+) ([\d.]+) ([\d.]+) ([\d.]+)", output)}
     pairs = {int(ranks): dict(zip(REACHES, map(float, shares))) for ranks, *shares in
@@ -96,7 +96,7 @@ def run_calls(ranks, options):
         cases += [f"all_reduce:{memory}:{size}:{calls}" for memory in ("registered", "any")]
     for size, calls in (sizes | {8 * MB: 30}).items():
         cases.append(f"copy:any:{size}:{calls}")
-    output = measure.run(command(ranks, options, "bench_scale", "ranks", *cases))
+    output = measure.run(command(ranks, options, "bench_scale_calls", "ranks", *cases))
     return {(operation, memory == "registered", int(size)): float(microseconds)
             for operation, memory, size, microseconds in
             re.findall(r"figure (\w+) (\w+) (\d+) ([\d.]+)", output)}

@@ -1,6 +1,6 @@
 // Measurements for bench.py:
-//   bench_scale cores                             how far apart the host's cores and ranks are
-//   lockstep run -n N bench_scale ranks CASE...   calls; a CASE is OPERATION:MEMORY:BYTES:CALLS
+//   bench_scale_calls cores                  how far apart the host's cores and ranks are
+//   lockstep run -n N bench_scale_calls ranks OPERATION:MEMORY:BYTES:CALLS...
 //
 // Before each timed call every rank writes its buffer, as a training step does: the data lie in its
 // own core's cache. A call without a buffer is timed in batches.
@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
     else
       throw std::invalid_argument("say `cores` or `ranks`");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_scale: %s\n", error.what());
+    std::fprintf(stderr, "bench_scale_calls: %s\n", error.what());
     return 1;
   }
 }

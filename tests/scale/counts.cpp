@@ -95,7 +95,8 @@ std::int64_t call(const Case& work, const ProcessGroup& world, Memory& input, Me
   } else if (is_sum) {
     world.all_reduce(input.part(count));
   } else if (work.operation == "broadcast") {
-    world.broadcast((world.rank() == 0 ? input : output).part(count), 0);
+    if (world.rank() == 0) std::ranges::fill(output.words(), one);
+    world.broadcast(output.part(count), 0);
   } else if (work.operation == "all_gather") {
     world.all_gather(input.part(part), output.part(count));
   } else if (work.operation == "reduce_scatter") {
@@ -104,6 +105,7 @@ std::int64_t call(const Case& work, const ProcessGroup& world, Memory& input, Me
     throw std::invalid_argument("no operation " + work.operation);
   }
   world.barrier();  // All ranks have written what they write.
+  if (work.operation == "broadcast" && world.rank() == 0) return 0;
   return is_sum ? bytes_changed(input.words(), one) : bytes_changed(output.words(), untouched);
 }
 
