@@ -57,7 +57,8 @@ def parse_options():
     options.same_malloc = False
     if options.rounds < 1 or min(options.ranks or [1]) < 1:
         parser.error("--rounds and --ranks are positive")
-    for program in ("bench_scale_calls", "bench_launcher", *["bench_ddp"] * ("ddp" in options.only)):
+    ddp = ["bench_ddp"] if "ddp" in options.only else []
+    for program in ["bench_scale_calls", "bench_launcher", *ddp]:
         measure.require_built(parser, options, program)
     return options
 
