@@ -17,6 +17,8 @@ on 2 ranks with find_unused_parameters, too:
 --amp bf16 computes in bfloat16, by autocast, with images and weights in channels_last. It compares
 with PyTorch in float32, as most programs run it, and with PyTorch given the same.
 
+--small-pages also compares with our ranks without huge pages, which `lockstep run` asks glibc for.
+
 --beside measures with so many other processes on the host that are always busy, at each value of
 --nice, and --bind compares with other bindings of our ranks.
 
@@ -99,6 +101,8 @@ def parse_options():
                         choices=[side.removeprefix("bind ") for side in sides.BOUND],
                         help="also compare with these bindings of our ranks: core, cache, numa, "
                              "none")
+    parser.add_argument("--small-pages", action="store_true",
+                        help="also compare with our ranks without huge pages")
     parser.add_argument("--rounds", type=int,
                         help="how often each side runs: 5, with --models 3, with --quick 2")
     parser.add_argument("--quick", action="store_true",
@@ -110,8 +114,8 @@ def parse_options():
     options = parser.parse_args()
     if options.models and (options.batches or any(options.beside)):
         parser.error("--batches and --beside are for the CNN without --models")
-    if options.amp and options.bind:
-        parser.error("--bind compares float32 alone")
+    if options.amp and (options.bind or options.small_pages):
+        parser.error("--bind and --small-pages compare float32 alone")
     options.batches = options.batches or list(CNN_STEPS)
     options.ranks = options.ranks or ([1, 2, 4] if options.models else [2])
     if options.rounds is None:
@@ -126,7 +130,7 @@ def main():
     options = parse_options()
     measure.warn_if_busy()
     started = time.monotonic()
-    compared = tables.AMP if options.amp else tables.float32(options.bind)
+    compared = tables.AMP if options.amp else tables.float32(options.bind, options.small_pages)
     print(tables.LEGEND.format(rounds=options.rounds,
                                quick=" of few steps" if options.quick else "")
           + tables.AMP_LEGEND * bool(options.amp))

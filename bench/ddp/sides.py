@@ -31,10 +31,14 @@ THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"],
 BARE = {"alone": [], "alone amp": ["--amp"]}
 
 # Settings that `lockstep run` makes unless any malloc setting exists: memory that a step frees
-# stays with the process for the next one.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+# stays with the process for the next one, in huge pages.
+KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+MALLOC = KEEPING | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
     MALLOC = {}
+
+# By side that differs from another one in the settings of malloc alone: that one, and the settings.
+OTHER_MALLOC = {"small pages": ("Lockstep", KEEPING)}
 
 # Options of `lockstep run` for sides that differ from "Lockstep" in the binding alone.
 BOUND = {f"bind {binding}": ["--bind", binding] for binding in ("core", "cache", "numa", "none")}
@@ -57,13 +61,16 @@ def run_rounds(sides, case, options, say):
 
 
 def run(side, case, options):
-    """Returns the figures of one run by name: samples_per_second, and the parts of a step in ms."""
+    """Returns the figures of one run by name: samples_per_second, the parts of a step in ms, and
+    its page faults."""
+    side, malloc = OTHER_MALLOC.get(side, (side, None))
     with neighbours(case.beside, case.nice):
         if side in BARE:
             return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone",
-                           "--on-cue", *BARE[side]], case.ranks)
+                           "--on-cue", *BARE[side]], case.ranks, malloc or MALLOC)
         command = command_of(side, case, options)
-        return figures_of(measure.run(command, **(MALLOC if options.same_malloc else {})))
+        return figures_of(measure.run(command,
+                                      **(malloc or (MALLOC if options.same_malloc else {}))))
 
 
 @contextlib.contextmanager
@@ -96,7 +103,7 @@ def command_of(side, case, options, launcher=()):
 
 
 def figures_of(output):
-    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce|step"
+    names = "samples_per_second|forward|backward|optimizer|copy|wait|reduce|step|cpu|faults"
     found = {name: float(value) for name, value in re.findall(rf"\b({names}) ([\d.e+-]+)", output)}
     return found if "samples_per_second" in found else sys.exit(
         f"no samples_per_second in: {output}")
@@ -104,12 +111,13 @@ def figures_of(output):
 
 # --- The bare model -----------------------------------------------------------------------------
 
-def copies(command, count):
+def copies(command, count, malloc):
     """Returns the samples/s of all copies together, and the mean parts of a step.
 
     Each copy has the cores, the thread and the malloc of a rank, and their clocks start at once.
     When one fails, the others find no cue and end."""
-    started = [start(command, cpus) for cpus in divide_cpus(sorted(os.sched_getaffinity(0)), count)]
+    started = [start(command, cpus, malloc)
+               for cpus in divide_cpus(sorted(os.sched_getaffinity(0)), count)]
     for process, errors in started:
         if process.stdout.readline() != "ready\n":
             fail(command, process, errors)
@@ -123,10 +131,10 @@ def copies(command, count):
     }
 
 
-def start(command, cpus):
+def start(command, cpus, malloc):
     errors = tempfile.TemporaryFile("w+")
     bind = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | MALLOC
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | malloc
     return subprocess.Popen([str(word) for word in command], env=environment, text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                             preexec_fn=bind), errors

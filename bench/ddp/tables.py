@@ -23,11 +23,12 @@ AMP_LEGEND = """amp         in bfloat16 by autocast, images and weights in chann
             without it in float32 and contiguous, as most programs run
 """
 
-PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce")
+PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce", "cpu", "faults")
 
 
-def float32(bindings):
-    return Sides("Lockstep", ("PyTorch", *(f"bind {binding}" for binding in bindings)), "alone")
+def float32(bindings, small_pages):
+    return Sides("Lockstep", ("PyTorch", *(f"bind {binding}" for binding in bindings),
+                              *["small pages"] * small_pages), "alone")
 
 
 def name_of(result):
@@ -74,9 +75,11 @@ def print_parts(results, sides):
     print(
         "\nWhere a step's time goes, in ms: on rank 0; alone the mean of all copies. "
         "Copying gradients, waiting\n"
-        "for other ranks and reducing are parts of backward, which has the loss in it.\n"
+        "for other ranks and reducing are parts of backward, which has the loss in it. cpu is the "
+        "time of\nall threads, faults are page faults a step.\n"
         f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<12}{'forward':>9}{'backward':>10}"
-        f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}")
+        f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}{'cpu':>8}"
+        f"{'faults':>8}")
     for result in results:
         for number, side in enumerate(all_of(sides)):
             parts = [
@@ -84,4 +87,5 @@ def print_parts(results, sides):
             ]
             print(
                 f"{label(result) if number == 0 else '':<44}  {side:<12}{parts[0]:>9}{parts[1]:>10}"
-                f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}")
+                f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}"
+                f"{parts[6]:>8}{parts[7]:>8}")

@@ -5,6 +5,7 @@
 #include <lockstep/comm/process_group.h>
 #include <lockstep/optim/mixed_precision.h>
 #include <lockstep/parallel/one_copy/shared_optimizer.h>
+#include <sys/resource.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>
 
@@ -32,7 +33,22 @@ struct Times {
   Clock::duration optimizer{};
   std::chrono::nanoseconds copy{};  // Of gradients into buckets.
   lockstep::StepTimes phases;       // Lockstep's own.
+  Clock::duration processor{};      // CPU time of all threads.
+  long page_faults = 0;
 };
+
+rusage usage() {
+  rusage own{};
+  ::getrusage(RUSAGE_SELF, &own);
+  return own;
+}
+
+Clock::duration processor_of(const rusage& used) {
+  const auto time = [](const timeval& part) {
+    return std::chrono::seconds(part.tv_sec) + std::chrono::microseconds(part.tv_usec);
+  };
+  return time(used.ru_utime) + time(used.ru_stime);
+}
 
 void wait_for_start(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
   if (world) world->barrier();
@@ -79,11 +95,15 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   };
   const auto copied_before = copied();
   const lockstep::StepTimes before = lockstep::step_times();
+  const rusage usage_before = usage();
   const auto started = Clock::now();
   Times times;
   for (int i = 0; i < options.steps; ++i) step(work, options, *optimizer, times);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
+  const rusage used = usage();
+  times.processor = processor_of(used) - processor_of(usage_before);
+  times.page_faults = used.ru_minflt - usage_before.ru_minflt;
   times.copy = copied() - copied_before;
   times.phases = lockstep::step_times() - before;
   if (options.memory) report_memory(work, *optimizer);
@@ -102,6 +122,8 @@ void print(const Options& options, int ranks, const Times& times) {
   part("forward", times.forward);
   part("backward", times.backward);
   part("optimizer", times.optimizer);
+  part("cpu", times.processor);
+  std::cout << " faults " << static_cast<double>(times.page_faults) / options.steps;
   if (ranks > 1) {
     part("copy", times.copy);
     part("wait", times.phases[lockstep::StepPhase::wait]);
@@ -178,7 +200,9 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Prints the samples/s of all ranks, and where a step's time went on rank 0, in ms.");
+  CLI::App app(
+      "Prints the samples/s of all ranks, and where a step's time went on rank 0, in ms, with its "
+      "CPU time and page faults.");
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
   try {

@@ -3,6 +3,7 @@
 with their fastest settings."""
 
 import argparse
+import resource
 import time
 
 import torch
@@ -71,7 +72,8 @@ def step(net, adam, inputs, targets, amp):
 
 
 def train(options):
-    """Returns the seconds of all timed steps, and of their parts, on this rank."""
+    """Returns the seconds of all timed steps, and of their parts, on this rank; their CPU time and
+    their page faults."""
     torch.manual_seed(0)
     net, inputs, targets = models.WORKLOADS[options.model](options.batch)
     if options.amp:
@@ -87,11 +89,17 @@ def train(options):
         step(net, adam, inputs, targets, options.amp)
     if not options.alone:
         dist.barrier()
-    started = time.perf_counter()
+    before, started = usage(), time.perf_counter()
     times = [step(net, adam, inputs, targets, options.amp) for _ in range(options.steps)]
     if not options.alone:
         dist.barrier()
-    return time.perf_counter() - started, [sum(part) for part in zip(*times)]
+    seconds, after = time.perf_counter() - started, usage()
+    return seconds, [sum(part) for part in zip(*times)], [b - a for a, b in zip(before, after)]
+
+
+def usage():
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime, own.ru_minflt
 
 
 def main():
@@ -102,11 +110,12 @@ def main():
             import lockstep  # noqa: F401, registers it
         dist.init_process_group(options.backend)
     rank, ranks = (0, 1) if options.alone else (dist.get_rank(), dist.get_world_size())
-    seconds, parts = train(options)
+    seconds, parts, (cpu, faults) = train(options)
     if rank == 0:
         print("samples_per_second", options.batch * options.steps * ranks / seconds)
         forward, backward, optimizer = (1e3 * part / options.steps for part in parts)
-        print("step_ms forward", forward, "backward", backward, "optimizer", optimizer, flush=True)
+        print("step_ms forward", forward, "backward", backward, "optimizer", optimizer,
+              "cpu", 1e3 * cpu / options.steps, "faults", faults / options.steps, flush=True)
     if not options.alone:
         dist.destroy_process_group()
 

@@ -59,14 +59,17 @@ VariableMap torchrun_variables(const RankPlace& place) {
 
 // A training step frees and takes the same tens of megabytes again and again. By default glibc
 // returns such memory to the kernel, which must then clear every page again: at large batches that
-// is a fifth of the step. Users' own malloc settings are kept.
-void keep_freed_memory(VariableMap& variables) {
+// is a fifth of the step. The memory lies in huge pages where the kernel gives them on request
+// (/sys/kernel/mm/transparent_hugepage/enabled); elsewhere, and before glibc 2.35, that setting has
+// no effect. Users' own malloc settings are kept.
+void set_malloc(VariableMap& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
   };
   if (std::any_of(variables.begin(), variables.end(), is_mallocs)) return;
   variables.emplace("MALLOC_MMAP_THRESHOLD_", std::to_string(std::int64_t{1} << 30));
   variables.emplace("MALLOC_TRIM_THRESHOLD_", std::to_string(std::int64_t{1} << 40));
+  variables.emplace("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 }
 
 // Each needs a descriptor until its program runs.
@@ -90,7 +93,7 @@ std::vector<std::string> environment_of(const RankPlace& place, const char* cons
   VariableMap variables = parse(inherited);
   for (auto& [key, value] : torchrun_variables(place)) variables.insert_or_assign(key, value);
   variables.emplace("OMP_NUM_THREADS", std::to_string(place.threads));
-  keep_freed_memory(variables);
+  set_malloc(variables);
   for (const char* secret : {"LOCKSTEP_JOB_TOKEN", "LOCKSTEP_JOB_TOKEN_FILE"})
     variables.erase(secret);  // A rank gets the token from its agent.
   variables.insert_or_assign("LOCKSTEP_JOB_ID", place.round.job_id);

@@ -38,7 +38,7 @@ struct RankPlace {
 
 // Returns a rank's variables as "KEY=value": torchrun's, so that programs made for torchrun run
 // unchanged, and a few of Lockstep's own. `inherited` ends with a null pointer, as environ does.
-// Unless `inherited` configures malloc, a rank keeps freed memory for its next step.
+// Unless `inherited` configures malloc, a rank keeps freed memory for its next step, in huge pages.
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited);
 
 struct StartedRank {

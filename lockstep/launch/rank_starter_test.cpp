@@ -62,9 +62,10 @@ TEST(Environment, HasWhatTorchrunSets) {
                             "LOCKSTEP_ATTEMPT=3",
                             "LOCKSTEP_AGENT_FD=7",
                             "MALLOC_MMAP_THRESHOLD_=1073741824",
-                            "MALLOC_TRIM_THRESHOLD_=1099511627776"})
+                            "MALLOC_TRIM_THRESHOLD_=1099511627776",
+                            "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"})
     EXPECT_TRUE(has(got, entry)) << entry;
-  EXPECT_EQ(got.size(), 22U);
+  EXPECT_EQ(got.size(), 23U);
 }
 
 TEST(Environment, KeepsWhatTheUserHasSetAndReplacesAnOuterLaunchers) {
@@ -81,7 +82,8 @@ TEST(Environment, KeepsWhatTheUserHasSetAndReplacesAnOuterLaunchers) {
 }
 
 TEST(Environment, LeavesMallocAloneWhenTheUserHasSetAnythingOfIt) {
-  for (const char* set : {"MALLOC_ARENA_MAX=2", "GLIBC_TUNABLES=glibc.malloc.tcache_count=0"}) {
+  for (const char* set :
+       {"MALLOC_ARENA_MAX=2", "GLIBC_TUNABLES=glibc.malloc.tcache_count=0", "GLIBC_TUNABLES="}) {
     const auto got = environment(place(), {set, nullptr});
     EXPECT_TRUE(has(got, set));
     EXPECT_EQ(got.size(), 21U);
