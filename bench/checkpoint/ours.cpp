@@ -218,8 +218,7 @@ void print(const Figures& figures, bool cold) {
   std::cout << "figures {\"save\": " << list(figures.save)
             << ", \"async_save\": " << list(figures.async_save)
             << ", \"async_done\": " << list(figures.async_done)
-            << ", \"async_prepared\": " << figures.async_prepared
-            << ", \"load\": " << figures.load;
+            << ", \"async_prepared\": " << figures.async_prepared << ", \"load\": " << figures.load;
   if (cold) std::cout << ", \"load_cold\": " << figures.load_cold;
   std::cout << ", \"bytes\": " << std::to_string(figures.bytes)
             << ", \"memory\": " << std::to_string(figures.memory)

@@ -130,9 +130,8 @@ std::vector<double> time_case(const Case& work, const ProcessGroup& world) {
 // A call takes as long as its slowest rank; the figure is the median of the calls.
 void measure(const Case& work, const ProcessGroup& world) {
   auto times = time_case(work, world);
-  world.all_reduce(
-      {.data = times.data(), .count = times.size(), .dtype = lockstep::DType::float64},
-      lockstep::ReduceOp::max);
+  world.all_reduce({.data = times.data(), .count = times.size(), .dtype = lockstep::DType::float64},
+                   lockstep::ReduceOp::max);
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   if (world.rank() == 0)

@@ -81,10 +81,9 @@ std::byte* SnapshotMemory::reserve(std::size_t size) {
 // Keeps the pages that are allocated, but perhaps not their addresses.
 void SnapshotMemory::grow(std::size_t size) {
   if (size <= size_) return;
-  void* const data =
-      data_ == nullptr
-          ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-          : ::mremap(data_, size_, size, MREMAP_MAYMOVE);
+  void* const data = data_ == nullptr ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                      : ::mremap(data_, size_, size, MREMAP_MAYMOVE);
   if (data == MAP_FAILED)
     throw_errno("memory for a copy of the state, " + std::to_string(size) + " bytes");
   ::madvise(data, size, MADV_HUGEPAGE);  // Optional: small pages work too.

@@ -301,9 +301,7 @@ const Ranks one_name("groups of one name", [](const Rank& rank) {
   leave_process_group(world);
 });
 
-TEST(GroupOf, MayHaveTheNameOfAnotherInProcesses) {
-  EXPECT_TRUE(all_succeeded(one_name.run(4)));
-}
+TEST(GroupOf, MayHaveTheNameOfAnotherInProcesses) { EXPECT_TRUE(all_succeeded(one_name.run(4))); }
 
 TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
   run_in_process(3, [](const ProcessGroup& world) {

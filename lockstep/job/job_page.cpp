@@ -69,7 +69,7 @@ struct Slot {
                                       // process.
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
-  std::atomic<std::uint64_t> socket;  // JobPage::socket().
+  std::atomic<std::uint64_t> socket;             // JobPage::socket().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;

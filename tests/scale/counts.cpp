@@ -27,7 +27,7 @@ using lockstep::ProcessGroup;
 using lockstep::comm::GroupSegment;
 using lockstep::comm::Lane;
 
-constexpr std::uint32_t one = 0x3F800000;  // 1.0F
+constexpr std::uint32_t one = 0x3F800000;        // 1.0F
 constexpr std::uint32_t untouched = 0xA5A5A5A5;  // No value of the buffers has these bytes.
 
 // The world's shared memory, as the kernel lists it.
@@ -81,8 +81,8 @@ std::int64_t bytes_changed(std::span<const std::uint32_t> words, std::uint32_t f
 }
 
 std::uint32_t rendezvous(const Lane& lane) {
-  return lane.step.value + std::max(lane.entry[0].arrived.value.load(),
-                                    lane.entry[1].arrived.value.load());
+  return lane.step.value +
+         std::max(lane.entry[0].arrived.value.load(), lane.entry[1].arrived.value.load());
 }
 
 // Returns the bytes that the call wrote to this rank's output.

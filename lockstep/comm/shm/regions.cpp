@@ -154,9 +154,8 @@ std::byte* Regions::part_of(std::uint64_t number, int rank) {
     return nullptr;
   };
   if (std::byte* const part = find()) return part;
-  table_.add_peers(
-      number, slot,
-      peers_->fetch(rank, RegionTable::key_of(number), page, in(timeout_), watch_));
+  table_.add_peers(number, slot,
+                   peers_->fetch(rank, RegionTable::key_of(number), page, in(timeout_), watch_));
   std::byte* const part = find();
   check(part != nullptr, "a peer used registered memory that this rank does not know");
   return part;

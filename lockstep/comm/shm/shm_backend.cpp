@@ -58,8 +58,7 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
   const std::string key = fmt::format("{} of {}", key_of(group_), peers_->slot(0));
   if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
   try {
-    GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1),
-                      size_);
+    GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
     std::random_device random;
     made.common().number = std::uint64_t{random()} << 32 | random();
     return made;
