@@ -182,8 +182,10 @@ bool peer_is_this_user(int socket) {
 
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
 
+// The job page is what each rank asks for first. If it cannot be sent now, the rank will ask.
 void Switchboard::connect(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
+  send_packet(socket.get(), make_packet(Packet::Kind::given, job_page_key), job_page_);
   clients_.push_back({.socket = std::move(socket), .trusted = true});
 }
 

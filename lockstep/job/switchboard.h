@@ -98,7 +98,8 @@ class LOCKSTEP_API Switchboard {
   // Gives `job_page` to every rank that asks; it must outlive the switchboard.
   explicit Switchboard(int job_page);
 
-  // Adds a rank by a socket that this process gave it: nobody else can be at the other end.
+  // Adds a rank by a socket that this process gave it: nobody else can be at the other end. Sends
+  // it the job page.
   void connect(FileDescriptor socket);
 
   // Strangers can reach `listener`, so a client must run as this user and send `identity` first.

@@ -96,7 +96,7 @@ class Barrier {
   CoreSharing shares_core_;
   CoreSharing shares_core_in_messages_;
   std::function<void()> watch_;  // Until all have made theirs.
-  bool crowded_ = false;         // More ranks than cores.
+  bool crowded_ = true;          // More ranks than cores, or not known yet.
   int spins_ = 0;
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
