@@ -79,6 +79,7 @@ void require_available(std::size_t bytes, std::string_view purpose) {
 // where a store would raise SIGBUS.
 void fill_with_zeros(std::string_view purpose, std::byte* data, std::size_t bytes) {
   const FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  if (!zeros) throw_errno("opening /dev/zero");
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t count = ::read(zeros.get(), data + done, bytes - done);
     if (count < 0 && errno != EINTR) throw_not_reserved(errno, bytes, purpose);
@@ -197,8 +198,8 @@ std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
 
 }  // namespace
 
-void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes) {
-  require_available(bytes, purpose);
+void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes, int processes) {
+  require_available(bytes * static_cast<std::size_t>(processes), purpose);
 #ifdef MADV_POPULATE_WRITE  // Linux 5.14.
   if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
   if (errno != EINVAL) throw_not_reserved(errno, bytes, purpose);

@@ -68,9 +68,11 @@ class LOCKSTEP_API SharedMapping {
   std::size_t bytes_ = 0;
 };
 
-// Reserves and maps whole pages that create() left out, and no process has used. Errors: system,
-// with the numbers, when the host or its memory cgroup has less left.
-LOCKSTEP_API void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes);
+// Reserves and maps whole pages that create() left out, and no process has used. So many
+// `processes` do it at once, for as many bytes each. Errors: system, with the numbers, when the
+// host or its memory cgroup has less left than all of them need.
+LOCKSTEP_API void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes,
+                                int processes = 1);
 
 // Maps all pages at once. Cheaper than mapping each on first access, if all of them will be used.
 LOCKSTEP_API void map_all_pages(std::byte* data, std::size_t bytes);

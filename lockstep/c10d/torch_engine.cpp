@@ -88,7 +88,8 @@ c10::intrusive_ptr<::c10d::Backend> make_gloo(const lockstep_engine_config& conf
     py::object options = gloo.attr("_Options")();
     options.attr("_devices") = py::make_tuple(device);
     options.attr("_timeout") = std::chrono::milliseconds(config.call_timeout_ms);
-    c10::intrusive_ptr<::c10d::Store> store = c10::make_intrusive<MeetingStore>(config.store);
+    c10::intrusive_ptr<::c10d::Store> store =
+        c10::make_intrusive<MeetingStore>(plugin::Store(config.store));
     return gloo(store, config.rank, config.size, options)
         .cast<c10::intrusive_ptr<::c10d::Backend>>();
   } catch (const py::error_already_set& error) {  // It goes with the GIL.

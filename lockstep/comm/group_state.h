@@ -92,6 +92,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   comm::CallQueue::Turn take_turn(comm::Collective& collective);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
                                     std::chrono::milliseconds timeout);
+  std::string new_name(std::string name, const std::vector<int>& ranks);
   std::vector<std::shared_ptr<State>> children();
   std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);

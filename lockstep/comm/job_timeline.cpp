@@ -10,7 +10,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/output_file.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/random_number.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/group_hooks.h"
@@ -171,8 +171,7 @@ void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>
 // of one job, also after a restart. Other launchers may give the next job the same one.
 std::uint64_t number_of_job(const LaunchEnvironment& who) {
   if (who.agent_fd) return hash_of_elements(who.job_id);
-  std::random_device random;
-  return std::uint64_t{random()} << 32 | random();
+  return random_number();
 }
 
 }  // namespace

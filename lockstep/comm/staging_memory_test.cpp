@@ -31,13 +31,13 @@ struct Mapping {
   std::size_t bytes = 0;
 };
 
-// The memory that the ranks of `group` share.
-Mapping memory_of(const std::string& group) {
+// The memory that the ranks of the world share.
+Mapping memory_of_world() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     std::uintptr_t begin = 0;
     std::uintptr_t end = 0;
-    if (line.find("lockstep " + group + " (") == line.npos) continue;
+    if (line.find("/memfd:lockstep world of ") == line.npos) continue;
     EXPECT_EQ(std::sscanf(line.c_str(), "%lx-%lx", &begin, &end), 2);
     return {reinterpret_cast<std::byte*>(begin), end - begin};
   }
@@ -62,7 +62,7 @@ void add_up(const ProcessGroup& group, std::size_t count) {
 const Ranks grow("staging buffers grow", [](const Rank& rank) {
   const ProcessGroup world = init_process_group();
   const auto ranks = static_cast<std::size_t>(rank.world_size);
-  const Mapping memory = memory_of("world");
+  const Mapping memory = memory_of_world();
   const std::size_t head = GroupSegment::head_bytes(rank.world_size);
   ASSERT_EQ(memory.bytes, GroupSegment::bytes_for(rank.world_size));
   world.barrier();
@@ -80,13 +80,13 @@ const Ranks grow("staging buffers grow", [](const Rank& rank) {
   destroy_process_group(world);
 });
 
-TEST(StagingMemory, IsTakenAsCollectivesNeedIt) { grow.run(3); }
+TEST(StagingMemory, IsTakenAsCollectivesNeedIt) { EXPECT_TRUE(test::all_succeeded(grow.run(3))); }
 
 const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
   const ProcessGroup world = init_process_group();
   add_up(world, 1);
   if (rank.rank == 1) {
-    const Mapping memory = memory_of("world");
+    const Mapping memory = memory_of_world();
     const std::size_t all = GroupSegment::room_bytes(rank.world_size);
     std::byte* const rest = memory.data + memory.bytes - all + GroupSegment::chunk_bytes;
     ASSERT_EQ(::mprotect(rest, all - GroupSegment::chunk_bytes, PROT_READ), 0);
@@ -96,7 +96,9 @@ const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
   EXPECT_NE(text.find("a staging buffer"), text.npos) << text;
 });
 
-TEST(StagingMemory, AShortageOnOneRankIsAnErrorOnAll) { run_short.run(2); }
+TEST(StagingMemory, AShortageOnOneRankIsAnErrorOnAll) {
+  EXPECT_TRUE(test::all_succeeded(run_short.run(2)));
+}
 
 }  // namespace
 }  // namespace lockstep::comm::staging_memory_test

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -18,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/random_number.h"
 #include "lockstep/base/text.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/step_clock.h"
@@ -209,13 +209,17 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
                             meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
   std::vector<Switchboard*> boards;
   if (switchboard_) boards.push_back(switchboard_.get());
+  // New for each session: a fork()ed child of an earlier process in this slot may keep that one's
+  // socket.
+  const std::uint64_t number = random_number();
   if (size() > 1) {
     own_memory_ = std::make_shared<Switchboard>(page_->descriptor());
+    own_memory_->listen(listen_on_abstract_socket(memory_of(number)), memory_of(number));
     boards.push_back(own_memory_.get());
   }
   sentinel_ = std::make_unique<Sentinel>(*page_, rank_, std::move(boards), [this] { look(); });
   // Only now is the slot this rank's: a process of another job with the same name has none.
-  if (own_memory_) hear_peers();
+  page_->set_memory_number(rank_, number);
   if (compares) page_->announce(rank_, meeting.told);
 }
 
@@ -236,15 +240,6 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
   switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 
-// The name is new for each session: a fork()ed child of an earlier process in this slot may keep
-// that one's socket.
-void HostSession::hear_peers() {
-  std::uint64_t number = 0;
-  if (::getrandom(&number, sizeof number, 0) != sizeof number) throw_errno("getrandom");
-  own_memory_->listen(listen_on_abstract_socket(memory_of(number)), memory_of(number));
-  page_->set_socket(rank_, number);
-}
-
 std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const {
   if (!own_memory_) return nullptr;
   FileDescriptor copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -261,7 +256,7 @@ std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const
 
 FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
                                   const std::function<void()>& give_up) const {
-  return lockstep::fetch(memory_of(page_->socket(slot)), key, deadline, give_up);
+  return lockstep::fetch(memory_of(page_->memory_number(slot)), key, deadline, give_up);
 }
 
 void HostSession::finish() {

@@ -151,7 +151,6 @@ class LOCKSTEP_API HostSession {
   Failure examine(int peer) const;
   std::optional<Failure> recorded_failure() const;
   void open_switchboard(const HostMeeting& meeting);
-  void hear_peers();
 
   const int rank_;
   const int meeting_;

@@ -69,7 +69,7 @@ struct Slot {
                                       // process.
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
-  std::atomic<std::uint64_t> socket;             // JobPage::socket().
+  std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -278,11 +278,11 @@ std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
   return told;
 }
 
-void JobPage::set_socket(int slot, std::uint64_t number) const {
-  layout().slot[slot].socket = number;
+void JobPage::set_memory_number(int slot, std::uint64_t number) const {
+  layout().slot[slot].memory_number = number;
 }
 
-std::uint64_t JobPage::socket(int slot) const { return layout().slot[slot].socket; }
+std::uint64_t JobPage::memory_number(int slot) const { return layout().slot[slot].memory_number; }
 
 void JobPage::expect_preemption(int slot) const {
   layout().slot[slot].expects_preemption = pid(slot);

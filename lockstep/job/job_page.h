@@ -76,8 +76,8 @@ class LOCKSTEP_API JobPage {
 
   // The random number in the name of the socket on which the process in `slot` hands out memory; 0
   // before that.
-  void set_socket(int slot, std::uint64_t number) const;
-  std::uint64_t socket(int slot) const;
+  void set_memory_number(int slot, std::uint64_t number) const;
+  std::uint64_t memory_number(int slot) const;
 
   // State of the process in `slot`, as in proc(5): 'T' for a stopped one.
   char process_state(int slot) const;

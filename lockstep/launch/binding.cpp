@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 
 #include "lockstep/base/error.h"
@@ -186,12 +187,22 @@ Cores of_same_caches(const Topology& topology, const Cores& own) {
   return near;
 }
 
-std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share, bool with_cache) {
+// Binds each rank to `cores_of` the cores of its own.
+template <class CoresOf>
+std::vector<RankBinding> by(CoresOf cores_of, const Topology& topology, int ranks, int share) {
   std::vector<RankBinding> bindings;
   for (const Cores& own : divided(topology, ranks))
-    bindings.push_back(on(topology, with_cache ? of_same_caches(topology, own) : own,
-                          std::min(static_cast<int>(own.size()), share)));
+    bindings.push_back(on(topology, cores_of(own), std::min(static_cast<int>(own.size()), share)));
   return bindings;
+}
+
+std::vector<RankBinding> by_core(const Topology& topology, int ranks, int share) {
+  return by(std::identity{}, topology, ranks, share);
+}
+
+std::vector<RankBinding> by_cache(const Topology& topology, int ranks, int share) {
+  return by([&](const Cores& own) { return of_same_caches(topology, own); }, topology, ranks,
+            share);
 }
 
 std::vector<RankBinding> by_node(const Topology& topology, int ranks, int share) {
@@ -268,9 +279,9 @@ BindingPlan plan_binding(const Topology& topology, std::optional<double> quota, 
     plan.ranks.assign(static_cast<std::size_t>(ranks),
                       {.threads = std::max(1, worth(topology, quota) / ranks)});
   else
-    plan.ranks = binding == Binding::numa
-                     ? by_node(topology, ranks, share)
-                     : by_core(topology, ranks, share, binding != Binding::core);
+    plan.ranks = (binding == Binding::numa   ? by_node
+                  : binding == Binding::core ? by_core
+                                             : by_cache)(topology, ranks, share);
   plan.picture = picture_of(topology, plan.ranks);
   if (!unbound.empty()) plan.picture += "no rank is bound: " + unbound + "\n";
   return plan;

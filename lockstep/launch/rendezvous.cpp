@@ -2,7 +2,6 @@
 #include "lockstep/launch/rendezvous.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/random_number.h"
 #include "lockstep/base/text.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/rendezvous_end.h"
@@ -79,10 +79,7 @@ void require_hosts(const RunOptions& options) {
 namespace launch {
 
 std::string random_job_id() {
-  std::array<std::uint64_t, 2> bits{};
-  // getrandom() gives up to 256 bytes completely or not at all.
-  if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) throw_errno("getrandom");
-  return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
+  return fmt::format("{:016x}{:016x}", random_number(), random_number());
 }
 
 Endpoint parse_endpoint(const std::string& text) {

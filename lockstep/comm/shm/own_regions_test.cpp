@@ -253,9 +253,10 @@ const Ranks owner_stopped("owner stopped", [](const Rank& rank) {
   if (rank.rank == 1) return stop_within_a_call(rank, *world);
   pid_t owner = 0;
   const Outcome outcome =
-      call_with_a_stopped_rank(rank, world, 1s, [&](pid_t stopped) { owner = stopped; });
+      call_with_a_stopped_rank(rank, world, 2s, [&](pid_t stopped) { owner = stopped; });
   EXPECT_EQ(outcome.fault, Fault::timeout) << outcome.text;
   EXPECT_EQ(outcome.ranks, std::vector<int>{1}) << outcome.text;
+  EXPECT_NE(outcome.text.find("STOPPED"), std::string::npos) << outcome.text;
   EXPECT_LT(outcome.seconds, 6);
   world.reset();
   if (rank.rank == 0) ::kill(owner, SIGKILL);

@@ -3,11 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-#include <random>
+#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/base/random_number.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::comm {
@@ -44,7 +45,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       mailbox_(pipes_, group_) {}
 
 // One rank makes the memory, the others obtain it. A failure is an Error on all of them. Groups of
-// other ranks may have the same name meanwhile, but not the same first rank.
+// other ranks may have the same name meanwhile.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -55,12 +56,13 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
     watch();
     peers_->throw_if_lost("making group " + group_);
   };
-  const std::string key = fmt::format("{} of {}", key_of(group_), peers_->slot(0));
+  std::vector<int> slots;
+  for (int rank = 0; rank < size_; ++rank) slots.push_back(peers_->slot(rank));
+  const std::string key = fmt::format("{} of {:016x}", key_of(group_), hash_of_elements(slots));
   if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
   try {
     GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
-    std::random_device random;
-    made.common().number = std::uint64_t{random()} << 32 | random();
+    made.common().number = random_number();
     return made;
   } catch (const Error& error) {
     peers_->refuse(key, size_ - 1, error.what());

@@ -117,7 +117,7 @@ void Staging::reserve() {
   if (needed <= reserved_) return;
   const std::size_t whole = (needed + chunk - 1) / chunk * chunk;
   const std::size_t end = std::min(room, std::max(whole, 2 * reserved_));
-  reserve_pages("a staging buffer", segment_.room(rank_) + reserved_, end - reserved_);
+  reserve_pages("a staging buffer", segment_.room(rank_) + reserved_, end - reserved_, size_);
   reserved_ = end;
 }
 

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/base/random_number.h"
+
+#include <sys/random.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  // getrandom() gives up to 256 bytes completely or not at all.
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) throw_errno("getrandom");
+  return number;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+// A random number from the kernel.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Nobody can guess it. Errors: system.
+LOCKSTEP_API std::uint64_t random_number();
+
+}  // namespace lockstep
