@@ -135,14 +135,15 @@ def room_bytes(n):
 
 
 def segment_bytes(n):
-    """GroupSegment::bytes_for: reserved and zeroed by rank 0, in ShmBackend::make_segment."""
-    return n * (LANE + room_bytes(n))
+    """GroupSegment::head_bytes, without what is the same for all n: reserved and zeroed by rank 0,
+    in ShmBackend::make_segment."""
+    return n * LANE
 
 
 def packets(n):
-    """Through the agent (job/switchboard.cpp). Each rank asks for the job page, and all but rank 0
-    for the segment; each gets an answer. Rank 0 offers the segment."""
-    return 2 * n + 2 * (n - 1) + 1
+    """Through the agent (job/switchboard.cpp). Each rank gets the job page unasked. All but rank 0
+    ask for the segment, and get an answer. Rank 0 offers it."""
+    return n + 2 * (n - 1) + 1
 
 
 # --- Time ---------------------------------------------------------------------------------------
