@@ -220,18 +220,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
   const std::string list = fmt::format("of ranks {}", fmt::join(ranks, ","));
   comm::Collective meeting{.signature = {.operation = Operation::split}};
   apply({.timeout = options.timeout, .label = list}, identity_, meeting);
-  auto child = make_child(ranks, new_name(fmt::format("{}.{}", identity_.name, name), ranks),
-                          meeting.timeout);
+  std::string full = child_names_.unused(fmt::format("{}.{}", identity_.name, name), ranks);
+  auto child = make_child(ranks, std::move(full), meeting.timeout);
   child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave the same list.
   return child;
-}
-
-// Returns `name`, with a number from the second time on: stores and connections keep what these
-// ranks told each other under an earlier name.
-std::string ProcessGroup::State::new_name(std::string name, const std::vector<int>& ranks) {
-  const std::lock_guard lock(children_mutex_);
-  const int number = ++named_[{name, ranks}];
-  return number == 1 ? name : fmt::format("{}#{}", name, number);
 }
 
 std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children() {

@@ -31,6 +31,22 @@
 
 namespace lockstep {
 
+// Names of groups that their members alone make. Any thread may call it.
+class ChildNames {
+ public:
+  // Returns `name`, with a number from the second time on: stores and connections keep what these
+  // ranks told each other under an earlier name.
+  std::string unused(const std::string& name, const std::vector<int>& ranks) {
+    const std::lock_guard lock(mutex_);
+    const int number = ++given_[{name, ranks}];
+    return number == 1 ? name : name + '#' + std::to_string(number);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::vector<int>>, int> given_;  // How often.
+};
+
 class ProcessGroup::State : public std::enable_shared_from_this<State> {
  public:
   // The parts of a new group.
@@ -92,7 +108,6 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   comm::CallQueue::Turn take_turn(comm::Collective& collective);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
                                     std::chrono::milliseconds timeout);
-  std::string new_name(std::string name, const std::vector<int>& ranks);
   std::vector<std::shared_ptr<State>> children();
   std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);
@@ -116,7 +131,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   std::mutex children_mutex_;
   std::vector<std::weak_ptr<State>> children_;
-  std::map<std::pair<std::string, std::vector<int>>, int> named_;  // Names given, and how often.
+  ChildNames child_names_;
 
   std::mutex companions_mutex_;
   std::map<std::type_index, std::shared_ptr<void>> companions_;
