@@ -60,7 +60,7 @@ void add_up(const ProcessGroup& group, std::size_t count) {
 }
 
 const Ranks grow("staging buffers grow", [](const Rank& rank) {
-  const ProcessGroup world = init_process_group();
+  ProcessGroup world = init_process_group();
   const auto ranks = static_cast<std::size_t>(rank.world_size);
   const Mapping memory = memory_of_world();
   const std::size_t head = GroupSegment::head_bytes(rank.world_size);
