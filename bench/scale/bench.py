@@ -4,10 +4,12 @@
 (bench/scale/model.py, explained in docs/internals/scaling.md).
 
 The model gets figures of the host alone: the way of a cache line between two cores of one L3 cache,
-of two, and of two sockets; the speed at which so many ranks copy; a call of one rank. It counts the
-rest from the code. The last column is measured / predicted: about 1 where the model is right. Each
-rank writes its buffer before a call, as training does. Ranks that outnumber cores are measured, but
-not predicted.
+of two, and of two sockets; the speed at which so many ranks copy; a barrier of one rank; a step of
+bare copies; the time of a new page. A packet of the launcher is assumed to take 10 us. The model
+counts the rest from the code.
+
+The last column is measured / predicted: about 1 where the model is right. Each rank writes its
+buffer before a call, as training does. Ranks that outnumber cores are measured, but not predicted.
 """
 
 import pathlib
@@ -105,7 +107,7 @@ def run_calls(ranks, options):
 
 def command(ranks, options, program, *words):
     bound = ["--bind", "core"] if ranks <= options.cores else []
-    return measure.lockstep_run(options.build, ranks, program, *words, meeting=bound)
+    return measure.lockstep_run(options.build, ranks, program, *words, launcher=bound)
 
 
 def run_init(ranks, options):
