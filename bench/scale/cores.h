@@ -8,7 +8,7 @@
 
 namespace bench {
 
-// What a pair of cores has in common.
+// Distance between two cores.
 enum class Reach { same_l3, other_l3, other_package };
 std::string name_of(Reach reach);
 
