@@ -117,7 +117,7 @@ def copies(command, count, malloc):
     Each copy has the cores, the thread and the malloc of a rank, and their clocks start at once.
     When one fails, the others find no cue and end."""
     started = [start(command, cpus, malloc)
-               for cpus in divide_cpus(sorted(os.sched_getaffinity(0)), count)]
+               for cpus in divide_cpus(os.sched_getaffinity(0), count)]
     for process, errors in started:
         if process.stdout.readline() != "ready\n":
             fail(command, process, errors)
@@ -152,9 +152,27 @@ def fail(command, process, errors):
     sys.exit(f"{' '.join(map(str, command))}\n{errors.read()}exit code {process.returncode}")
 
 
-def divide_cpus(cpus, ranks):
-    """Returns the CPUs of each rank, as `lockstep run` binds them; with more ranks than CPUs, none.
-    """
-    if ranks > len(cpus):
+def divide_cpus(cpus, ranks, system=pathlib.Path("/sys/devices/system/cpu")):
+    """Returns the CPUs of each rank: all those of its cores, as `lockstep run --bind core` gives
+    them. With more ranks than cores, none."""
+    cores = cores_of(cpus, system)
+    if ranks > len(cores):
         return [[]] * ranks
-    return [cpus[len(cpus) * i // ranks:len(cpus) * (i + 1) // ranks] for i in range(ranks)]
+    return [sum(cores[len(cores) * i // ranks:len(cores) * (i + 1) // ranks], [])
+            for i in range(ranks)]
+
+
+def cores_of(cpus, system):
+    """Returns the CPUs of each core, by package and lowest CPU. One that the kernel does not
+    describe counts as a core."""
+    cores = {}
+    for cpu in sorted(cpus):
+        topology = system / f"cpu{cpu}" / "topology"
+        package = int(text_of(topology / "physical_package_id", 0))
+        siblings = text_of(topology / "thread_siblings_list", cpu)
+        cores.setdefault((package, siblings), []).append(cpu)
+    return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]
+
+
+def text_of(file, otherwise):
+    return file.read_text().strip() if file.exists() else otherwise

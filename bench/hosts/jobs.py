@@ -40,8 +40,8 @@ def hosts_of(link):
 
 
 def cpus_of_hosts():
-    """Returns the CPUs of each host: its share of this machine's."""
-    return sides.divide_cpus(sorted(os.sched_getaffinity(0)), HOSTS)
+    """Returns the CPUs of each host: its share of this machine's cores."""
+    return sides.divide_cpus(os.sched_getaffinity(0), HOSTS)
 
 
 class Job:
