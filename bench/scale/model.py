@@ -141,9 +141,9 @@ def segment_bytes(n):
 
 
 def packets(n):
-    """Through the agent (job/switchboard.cpp). Each rank gets the job page unasked. All but rank 0
-    ask for the segment, and get an answer. Rank 0 offers it."""
-    return n + 2 * (n - 1) + 1
+    """Through the agent (job/switchboard.cpp). Rank 0 offers the segment. All others ask for it,
+    and get an answer. The job page is not among them: each rank got it when it was started."""
+    return 2 * (n - 1) + 1
 
 
 # --- Time ---------------------------------------------------------------------------------------
@@ -178,8 +178,9 @@ class Host:
         return sum(self.terms(counts, n, size, calls).values())
 
     def init(self, n):
-        """After the last rank has begun: packets, rank 0's segment, the first rendezvous."""
-        return (packets(n) * self.packet + segment_bytes(n) / 4096 * self.page + self.sync(n))
+        """After the last rank has begun: packets and rank 0's segment. The first rendezvous is left
+        out: it is of its own kind, a counter and a wake-up of all (Barrier::crowded_)."""
+        return packets(n) * self.packet + segment_bytes(n) / 4096 * self.page
 
 
 # --- The tables of the page ---------------------------------------------------------------------
