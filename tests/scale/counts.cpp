@@ -41,6 +41,12 @@ GroupSegment segment_of(const ProcessGroup& world) {
   throw std::runtime_error("the world's shared memory is not in /proc/self/maps");
 }
 
+// Makes all ranks reserve all of their staging buffers: a page must be untouched until then.
+void reserve_rooms(const ProcessGroup& world) {
+  std::vector<float> room(GroupSegment::room_bytes(world.size()) / sizeof(float));
+  world.all_reduce({.data = room.data(), .count = room.size()});
+}
+
 struct Case {
   std::string operation;
   std::string memory;
@@ -139,6 +145,7 @@ int main(int argc, char** argv) {
     const GroupSegment segment = segment_of(world);
     if (world.rank() == 0)
       std::printf("segment %zu %zu\n", sizeof(Lane), GroupSegment::room_bytes(world.size()));
+    reserve_rooms(world);
     for (int i = 1; i < argc; ++i) count(parse_case(argv[i]), world, segment);
     lockstep::destroy_process_group(world);
     return 0;
