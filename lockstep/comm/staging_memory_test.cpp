@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -85,7 +87,10 @@ TEST(StagingMemory, IsTakenAsCollectivesNeedIt) { EXPECT_TRUE(test::all_succeede
 const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
   const ProcessGroup world = init_process_group();
   add_up(world, 1);
+  // Rank 1 fails in a call in which rank 0 waits for it.
+  if (rank.rank == 0) std::ofstream(rank.scratch / "ready");
   if (rank.rank == 1) {
+    while (!std::filesystem::exists(rank.scratch / "ready")) std::this_thread::yield();
     const Mapping memory = memory_of_world();
     const std::size_t all = GroupSegment::room_bytes(rank.world_size);
     std::byte* const rest = memory.data + memory.bytes - all + GroupSegment::chunk_bytes;

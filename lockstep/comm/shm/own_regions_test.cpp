@@ -101,6 +101,7 @@ char state_of(pid_t pid) {
 const Ranks without_rank_zero("without rank zero", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   ProcessGroup others = world.split(rank.rank == 0 ? 0 : 1);
+  world.barrier();  // They need rank 0 until it is made.
   if (rank.rank == 0) {
     write_pid(rank);
     return leave_process_group(world);
