@@ -17,7 +17,8 @@ on 2 ranks with find_unused_parameters, too:
 --amp bf16 computes in bfloat16, by autocast, with images and weights in channels_last. It compares
 with PyTorch in float32, as most programs run it, and with PyTorch given the same.
 
---small-pages also compares with our ranks without huge pages, which `lockstep run` asks glibc for.
+--small-pages also compares our ranks, and the bare copies, with the same without huge pages, which
+`lockstep run` asks glibc for.
 
 --beside measures with so many other processes on the host that are always busy, at each value of
 --nice, and --bind compares with other bindings of our ranks.
@@ -74,13 +75,14 @@ def measured(case, compared, options, say):
     """Returns the figures of a case in all rounds."""
     rounds = sides.run_rounds(tables.all_of(compared), case, options, say)
 
-    def ratio(side):
-        return measure.spread([entry[compared.ours]["samples_per_second"]
+    def ratio(side, base):
+        return measure.spread([entry[base]["samples_per_second"]
                                / entry[side]["samples_per_second"] for entry in rounds])
 
     return {**case._asdict(), "rounds": rounds,
-            "ratios": {peer: ratio(peer) for peer in compared.peers},
-            "efficiency": ratio(compared.alone),
+            "ratios": {peer: ratio(peer, sides.base_of(peer, compared.ours))
+                       for peer in compared.peers},
+            "efficiency": ratio(compared.alone, compared.ours),
             **{side: tables.medians(rounds, side) for side in tables.all_of(compared)}}
 
 
@@ -102,7 +104,8 @@ def parse_options():
                         help="also compare with these bindings of our ranks: core, cache, numa, "
                              "none")
     parser.add_argument("--small-pages", action="store_true",
-                        help="also compare with our ranks without huge pages")
+                        help="also compare our ranks, and bare copies, with the same without huge "
+                             "pages")
     parser.add_argument("--rounds", type=int,
                         help="how often each side runs: 5, with --models 3, with --quick 2")
     parser.add_argument("--quick", action="store_true",
@@ -133,7 +136,8 @@ def main():
     compared = tables.AMP if options.amp else tables.float32(options.bind, options.small_pages)
     print(tables.LEGEND.format(rounds=options.rounds,
                                quick=" of few steps" if options.quick else "")
-          + tables.AMP_LEGEND * bool(options.amp))
+          + tables.AMP_LEGEND * bool(options.amp)
+          + tables.SMALL_PAGES_LEGEND * options.small_pages)
     print(tables.header(compared), flush=True)
     cases, results = cases_of(options), []
     for number, case in enumerate(cases, 1):

@@ -38,7 +38,7 @@ if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.env
     MALLOC = {}
 
 # By side that differs from another one in the settings of malloc alone: that one, and the settings.
-OTHER_MALLOC = {"small pages": ("Lockstep", KEEPING)}
+OTHER_MALLOC = {"small pages": ("Lockstep", KEEPING), "alone small pages": ("alone", KEEPING)}
 
 # Options of `lockstep run` for sides that differ from "Lockstep" in the binding alone.
 BOUND = {f"bind {binding}": ["--bind", binding] for binding in ("core", "cache", "numa", "none")}
@@ -71,6 +71,12 @@ def run(side, case, options):
         command = command_of(side, case, options)
         return figures_of(measure.run(command,
                                       **(malloc or (MALLOC if options.same_malloc else {}))))
+
+
+def base_of(peer, ours):
+    """Returns the side whose speed is divided by that of `peer`: `ours`, or the side that differs
+    from it in the settings of malloc alone."""
+    return OTHER_MALLOC.get(peer, (ours, None))[0]
 
 
 @contextlib.contextmanager

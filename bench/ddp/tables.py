@@ -17,10 +17,15 @@ PyTorch     the same under torchrun, with Gloo
 ratio       Lockstep / PyTorch
 alone       as many copies of the bare model at once as there are ranks, summed
 efficiency  Lockstep / alone: what is left of what the machine can give
+malloc      keeps memory, in huge pages, except in PyTorch's ranks without --same-malloc
 """
 
 AMP_LEGEND = """amp         in bfloat16 by autocast, images and weights in channels_last;
             without it in float32 and contiguous, as most programs run
+"""
+
+SMALL_PAGES_LEGEND = """small pages        Lockstep without huge pages, and Lockstep / small pages
+alone small pages  alone without huge pages, and alone / alone small pages
 """
 
 PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce", "cpu", "faults")
@@ -28,7 +33,7 @@ PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce", "cpu", "f
 
 def float32(bindings, small_pages):
     return Sides("Lockstep", ("PyTorch", *(f"bind {binding}" for binding in bindings),
-                              *["small pages"] * small_pages), "alone")
+                              *["small pages", "alone small pages"] * small_pages), "alone")
 
 
 def name_of(result):
@@ -41,9 +46,14 @@ def all_of(sides):
 
 
 def header(sides):
-    peers = "".join(f"{peer:>13}{'ratio':>7}  {'low - high':<13}" for peer in sides.peers)
+    peers = "".join(f"{peer:>{width_of(peer)}}{'ratio':>7}  {'low - high':<13}"
+                    for peer in sides.peers)
     return (f"{'model':<25}{'batch a rank':>12}{'ranks':>7}{sides.ours:>14}{peers}{sides.alone:>11}"
             f"{'efficiency':>12}  low - high")
+
+
+def width_of(peer):
+    return max(13, len(peer) + 2)
 
 
 def row(result, sides):
@@ -54,7 +64,7 @@ def row(result, sides):
     for peer in sides.peers:
         ratio = result["ratios"][peer]
         span = f"{ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f}"
-        peers += f"{speed(peer):>13}{ratio['ratio']:>7.2f}  {span:<13}"
+        peers += f"{speed(peer):>{width_of(peer)}}{ratio['ratio']:>7.2f}  {span:<13}"
     efficiency = result["efficiency"]
     return (f"{label(result)}{speed(sides.ours):>14}{peers}{speed(sides.alone):>11}"
             f"{efficiency['ratio']:>12.0%}"
@@ -72,13 +82,14 @@ def medians(rounds, side):
 
 
 def print_parts(results, sides):
+    width = max(12, *(len(side) for side in all_of(sides)))
     print(
         "\nWhere a step's time goes, in ms: on rank 0; alone the mean of all copies. "
         "Copying gradients, waiting\n"
         "for other ranks and reducing are parts of backward, which has the loss in it. cpu is the "
         "time of\nall threads, faults are page faults a step.\n"
-        f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<12}{'forward':>9}{'backward':>10}"
-        f"{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}{'cpu':>8}"
+        f"{'model':<25}{'batch a rank':>12}{'ranks':>7}  {'':<{width}}{'forward':>9}"
+        f"{'backward':>10}{'optimizer':>11}{'copy':>8}{'wait':>8}{'reduce':>8}{'cpu':>8}"
         f"{'faults':>8}")
     for result in results:
         for number, side in enumerate(all_of(sides)):
@@ -86,6 +97,7 @@ def print_parts(results, sides):
                 measure.short(result[side][part]) if part in result[side] else "-" for part in PARTS
             ]
             print(
-                f"{label(result) if number == 0 else '':<44}  {side:<12}{parts[0]:>9}{parts[1]:>10}"
+                f"{label(result) if number == 0 else '':<44}  {side:<{width}}"
+                f"{parts[0]:>9}{parts[1]:>10}"
                 f"{parts[2]:>11}{parts[3]:>8}{parts[4]:>8}{parts[5]:>8}"
                 f"{parts[6]:>8}{parts[7]:>8}")
