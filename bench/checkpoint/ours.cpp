@@ -176,8 +176,10 @@ class Bench {
     checkpoints.prepare(training_.parts);
     const double share = 0.99 * options_.gb * 1e9 / world_.size();
     const auto limit = Clock::now() + std::chrono::minutes(1);
-    while (static_cast<double>(memory.growth_now()) < share && Clock::now() < limit)
+    while (static_cast<double>(memory.growth_now()) < share) {
+      if (Clock::now() > limit) throw std::runtime_error("the memory was not prepared");
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     figures_.async_prepared =
         seconds_of(world_, [&] { checkpoints.save(++step_, training_.parts); });
     checkpoints.wait();
