@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/comm/shm/ownership.h"
@@ -31,6 +32,8 @@ using Share = PlannedTensor::Share;
 constexpr std::size_t chunk_size = 256 << 10;
 
 constexpr std::size_t alignment = 64;
+
+constexpr std::size_t page_size = 4096;
 
 std::size_t aligned(std::size_t size) { return (size + alignment - 1) / alignment * alignment; }
 
@@ -67,14 +70,16 @@ void SnapshotMemory::prepare(std::size_t size) {
   grow(size);
   try {
     preparing_ = Thread([this] { touch_pages(); });
-  } catch (const Error&) {
-    // No further thread is allowed. The copy allocates the pages.
+  } catch (const Error& error) {
+    log(LogLevel::warning,
+        std::string("memory for a checkpoint is not allocated in the background: ") + error.what());
   }
 }
 
 std::byte* SnapshotMemory::reserve(std::size_t size) {
   stop_preparing();
   grow(size);
+  touched_ = std::max(touched_, size / page_size * page_size);
   return data_;
 }
 
@@ -93,9 +98,8 @@ void SnapshotMemory::grow(std::size_t size) {
 
 // A store at a time, not MADV_POPULATE_WRITE: that would hold up other threads' calls of mmap().
 void SnapshotMemory::touch_pages() {
-  constexpr std::size_t page = 4096;
-  for (std::size_t at = 0; at < size_ && !must_stop_; at += page)
-    static_cast<volatile std::byte*>(data_)[at] = std::byte{};
+  for (; touched_ < size_ && !must_stop_; touched_ += page_size)
+    static_cast<volatile std::byte*>(data_)[touched_] = std::byte{};
 }
 
 void SnapshotMemory::stop_preparing() {

@@ -34,11 +34,14 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Allocates the pages of `size` bytes on a background thread.
+  // Allocates the pages of `size` bytes on a background thread. Invalidates the pointer of an
+  // earlier reserve(), and overwrites the first byte of each page that it allocates. Pages that are
+  // there already cost nothing. Logs a warning if the host allows no further thread.
   void prepare(std::size_t size);
 
-  // Returns at least `size` bytes, aligned to a page, with undefined contents. Stops prepare(), and
-  // keeps the pages that it has allocated. Invalidates the pointer of an earlier call.
+  // Returns at least `size` bytes, aligned to a page, with undefined contents, for the caller to
+  // write. Stops prepare(), and keeps the pages that it has allocated. Invalidates the pointer of
+  // an earlier call.
   std::byte* reserve(std::size_t size);
 
  private:
@@ -48,6 +51,7 @@ class SnapshotMemory {
 
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::size_t touched_ = 0;  // So many bytes from the start have their pages.
   Thread preparing_;
   std::atomic<bool> must_stop_ = false;
 };

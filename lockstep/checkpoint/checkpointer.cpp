@@ -64,6 +64,14 @@ CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds ti
   return {group.split(/*color=*/0), timeout};
 }
 
+// The step of a plan that is made to prepare.
+constexpr std::int64_t no_step = -1;
+
+// What a rank does with the plan: the words in which ranks are compared, and of the Error.
+std::string text_of(std::int64_t step) {
+  return step == no_step ? "prepares a copy" : "saves step " + std::to_string(step);
+}
+
 // --- Loading -------------------------------------------------------------------------------------
 
 // Parts of the checkpoint that the program has not asked for.
@@ -266,8 +274,6 @@ class Checkpointer::Implementation {
   }
 
  private:
-  static constexpr std::int64_t no_step = -1;  // The plan is made to prepare.
-
   // Returns the same list on all ranks, even if their views of the folder differ.
   std::vector<fs::path> candidates() {
     const std::string names = ranks_.rank_0("checkpoints", [&] {
@@ -292,7 +298,7 @@ class Checkpointer::Implementation {
       states_ = dicts_of(states);
       std::string description = checkpoint::describe(states_);
       if (ranks_.rank() == 0 && step != no_step) stage(step);
-      return std::to_string(step) + '\n' + description;
+      return text_of(step) + '\n' + description;
     });
     return agree(step, descriptions);
   }
@@ -300,10 +306,10 @@ class Checkpointer::Implementation {
   static SavePlan agree(std::int64_t step, std::vector<std::string> descriptions) {
     for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
       const std::size_t end = descriptions[rank].find('\n');
-      if (descriptions[rank].substr(0, end) != std::to_string(step))
-        throw Error(Fault::mismatch, "rank " + std::to_string(rank) + " saves step " +
-                                         descriptions[rank].substr(0, end) + ", another rank " +
-                                         std::to_string(step));
+      const std::string text = descriptions[rank].substr(0, end);
+      if (text != text_of(step))
+        throw Error(Fault::mismatch, "rank " + std::to_string(rank) + " " + text +
+                                         ", another rank " + text_of(step));
       descriptions[rank].erase(0, end + 1);
     }
     return checkpoint::make_plan(descriptions);

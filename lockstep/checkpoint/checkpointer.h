@@ -91,12 +91,16 @@ class LOCKSTEP_API Checkpointer {
 
   // Collective, optional, only with `async`. Allocates the memory for copies of `state` in the
   // background. Without it, the first save() does so, which costs more time than the copy. Call it
-  // after the first step: before, an optimizer has no state.
+  // after the first step: before, an optimizer has no state. A thread of each rank touches the
+  // memory; it takes CPU time on the rank's cores meanwhile.
+  // Blocking: waits for a save in progress, and throws that save's error.
+  // Errors: misuse without `async`; system if a host has too little memory; mismatch and
+  // unsupported as save().
   void prepare(const NamedStates& state);
 
   // Collective. Saves `state` as the state after `step` steps. With `async`, an error in the
-  // background is thrown on all ranks by the next call of save(), wait() or resume(). A save() that
-  // throws it has saved nothing itself.
+  // background is thrown on all ranks by the next call of save(), prepare(), wait() or resume(). A
+  // save() that throws it has saved nothing itself, and a prepare() has prepared nothing.
   // Errors: misuse unless the step is higher than that of every checkpoint in the folder; otherwise
   // it would be unclear which is the newest. Checkpoints that resume() has skipped do not count.
   // Use another folder to go back.

@@ -430,7 +430,7 @@ TEST_F(Checkpoints, MayBecomeLargerThanWhatWasPrepared) {
         saved.state().tensors[name + "." + moment] =
             whole(at::full({1 << 20}, double(name.size() + moment.size()), at::kFloat));
     checkpoints.save(1, {{"model", &saved}});
-    checkpoints.prepare({{"model", &saved}});  // Has nothing to do, and waits for the save.
+    checkpoints.prepare({{"model", &saved}});  // Waits for the save. The memory is there.
     checkpoints.save(2, {{"model", &saved}});
     checkpoints.wait();
     for (const std::string number : {"001", "002"}) {
@@ -445,6 +445,21 @@ TEST_F(Checkpoints, ThatAreSynchronousAreNotPrepared) {
   Tensors saved(some_state(1));
   Checkpointer checkpoints(root());
   error_of([&] { checkpoints.prepare({{"model", &saved}}); }, Fault::misuse);
+}
+
+TEST_F(Checkpoints, ThatOneRankSavesAndAnotherPreparesAreRefused) {
+  run_in_process(2, [&](ProcessGroup& world) {
+    Tensors saved(some_state(1));
+    Checkpointer checkpoints(root(), world, {.async = true});
+    const std::string message = error_of(
+        [&] {
+          if (world.rank() == 0) checkpoints.prepare({{"model", &saved}});
+          if (world.rank() == 1) checkpoints.save(5, {{"model", &saved}});
+        },
+        Fault::mismatch);
+    EXPECT_TRUE(contains(message, "prepares a copy"));
+    EXPECT_TRUE(contains(message, "saves step 5"));
+  });
 }
 
 TEST_F(Checkpoints, ThatFailInTheBackgroundSaySoAtTheNextCall) {
