@@ -32,9 +32,10 @@ constexpr std::size_t too_large_for_caches = std::size_t{4} << 20;
 LOCKSTEP_API void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes,
                                    bool taking_over);
 
-// Copies memory that lies in no cache, past the caches, four pages at a time. A processor reads
-// ahead within a page only, so it reads ahead in four of them at once. Measured: 12.1 GB/s on a
-// core, and 9.9 GB/s with copy_past_caches(). The two must not overlap.
+// Copies memory that lies in no cache, past the caches: four blocks of 4 KiB side by side, which
+// begin at a multiple of 64 bytes in `to`. A processor reads ahead within a page only, so it reads
+// ahead in four places at once. Measured on two cores at once, medians of pieces of 8 MiB: 10.0
+// GB/s a core, and 7.9 GB/s in order of address. The two must not overlap.
 LOCKSTEP_API void copy_pages_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace lockstep
