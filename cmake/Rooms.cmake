@@ -118,8 +118,7 @@ function(lockstep_test program library)
   endif()
   add_executable(${program} ${sources} $<TARGET_OBJECTS:lockstep_test_ranks>)
   target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
-  # What is tested is optimised as a user's build is; of the tests themselves, only the compiler's
-  # time counts.
+  # Tests are compiled with -O1, to save time. The library keeps its own flags.
   target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(NOT library STREQUAL lockstep)
     lockstep_trust_united(${program})
