@@ -14,12 +14,13 @@
 namespace lockstep::comm {
 namespace {
 
-// Shortens the long names of deep sub-groups: a hash replaces the beginning.
-std::string key_of(const std::string& group) {
+// Shortens the long names of deep sub-groups, and long lists of ranks: a hash replaces the
+// beginning.
+std::string short_key(const std::string& text) {
   constexpr std::size_t end = 40;
-  if (group.size() <= end + 16) return group;
-  const std::string_view tail = std::string_view(group).substr(group.size() - end);
-  return fmt::format("{:016x}{}", hash_of(group.data(), group.size()), tail);
+  if (text.size() <= end + 16) return text;
+  const std::string_view tail = std::string_view(text).substr(text.size() - end);
+  return fmt::format("{:016x}{}", hash_of_elements(text), tail);
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
-      key_(fmt::format("{} {:016x}", key_of(group_), segment_.common().number)),
+      key_(fmt::format("{} {:016x}", short_key(group_), segment_.common().number)),
       regions_(peers_, timeout,
                [this] {
                  barrier_.throw_if_over(fmt::format(
@@ -58,7 +59,8 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
   };
   std::vector<int> slots;
   for (int rank = 0; rank < size_; ++rank) slots.push_back(peers_->slot(rank));
-  const std::string key = fmt::format("{} of {:016x}", key_of(group_), hash_of_elements(slots));
+  const std::string list = fmt::format("{}", fmt::join(slots, ","));
+  const std::string key = fmt::format("{} of {}", short_key(group_), short_key(list));
   if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
   try {
     GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
