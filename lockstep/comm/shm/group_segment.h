@@ -90,9 +90,9 @@ class GroupSegment {
 
   // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.
   static std::size_t head_bytes(int ranks) {
-    constexpr std::size_t page = 4096;
+    constexpr std::size_t page_bytes = 4096;
     const std::size_t bytes = sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(Lane);
-    return (bytes + page - 1) / page * page;
+    return (bytes + page_bytes - 1) / page_bytes * page_bytes;
   }
 
   static std::size_t bytes_for(int ranks) {
