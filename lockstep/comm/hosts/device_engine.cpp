@@ -44,11 +44,14 @@ int read_up(const SharedMapping& memory, const std::string& key, std::optional<J
 
 }  // namespace
 
+std::string store_key(const DeviceMembers& members) {
+  return fmt::format("store of group {:016x} {:016x}", hash_of_elements(members.name),
+                     hash_of_elements(members.world_ranks));
+}
+
 std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,
                                          Deadline deadline) {
-  const std::string key =
-      fmt::format("store of group {:016x} {:016x}", hash_of_elements(members.name),
-                  hash_of_elements(members.world_ranks));
+  const std::string key = store_key(members);
   const int size = static_cast<int>(members.world_ranks.size());
   TcpStoreOptions options{.member = {.job_id = "device", .rank = members.rank, .world_size = size},
                           .connect_timeout = until(deadline),

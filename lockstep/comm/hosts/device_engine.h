@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/base/time.h"
 #include "lockstep/comm/engine/device_communicator.h"
@@ -20,6 +21,9 @@ struct DeviceEngineOptions {
   NetworkInterface interface = {};    // Interface to ranks on other hosts.
   int world_size = 1;
 };
+
+// The key under which the first rank offers the port and token of the members' store.
+std::string store_key(const DeviceMembers& members);
 
 // Opens a store for ranks of one host: the first rank opens it on loopback. Its port and token go
 // through the switchboard, which only they can reach. Errors: timeout; peer_lost; corrupt.

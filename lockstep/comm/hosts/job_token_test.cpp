@@ -137,17 +137,18 @@ TEST(TokenMemory, OfBothEndsOfAHandshakeIsNotDumped) { run_with_token(shakes_han
 TEST(TokenMemory, OfARankThatConnectsToAStoreForDevicesIsNotDumped) {
   const FileDescriptor listener = try_to_listen(numeric_address("127.0.0.1", 0));
   const JobToken token = make_job_token();
+  const DeviceMembers members{"world", {0, 1}, 1};
   HostSession session({.job_id = "job", .opens = true, .is_alone = true}, in(10s));
   {
     const auto memory = SharedMapping::create("store", 100);
     char* const text = reinterpret_cast<char*>(memory.data());
     const std::string port = std::to_string(local_address(listener.get()).port()) + " ";
     token.text().copy(text + port.copy(text, port.size()), token.text().size());
-    session.link().offer("store of group world", 1, memory.descriptor());
+    session.link().offer(store_key(members), 1, memory.descriptor());
   }
   const std::jthread joins([&] {
     EXPECT_EQ(fault_of([&] {
-                open_device_store(session, {"world", {0, 1}, 1}, in(3s));
+                open_device_store(session, members, in(3s));
               }),
               Fault::timeout);
   });

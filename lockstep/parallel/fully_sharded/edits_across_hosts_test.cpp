@@ -193,7 +193,9 @@ const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
   fsdp.with_gathered({"layers.0.weight"}, [] {});        // Starts its thread.
-  const test::MemoryLimit limit(std::size_t{24} << 20);  // With the slices, half of the model.
+  // With the slices, two thirds of the model. A few units live at once; the rest is what malloc
+  // keeps for each thread, which depends on how threads take turns.
+  const test::MemoryLimit limit(std::size_t{40} << 20);
   // Memory that ranks share does not count in the limit: two slots of 4 MiB.
   const std::size_t shared = shared_bytes();
   const auto expect_few_slots = [&] {
