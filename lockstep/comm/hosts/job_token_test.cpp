@@ -147,10 +147,7 @@ TEST(TokenMemory, OfARankThatConnectsToAStoreForDevicesIsNotDumped) {
     session.link().offer(store_key(members), 1, memory.descriptor());
   }
   const std::jthread joins([&] {
-    EXPECT_EQ(fault_of([&] {
-                open_device_store(session, members, in(3s));
-              }),
-              Fault::timeout);
+    EXPECT_EQ(fault_of([&] { open_device_store(session, members, in(3s)); }), Fault::timeout);
   });
   pollfd came{listener.get(), POLLIN, 0};
   ASSERT_EQ(::poll(&came, 1, 2000), 1);

@@ -192,7 +192,7 @@ const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   const auto make_large = [] { return std::make_shared<LargeModule>(); };
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
-  fsdp.with_gathered({"layers.0.weight"}, [] {});        // Starts its thread.
+  fsdp.with_gathered({"layers.0.weight"}, [] {});  // Starts its thread.
   // With the slices, two thirds of the model. A few units live at once; the rest is what malloc
   // keeps for each thread, which depends on how threads take turns.
   const test::MemoryLimit limit(std::size_t{40} << 20);
