@@ -61,14 +61,17 @@ def results_of(folder, name, *command, **variables):
 
 
 def difference_of(ours, theirs):
-    """Returns the largest difference of two files, and its tensor's name."""
+    """Returns the largest difference of two files, relative to values above one, and its tensor's
+    name."""
     assert ours.keys() == theirs.keys(), f"not in both: {sorted(ours.keys() ^ theirs.keys())}"
     if "losses" in theirs:
         assert theirs["losses"][0] != theirs["losses"][-1], "nothing was trained"
     largest, where = 0.0, "all"
     for name, expected in theirs.items():
         assert ours[name].dtype == expected.dtype and ours[name].shape == expected.shape, name
-        difference = (ours[name].double() - expected.double()).abs().max().item()
+        expected = expected.double()
+        differences = (ours[name].double() - expected).abs() / expected.abs().clamp(min=1)
+        difference = differences.max().item()
         assert difference == difference, f"{name} has a NaN"
         if difference > largest:
             largest, where = difference, name
