@@ -33,12 +33,8 @@ constexpr int heartbeat_ms = 100;
 constexpr std::chrono::milliseconds time_for_last_words{50};
 
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
-  const Packet hello = make_packet(Packet::Kind::hello, "", meeting.identity);
   while (true) {
-    FileDescriptor socket = connect_to_abstract_socket(meeting.identity);
-    if (socket && peer_is_this_user(socket.get()) &&
-        send_packet(socket.get(), hello) == Sent::whole)
-      return socket;
+    if (FileDescriptor socket = connect_to_switchboard(meeting.identity)) return socket;
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout,
                   fmt::format("rank 0 of job '{}' did not appear on this host", meeting.job_id));

@@ -49,14 +49,28 @@ FileDescriptor make_socket() {
   return socket;
 }
 
+// Empty when nobody listens.
+FileDescriptor connect_to_abstract_socket(std::string_view identity) {
+  FileDescriptor socket = make_socket();
+  const Address address = address_of(identity);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
+  if (::connect(socket.get(), generic, address.length) == 0) return socket;
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return FileDescriptor();
+  throw_errno("connecting to an abstract Unix socket");
+}
+
+bool peer_is_this_user(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == ::geteuid();
+}
+
 // Connects to a switchboard and asks it for `key`; empty when nobody hears it.
 FileDescriptor ask(std::string_view identity, std::string_view key) {
-  FileDescriptor socket = connect_to_abstract_socket(identity);
-  const Packet hello = make_packet(Packet::Kind::hello, "", identity);
+  FileDescriptor socket = connect_to_switchboard(identity);
   const Packet want = make_packet(Packet::Kind::want, key);
-  const bool is_heard = socket && peer_is_this_user(socket.get()) &&
-                        send_packet(socket.get(), hello) == Sent::whole &&
-                        send_packet(socket.get(), want) == Sent::whole;
+  const bool is_heard = socket && send_packet(socket.get(), want) == Sent::whole;
   return is_heard ? std::move(socket) : FileDescriptor();
 }
 
@@ -125,8 +139,7 @@ Received receive_packet(int socket, Packet& packet, FileDescriptor& fd) {
 }
 
 FileDescriptor listen_on_abstract_socket(std::string_view identity) {
-  FileDescriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) throw_errno("making a Unix socket");
+  FileDescriptor listener = make_socket();
   const Address address = address_of(identity);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
   const Deadline deadline = in(std::chrono::seconds(2));
@@ -142,13 +155,12 @@ FileDescriptor listen_on_abstract_socket(std::string_view identity) {
   return listener;
 }
 
-FileDescriptor connect_to_abstract_socket(std::string_view identity) {
-  FileDescriptor socket = make_socket();
-  const Address address = address_of(identity);
-  const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
-  if (::connect(socket.get(), generic, address.length) == 0) return socket;
-  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return FileDescriptor();
-  throw_errno("connecting to an abstract Unix socket");
+FileDescriptor connect_to_switchboard(std::string_view identity) {
+  FileDescriptor socket = connect_to_abstract_socket(identity);
+  const Packet hello = make_packet(Packet::Kind::hello, "", identity);
+  const bool is_heard = socket && peer_is_this_user(socket.get()) &&
+                        send_packet(socket.get(), hello) == Sent::whole;
+  return is_heard ? std::move(socket) : FileDescriptor();
 }
 
 FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline deadline,
@@ -171,13 +183,6 @@ FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline d
     if (Clock::now() >= deadline) return {};
     if (!socket) std::this_thread::sleep_for(pause);
   }
-}
-
-bool peer_is_this_user(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.uid == ::geteuid();
 }
 
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}

@@ -70,11 +70,9 @@ FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd);
 // holds it ends. Errors: misuse when another process still holds that name after two seconds.
 FileDescriptor listen_on_abstract_socket(std::string_view identity);
 
-// Connects to that socket; empty when nobody listens yet.
-FileDescriptor connect_to_abstract_socket(std::string_view identity);
-
-// Whether this user also runs the process at the other end.
-bool peer_is_this_user(int socket);
+// Connects to the switchboard that listens there, and says hello; empty when no process of this
+// user hears it yet.
+FileDescriptor connect_to_switchboard(std::string_view identity);
 
 // Blocks until the switchboard on the abstract socket of `identity` has handed over what it
 // publishes under `key`; empty at the deadline. Keeps no connection. Calls `give_up` every 20 ms,

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdint>
 
