@@ -158,8 +158,8 @@ FileDescriptor listen_on_abstract_socket(std::string_view identity) {
 FileDescriptor connect_to_switchboard(std::string_view identity) {
   FileDescriptor socket = connect_to_abstract_socket(identity);
   const Packet hello = make_packet(Packet::Kind::hello, "", identity);
-  const bool is_heard = socket && peer_is_this_user(socket.get()) &&
-                        send_packet(socket.get(), hello) == Sent::whole;
+  const bool is_heard =
+      socket && peer_is_this_user(socket.get()) && send_packet(socket.get(), hello) == Sent::whole;
   return is_heard ? std::move(socket) : FileDescriptor();
 }
 

@@ -64,6 +64,10 @@ class Barrier {
   // Whether throw_if_over() would throw for that reason; costs nothing.
   bool is_given_up() const { return segment_.common().given_up.load() == 2; }
 
+  // Logs once of each of these ranks that it stands still, if it does; `context` begins the
+  // message.
+  void name_the_stalled(const std::vector<int>& absent, const std::string& context);
+
   // Throws when nothing more will come; `context` begins the message.
   void throw_if_over(const std::string& context) const;
 
@@ -77,7 +81,6 @@ class Barrier {
   template <class Absent>
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
-  void name_the_stalled(const std::vector<int>& absent, const std::string& context);
   std::string describe(const std::vector<int>& absent) const;
   std::optional<GivenUp> given_up() const;
   bool is_missed_elsewhere(const std::vector<int>& absent) const;

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 
 namespace lockstep::comm {
 namespace {
@@ -83,17 +82,9 @@ SharedMemory HostPeers::hand_out(const std::string& key, std::size_t bytes) {
 
 SharedMemory HostPeers::fetch(int rank, const std::string& key, std::size_t bytes,
                               Deadline deadline, const std::function<void()>& give_up) {
-  std::optional<std::string> stall;
-  const auto look = [&] {
-    give_up();
-    const bool was_known = stall.has_value();
-    stall = stall_of(rank);
-    if (stall && !was_known)
-      log(LogLevel::warning,
-          fmt::format("mapping {} waits for {}: it is {}", key, describe(rank), *stall));
-  };
-  if (FileDescriptor memory = session_->fetch(slot(rank), key, deadline, look))
+  if (FileDescriptor memory = session_->fetch(slot(rank), key, deadline, give_up))
     return attach(key, bytes, std::move(memory));
+  const auto stall = stall_of(rank);
   throw Error(Fault::timeout,
               fmt::format("{} has not handed over {}{}{}", describe(rank), key,
                           stall ? "; it is " : "", stall.value_or("")),

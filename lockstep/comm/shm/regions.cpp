@@ -78,7 +78,7 @@ std::string RegionTable::key_of(std::uint64_t number) { return fmt::format("regi
 // --- Regions -------------------------------------------------------------------------------------
 
 Regions::Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
-                 std::function<void()> watch)
+                 std::function<void(int rank)> watch)
     : peers_(std::move(peers)),
       timeout_(timeout),
       watch_(std::move(watch)),
@@ -154,8 +154,9 @@ std::byte* Regions::part_of(std::uint64_t number, int rank) {
     return nullptr;
   };
   if (std::byte* const part = find()) return part;
-  table_.add_peers(number, slot,
-                   peers_->fetch(rank, RegionTable::key_of(number), page, in(timeout_), watch_));
+  table_.add_peers(
+      number, slot,
+      peers_->fetch(rank, RegionTable::key_of(number), page, in(timeout_), [&] { watch_(rank); }));
   std::byte* const part = find();
   check(part != nullptr, "a peer used registered memory that this rank does not know");
   return part;

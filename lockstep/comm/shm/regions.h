@@ -79,10 +79,10 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  // `watch` is called while this rank waits for a peer's memory, for `timeout` at most, and may
-  // throw.
+  // `watch` is called while this rank waits for the memory of another, whose number it gets, for
+  // `timeout` at most; it may throw.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
-          std::function<void()> watch);
+          std::function<void(int rank)> watch);
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
@@ -111,7 +111,7 @@ class Regions {
 
   const std::shared_ptr<Peers> peers_;
   std::chrono::milliseconds timeout_;
-  const std::function<void()> watch_;
+  const std::function<void(int rank)> watch_;
   RegionTable& table_;
   std::uint64_t version_ = 0;
   std::shared_ptr<const RegionTable::All> all_;

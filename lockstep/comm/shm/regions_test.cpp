@@ -32,7 +32,7 @@ constexpr std::size_t page = 4096;
 std::shared_ptr<ThreadTeam> team_of(int ranks) { return std::make_shared<ThreadTeam>(ranks); }
 
 Regions view_of(const std::shared_ptr<Peers>& peers) {
-  return {peers, 1min, [] {}};
+  return {peers, 1min, [](int) {}};
 }
 
 Buffer bytes_at(void* data, std::size_t count) {

@@ -35,9 +35,11 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
       key_(fmt::format("{} {:016x}", short_key(group_), segment_.common().number)),
       regions_(peers_, timeout,
-               [this] {
-                 barrier_.throw_if_over(fmt::format(
-                     "mapping registered memory for group {} on rank {}", group_, number()));
+               [this](int owner) {
+                 const std::string context = fmt::format(
+                     "mapping registered memory for group {} on rank {}", group_, number());
+                 barrier_.throw_if_over(context);
+                 barrier_.name_the_stalled({owner}, context);
                }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
