@@ -64,12 +64,9 @@ CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds ti
   return {group.split(/*color=*/0), timeout};
 }
 
-// The step of a plan that is made to prepare.
-constexpr std::int64_t no_step = -1;
-
-// What a rank does with the plan: the words in which ranks are compared, and of the Error.
-std::string text_of(std::int64_t step) {
-  return step == no_step ? "prepares a copy" : "saves step " + std::to_string(step);
+// What a rank does with a plan: the words in which ranks are compared, and of the Error.
+std::string text_of(const std::optional<std::int64_t>& step) {
+  return step ? "saves step " + std::to_string(*step) : "prepares a copy";
 }
 
 // --- Loading -------------------------------------------------------------------------------------
@@ -215,7 +212,7 @@ class Checkpointer::Implementation {
     require(options_.async, "Checkpointer: only asynchronous checkpoints are prepared");
     wait();
     try {
-      const CheckpointWriter writer(plan(no_step, states), states_, ranks_);
+      const CheckpointWriter writer(plan(std::nullopt, states), states_, ranks_);
       states_.clear();
       ranks_.all("memory for a copy of a state", [&] {
         memory_.prepare(writer.copy_size());
@@ -292,18 +289,20 @@ class Checkpointer::Implementation {
     return paths;
   }
 
-  // Stores this rank's states in states_. Creates the folder of the step, if there is one.
-  SavePlan plan(std::int64_t step, const NamedStates& states) {
+  // Stores this rank's states in states_. Creates the folder of the step; without one, the plan is
+  // for prepare().
+  SavePlan plan(const std::optional<std::int64_t>& step, const NamedStates& states) {
     const auto descriptions = ranks_.all("description of a state", [&] {
       states_ = dicts_of(states);
       std::string description = checkpoint::describe(states_);
-      if (ranks_.rank() == 0 && step != no_step) stage(step);
+      if (ranks_.rank() == 0 && step) stage(*step);
       return text_of(step) + '\n' + description;
     });
     return agree(step, descriptions);
   }
 
-  static SavePlan agree(std::int64_t step, std::vector<std::string> descriptions) {
+  static SavePlan agree(const std::optional<std::int64_t>& step,
+                        std::vector<std::string> descriptions) {
     for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
       const std::size_t end = descriptions[rank].find('\n');
       const std::string text = descriptions[rank].substr(0, end);
