@@ -70,7 +70,7 @@ def parse_options():
 def look_at_host(options):
     """Returns ns of a line's way and the like for each distance between cores that this host has,
     and the shares of pairs of ranks at each distance."""
-    output = measure.run([options.build / "bin" / "bench_scale_calls", "cores"])
+    output = measure.run([options.build / "bin" / "bench_scale_calls", "cores", model.LANE])
     reaches = {name: dict(zip(("line", "flags", "stream"), map(float, times)))
                for name, *times in re.findall(r"reach (\w+) ([\d.]+) ([\d.]+) ([\d.]+)", output)}
     pairs = {int(ranks): dict(zip(REACHES, map(float, shares))) for ranks, *shares in
@@ -94,11 +94,11 @@ def run_calls(ranks, options):
     """Returns the microseconds of each call, and of a copy by all ranks at once."""
     sizes = {size: calls for size, calls in options.sizes.items()
              if 4 * ranks * size < available_bytes()}
-    cases = [f"barrier:any:0:{BARRIERS}"]
+    cases = [f"barrier:any:0:0:{BARRIERS}:32"]
     for size, calls in sizes.items() if "all_reduce" in options.only else ():
-        cases += [f"all_reduce:{memory}:{size}:{calls}" for memory in ("registered", "any")]
+        cases += [f"all_reduce:{memory}:{size}:0:{calls}:1" for memory in ("registered", "any")]
     for size, calls in (sizes | {8 * MB: 30}).items():
-        cases.append(f"copy:any:{size}:{calls}")
+        cases.append(f"copy:any:{size}:0:{calls}:1")
     output = measure.run(command(ranks, options, "bench_scale_calls", "ranks", *cases))
     return {(operation, memory == "registered", int(size)): float(microseconds)
             for operation, memory, size, microseconds in

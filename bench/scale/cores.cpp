@@ -27,7 +27,6 @@ using lockstep::Core;
 
 constexpr int round_trips = 2000;
 constexpr int rounds = 200;
-constexpr std::size_t lane = 704 / sizeof(std::uint64_t);  // From one rank's flag to the next.
 constexpr std::size_t in_a_row = 64 / sizeof(std::uint64_t);
 constexpr std::size_t lines = 256;
 
@@ -165,9 +164,9 @@ std::vector<double> shares_of_pairs(int ranks) {
   return shares;
 }
 
-LineTimes time_lines(Pair cpus) {
+LineTimes time_lines(Pair cpus, std::size_t lane) {
   return {.line = time_flag(cpus),
-          .flags = time_reading(cpus, lane),
+          .flags = time_reading(cpus, lane / sizeof(std::uint64_t)),
           .stream = time_reading(cpus, in_a_row)};
 }
 

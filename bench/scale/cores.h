@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ struct LineTimes {
   double flags = 0;   // Each of many flags that the other core has raised, a lane apart.
   double stream = 0;  // Each of many lines in a row that the other core has written.
 };
-LineTimes time_lines(Pair cpus);
+// `lane` is in bytes: from one rank's flag to the next.
+LineTimes time_lines(Pair cpus, std::size_t lane);
 
 // Nanoseconds to reserve and zero 4 KiB of shared memory.
 double time_page();

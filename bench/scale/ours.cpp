@@ -1,9 +1,9 @@
 // Measurements for bench.py:
-//   bench_scale_calls cores                  how far apart the host's cores and ranks are
-//   lockstep run -n N bench_scale_calls ranks OPERATION:MEMORY:BYTES:CALLS...
+//   bench_scale_calls cores LANE             how far apart the host's cores and ranks are
+//   lockstep run -n N bench_scale_calls ranks CASE...    cases as of bench/collectives/case.h
 //
 // Before each timed call every rank writes its buffer, as a training step does: the data lie in its
-// own core's cache. A call without a buffer is timed in batches.
+// own core's cache. Barriers are timed in batches.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
@@ -12,66 +12,24 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <memory>
-#include <new>
-#include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bench/collectives/case.h"
 #include "bench/scale/cores.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using bench::Case;
+using bench::Memory;
 using lockstep::Buffer;
 using lockstep::ProcessGroup;
-
-constexpr int calls_of_batch = 32;
-
-struct Case {
-  std::string operation;
-  std::string memory;  // "registered" or "any".
-  std::size_t bytes = 0;
-  int calls = 0;
-};
-
-Case parse_case(std::string text) {
-  std::replace(text.begin(), text.end(), ':', ' ');
-  std::istringstream in(text);
-  Case work;
-  in >> work.operation >> work.memory >> work.bytes >> work.calls;
-  if (!in || work.calls < 1) throw std::invalid_argument("not a case: " + text);
-  return work;
-}
-
-// A buffer of either kind of memory.
-class Memory {
- public:
-  Memory(const Case& work, const ProcessGroup& world) {
-    if (work.memory == "registered")
-      registered_ = world.allocate(work.bytes);
-    else
-      any_.reset(static_cast<float*>(std::aligned_alloc(64, (work.bytes + 63) / 64 * 64)));
-    if (data() == nullptr) throw std::bad_alloc();
-  }
-
-  float* data() const {
-    return registered_ ? static_cast<float*>(registered_->data()) : any_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(float* data) const { std::free(data); }
-  };
-  std::optional<lockstep::RegisteredMemory> registered_;
-  std::unique_ptr<float, Free> any_;
-};
 
 double seconds_of(const std::function<void()>& act) {
   const auto begin = Clock::now();
@@ -79,76 +37,67 @@ double seconds_of(const std::function<void()>& act) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::vector<double> time_barriers(const Case& work, const ProcessGroup& world) {
+std::vector<double> time_all_reduces(const Case& work, const ProcessGroup& world,
+                                     const Memory& memory) {
+  float* const data = memory.input;
+  const std::size_t count = work.count();
+  const Buffer buffer{.data = data, .count = count};
   std::vector<double> times;
-  for (int batch = 0; batch < work.calls; ++batch)
-    times.push_back(seconds_of([&] {
-                      for (int i = 0; i < calls_of_batch; ++i) world.barrier();
-                    }) /
-                    calls_of_batch);
-  return times;
-}
-
-std::vector<double> time_all_reduces(const Case& work, const ProcessGroup& world) {
-  const Memory memory(work, world);
-  const std::size_t count = work.bytes / sizeof(float);
-  const Buffer buffer{.data = memory.data(), .count = count};
-  std::vector<double> times;
-  for (int call = 0; call < work.calls; ++call) {
-    std::fill_n(memory.data(), count, 1.0F);
+  for (int call = 0; call < work.batches; ++call) {
+    std::fill_n(data, count, 1.0F);
     world.barrier();
     times.push_back(seconds_of([&] { world.all_reduce(buffer); }));
     const auto sum = static_cast<float>(world.size());
-    const bool right = call > 0 ? memory.data()[count - 1] == sum
-                                : std::all_of(memory.data(), memory.data() + count,
-                                              [&](float value) { return value == sum; });
+    const bool right =
+        call > 0 ? data[count - 1] == sum
+                 : std::all_of(data, data + count, [&](float value) { return value == sum; });
     if (!right) throw std::runtime_error("all_reduce gave a wrong sum");
   }
   return times;
 }
 
 // All ranks copy at once.
-std::vector<double> time_copies(const Case& work, const ProcessGroup& world) {
-  const Memory from(work, world), to(work, world);
-  std::memset(from.data(), 1, work.bytes);
-  std::memset(to.data(), 2, work.bytes);
+std::vector<double> time_copies(const Case& work, const ProcessGroup& world, const Memory& memory) {
+  std::memset(memory.input, 1, work.bytes);
+  std::memset(memory.output, 2, work.bytes);
   std::vector<double> times;
-  for (int call = 0; call < work.calls; ++call) {
+  for (int call = 0; call < work.batches; ++call) {
     world.barrier();
-    times.push_back(seconds_of([&] { std::memcpy(to.data(), from.data(), work.bytes); }));
+    times.push_back(seconds_of([&] { std::memcpy(memory.output, memory.input, work.bytes); }));
   }
   return times;
 }
 
-std::vector<double> time_case(const Case& work, const ProcessGroup& world) {
-  if (work.operation == "barrier") return time_barriers(work, world);
-  if (work.operation == "all_reduce") return time_all_reduces(work, world);
-  if (work.operation == "copy") return time_copies(work, world);
+std::vector<double> time_case(const Case& work, const ProcessGroup& world, const Memory& memory) {
+  if (work.operation == "barrier")
+    return bench::time_batches(work, {world.rank(), world.size()}, memory,
+                               [&] { world.barrier(); });
+  if (work.operation == "all_reduce") return time_all_reduces(work, world, memory);
+  if (work.operation == "copy") return time_copies(work, world, memory);
   throw std::invalid_argument("no operation " + work.operation);
 }
 
-// A call takes as long as its slowest rank; the figure is the median of the calls.
-void measure(const Case& work, const ProcessGroup& world) {
-  auto times = time_case(work, world);
-  world.all_reduce({.data = times.data(), .count = times.size(), .dtype = lockstep::DType::float64},
-                   lockstep::ReduceOp::max);
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  if (world.rank() == 0)
-    std::printf("figure %s %s %zu %.5f\n", work.operation.c_str(), work.memory.c_str(), work.bytes,
-                *middle * 1e6);
-}
-
-void run_ranks(const std::vector<std::string>& cases) {
+// A call takes as long as its slowest rank.
+void run_ranks(const std::vector<Case>& cases) {
   auto world = lockstep::init_process_group();
-  for (const std::string& text : cases) measure(parse_case(text), world);
+  const std::size_t bytes = bench::largest(cases);
+  const auto block = world.allocate(bytes);
+  const Memory any = bench::allocate_any(bytes);
+  const Memory registered{static_cast<float*>(block.data()), nullptr};
+  for (const Case& work : cases) {
+    auto times = time_case(work, world, work.memory == "registered" ? registered : any);
+    world.all_reduce(
+        {.data = times.data(), .count = times.size(), .dtype = lockstep::DType::float64},
+        lockstep::ReduceOp::max);
+    if (world.rank() == 0) bench::print_figure(work, std::move(times));
+  }
   lockstep::destroy_process_group(world);
 }
 
-void show_cores() {
+void show_cores(std::size_t lane) {
   std::printf("cores %d\n", lockstep::usable_cores());
   for (const bench::ReachPair& pair : bench::pairs_of_host()) {
-    const bench::LineTimes times = bench::time_lines(pair.cpus);
+    const bench::LineTimes times = bench::time_lines(pair.cpus, lane);
     std::printf("reach %s %.2f %.2f %.2f\n", bench::name_of(pair.reach).c_str(), times.line,
                 times.flags, times.stream);
   }
@@ -164,12 +113,12 @@ void show_cores() {
 int main(int argc, char** argv) {
   try {
     const std::string what = argc > 1 ? argv[1] : "";
-    if (what == "cores")
-      show_cores();
+    if (what == "cores" && argc == 3)
+      show_cores(std::stoul(argv[2]));
     else if (what == "ranks")
-      run_ranks({argv + 2, argv + argc});
+      run_ranks(bench::parse_cases(argc - 1, argv + 1));
     else
-      throw std::invalid_argument("say `cores` or `ranks`");
+      throw std::invalid_argument("say `cores LANE` or `ranks CASE...`");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_scale_calls: %s\n", error.what());
     return 1;
