@@ -138,6 +138,7 @@ void Sentinel::live(std::promise<void> entered) {
     if (entries.front().revents != 0) break;
     for (Switchboard* const board : switchboards_) board->serve(entries);
   }
+  reporter.beat(Clock::now());  // It may have stood still until now.
   reporter.report();
   serve_what_is_left(entries);
   page_.leave(slot_, how_);
