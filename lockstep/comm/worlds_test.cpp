@@ -23,6 +23,7 @@
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/across_hosts.h"
 
 namespace lockstep::comm::worlds_test {
 namespace {
@@ -394,6 +395,42 @@ TEST(Leaving, IsKnownAtSecondHandToo) {
       expect_in(error.what(), "rank 1 has left group world.some");
     }
   });
+}
+
+// Ranks that leave because another one was lost are no reason themselves, in a message or a call.
+void expect_the_lost_one_named(const Rank& rank, const ProcessGroup& world,
+                               const std::function<void(const ProcessGroup&)>& wait) {
+  world.barrier();
+  if (rank.rank == 0) ::raise(SIGKILL);
+  if (rank.rank == 2) test::wait_until_done(rank, {1});
+  expect_in(text_of([&] { wait(world); }, Fault::peer_lost), "killed by signal 9");
+  ProcessGroup left = world;
+  leave_process_group(left);
+  if (rank.rank == 1) test::wait_until_done(rank, {});
+}
+
+void receive_from_neighbour(const ProcessGroup& world) {
+  std::vector<float> word(1);
+  world.recv(buffer_of(word), world.rank() - 1);
+}
+
+const Ranks left_for_a_message("left for a loss that ends a message", [](const Rank& rank) {
+  const auto world = init_process_group(world_of("world", rank));
+  expect_the_lost_one_named(rank, world, receive_from_neighbour);
+});
+
+const Ranks left_for_a_call("left for a loss that ends a call", [](const Rank& rank) {
+  const auto world = init_process_group(world_of("world", rank));
+  expect_the_lost_one_named(rank, world, [](const ProcessGroup& all) { all.barrier(); });
+});
+
+TEST(Leaving, AfterALossLeavesTheLostRankNamed) {
+  for (const Ranks& ranks : {left_for_a_message, left_for_a_call}) {
+    const auto exits = ranks.run(3);
+    EXPECT_EQ(exits[0].signal, SIGKILL) << exits[0].output;
+    EXPECT_EQ(exits[1].code, 0) << exits[1].output;
+    EXPECT_EQ(exits[2].code, 0) << exits[2].output;
+  }
 }
 
 // The last handle of a group whose ranks have other numbers than the job's.

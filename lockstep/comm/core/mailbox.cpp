@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -236,21 +237,17 @@ bool Mailbox::fail_what_the_left_miss() {
 // First reads what the rank had sent before it left.
 bool Mailbox::fail_messages_with(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
-  bool ended = pull(peer, incoming);
+  const bool ended = pull(peer, incoming);
   if (incoming.pipe == nullptr && pipes_.is_opening(peer)) return ended;
-  const auto fail_one = [&](const std::shared_ptr<Message>& message) {
-    fail(*message, {peer});
-    ended = true;
-  };
-  if (incoming.receive) fail_one(std::exchange(incoming.receive, nullptr));
-  auto& queue = outgoing_[static_cast<std::size_t>(peer)].queue;
-  std::ranges::for_each(queue, fail_one);
-  queue.clear();
-  std::erase_if(receives_, [&](const auto& receive) {
-    if (receive->peer == peer) fail_one(receive);
-    return receive->peer == peer;
-  });
-  return ended;
+  std::vector<std::shared_ptr<Message>> missed;
+  if (incoming.receive) missed.push_back(std::exchange(incoming.receive, nullptr));
+  std::ranges::move(std::exchange(outgoing_[static_cast<std::size_t>(peer)].queue, {}),
+                    std::back_inserter(missed));
+  const auto theirs = std::ranges::stable_partition(
+      receives_, [&](const auto& receive) { return receive->peer != peer; });
+  std::ranges::move(theirs, std::back_inserter(missed));
+  receives_.erase(theirs.begin(), theirs.end());
+  return fail(missed, {peer}) || ended;
 }
 
 bool Mailbox::fail_receives_from_anybody() {
@@ -259,18 +256,23 @@ bool Mailbox::fail_receives_from_anybody() {
     if (peer != rank_) others.push_back(peer);
     if (pipes_.is_opening(peer)) return false;
   }
-  for (const auto& receive : receives_) fail(*receive, others);
-  return std::exchange(receives_, {}).size() > 0;
+  std::vector<std::shared_ptr<Message>> missed;
+  std::ranges::move(std::exchange(receives_, {}), std::back_inserter(missed));
+  return fail(missed, others);
 }
 
-void Mailbox::fail(Message& message, const std::vector<int>& left) const {
-  message.error =
-      std::make_exception_ptr(Error(Fault::peer_lost,
-                                    fmt::format("{}: {}", describe_message(message, group_, rank_),
-                                                describe_the_left(left, group_)),
-                                    left));
-  message.peer_left = true;
-  finish(message);
+// What has made `left` leave may have been a lost rank, which is then known here, too.
+bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
+                   const std::vector<int>& left) const {
+  for (const auto& message : messages) {
+    const std::string context = describe_message(*message, group_, rank_);
+    pipes_.throw_if_over(context);
+    message->error = std::make_exception_ptr(Error(
+        Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)), left));
+    message->peer_left = true;
+    finish(*message);
+  }
+  return !messages.empty();
 }
 
 std::size_t Mailbox::pending() const {

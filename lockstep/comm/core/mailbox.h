@@ -98,7 +98,7 @@ class Mailbox {
   bool fail_what_the_left_miss();
   bool fail_messages_with(int peer);
   bool fail_receives_from_anybody();
-  void fail(Message& message, const std::vector<int>& left) const;
+  bool fail(std::span<const std::shared_ptr<Message>> messages, const std::vector<int>& left) const;
 
   Pipes& pipes_;
   const std::string group_;

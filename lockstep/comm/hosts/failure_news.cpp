@@ -35,6 +35,10 @@ bool FailureNews::is_here(int rank) const {
   return rank >= 0 && index < is_here_.size() && is_here_[index];
 }
 
+void FailureNews::tell_what_is_known() const {
+  if (const auto failure = session_->page().failure()) lines_.tell_failure(*failure);
+}
+
 void FailureNews::watch() {
   constexpr std::chrono::milliseconds slice{20};
   std::unique_lock lock(mutex_);

@@ -28,6 +28,10 @@ class FailureNews {
   FailureNews(const FailureNews&) = delete;
   FailureNews& operator=(const FailureNews&) = delete;
 
+  // Tells of the job's first failure, if there is one. Whoever leaves a group does so before, so
+  // that ranks which wait for it in vain know of that failure. Any thread.
+  void tell_what_is_known() const;
+
  private:
   void watch();
   bool is_here(int rank) const;  // False also for a number that no rank has.

@@ -151,11 +151,13 @@ std::string HostsEntries::hear(int host, const Collective& collective, Patience 
 std::string HostsEntries::hear_from(int peer, const Collective& collective, Patience patience) {
   const auto watch = [&] { group_.throw_if_over(collective); };
   if (auto said = group_.lines()->hear(peer, patience.deadline, watch)) return *std::move(said);
-  if (group_.lines()->has_left(peer))
+  if (group_.lines()->has_left(peer)) {
+    watch();  // What made it leave was said before.
     throw Error(Fault::peer_lost,
                 fmt::format("{}: {}", group_.describe(collective),
                             describe_the_left({peer}, group_.name())),
                 {peer});
+  }
   const int host = map_.host_of(peer);
   if (patience.asks && map_.ranks(host).size() > 1) ask_who_is_absent(collective, host);
   throw Error(Fault::timeout,

@@ -111,6 +111,27 @@ TEST_P(AcrossHosts, ARankAloneOnItsHostIsNamedByWhoeverLosesIt) {
   expect_survivors(whole_host_killed.run(3, 30s), 1);
 }
 
+// Rank 1 knows of the death, as the killed rank was on its host, and leaves the group.
+const Ranks left_for_a_loss("left for a loss on its host", [](const Rank& rank) {
+  ProcessGroup group = test::join_across_hosts(rank);
+  group.barrier();
+  if (rank.rank == 0) ::raise(SIGKILL);
+  if (rank.rank == 2) test::wait_until_done(rank, {1});
+  std::vector<float> word(1);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { group.recv(buffer_of(word), rank.rank - 1); }, &text), Fault::peer_lost);
+  EXPECT_NE(text.find("killed by signal 9"), text.npos) << text;
+  if (rank.rank != 1) return;
+  leave_process_group(group);
+  test::wait_until_done(rank, {});
+});
+
+TEST_P(AcrossHosts, WhoLeavesForALossIsNotNamedForIt) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
+  HostLayout{"aab", GetParam()}.set();
+  expect_survivors(left_for_a_loss.run(3, 30s), 0);
+}
+
 const Ranks killed_while_idle("killed while others are in an engine", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(some, 1);
