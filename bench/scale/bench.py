@@ -4,9 +4,9 @@
 (bench/scale/model.py, explained in docs/internals/scaling.md).
 
 The model gets figures of the host alone: the way of a cache line between two cores of one L3 cache,
-of two, and of two sockets; the speed at which so many ranks copy; a barrier of one rank; a step of
-bare copies; the time of a new page. A packet of the launcher is assumed to take 10 us. The model
-counts the rest from the code.
+of two, and of two sockets; the speed at which so many ranks copy; a barrier and an
+init_process_group() of one rank; a step of bare copies; the time of a new page. A packet of the
+launcher is assumed to take 10 us. The model counts the rest from the code.
 
 The last column is measured / predicted: about 1 where the model is right. Each rank writes its
 buffer before a call, as training does. Ranks that outnumber cores are measured, but not predicted.
@@ -40,7 +40,8 @@ SIZES = {1 * KB: 2000, 64 * KB: 1000, 1 * MB: 200, 64 * MB: 10}  # Calls of each
 QUICK_SIZES = {1 * KB: 300, 64 * KB: 200, 1 * MB: 50}
 BARRIERS = 300
 BATCH = 32  # Of the CNN, on each rank.
-BARRIER, ALONE = ("barrier", False, 0), ("alone", True, 0)  # What, registered, bytes.
+# What, registered, bytes.
+BARRIER, ALONE, INIT = ("barrier", False, 0), ("alone", True, 0), ("init", False, 0)
 
 
 def parse_options():
@@ -137,7 +138,7 @@ def run_round(number, options, started):
         if "ddp" in options.only:
             figures[ranks] |= run_steps(ranks, options)
         if "init" in options.only:
-            figures[ranks][("init", False, 0)] = run_init(ranks, options)
+            figures[ranks][INIT] = run_init(ranks, options)
     return figures
 
 
@@ -163,11 +164,15 @@ def host_of(seen, figures):
         nearest = min(measured, key=lambda s: abs(s - size))
         return 2 * nearest / (measured[nearest] * 1e3)
 
-    # Without one rank alone, a call is as on the page.
-    call = figures[1][BARRIER] * 1e3 if 1 in figures else model.assumed_host().call
-    return model.Host(call=call, line=by_reach("line", farthest), flags=by_reach("flags", mean),
-                      stream=by_reach("stream", mean), copy=copy, page=seen["page_ns"],
-                      packet=model.assumed_host().packet)
+    def of_one_rank(key, otherwise):
+        """In ns; without one rank alone, it is as on the page."""
+        return figures[1][key] * 1e3 if key in figures.get(1, {}) else otherwise
+
+    page = model.assumed_host()
+    return model.Host(call=of_one_rank(BARRIER, page.call), line=by_reach("line", farthest),
+                      flags=by_reach("flags", mean), stream=by_reach("stream", mean), copy=copy,
+                      page=seen["page_ns"], packet=page.packet,
+                      start=of_one_rank(INIT, page.start))
 
 
 def predicted(host, seen, figures, n, key):

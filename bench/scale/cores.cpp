@@ -28,7 +28,6 @@ using lockstep::Core;
 constexpr int round_trips = 2000;
 constexpr int rounds = 200;
 constexpr std::size_t in_a_row = 64 / sizeof(std::uint64_t);
-constexpr std::size_t lines = 256;
 
 Reach reach_of(const Core& a, const Core& b) {
   if (a.package != b.package) return Reach::other_package;
@@ -102,8 +101,8 @@ double time_flag(Pair cpus) {
   return median(std::move(times));
 }
 
-// One core writes many lines, `stride` words apart; the other one then reads them all.
-double time_reading(Pair cpus, std::size_t stride) {
+// One core writes `lines` lines, `stride` words apart; the other one then reads them all.
+double time_reading(Pair cpus, std::size_t lines, std::size_t stride) {
   std::vector<std::uint64_t> memory(lines * stride + in_a_row);
   volatile std::uint64_t* const words = memory.data();
   Turn written, read;
@@ -166,8 +165,8 @@ std::vector<double> shares_of_pairs(int ranks) {
 
 LineTimes time_lines(Pair cpus, std::size_t lane) {
   return {.line = time_flag(cpus),
-          .flags = time_reading(cpus, lane / sizeof(std::uint64_t)),
-          .stream = time_reading(cpus, in_a_row)};
+          .flags = time_reading(cpus, 256, lane / sizeof(std::uint64_t)),
+          .stream = time_reading(cpus, 8192, in_a_row)};
 }
 
 double time_page() {

@@ -33,7 +33,7 @@ std::vector<ReachPair> pairs_of_host();
 struct LineTimes {
   double line = 0;    // A flag's way, from the store to the end of the other core's wait.
   double flags = 0;   // Each of many flags that the other core has raised, a lane apart.
-  double stream = 0;  // Each of many lines in a row that the other core has written.
+  double stream = 0;  // Each line of 512 KiB in a row that the other core has written.
 };
 // `lane` is in bytes: from one rank's flag to the next.
 LineTimes time_lines(Pair cpus, std::size_t lane);

@@ -158,6 +158,7 @@ class Host:
     copy: object  # copy(n, size): bytes that a rank reads and writes in a ns while all n copy.
     page: float  # Reserving and zeroing 4 KiB of shared memory.
     packet: float  # A packet through the launcher.
+    start: float  # init_process_group() of one rank.
 
     def sync(self, n):
         """Barrier::await_all. All ranks come at once: the last flag takes a line's way, and the
@@ -178,9 +179,10 @@ class Host:
         return sum(self.terms(counts, n, size, calls).values())
 
     def init(self, n):
-        """After the last rank has begun: packets and rank 0's segment. The first rendezvous is left
-        out: it is of its own kind, a counter and a wake-up of all (Barrier::crowded_)."""
-        return packets(n) * self.packet + segment_bytes(n) / 4096 * self.page
+        """After the last rank has begun: what each rank does alone, packets and rank 0's segment.
+        The first rendezvous is left out: it is of its own kind, a counter and a wake-up of all
+        (Barrier::crowded_)."""
+        return self.start + packets(n) * self.packet + segment_bytes(n) / 4096 * self.page
 
 
 # --- The tables of the page ---------------------------------------------------------------------
@@ -201,7 +203,7 @@ def assumed_host(gb_of_host=300):
         return 20 if 2 * size * CORES_OF_L3 <= L3 else min(20, gb_of_host / n)
 
     return Host(call=90, line=by_reach(25, 100, 200), flags=by_reach(4, 12, 18),
-                stream=by_reach(2, 8, 10), copy=copy, page=300, packet=10e3)
+                stream=by_reach(2, 8, 10), copy=copy, page=300, packet=10e3, start=500e3)
 
 
 CASES = [("barrier", 0, False),
