@@ -200,23 +200,33 @@ class Timeline(unittest.TestCase):
 
     def test_perfetto_loads_it(self):
         try:
-            from perfetto.trace_processor import TraceProcessor
+            from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
         except ImportError as failure:
             self.skipTest(f"{sys.executable} cannot import perfetto ({failure})")
-        training = Training(self)
+        training = Training(self, options=["--profile", "steps=2:8"])
+        shell = shutil.which("trace_processor_shell")  # Without one, the package fetches it.
         try:
-            processor = TraceProcessor(trace=str(training.timeline))
+            processor = TraceProcessor(trace=str(training.timeline),
+                                       config=TraceProcessorConfig(bin_path=shell))
         except subprocess.CalledProcessError as failure:
             self.skipTest(f"Perfetto's trace_processor_shell cannot be fetched ({failure})")
         self.addCleanup(processor.close)
 
+        def values(query):
+            return [row.value for row in processor.query(query)]
+
         def count(query):
-            return next(iter(processor.query(f"select count(*) as n from {query}"))).n
+            return values(f"select count(*) as value from {query}")[0]
 
         events = training.events()
         self.assertEqual(count("slice"), sum(event["ph"] == "X" for event in events))
-        self.assertEqual(count("flow"), sum(event["ph"] == "f" for event in events))
+        self.assertEqual(count("flow join slice on slice.id = flow.slice_in"),
+                         sum(event["ph"] == "f" for event in events))
         self.assertEqual(count("process where name like 'rank %'"), 2)
+        self.assertEqual(values("select name as value from stats where "
+                                "severity in ('error', 'data_loss') and stats.value > 0"), [])
+        # Perfetto shows a main thread first.
+        self.assertEqual(count("thread join thread_track using (utid) where is_main_thread"), 0)
 
 
 class RunLog(unittest.TestCase):

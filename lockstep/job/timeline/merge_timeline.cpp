@@ -29,9 +29,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int phases_track = 1;
-constexpr int first_collectives_track = 2;
-constexpr int first_operators_track = 1000;
+// Larger than any rank: to Perfetto, a track with its process's number is that of the main thread.
+constexpr int phases_track = 1'000'000;
+constexpr int first_collectives_track = phases_track + 1;
+constexpr int first_operators_track = 2 * phases_track;
 constexpr std::size_t most_pending = 1 << 20;  // Bytes.
 
 // A name in JSON, with its quotes.
@@ -69,14 +70,8 @@ class TraceFile {
   bool is_first_ = true;
 };
 
-// The numbers of a rank's tracks of collectives, by thread.
-std::map<std::uint32_t, int> tracks_of(const RankTimeline& rank) {
-  std::map<std::uint32_t, int> tracks;
-  for (const auto& one : rank.collectives) tracks.emplace(one.thread, 0);
-  int next = first_collectives_track;
-  for (auto& [thread, track] : tracks) track = next++;
-  return tracks;
-}
+// The tracks of a rank's collectives, by thread.
+using Tracks = std::map<std::uint32_t, int>;
 
 struct FoundRank {
   RankTimeline spans;
@@ -98,16 +93,19 @@ class Merge {
     for (const auto& [rank, from] : ranks_) {
       for (const auto& one : rank.phases) start_ = std::min(start_, one.begin);
       for (const auto& one : rank.collectives) start_ = std::min(start_, one.begin);
-      tracks_.push_back(tracks_of(rank));
+      for (const auto& one : rank.collectives) tracks_[rank.rank].emplace(one.thread, 0);
+    }
+    for (auto& [rank, tracks] : tracks_) {
+      int next = first_collectives_track;
+      for (auto& [thread, track] : tracks) track = next++;
     }
   }
 
   TimelineSummary run() {
     std::set<int> numbers;
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      add_names(ranks_[i].spans, tracks_[i]);
-      add_spans(ranks_[i].spans, tracks_[i]);
-      numbers.insert(ranks_[i].spans.rank);
+    for (const auto& [rank, from] : ranks_) {
+      if (numbers.insert(rank.rank).second) add_names(rank);
+      add_spans(rank);
     }
     for (const FoundRank& each : ranks_) {
       add_arrows(each.spans);
@@ -124,23 +122,26 @@ class Merge {
     return static_cast<double>(nanoseconds - start_) / 1000;
   }
 
-  void add_name(const RankTimeline& rank, const char* what, int track, const std::string& name) {
-    file_.add(fmt::format(R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{{"name":{}}}}})",
-                          what, rank.rank, track, quoted(name)));
+  void name_track(const RankTimeline& rank, int track, const std::string& name) {
+    file_.add(
+        fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})",
+                    rank.rank, track, quoted(name)));
   }
 
-  void add_names(const RankTimeline& rank, const std::map<std::uint32_t, int>& tracks) {
-    add_name(rank, "process_name", 0, fmt::format("rank {} on {}", rank.rank, rank.host));
+  void add_names(const RankTimeline& rank) {
+    file_.add(fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}})",
+                          rank.rank, quoted(fmt::format("rank {} on {}", rank.rank, rank.host))));
     file_.add(fmt::format(
         R"({{"ph":"M","name":"process_sort_index","pid":{0},"args":{{"sort_index":{0}}}}})",
         rank.rank));
-    add_name(rank, "thread_name", phases_track, "training loop");
-    for (const auto& [thread, track] : tracks)
-      add_name(rank, "thread_name", track,
-               thread == 0 ? "collectives" : fmt::format("collectives of thread {}", thread));
+    name_track(rank, phases_track, "training loop");
+    for (const auto& [thread, track] : tracks_[rank.rank])
+      name_track(rank, track,
+                 thread == 0 ? "collectives" : fmt::format("collectives of thread {}", thread));
   }
 
-  void add_spans(const RankTimeline& rank, const std::map<std::uint32_t, int>& tracks) {
+  void add_spans(const RankTimeline& rank) {
+    const Tracks& tracks = tracks_[rank.rank];
     for (const auto& one : rank.phases)
       file_.add(fmt::format(
           R"({{"ph":"X","cat":"phase","name":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
@@ -197,10 +198,10 @@ class Merge {
       std::map<json, int> tracks;
       for (const json& event : trace.at("traceEvents")) {
         if (event.value("ph", "") != "X" || !event.contains("ts")) continue;
+        if (event.value("cat", "") == "Trace") continue;  // The profiler's own span.
         const auto track = tracks.emplace(event.at("tid"),
                                           first_operators_track + static_cast<int>(tracks.size()));
-        if (track.second)
-          add_name(rank, "thread_name", track.first->second, "LibTorch's operators");
+        if (track.second) name_track(rank, track.first->second, "LibTorch's operators");
         add_operator(rank, event, base, track.first->second);
       }
     } catch (const json::exception&) {
@@ -244,7 +245,7 @@ class Merge {
   };
 
   const std::vector<FoundRank> ranks_;
-  std::vector<std::map<std::uint32_t, int>> tracks_;
+  std::map<int, Tracks> tracks_;  // Of all attempts of each rank.
   TraceFile file_;
   std::int64_t start_ = std::numeric_limits<std::int64_t>::max();
   std::map<CollectiveKey, Place> places_;  // Of every rank's collectives; groups are of `ranks_`.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,6 +101,32 @@ TEST(Timeline, HasSpansOfAllRanksAndArrowsFromTheLast) {
   for (const json& name : events_of(trace, "M"))
     is_named = is_named || name.at("args") == json{{"name", "rank 1 on node \"a\""}};
   EXPECT_TRUE(is_named);
+}
+
+// To Perfetto, a track with the number of its rank would be another thread than on other ranks.
+TEST(Timeline, HasATrackForEachThreadOfEachAttempt) {
+  const ScratchDirectory scratch;
+  for (const int attempt : {0, 1}) {
+    auto options = options_of(scratch, 2);
+    options.attempt = attempt;
+    std::thread([&] {
+      TimelineRecorder recorder(options);
+      const Ticks now = ticks_now();
+      recorder.collective({.sequence = 1, .begin = now, .waited_until = now, .end = now});
+    }).join();
+  }
+  const fs::path file = scratch.path() / "t.json";
+  merge_timeline({scratch.path() / "spans"}, file);
+  const json trace = json::parse(read_file(file.string()));
+  std::set<int> tracks;
+  for (const json& one : events_of(trace, "X", "collective")) tracks.insert(int{one.at("tid")});
+  EXPECT_EQ(tracks.size(), 2U);
+  EXPECT_FALSE(tracks.contains(2));
+  std::set<std::string> names;
+  for (const json& each : events_of(trace, "M"))
+    if (each.contains("tid") && tracks.contains(int{each.at("tid")}))
+      names.insert(each.at("args").at("name"));
+  EXPECT_EQ(names.size(), 2U);
 }
 
 TEST(Timeline, HasTheLastSpansOfALongRunAndSaysWhatIsLeftOut) {
