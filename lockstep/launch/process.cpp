@@ -72,10 +72,11 @@ void prefer_memory_of(const std::vector<unsigned long>& nodes) {
 }
 
 // Makes only async-signal-safe calls. Returns the errno of a failed call; does not return
-// otherwise.
+// otherwise. The kernel may share out cores by session (sched_autogroup_enabled): all ranks in one
+// would get together what each other session gets.
 int become(const Prepared& prepared) {
   const Command& command = prepared.command;
-  if (::setpgid(0, 0) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  if (::setsid() < 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   if (::getppid() != prepared.parent) return ESRCH;  // The parent ended before the line above.
   if (::dup2(command.in, STDIN_FILENO) < 0 || ::dup2(command.out, STDOUT_FILENO) < 0 ||
       ::dup2(command.err, STDERR_FILENO) < 0)
