@@ -11,6 +11,8 @@ LINE = 64  # Bytes of a cache line.
 
 # comm/shm/group_segment.h: GroupSegment::chunk_bytes, sizeof(Lane); staging.cpp: small_bytes.
 CHUNK, LANE, SMALL = 128 * KB, 704, 4 * KB
+# in_place.cpp: least_part_read, least_broadcast_read, most_read_together.
+PART_READ, BROADCAST_READ, READ_TOGETHER = 32 * KB, 64 * KB, 512 * KB
 
 # --- Counts of a call ---------------------------------------------------------------------------
 
@@ -49,10 +51,14 @@ FORMULAS = {
         ("InPlace::run", "2", "B", "B", "B", "(n - 1)*B", "(n - 1)*B"),
     ("broadcast", "any"):
         ("Staging::put, take_whole", "c", "B", "B", "B + B/c", "n*B", "n*B"),
+    ("broadcast", "read"):
+        ("InPlace::fetch", "2", "B", "B", "B", "(n - 1)*B", "(n - 1)*B"),
     ("all_gather", "registered"):
         ("InPlace::read, write", "2", "B", "B", "B - P", "n*B", "n*B"),
     ("all_gather", "any"):
         ("Staging::put, take_parts", "c", "B + P", "B + P", "B", "n*(B + P)", "n*(B + P)"),
+    ("all_gather", "read"):
+        ("InPlace::read, fetch", "2", "B", "B", "B - P", "n*B", "n*B"),
     ("reduce_scatter", "registered"):
         ("InPlace::reduce_part", "2", "B", "P", "B - P", "n*B", "B"),
     ("reduce_scatter", "any"):
@@ -69,16 +75,25 @@ def slice_of(size, n):
     return min(size, padded(-(-size // (4 * n)) * 4))
 
 
-def path_of(operation, size, registered):
+def is_read(operation, n, size, crowded):
+    """reads_outside() in in_place.cpp, where the kernel permits it."""
+    if operation == "broadcast":
+        return not crowded and BROADCAST_READ <= size <= READ_TOGETHER
+    return operation == "all_gather" and size >= n * PART_READ and (n == 2 or size <= READ_TOGETHER)
+
+
+def path_of(operation, n, size, registered, crowded):
     """ShmBackend::enter and run; Staging::is_small."""
     if operation == "all_reduce":
         return "registered" if registered else "small" if size <= SMALL else "any"
-    return "registered" if registered and size > SMALL else "any"
+    if registered and size > SMALL:
+        return "registered"
+    return "read" if n > 1 and is_read(operation, n, size, crowded) else "any"
 
 
-def counts_of(operation, n, size, registered=False, path=None):
-    """`size` is in bytes. `path` forces one of FORMULAS."""
-    path = path or path_of(operation, size, registered)
+def counts_of(operation, n, size, registered=False, path=None, crowded=False):
+    """`size` is in bytes. `path` forces one of FORMULAS. `crowded`: ranks outnumber cores."""
+    path = path or path_of(operation, n, size, registered, crowded)
     part = size / n
     most = CHUNK  # Of a part in a chunk: staging.cpp, most_part_bytes().
     if operation == "reduce_scatter":

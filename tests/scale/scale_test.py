@@ -46,7 +46,8 @@ class Model(unittest.TestCase):
             self.assertEqual(len(found), len(cases))
             for operation, memory, size, syncs, written in found:
                 with self.subTest(ranks=ranks, operation=operation, memory=memory, size=size):
-                    counts = model.counts_of(operation, ranks, int(size), memory == "registered")
+                    counts = model.counts_of(operation, ranks, int(size), memory == "registered",
+                                             crowded=ranks > len(os.sched_getaffinity(0)))
                     self.assertEqual((int(syncs), int(written)),
                                      (counts.syncs, counts.host_writes))
 

@@ -36,6 +36,13 @@ void pause() {
 #endif
 }
 
+bool outnumber_cores(const GroupSegment& segment, int ranks) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int rank = 0; rank < ranks; ++rank) CPU_OR(&all, &all, &segment.lane(rank).cores);
+  return CPU_COUNT(&all) < ranks;
+}
+
 // As messages call them.
 std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
@@ -59,15 +66,8 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
   ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
   step({.signature = {.operation = Operation::none}, .timeout = timeout});
   watch_ = nullptr;
-  crowded_ = crowded();
+  crowded_ = outnumber_cores(segment_, size_);
   spins_ = crowded_ ? 0 : 2000;
-}
-
-bool Barrier::crowded() const {
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  for (int peer = 0; peer < size_; ++peer) CPU_OR(&all, &all, &segment_.lane(peer).cores);
-  return CPU_COUNT(&all) < size_;
 }
 
 void Barrier::enter(const Collective& collective) {

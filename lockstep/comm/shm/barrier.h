@@ -33,6 +33,9 @@ class Barrier {
   Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);
 
+  // Whether there are more ranks than cores. All ranks get the same answer.
+  bool is_crowded() const { return crowded_; }
+
   // Blocks until all ranks have entered an operation; what this one says is in its next entry.
   void enter(const Collective& collective);
 
@@ -72,7 +75,6 @@ class Barrier {
   void throw_if_over(const std::string& context) const;
 
  private:
-  bool crowded() const;
   template <class FlagOf>
   std::optional<int> await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective);
   template <class Absent>

@@ -36,15 +36,18 @@ struct Lane {
   // reads the last entry.
   struct alignas(64) Entry {
     Flag arrived;         // Counts the calls entered.
-    std::uint64_t input;  // Location in registered memory: see Regions. 0 for any other.
+    std::uint64_t input;  // Location: see Regions. 0 if peers cannot reach it.
     std::uint64_t output;
     Signature signature;
   };
 
   Entry entry[2];
-  alignas(64) Flag step;               // Counts the steps within calls.
-  alignas(64) Flag doorbell;           // Rung by peers that have moved a message of this rank.
-  std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
+  alignas(64) Flag step;              // Counts the steps within calls.
+  std::atomic<std::uint32_t> unread;  // 1 if peers' memory could not be read: see ShmBackend.
+  std::uint64_t number;             // See PeerMemory: 0 if peers must not read this rank's memory.
+  std::uint64_t number_at;          // Its address in the rank's own memory.
+  alignas(64) Flag doorbell;        // Rung by peers that have moved a message of this rank.
+  std::atomic<std::uint32_t> left;  // 1 once the rank makes no more calls.
   std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
   std::atomic<std::int32_t> core;      // On which the rank has entered or awaited its last call.
   std::atomic<std::int32_t> message_core;  // On which it has last waited for a message.
@@ -57,7 +60,7 @@ struct Lane {
 
 class GroupSegment {
  public:
-  // Most data that a rank writes at a time.
+  // Most data that a rank writes at a time, if every rank has a core.
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
   // Size of each rank's staging buffer, which is used as a ring. It should exceed a second-level

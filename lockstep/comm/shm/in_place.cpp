@@ -5,10 +5,19 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/ownership.h"
-#include "lockstep/comm/shm/parts.h"
+#include "lockstep/comm/shm/staging.h"
 
 namespace lockstep::comm {
 namespace {
+
+// Below, copies through staging buffers take less time than a system call.
+constexpr std::size_t least_part_read = std::size_t{32} << 10;
+constexpr std::size_t least_broadcast_read = std::size_t{64} << 10;
+
+// Most data to read where several ranks read the same, or one reads for all: staging buffers are
+// faster above. They stay in cache for all readers, and the others' cores do half of the work.
+// Measured with two ranks: docs/benchmarks.md.
+constexpr std::size_t most_read_together = std::size_t{512} << 10;
 
 void copy_part(const Collective& collective, std::byte* to, const std::byte* from,
                std::size_t bytes) {
@@ -32,6 +41,29 @@ bool can_write_outputs(Operation operation) {
          operation == Operation::scatter || operation == Operation::all_to_all;
 }
 
+bool reads_outside(const Collective& collective, int ranks, bool crowded) {
+  const std::size_t bytes = Staging::bytes_of(collective, ranks);
+  const bool has_long_parts = bytes / static_cast<std::size_t>(ranks) >= least_part_read;
+  switch (collective.signature.operation) {
+    case Operation::scatter:
+    case Operation::all_to_all:
+      return has_long_parts;
+    case Operation::all_gather:
+      return has_long_parts && (ranks == 2 || bytes <= most_read_together);
+    case Operation::gather:
+      return has_long_parts && bytes <= most_read_together;
+    case Operation::broadcast:
+      return !crowded && bytes >= least_broadcast_read && bytes <= most_read_together;
+    default:
+      return false;
+  }
+}
+
+bool InPlace::is_outside(int rank) const {
+  const Lane::Entry& entry = barrier_.entry(rank);
+  return Regions::is_outside(entry.input) || Regions::is_outside(entry.output);
+}
+
 bool InPlace::is_possible() const {
   return can_reach(&Lane::Entry::input) || can_reach(&Lane::Entry::output);
 }
@@ -51,25 +83,29 @@ std::byte* InPlace::output_of(int rank) const {
   return regions_.address(barrier_.entry(rank).output, rank);
 }
 
-void InPlace::run(const Collective& collective) {
-  switch (collective.signature.operation) {
+bool InPlace::run(const Collective& collective) {
+  const Signature& signature = collective.signature;
+  switch (signature.operation) {
     case Operation::all_reduce:
     case Operation::reduce:
-      return reduce_slice(collective);
+      reduce_slice(collective);
+      return true;
     case Operation::reduce_scatter:
-      return reduce_part(collective);
+      reduce_part(collective);
+      return true;
     case Operation::broadcast:
-      if (rank_ != collective.signature.root)
-        copy_part(collective, Bytes(collective.output).at(0), output_of(collective.signature.root),
-                  collective.output.bytes());
-      return;
+      return fetch(collective, signature.root, barrier_.entry(signature.root).output, 0,
+                   {0, signature.count});
     case Operation::all_gather:
     case Operation::gather:
     case Operation::scatter:
     case Operation::all_to_all:
-      return can_reach(&Lane::Entry::input) ? read(collective) : write(collective);
+      if (can_reach(&Lane::Entry::input)) return read(collective);
+      write(collective);
+      return true;
     default:
       check(false, "shared memory was asked for an operation that it does not do in place");
+      return true;
   }
 }
 
@@ -97,20 +133,44 @@ void InPlace::reduce_part(const Collective& collective) {
   reduction_.run(collective.signature, mine.count());
 }
 
-// Reads this rank's data in all_gather, gather and all_to_all from all inputs.
-void InPlace::read(const Collective& collective) {
-  const Signature& signature = collective.signature;
-  const std::size_t element = size_of(signature.dtype);
-  if (signature.operation == Operation::gather && rank_ != signature.root) return;
+// Copies elements of `peer`, the first of which is `from`, to elements `to` of the output.
+bool InPlace::fetch(const Collective& collective, int peer, std::uint64_t location,
+                    std::size_t from, Range to) const {
+  const std::size_t element = size_of(collective.signature.dtype);
+  std::byte* const target = Bytes(collective.output).at(to.begin);
+  const std::size_t bytes = to.count() * element;
+  if (bytes == 0) return true;
+  if (!Regions::is_outside(location)) {
+    copy_part(collective, target, regions_.address(location, peer) + from * element, bytes);
+    return true;
+  }
+  const std::uint64_t address = Regions::address_outside(location) + from * element;
+  if (peer != rank_) return memory_.read(peer, target, address, bytes);
+  copy_part(collective, target, reinterpret_cast<const std::byte*>(address), bytes);
+  return true;
+}
+
+// Reads this rank's data in all_gather, gather, scatter and all_to_all from inputs.
+bool InPlace::read(const Collective& collective) const {
+  const Operation operation = collective.signature.operation;
+  const int root = collective.signature.root;
+  if (operation == Operation::gather && rank_ != root) return true;
   const Parts parts(collective, size_);
   for (int i = 0; i < size_; ++i) {
     const int peer = (rank_ + i) % size_;  // Not all ranks begin to read from the same one.
-    const bool exchanges = signature.operation == Operation::all_to_all;
-    const Range from = exchanges ? parts.sent(peer, rank_) : Range{0, 0};
-    const Range to = exchanges ? parts.received(peer, rank_) : parts.of(peer);
-    copy_part(collective, Bytes(collective.output).at(to.begin),
-              input_of(peer) + from.begin * element, to.count() * element);
+    std::size_t from = 0;
+    Range to = parts.of(peer);
+    if (operation == Operation::all_to_all) {
+      from = parts.sent(peer, rank_).begin;
+      to = parts.received(peer, rank_);
+    } else if (operation == Operation::scatter) {
+      if (peer != root) continue;
+      from = parts.of(rank_).begin;
+      to = {0, parts.of(rank_).count()};
+    }
+    if (!fetch(collective, peer, barrier_.entry(peer).input, from, to)) return false;
   }
+  return true;
 }
 
 // Writes this rank's data in all_gather, scatter and all_to_all to the others' outputs.

@@ -1,4 +1,5 @@
-// Collectives on registered memory: every rank works directly on its peers' buffers.
+// Collectives in which every rank works directly on its peers' buffers: on registered memory, or on
+// other memory, which it reads through the kernel.
 //
 // Thread safety: one thread only.
 
@@ -10,6 +11,8 @@
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/barrier.h"
+#include "lockstep/comm/shm/parts.h"
+#include "lockstep/comm/shm/peer_memory.h"
 #include "lockstep/comm/shm/reduction.h"
 #include "lockstep/comm/shm/regions.h"
 
@@ -19,17 +22,31 @@ namespace lockstep::comm {
 bool can_read_inputs(Operation operation);
 bool can_write_outputs(Operation operation);
 
+// Whether it pays to read this collective's data from memory that is not registered. `crowded`:
+// ranks outnumber cores. All ranks get the same answer.
+bool reads_outside(const Collective& collective, int ranks, bool crowded);
+
 class InPlace {
  public:
   // All arguments must outlive it.
-  InPlace(const Barrier& barrier, Regions& regions, Reduction& reduction, int rank, int ranks)
-      : barrier_(barrier), regions_(regions), reduction_(reduction), rank_(rank), size_(ranks) {}
+  InPlace(const Barrier& barrier, Regions& regions, const PeerMemory& memory, Reduction& reduction,
+          int rank, int ranks)
+      : barrier_(barrier),
+        regions_(regions),
+        memory_(memory),
+        reduction_(reduction),
+        rank_(rank),
+        size_(ranks) {}
 
   // Whether all ranks' inputs, or all outputs, can be reached. All ranks get the same answer.
   bool is_possible() const;
 
-  // Does this rank's part. The result is complete on all ranks after their next rendezvous.
-  void run(const Collective& collective);
+  // Whether a rank offers memory that is not registered.
+  bool is_outside(int rank) const;
+
+  // Does this rank's part. The result is complete on all ranks after their next rendezvous. False
+  // if it could not read memory that is not registered.
+  bool run(const Collective& collective);
 
  private:
   bool can_reach(std::uint64_t Lane::Entry::*place) const;
@@ -37,11 +54,14 @@ class InPlace {
   std::byte* output_of(int rank) const;
   void reduce_slice(const Collective& collective);
   void reduce_part(const Collective& collective);
-  void read(const Collective& collective);
+  bool fetch(const Collective& collective, int peer, std::uint64_t location, std::size_t from,
+             Range to) const;
+  bool read(const Collective& collective) const;
   void write(const Collective& collective);
 
   const Barrier& barrier_;
   Regions& regions_;
+  const PeerMemory& memory_;
   Reduction& reduction_;
   const int rank_;
   const int size_;

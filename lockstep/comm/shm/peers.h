@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +24,12 @@ namespace lockstep::comm {
 using SharedMemory = std::shared_ptr<std::byte>;
 
 class RegionTable;
+
+// A random number at an address of a process: no other process has it there.
+struct Mark {
+  std::uint64_t number = 0;
+  std::uint64_t address = 0;
+};
 
 class Peers {
  public:
@@ -67,6 +74,15 @@ class Peers {
                              const std::function<void()>& give_up) = 0;
 
   virtual Activity& activity(int rank) = 0;
+
+  // Lets the other ranks read this process's memory, as far as this process can decide it.
+  virtual void allow_reads() = 0;
+
+  // Copies from a rank's own memory, at its address `from`. False if the kernel refuses, if there
+  // is no such memory, if that memory does not have `mark`, or if the rank is gone. `to` then holds
+  // anything.
+  virtual bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
+                    std::size_t bytes) = 0;
 
   // Throws Error(peer_lost) when a rank of the job was lost; `context` begins its message. Call it
   // in a wait's slow path, not in a spin loop.

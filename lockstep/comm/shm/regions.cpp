@@ -13,11 +13,18 @@ namespace {
 
 constexpr std::size_t page = 4096;
 
-// A location: this bit for a rank's own region, then the region's number, then the offset.
+// A location in registered memory: a bit for a rank's own region, the region's number, the offset.
 constexpr std::uint64_t own_region = std::uint64_t{1} << 63;
 constexpr int offset_bits = 39;
 constexpr std::uint64_t offset_mask = (std::uint64_t{1} << offset_bits) - 1;
-constexpr std::uint64_t most_regions = own_region >> offset_bits;
+
+// A location outside of it: all bits of the first byte, then the address. That byte is 0 in every
+// address of a process, which has 56 bits at most on x86-64 and 52 on AArch64. It is not in a
+// pointer with a tag (MTE, LAM): that memory has no location.
+constexpr std::uint64_t outside_mark = std::uint64_t{0xff} << 56;
+
+// A region's location must not have the mark. This leaves 127 of 128 numbers.
+constexpr std::uint64_t most_regions = (outside_mark & ~own_region) >> offset_bits;
 
 std::uint64_t number_in(std::uint64_t location) { return (location & ~own_region) >> offset_bits; }
 
@@ -130,7 +137,19 @@ std::uint64_t Regions::locate(const Buffer& buffer) {
   return 0;
 }
 
+std::uint64_t Regions::outside(const Buffer& buffer) {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(buffer.data);
+  return (address & outside_mark) == 0 ? outside_mark | address : 0;
+}
+
+bool Regions::is_outside(std::uint64_t location) {
+  return (location & outside_mark) == outside_mark;
+}
+
+std::uint64_t Regions::address_outside(std::uint64_t location) { return location & ~outside_mark; }
+
 std::uint64_t Regions::kind_of(std::uint64_t location) {
+  if (is_outside(location)) return outside_mark;
   return (location & own_region) != 0 ? own_region : number_in(location);
 }
 

@@ -97,8 +97,14 @@ class Regions {
   // part. 0 for memory that is not registered, or whose last handle is gone.
   std::uint64_t locate(const Buffer& buffer);
 
-  // Equal on all ranks if they can work on these locations: they lie in one common region, or each
-  // in a rank's own. 0 for other memory.
+  // Returns a location of memory that is not registered, for PeerMemory. 0 for a pointer with a
+  // tag.
+  static std::uint64_t outside(const Buffer& buffer);
+  static bool is_outside(std::uint64_t location);
+  static std::uint64_t address_outside(std::uint64_t location);
+
+  // Equal on all ranks if they can work on these locations: all lie in one common region, each in
+  // its rank's own, or all outside of registered memory. 0 for location 0.
   static std::uint64_t kind_of(std::uint64_t location);
 
   // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.

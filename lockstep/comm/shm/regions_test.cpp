@@ -43,6 +43,29 @@ std::byte* at(const RegisteredMemory& memory, std::size_t offset) {
   return static_cast<std::byte*>(memory.data()) + offset;
 }
 
+// --- Memory outside of registered memory
+// ----------------------------------------------------------
+
+TEST(Regions, MemoryOutsideHasALocationUnlessItsPointerHasATag) {
+  constexpr std::uintptr_t highest = (std::uintptr_t{1} << 56) - 1;
+  const auto location_of = [](std::uintptr_t address) {
+    return Regions::outside(bytes_at(reinterpret_cast<void*>(address), 1));
+  };
+  for (const std::uintptr_t address : {std::uintptr_t{0}, std::uintptr_t{4096}, highest}) {
+    EXPECT_TRUE(Regions::is_outside(location_of(address)));
+    EXPECT_EQ(Regions::address_outside(location_of(address)), address);
+    EXPECT_EQ(Regions::kind_of(location_of(address)), Regions::kind_of(location_of(0)));
+  }
+  EXPECT_EQ(location_of(highest + 1), 0U);
+  EXPECT_EQ(location_of(std::uintptr_t{1} << 63), 0U);
+
+  const auto peers = std::make_shared<ThreadPeers>(team_of(1), 0);
+  const RegisteredMemory memory = allocate_own_region(*peers, page);
+  const std::uint64_t registered = view_of(peers).locate(bytes_at(at(memory, 0), 1));
+  EXPECT_FALSE(Regions::is_outside(registered));
+  EXPECT_NE(Regions::kind_of(registered), Regions::kind_of(location_of(0)));
+}
+
 // --- Own regions ---------------------------------------------------------------------------------
 
 TEST(Regions, APeerReachesWhatARankHasAllocatedAlone) {

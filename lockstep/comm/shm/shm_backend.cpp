@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <ranges>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -32,6 +34,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       rank_(peers_->rank()),
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
+      peer_memory_(peers_, segment_),
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
       key_(fmt::format("{} {:016x}", short_key(group_), segment_.common().number)),
       regions_(peers_, timeout,
@@ -43,7 +46,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
                }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
-      in_place_(barrier_, regions_, reduction_, rank_, size_),
+      in_place_(barrier_, regions_, peer_memory_, reduction_, rank_, size_),
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
@@ -94,6 +97,13 @@ void ShmBackend::enter(const Collective& collective) {
   const bool writes = !copies && can_write_outputs(operation);
   mine.input = reads ? regions_.locate(collective.input) : 0;
   mine.output = writes ? regions_.locate(collective.output) : 0;
+  if (mine.input == 0 && mine.output == 0 &&
+      reads_outside(collective, size_, barrier_.is_crowded()) && peer_memory_.is_readable()) {
+    if (operation == Operation::broadcast)
+      mine.output = Regions::outside(collective.output);
+    else
+      mine.input = Regions::outside(collective.input);
+  }
   staging_.begin(collective);
   // Data outside registered memory must use the staging buffer in any case.
   if (mine.input == 0 && mine.output == 0) staging_.put_first(collective);
@@ -112,18 +122,51 @@ void ShmBackend::run(const Collective& collective) {
   const bool has_result = size_ == 1 && collective.input.data == nullptr;
   if (has_result) return;
   if (in_place_.is_possible()) {
-    regions_.set_timeout(collective.timeout);
-    in_place_.run(collective);
-    barrier_.step(collective);
-    return;
+    if (!in_place_.is_outside(rank_)) return run_in_place(collective);
+    if (run_outside(collective)) return;
   }
-  const auto is_registered = [&](int peer) {
-    return barrier_.entry(peer).input != 0 || barrier_.entry(peer).output != 0;
+  run_staged(collective);
+}
+
+void ShmBackend::run_in_place(const Collective& collective) {
+  regions_.set_timeout(collective.timeout);
+  in_place_.run(collective);
+  barrier_.step(collective);
+}
+
+// False if a rank could not read its peers' memory. All ranks get the same answer, and all inputs
+// are as they were.
+//
+// Peers that are late read this rank's input even once its call has failed, and its callers free
+// it. It says so first. Those peers then begin anew, and learn there how the group has failed.
+bool ShmBackend::run_outside(const Collective& collective) {
+  std::atomic<std::uint32_t>& unread = segment_.lane(rank_).unread;
+  try {
+    const bool has_read = in_place_.run(collective);
+    unread.store(has_read ? 0 : 1);
+    if (!has_read) barrier_.throw_if_over(describe_call(collective, group_, number()));
+    barrier_.step(collective);
+  } catch (...) {
+    unread.store(1);
+    throw;
+  }
+  const auto has_failed = [&](int peer) { return segment_.lane(peer).unread.load() != 0; };
+  if (std::ranges::none_of(std::views::iota(0, size_), has_failed)) return true;
+  peer_memory_.stop();
+  return false;
+}
+
+void ShmBackend::run_staged(const Collective& collective) {
+  const auto ranks = std::views::iota(0, size_);
+  const auto has_put = [&](int peer) {
+    return barrier_.entry(peer).input == 0 && barrier_.entry(peer).output == 0;
   };
-  bool any = false;
-  for (int peer = 0; peer < size_; ++peer) any = any || is_registered(peer);
-  if (any) {  // Some ranks' memory is registered, but not all ranks'.
-    if (is_registered(rank_)) staging_.put_first(collective);
+  const auto is_outside = [&](int peer) { return in_place_.is_outside(peer); };
+  // A rank that has put its data cannot read its peers, and never will.
+  if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
+    peer_memory_.stop();
+  if (!std::ranges::all_of(ranks, has_put)) {  // Peers cannot reach the memory of all ranks.
+    if (!has_put(rank_)) staging_.put_first(collective);
     barrier_.step(collective);
   }
   staging_.run(collective);

@@ -1,10 +1,10 @@
 // Collectives of ranks that share memory: processes of one host, or threads of one process.
 //
 // Registered memory is not copied. Each rank reads its peers' buffers directly; in a reduction it
-// combines its slice of all buffers in place. Other memory moves in chunks through staging buffers
-// that stay in cache. A rank fills one chunk while others read the last one. All ranks choose the
-// same way, from the buffer locations that each gives on entry. docs/algorithms.md counts steps and
-// bytes.
+// combines its slice of all buffers in place. From other memory, large data that is not reduced is
+// read through the kernel. All else moves in chunks through staging buffers that stay in cache. A
+// rank fills one chunk while others read the last one. All ranks choose the same way, from the
+// buffer locations that each gives on entry. docs/algorithms.md counts steps and bytes.
 //
 // Operations: all, on CPU buffers.
 
@@ -21,6 +21,7 @@
 #include "lockstep/comm/shm/barrier.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/in_place.h"
+#include "lockstep/comm/shm/peer_memory.h"
 #include "lockstep/comm/shm/peers.h"
 #include "lockstep/comm/shm/regions.h"
 #include "lockstep/comm/shm/shm_pipes.h"
@@ -75,6 +76,9 @@ class ShmBackend final : public Backend {
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;
   int number() const { return peers_->number(rank_); }
+  void run_in_place(const Collective& collective);
+  bool run_outside(const Collective& collective);
+  void run_staged(const Collective& collective);
   std::string fail_together(const Collective& collective, const std::string& mine);
 
   const std::shared_ptr<Peers> peers_;
@@ -82,6 +86,7 @@ class ShmBackend final : public Backend {
   const int rank_;
   const int size_;
   const GroupSegment segment_;
+  PeerMemory peer_memory_;
   Barrier barrier_;
   const std::string key_;  // Begins the keys of its memory. No other group has it.
   Regions regions_;

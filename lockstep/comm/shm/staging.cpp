@@ -45,10 +45,14 @@ bool Staging::does(Operation operation) {  // Barriers are complete when all ran
 }
 
 // Ranks with different calls may disagree on this, but then stop at the rendezvous.
-bool Staging::is_small(const Collective& collective, int ranks) {
+std::size_t Staging::bytes_of(const Collective& collective, int ranks) {
   const Signature& signature = collective.signature;
   const auto parts = has_equal_parts(signature) ? static_cast<std::size_t>(ranks) : 1;
-  return signature.count * parts * size_of(signature.dtype) <= small_bytes;
+  return signature.count * parts * size_of(signature.dtype);
+}
+
+bool Staging::is_small(const Collective& collective, int ranks) {
+  return bytes_of(collective, ranks) <= small_bytes;
 }
 
 void Staging::begin(const Collective& collective) {

@@ -32,6 +32,9 @@ class Staging {
   // Whether it does the operation, if there is a kernel for what it reduces.
   static bool does(Operation operation);
 
+  // Bytes of the larger buffer of a rank; of uneven parts in all_to_all, of all ranks together.
+  static std::size_t bytes_of(const Collective& collective, int ranks);
+
   // Whether the data is small: copying it is faster than one more rendezvous.
   static bool is_small(const Collective& collective, int ranks);
 

@@ -47,7 +47,7 @@ class ThreadTeam {
   std::optional<Failure> failure_;    // The first one.
 };
 
-class ThreadPeers final : public Peers {
+class ThreadPeers : public Peers {
  public:
   ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank);
 
@@ -66,6 +66,9 @@ class ThreadPeers final : public Peers {
   void request(const std::string&) override {}
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override;
+  void allow_reads() override {}
+  bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
+            std::size_t bytes) override;
   void throw_if_lost(std::string_view context) override;
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int) override { return std::nullopt; }

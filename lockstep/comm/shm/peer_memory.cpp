@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/peer_memory.h"
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/random_number.h"
+
+namespace lockstep::comm {
+namespace {
+
+bool is_wanted() {
+  const char* const text = std::getenv(PeerMemory::variable);
+  const std::string_view value = text == nullptr ? "" : text;
+  require(value.empty() || value == "0" || value == "1", [&] {
+    return std::string(PeerMemory::variable) + "='" + std::string(value) + "' is neither 0 nor 1";
+  });
+  return value != "0";
+}
+
+}  // namespace
+
+PeerMemory::PeerMemory(std::shared_ptr<Peers> peers, const GroupSegment& segment)
+    : peers_(std::move(peers)), segment_(segment), number_(random_number() | 1) {
+  if (!is_wanted()) {
+    is_readable_ = false;
+    return;
+  }
+  peers_->allow_reads();
+  Lane& lane = segment_.lane(peers_->rank());
+  lane.number = number_;
+  lane.number_at = reinterpret_cast<std::uintptr_t>(&number_);
+}
+
+bool PeerMemory::is_readable() {
+  if (is_readable_) return *is_readable_;
+  bool all = peers_->size() > 1;
+  for (int peer = 0; peer < peers_->size() && all; ++peer)
+    all = peer == peers_->rank() || can_read(peer);
+  is_readable_ = all;
+  return all;
+}
+
+bool PeerMemory::read(int rank, std::byte* to, std::uint64_t from, std::size_t bytes) const {
+  const Lane& lane = segment_.lane(rank);
+  const Mark mark{.number = lane.number, .address = lane.number_at};
+  return mark.number != 0 && peers_->read(rank, mark, to, from, bytes);
+}
+
+bool PeerMemory::can_read(int rank) const {
+  std::byte first{};
+  return read(rank, &first, segment_.lane(rank).number_at, 1);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,632 @@
+// Tests collectives that read peers' memory through the kernel: that they do, that their results
+// are right, and what happens when the kernel refuses or a peer dies.
+
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/shm/peer_memory.h"
+
+#include <gtest/gtest.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/shm/thread_peers.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::comm::peer_memory_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::fault_of;
+using test::Rank;
+using test::Ranks;
+using Bytes = std::vector<std::byte>;
+
+// Byte `at` of the data from rank `from` to rank `to`.
+std::byte value(int from, int to, std::size_t at) {
+  return static_cast<std::byte>(at * 7 + at / 251 + static_cast<std::size_t>(from) * 31 +
+                                static_cast<std::size_t>(to) * 101);
+}
+
+void fill(std::byte* data, int from, int to, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) data[i] = value(from, to, i);
+}
+
+bool is_filled(const std::byte* data, int from, int to, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i)
+    if (data[i] != value(from, to, i)) return false;
+  return true;
+}
+
+Buffer elements(std::byte* data, std::size_t count, DType dtype) {
+  return {.data = data, .count = count, .dtype = dtype};
+}
+
+// --- Every collective, on `count` elements from each rank to each other --------------------------
+
+struct Sizes {
+  std::size_t count;
+  DType dtype;
+  std::size_t offset;  // Of every buffer, from an aligned address.
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
+
+std::string text_of(const char* what, const Sizes& sizes) {
+  return std::string(what) + " of " + std::to_string(sizes.count) + " " +
+         std::string(name(sizes.dtype)) + " at " + std::to_string(sizes.offset);
+}
+
+void all_gather(const ProcessGroup& group, const Sizes& sizes) {
+  const auto n = static_cast<std::size_t>(group.size());
+  const std::size_t bytes = sizes.bytes();
+  Bytes input(bytes + sizes.offset);
+  Bytes output(bytes * n + sizes.offset);
+  std::byte* const in = input.data() + sizes.offset;
+  std::byte* const out = output.data() + sizes.offset;
+  std::byte* const own = out + static_cast<std::size_t>(group.rank()) * bytes;
+  for (std::byte* const from : {in, own}) {
+    fill(from, group.rank(), 0, bytes);
+    group.all_gather(elements(from, sizes.count, sizes.dtype),
+                     elements(out, sizes.count * n, sizes.dtype));
+    for (int peer = 0; peer < group.size(); ++peer)
+      ASSERT_TRUE(is_filled(out + static_cast<std::size_t>(peer) * bytes, peer, 0, bytes))
+          << text_of("all_gather", sizes) << " from rank " << peer;
+    ASSERT_TRUE(is_filled(from, group.rank(), 0, bytes)) << "the input has changed";
+    std::fill(output.begin(), output.end(), std::byte{0});
+  }
+}
+
+void all_to_all(const ProcessGroup& group, const Sizes& sizes) {
+  const auto n = static_cast<std::size_t>(group.size());
+  const std::size_t bytes = sizes.bytes();
+  Bytes input(bytes * n + sizes.offset);
+  Bytes output(bytes * n + sizes.offset);
+  std::byte* const in = input.data() + sizes.offset;
+  std::byte* const out = output.data() + sizes.offset;
+  for (int peer = 0; peer < group.size(); ++peer)
+    fill(in + static_cast<std::size_t>(peer) * bytes, group.rank(), peer, bytes);
+  group.all_to_all(elements(in, sizes.count * n, sizes.dtype),
+                   elements(out, sizes.count * n, sizes.dtype));
+  for (int peer = 0; peer < group.size(); ++peer)
+    ASSERT_TRUE(is_filled(out + static_cast<std::size_t>(peer) * bytes, peer, group.rank(), bytes))
+        << text_of("all_to_all", sizes) << " from rank " << peer;
+}
+
+void from_and_to_a_root(const ProcessGroup& group, const Sizes& sizes) {
+  const int root = group.size() - 1;
+  const bool is_root = group.rank() == root;
+  const auto n = static_cast<std::size_t>(group.size());
+  const std::size_t bytes = sizes.bytes();
+  Bytes whole((is_root ? bytes * n : 0) + sizes.offset);
+  Bytes part(bytes + sizes.offset);
+  std::byte* const all = whole.data() + sizes.offset;
+  std::byte* const mine = part.data() + sizes.offset;
+  const Buffer part_buffer = elements(mine, sizes.count, sizes.dtype);
+  const Buffer whole_buffer =
+      is_root ? elements(all, sizes.count * n, sizes.dtype) : Buffer{.dtype = sizes.dtype};
+
+  fill(mine, group.rank(), 1, bytes);
+  group.gather(part_buffer, whole_buffer, root);
+  for (int peer = 0; is_root && peer < group.size(); ++peer)
+    ASSERT_TRUE(is_filled(all + static_cast<std::size_t>(peer) * bytes, peer, 1, bytes))
+        << text_of("gather", sizes) << " from rank " << peer;
+
+  for (int peer = 0; is_root && peer < group.size(); ++peer)
+    fill(all + static_cast<std::size_t>(peer) * bytes, root, peer, bytes);
+  group.scatter(whole_buffer, part_buffer, root);
+  ASSERT_TRUE(is_filled(mine, root, group.rank(), bytes)) << text_of("scatter", sizes);
+
+  fill(mine, group.rank(), 2, bytes);
+  group.broadcast(part_buffer, root);
+  ASSERT_TRUE(is_filled(mine, root, 2, bytes)) << text_of("broadcast", sizes);
+}
+
+// Around the least and the most data that is read, the data that goes past the caches, and what one
+// system call reads.
+std::vector<Sizes> all_sizes(int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  constexpr std::size_t kb = 1 << 10;
+  std::vector<Sizes> all;
+  for (const std::size_t bytes : {64 * kb, 32 * kb * n, 512 * kb, 4096 * kb})
+    for (const std::size_t more : {std::size_t{0}, std::size_t{1}, n, 2 * n})
+      all.push_back({bytes / n - n + more, DType::uint8, more});
+  all.push_back({(8192 * kb) + 1, DType::uint8, 1});
+  for (const DType dtype : {DType::float64, DType::bfloat16, DType::boolean})
+    all.push_back({9001, dtype, 8});
+  all.push_back({0, DType::float32, 0});
+  return all;
+}
+
+void every_collective(const ProcessGroup& group) {
+  for (const Sizes& sizes : all_sizes(group.size())) {
+    all_gather(group, sizes);
+    all_to_all(group, sizes);
+    from_and_to_a_root(group, sizes);
+  }
+}
+
+// --- A kernel that refuses -----------------------------------------------------------------------
+
+// From now on process_vm_readv() of this process gets `action`, unless it reads into three pieces.
+void refuse_reads(std::uint32_t action) {
+#if defined(__x86_64__)
+  constexpr std::uint32_t machine = AUDIT_ARCH_X86_64;
+#else
+  constexpr std::uint32_t machine = AUDIT_ARCH_AARCH64;
+#endif
+  std::array<sock_filter, 8> code{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, machine, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 2),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 3, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, action),
+  }};
+  const sock_fprog program{.len = code.size(), .filter = code.data()};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program), 0)
+      << std::strerror(errno);
+}
+
+constexpr std::uint32_t with_eperm = SECCOMP_RET_ERRNO | EPERM;
+
+const Ranks readers("readers", [](const Rank&) {
+  ProcessGroup group = init_process_group();
+  every_collective(group);
+  const ProcessGroup pair = group.split(group.rank() / 2);
+  every_collective(pair);
+  destroy_process_group(group);
+});
+
+TEST(PeerMemory, EveryCollectiveIsRight) {
+  for (const int ranks : {2, 3}) EXPECT_TRUE(all_succeeded(readers.run(ranks, 60s)));
+}
+
+// Ends by SIGSYS where it reads.
+const Ranks readers_that_must_not("readers that must not", [](const Rank& rank) {
+  if (rank.rank == 1) refuse_reads(SECCOMP_RET_KILL_PROCESS);
+  ProcessGroup group = init_process_group();
+  every_collective(group);
+  destroy_process_group(group);
+});
+
+TEST(PeerMemory, LargeDataIsReadUnlessTheVariableForbidsIt) {
+  EXPECT_EQ(readers_that_must_not.run(2, 60s)[1].signal, SIGSYS);
+  ::setenv(PeerMemory::variable, "0", 1);
+  EXPECT_TRUE(all_succeeded(readers_that_must_not.run(2, 60s)));
+  ::unsetenv(PeerMemory::variable);
+}
+
+TEST(PeerMemory, TheVariableHasTwoValues) {
+  ::setenv(PeerMemory::variable, "no", 1);
+  const auto peers = std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { ShmBackend(peers, "world", 1min); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("LOCKSTEP_READ_PEERS='no'"), std::string::npos) << text;
+  ::unsetenv(PeerMemory::variable);
+}
+
+const Ranks one_refused("one refused", [](const Rank& rank) {
+  if (rank.rank == 1) refuse_reads(with_eperm);
+  ProcessGroup group = init_process_group();
+  every_collective(group);
+  destroy_process_group(group);
+});
+
+const Ranks one_declines("one declines", [](const Rank& rank) {
+  if (rank.rank == 1) ::setenv(PeerMemory::variable, "0", 1);
+  ProcessGroup group = init_process_group();
+  every_collective(group);
+  destroy_process_group(group);
+});
+
+const Ranks refused_later("refused later", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  all_gather(group, {100'000, DType::uint8, 0});  // All have read from all.
+  if (rank.rank == 1) refuse_reads(with_eperm);
+  every_collective(group);
+  destroy_process_group(group);
+});
+
+TEST(PeerMemory, AllUseStagingBuffersIfTheKernelRefusesOneRank) {
+  EXPECT_TRUE(all_succeeded(one_refused.run(3, 60s)));
+  EXPECT_TRUE(all_succeeded(one_declines.run(2, 60s)));
+  EXPECT_TRUE(all_succeeded(refused_later.run(3, 60s)));
+}
+
+// --- Threads -------------------------------------------------------------------------------------
+
+// The read of data with the number `fails` fails, and has written half of it. `pause` is made in
+// the middle of each read.
+class ReadingPeers final : public ThreadPeers {
+ public:
+  ReadingPeers(std::shared_ptr<ThreadTeam> team, int rank, int fails, std::function<void()> pause)
+      : ThreadPeers(std::move(team), rank), fails_(fails), pause_(std::move(pause)) {}
+
+  int reads() const { return reads_; }
+
+  bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
+            std::size_t bytes) override {
+    if (bytes == 1) return ThreadPeers::read(rank, mark, to, from, bytes);  // Tries it.
+    const bool fails = ++reads_ == fails_;
+    const std::size_t half = bytes / 2;
+    ThreadPeers::read(rank, mark, to, from, half);
+    pause_();
+    return !fails && ThreadPeers::read(rank, mark, to + half, from + half, bytes - half);
+  }
+
+ private:
+  const int fails_;
+  const std::function<void()> pause_;
+  int reads_ = 0;
+};
+
+// One rank of a group of threads, of which rank 1 has the other arguments.
+struct Reader {
+  Reader(
+      const std::shared_ptr<ThreadTeam>& team, int number, int fails = 0,
+      std::function<void()> pause = [] {})
+      : rank(number),
+        ranks(team->size()),
+        peers(std::make_shared<ReadingPeers>(
+            team, rank, rank == 1 ? fails : 0, rank == 1 ? std::move(pause) : [] {})),
+        backend(peers, "world", 1min) {}
+
+  void call(const Collective& collective) {
+    backend.enter(collective);
+    backend.run(collective);
+  }
+
+  const int rank;
+  const int ranks;
+  const std::shared_ptr<ReadingPeers> peers;
+  ShmBackend backend;
+};
+
+void run_readers(int ranks,
+                 const std::function<void(const std::shared_ptr<ThreadTeam>&, int)>& body) {
+  const auto team = std::make_shared<ThreadTeam>(ranks);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back([&, rank] { body(team, rank); });
+}
+
+constexpr std::size_t part = 150'001;
+
+Collective collective_of(Operation operation, Buffer input, Buffer output,
+                         std::size_t count = part) {
+  return {.signature = {.count = count, .operation = operation, .dtype = DType::uint8},
+          .input = input,
+          .output = output};
+}
+
+Buffer bytes_of(std::byte* data, std::size_t count) { return elements(data, count, DType::uint8); }
+
+void gather_all(Reader& reader) {  // Its input is inside its output.
+  Bytes output(part * static_cast<std::size_t>(reader.ranks));
+  std::byte* const own = output.data() + static_cast<std::size_t>(reader.rank) * part;
+  fill(own, reader.rank, 0, part);
+  reader.call(collective_of(Operation::all_gather, bytes_of(own, part),
+                            bytes_of(output.data(), output.size())));
+  for (int peer = 0; peer < reader.ranks; ++peer)
+    EXPECT_TRUE(is_filled(output.data() + static_cast<std::size_t>(peer) * part, peer, 0, part))
+        << "rank " << reader.rank << " from rank " << peer;
+}
+
+void exchange_all(Reader& reader) {
+  const auto n = static_cast<std::size_t>(reader.ranks);
+  Bytes input(part * n);
+  Bytes output(part * n);
+  for (std::size_t peer = 0; peer < n; ++peer)
+    fill(input.data() + peer * part, reader.rank, static_cast<int>(peer), part);
+  reader.call(collective_of(Operation::all_to_all, bytes_of(input.data(), input.size()),
+                            bytes_of(output.data(), output.size())));
+  for (int peer = 0; peer < reader.ranks; ++peer)
+    EXPECT_TRUE(
+        is_filled(output.data() + static_cast<std::size_t>(peer) * part, peer, reader.rank, part));
+}
+
+void gather_to_rank_1(Reader& reader) {
+  Bytes output(reader.rank == 1 ? part * static_cast<std::size_t>(reader.ranks) : 0);
+  Bytes input(part);
+  std::byte* const own = reader.rank == 1 ? output.data() + part : input.data();
+  fill(own, reader.rank, 0, part);
+  Collective call =
+      collective_of(Operation::gather, bytes_of(own, part), bytes_of(output.data(), output.size()));
+  call.signature.root = 1;
+  reader.call(call);
+  for (int peer = 0; reader.rank == 1 && peer < reader.ranks; ++peer)
+    EXPECT_TRUE(is_filled(output.data() + static_cast<std::size_t>(peer) * part, peer, 0, part));
+}
+
+void scatter_from_rank_0(Reader& reader) {
+  Bytes input(reader.rank == 0 ? part * static_cast<std::size_t>(reader.ranks) : 0);
+  Bytes output(part);
+  for (int peer = 0; reader.rank == 0 && peer < reader.ranks; ++peer)
+    fill(input.data() + static_cast<std::size_t>(peer) * part, 0, peer, part);
+  std::byte* const own = reader.rank == 0 ? input.data() : output.data();
+  reader.call(
+      collective_of(Operation::scatter, bytes_of(input.data(), input.size()), bytes_of(own, part)));
+  EXPECT_TRUE(is_filled(own, 0, reader.rank, part));
+}
+
+void broadcast_from_rank_0(Reader& reader) {
+  Bytes data(part);
+  fill(data.data(), reader.rank, 5, part);
+  reader.call(collective_of(Operation::broadcast, {}, bytes_of(data.data(), part)));
+  EXPECT_TRUE(is_filled(data.data(), 0, 5, part));
+}
+
+void expect_to_begin_anew(int ranks, void (*call)(Reader&)) {
+  run_readers(ranks, [=](const auto& team, int rank) {
+    Reader reader(team, rank, /*fails=*/1);
+    for (int i = 0; i < 3; ++i) call(reader);
+    EXPECT_TRUE(rank != 1 || reader.peers->reads() == 1) << reader.peers->reads();
+  });
+}
+
+TEST(PeerMemory, ARankThatCouldNotReadAllMakesAllBeginAnew) {
+  for (const auto call : {gather_all, exchange_all, gather_to_rank_1, scatter_from_rank_0})
+    expect_to_begin_anew(3, call);
+  // It is read where each rank has a core.
+  if (std::thread::hardware_concurrency() > 1) expect_to_begin_anew(2, broadcast_from_rank_0);
+}
+
+TEST(PeerMemory, NoRankReadsAnyMoreAfterOneCouldNot) {
+  for (const int fails : {2, 3})
+    run_readers(3, [=](const auto& team, int rank) {
+      Reader reader(team, rank, fails);
+      for (int call = 0; call < 4; ++call) gather_all(reader);
+      EXPECT_EQ(reader.peers->reads(), rank == 1 ? fails : fails == 2 ? 2 : 4);
+    });
+}
+
+TEST(PeerMemory, AnEmptyPartIsNotRead) {
+  run_readers(3, [](const auto& team, int rank) {
+    Reader reader(team, rank);
+    const std::vector<std::size_t> counts{0, part, 0};
+    Bytes input(counts[static_cast<std::size_t>(rank)]);
+    Bytes output(part);
+    fill(input.data(), rank, 0, input.size());
+    Collective call = collective_of(Operation::all_gather, bytes_of(input.data(), input.size()),
+                                    bytes_of(output.data(), part));
+    call.signature.layout = 2;
+    call.counts = counts;
+    reader.call(call);
+    EXPECT_TRUE(is_filled(output.data(), 1, 0, part));
+    EXPECT_EQ(reader.peers->reads(), rank == 1 ? 0 : 1);
+  });
+}
+
+TEST(PeerMemory, NoRankReturnsWhileAnotherOneReadsItsInput) {
+  run_readers(2, [](const auto& team, int rank) {
+    Reader reader(team, rank, 0, [] { std::this_thread::sleep_for(5ms); });
+    Bytes input(part);
+    Bytes output(2 * part);
+    for (int call = 0; call < 5; ++call) {
+      fill(input.data(), rank, call, part);
+      reader.call(collective_of(Operation::all_gather, bytes_of(input.data(), part),
+                                bytes_of(output.data(), 2 * part)));
+      std::ranges::fill(input, std::byte{0xEE});
+      EXPECT_TRUE(is_filled(output.data() + part * static_cast<std::size_t>(1 - rank), 1 - rank,
+                            call, part));
+    }
+  });
+}
+
+// Rank 0 waits for rank 1, in vain. Its callers free its input, and only then say that the group is
+// given up.
+TEST(PeerMemory, ARankThatReadsFreedMemoryDoesNotReturn) {
+  std::atomic<bool> freed = false;
+  run_readers(2, [&](const auto& team, int rank) {
+    Reader reader(team, rank, 0, [&] { freed.wait(false); });
+    auto input = std::make_unique<Bytes>(part);
+    Bytes output(2 * part);
+    Collective call = collective_of(Operation::all_gather, bytes_of(input->data(), part),
+                                    bytes_of(output.data(), 2 * part));
+    call.timeout = rank == 0 ? 100ms : 60s;
+    if (rank == 1) {
+      EXPECT_THROW(reader.call(call), GroupGivenUp);
+      return;
+    }
+    EXPECT_EQ(fault_of([&] { reader.call(call); }), Fault::timeout);
+    std::ranges::fill(*input, std::byte{0xEE});
+    freed = true;
+    freed.notify_all();
+    std::this_thread::sleep_for(50ms);  // Rank 1 has read, and waits.
+    reader.backend.give_up({.fault = Fault::timeout, .rank = 0, .reason = "why"});
+    input.reset();
+  });
+}
+
+// --- Peers that die or stop ----------------------------------------------------------------------
+
+// Exchanges 2 MB between each two ranks, with other bytes each time.
+class Exchange {
+ public:
+  explicit Exchange(const ProcessGroup& group)
+      : group_(group),
+        input_(bytes * static_cast<std::size_t>(group.size())),
+        output_(input_.size()) {}
+
+  void once() {
+    ++calls_;
+    std::ranges::fill(input_, byte_of(group_.rank()));
+    group_.all_to_all(elements(input_.data(), input_.size(), DType::uint8),
+                      elements(output_.data(), output_.size(), DType::uint8));
+    for (int peer = 0; peer < group_.size(); ++peer) {
+      const std::byte* const theirs = output_.data() + static_cast<std::size_t>(peer) * bytes;
+      ASSERT_TRUE(std::all_of(theirs, theirs + bytes,
+                              [expected = byte_of(peer)](std::byte is) { return is == expected; }))
+          << "call " << calls_ << " from rank " << peer;
+    }
+  }
+
+ private:
+  static constexpr std::size_t bytes = std::size_t{2} << 20;
+
+  std::byte byte_of(int rank) const { return static_cast<std::byte>(calls_ * 8 + rank); }
+
+  const ProcessGroup& group_;
+  Bytes input_;
+  Bytes output_;
+  int calls_ = 0;
+};
+
+const Ranks one_dies("one dies", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  Exchange exchange(group);
+  exchange.once();
+  std::jthread killer;
+  if (rank.rank == 1)
+    killer = std::jthread([] {
+      std::this_thread::sleep_for(20ms);
+      ::raise(SIGKILL);
+    });
+  try {
+    while (!testing::Test::HasFailure()) exchange.once();
+  } catch (const Error& error) {
+    ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
+    ASSERT_TRUE(error.failure()) << error.what();
+    EXPECT_EQ(error.failure()->rank, 1);
+    EXPECT_EQ(error.failure()->signal, SIGKILL);
+  }
+});
+
+TEST(PeerMemory, ARankThatDiesIsNamedAndNothingIsReadHalf) {
+  for (int i = 0; i < 5; ++i) {
+    const auto exits = one_dies.run(3, 20s);
+    EXPECT_EQ(exits[1].signal, SIGKILL);
+    for (const int survivor : {0, 2}) EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;
+  }
+}
+
+#if defined(__x86_64__)
+// Calls `before` with the number of the read before each one of this process, from now on.
+std::function<void(int)> before_read;
+
+void read_after_a_signal(int, siginfo_t*, void* context) {
+  auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  static int reads = 0;
+  before_read(++reads);
+  // The filter lets three pieces pass.
+  std::array<iovec, 3> here{};
+  std::copy_n(reinterpret_cast<const iovec*>(registers[REG_RSI]), 2, here.begin());
+  const long done = ::syscall(SYS_process_vm_readv, registers[REG_RDI], here.data(), here.size(),
+                              registers[REG_R10], registers[REG_R8], 0);
+  registers[REG_RAX] = done < 0 ? -errno : done;
+}
+
+void call_before_reads(std::function<void(int)> before) {
+  before_read = std::move(before);
+  struct sigaction action {};
+  action.sa_sigaction = read_after_a_signal;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  ASSERT_EQ(::sigaction(SIGSYS, &action, nullptr), 0);
+  refuse_reads(SECCOMP_RET_TRAP);
+}
+
+void wait_for_end(pid_t pid) {
+  for (char state = ' '; state != 'Z';) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string number;
+    std::string name;
+    if (!(file >> number >> name >> state)) return;
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+// Rank 1 dies before one of its reads of a call, at which all others have arrived. They read before
+// or after its death.
+void die_in_a_read(int dying_read, bool others_read_after) {
+  ProcessGroup group = init_process_group();
+  std::vector<std::int64_t> pids(static_cast<std::size_t>(group.size()));
+  const std::int64_t pid = ::getpid();
+  group.all_gather({.data = const_cast<std::int64_t*>(&pid), .count = 1, .dtype = DType::int64},
+                   {.data = pids.data(), .count = pids.size(), .dtype = DType::int64});
+  Exchange exchange(group);
+  exchange.once();  // All have tried to read.
+  if (group.rank() == 1)
+    call_before_reads([=](int read) {
+      if (read == dying_read) ::raise(SIGKILL);
+    });
+  else if (others_read_after)
+    call_before_reads([&](int) { wait_for_end(static_cast<pid_t>(pids[1])); });
+  try {
+    while (!testing::Test::HasFailure()) exchange.once();
+  } catch (const Error& error) {
+    ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
+    ASSERT_TRUE(error.failure()) << error.what();
+    EXPECT_EQ(error.failure()->rank, 1);
+    EXPECT_EQ(error.failure()->signal, SIGKILL);
+  }
+}
+
+const Ranks dies_first("dies in its first read", [](const Rank&) { die_in_a_read(1, false); });
+const Ranks dies_second("dies in its second read", [](const Rank&) { die_in_a_read(2, false); });
+const Ranks dies_before("dies before others read", [](const Rank&) { die_in_a_read(1, true); });
+const Ranks dies_in_third_call("dies in its third call",
+                               [](const Rank&) { die_in_a_read(6, true); });
+
+TEST(PeerMemory, ARankThatDiesInAReadIsNamed) {
+  for (const Ranks* ranks : {&dies_first, &dies_second, &dies_before, &dies_in_third_call})
+    for (int i = 0; i < 3; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      const auto exits = ranks->run(3, 20s);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+      EXPECT_EQ(exits[1].signal, SIGKILL);
+      for (const int survivor : {0, 2})
+        EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;
+    }
+}
+#endif
+
+const Ranks one_stops("one stops", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  std::int64_t pid = rank.rank == 1 ? ::getpid() : 0;
+  group.broadcast({.data = &pid, .count = 1, .dtype = DType::int64}, 1);
+  std::jthread stopper;
+  if (rank.rank == 0)
+    stopper = std::jthread([&] {
+      for (int i = 0; i < 3; ++i) {
+        ::kill(static_cast<pid_t>(pid), SIGSTOP);
+        std::this_thread::sleep_for(100ms);
+        ::kill(static_cast<pid_t>(pid), SIGCONT);
+        std::this_thread::sleep_for(5ms);
+      }
+    });
+  Exchange exchange(group);
+  for (int i = 0; i < 60; ++i) exchange.once();
+  group.barrier();
+  destroy_process_group(group);
+});
+
+TEST(PeerMemory, ARankMayStopAndGoOn) { EXPECT_TRUE(all_succeeded(one_stops.run(3, 60s))); }
+
+}  // namespace
+}  // namespace lockstep::comm::peer_memory_test
