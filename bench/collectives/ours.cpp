@@ -36,6 +36,10 @@ Call call_on_buffers(const Case& work, const ProcessGroup& world, const Memory& 
   if (work.operation == "all_reduce") return [=, &world] { world.all_reduce(input); };
   if (work.operation == "broadcast") return [=, &world] { world.broadcast(input, 0); };
   if (work.operation == "all_gather") return [=, &world] { world.all_gather(part_in, output); };
+  if (work.operation == "gather")
+    return [=, &world] { world.gather(part_in, world.rank() == 0 ? output : Buffer{}, 0); };
+  if (work.operation == "scatter")
+    return [=, &world] { world.scatter(world.rank() == 0 ? input : Buffer{}, part_out, 0); };
   if (work.operation == "reduce_scatter") {
     return [=, &world] { world.reduce_scatter(input, part_out); };
   }
