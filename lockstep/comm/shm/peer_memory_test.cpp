@@ -561,8 +561,8 @@ void wait_for_end(pid_t pid) {
   }
 }
 
-// Rank 1 dies before one of its reads of a call, at which all others have arrived. They read before
-// or after its death.
+// Rank 1 of three dies before one of its reads, of which a call has two. All others have entered
+// that call, and may wait for its death before they read.
 void die_in_a_read(int dying_read, bool others_read_after) {
   ProcessGroup group = init_process_group();
   std::vector<std::int64_t> pids(static_cast<std::size_t>(group.size()));
@@ -576,7 +576,9 @@ void die_in_a_read(int dying_read, bool others_read_after) {
       if (read == dying_read) ::raise(SIGKILL);
     });
   else if (others_read_after)
-    call_before_reads([&](int) { wait_for_end(static_cast<pid_t>(pids[1])); });
+    call_before_reads([&](int read) {
+      if (read > (dying_read - 1) / 2 * 2) wait_for_end(static_cast<pid_t>(pids[1]));
+    });
   try {
     while (!testing::Test::HasFailure()) exchange.once();
   } catch (const Error& error) {
