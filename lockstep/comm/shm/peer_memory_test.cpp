@@ -439,15 +439,22 @@ TEST(PeerMemory, NoRankReturnsWhileAnotherOneReadsItsInput) {
   });
 }
 
-// Rank 0 waits for rank 1, in vain. Its callers free its input, and only then say that the group is
-// given up.
+// Rank 0 waits for rank 1, in vain. Its callers overwrite its input, and only then say that the
+// group is given up.
 TEST(PeerMemory, ARankThatReadsFreedMemoryDoesNotReturn) {
+  std::array<Bytes, 2> inputs{Bytes(part), Bytes(part)};
+  std::atomic<bool> reads = false;
   std::atomic<bool> freed = false;
+  const auto pause = [&] {
+    reads = true;
+    reads.notify_all();
+    freed.wait(false);
+  };
   run_readers(2, [&](const auto& team, int rank) {
-    Reader reader(team, rank, 0, [&] { freed.wait(false); });
-    auto input = std::make_unique<Bytes>(part);
+    Reader reader(team, rank, 0, pause);
+    Bytes& input = inputs[static_cast<std::size_t>(rank)];
     Bytes output(2 * part);
-    Collective call = collective_of(Operation::all_gather, bytes_of(input->data(), part),
+    Collective call = collective_of(Operation::all_gather, bytes_of(input.data(), part),
                                     bytes_of(output.data(), 2 * part));
     call.timeout = rank == 0 ? 100ms : 60s;
     if (rank == 1) {
@@ -455,12 +462,12 @@ TEST(PeerMemory, ARankThatReadsFreedMemoryDoesNotReturn) {
       return;
     }
     EXPECT_EQ(fault_of([&] { reader.call(call); }), Fault::timeout);
-    std::ranges::fill(*input, std::byte{0xEE});
+    reads.wait(false);
+    std::ranges::fill(input, std::byte{0xEE});
     freed = true;
     freed.notify_all();
     std::this_thread::sleep_for(50ms);  // Rank 1 has read, and waits.
     reader.backend.give_up({.fault = Fault::timeout, .rank = 0, .reason = "why"});
-    input.reset();
   });
 }
 

@@ -162,10 +162,10 @@ void ShmBackend::run_staged(const Collective& collective) {
     return barrier_.entry(peer).input == 0 && barrier_.entry(peer).output == 0;
   };
   const auto is_outside = [&](int peer) { return in_place_.is_outside(peer); };
-  // A rank that has put its data cannot read its peers, and never will.
-  if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
-    peer_memory_.stop();
-  if (!std::ranges::all_of(ranks, has_put)) {  // Peers cannot reach the memory of all ranks.
+  if (!std::ranges::all_of(ranks, has_put)) {  // Peers can reach some ranks' memory, but not all.
+    // A rank that has put its data cannot read its peers, and never will.
+    if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
+      peer_memory_.stop();
     if (!has_put(rank_)) staging_.put_first(collective);
     barrier_.step(collective);
   }
