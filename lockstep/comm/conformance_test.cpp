@@ -150,12 +150,11 @@ TEST_P(Backends, ProcessesEqualASerialComputation) {
     EXPECT_TRUE(all_succeeded(as_processes[GetParam()].run(ranks, 60s)));
 }
 
-// Data of every size goes through staging buffers.
+// Data of every size goes through staging buffers, which threads and processes use alike.
 TEST_P(Backends, RanksThatDoNotReadEachOthersMemoryEqualASerialComputation) {
   ::setenv(PeerMemory::variable, "0", 1);
   for (const int ranks : {2, 3})
     run_in_process(ranks, [&](ProcessGroup& group) { test().body(group); });
-  EXPECT_TRUE(all_succeeded(as_processes[GetParam()].run(3, 60s)));
   ::unsetenv(PeerMemory::variable);
 }
 
