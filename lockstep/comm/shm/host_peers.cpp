@@ -139,8 +139,10 @@ bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t fr
     const std::size_t now = std::min(bytes, most_read_at_once);
     std::uint64_t number = 0;
     const iovec here[] = {{&number, sizeof number}, {to, now}};
+    // NOLINTBEGIN(performance-no-int-to-ptr): addresses of another process.
     const iovec there[] = {{reinterpret_cast<void*>(mark.address), sizeof number},
                            {reinterpret_cast<void*>(from), now}};
+    // NOLINTEND(performance-no-int-to-ptr)
     const ssize_t done = ::process_vm_readv(pid, here, 2, there, 2, 0);
     if (done < 0 && errno == EINTR) continue;
     const auto read = static_cast<std::size_t>(std::max<ssize_t>(done, 0));

@@ -146,6 +146,7 @@ bool InPlace::fetch(const Collective& collective, int peer, std::uint64_t locati
   }
   const std::uint64_t address = Regions::address_outside(location) + from * element;
   if (peer != rank_) return memory_.read(peer, target, address, bytes);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): what Regions::outside() was given.
   copy_part(collective, target, reinterpret_cast<const std::byte*>(address), bytes);
   return true;
 }

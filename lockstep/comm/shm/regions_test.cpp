@@ -49,6 +49,7 @@ std::byte* at(const RegisteredMemory& memory, std::size_t offset) {
 TEST(Regions, MemoryOutsideHasALocationUnlessItsPointerHasATag) {
   constexpr std::uintptr_t highest = (std::uintptr_t{1} << 56) - 1;
   const auto location_of = [](std::uintptr_t address) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
     return Regions::outside(bytes_at(reinterpret_cast<void*>(address), 1));
   };
   for (const std::uintptr_t address : {std::uintptr_t{0}, std::uintptr_t{4096}, highest}) {
