@@ -83,8 +83,9 @@ def base_of(peer, ours):
 def neighbours(count, nice):
     """Keeps `count` processes busy meanwhile, on any cores, in sessions of their own, as jobs of
     others are: the kernel may share out cores by session."""
-    busy = [subprocess.Popen(["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"],
-                             start_new_session=True)
+    command = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", str(nice),
+               sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(command, start_new_session=True)
             for _ in range(count)]
     try:
         yield

@@ -507,6 +507,33 @@ TEST(Leaving, EndsMessagesThatCanNoLongerCome) {
   });
 }
 
+// Of a message larger than its pipe; once it is received, and once kept for a later receive.
+TEST(Leaving, InTheMiddleOfAMessageEndsThatMessageAlone) {
+  for (const std::int64_t first_tag : {1, 2}) {
+    run_in_process(3, [&](const ProcessGroup& world) {
+      ProcessGroup group = world.split(0);
+      std::vector<float> large(1'000'000, 3);
+      if (group.rank() == 0) {
+        const Work sends = group.send_async(buffer_of(large), 1, 1);
+        world.barrier();
+        leave_process_group(group);
+        EXPECT_ANY_THROW(sends.wait());
+        return;
+      }
+      world.barrier();
+      if (group.rank() == 1)
+        for (const std::int64_t tag : {first_tag, std::int64_t{1}, std::int64_t{2}}) {
+          const auto receives = [&] { group.recv(buffer_of(large), 0, tag); };
+          expect_in(text_of(receives, Fault::peer_lost), "rank 0 has left group world.1");
+        }
+      std::vector<float> word{5};
+      if (group.rank() == 1) group.send(buffer_of(word), 2);
+      if (group.rank() == 2) group.recv(buffer_of(word), 1);
+      leave_process_group(group);
+    });
+  }
+}
+
 TEST(Leaving, EndsAReceiveFromAnyRankWhenAllHaveLeft) {
   run_in_process(3, [](const ProcessGroup& world) {
     ProcessGroup group = world.split(0);

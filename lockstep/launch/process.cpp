@@ -73,10 +73,13 @@ void prefer_memory_of(const std::vector<unsigned long>& nodes) {
 
 // Makes only async-signal-safe calls. Returns the errno of a failed call; does not return
 // otherwise. The kernel may share out cores by session (sched_autogroup_enabled): all ranks in one
-// would get together what each other session gets.
+// would get together what each other session gets. A nice value counts within a session only, so a
+// job that has one stays in its session.
 int become(const Prepared& prepared) {
   const Command& command = prepared.command;
-  if (::setsid() < 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  const bool is_nice = ::getpriority(PRIO_PROCESS, 0) != 0;
+  if ((is_nice ? ::setpgid(0, 0) : ::setsid()) < 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+    return errno;
   if (::getppid() != prepared.parent) return ESRCH;  // The parent ended before the line above.
   if (::dup2(command.in, STDIN_FILENO) < 0 || ::dup2(command.out, STDOUT_FILENO) < 0 ||
       ::dup2(command.err, STDERR_FILENO) < 0)

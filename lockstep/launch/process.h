@@ -31,9 +31,9 @@ struct Command {
 
 class Process {
  public:
-  // The program leads its own session and process group, with default signal handlers and no signal
-  // blocked. It is killed when the thread that started it ends. Every descriptor not named in
-  // `command` must be close-on-exec. Errors: system.
+  // The program leads its own process group, and its own session if this process has the nice value
+  // 0, with default signal handlers and no signal blocked. It is killed when the thread that
+  // started it ends. Every descriptor not named in `command` must be close-on-exec. Errors: system.
   explicit Process(const Command& command);
 
   pid_t pid() const { return pid_; }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,10 +56,11 @@ TEST(Process, SaysWhyAProgramDoesNotRun) {
   }
 }
 
-TEST(Process, LeadsAGroupOfItsOwn) {
+TEST(Process, LeadsAGroupAndASessionOfItsOwn) {
   Process process(shell("sleep 1000"));
   ASSERT_EQ(process.wait_for_exec(), 0);
   EXPECT_EQ(::getpgid(process.pid()), process.pid());
+  EXPECT_EQ(::getsid(process.pid()) == process.pid(), ::getpriority(PRIO_PROCESS, 0) == 0);
   ::kill(-process.pid(), SIGTERM);
   EXPECT_EQ(code_of(process), 128 + SIGTERM);
 }

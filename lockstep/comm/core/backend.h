@@ -139,7 +139,8 @@ class Backend {
   // wrong with one message is in its `error`.
   virtual void post(std::shared_ptr<Message> message) = 0;
 
-  // Moves all posted messages as far as they go. Never blocks.
+  // Moves all posted messages as far as they go. Never waits for a peer. Errors: corrupt, and those
+  // of await_messages().
   virtual void progress() = 0;
 
   // Forgets all posted messages: their buffers are not touched again.

@@ -61,8 +61,8 @@ void Mailbox::progress() {
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
   first_ = (first_ + 1) % size;
-  completed |= fail_what_the_left_miss();
   if (completed) pipes_.ring(rank_);  // Wakes other threads that wait for a completed message.
+  if (fail_what_the_left_miss()) pipes_.ring(rank_);
 }
 
 void Mailbox::drop() {
@@ -240,7 +240,14 @@ bool Mailbox::fail_messages_with(int peer) {
   const bool ended = pull(peer, incoming);
   if (incoming.pipe == nullptr && pipes_.is_opening(peer)) return ended;
   std::vector<std::shared_ptr<Message>> missed;
-  if (incoming.receive) missed.push_back(std::exchange(incoming.receive, nullptr));
+  if (incoming.header) {  // The rest of this message never comes.
+    if (incoming.receive)
+      missed.push_back(std::exchange(incoming.receive, nullptr));
+    else
+      incoming.kept.pop_back();
+    incoming.header.reset();
+    incoming.read = 0;
+  }
   std::ranges::move(std::exchange(outgoing_[static_cast<std::size_t>(peer)].queue, {}),
                     std::back_inserter(missed));
   const auto theirs = std::ranges::stable_partition(
@@ -261,14 +268,16 @@ bool Mailbox::fail_receives_from_anybody() {
   return fail(missed, others);
 }
 
-// What has made `left` leave may have been a lost rank, which is then known here, too.
+// A loss may have made `left` leave, and is then known here, too.
 bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
                    const std::vector<int>& left) const {
+  if (!messages.empty()) pipes_.throw_if_over(describe_message(*messages[0], group_, rank_));
   for (const auto& message : messages) {
-    const std::string context = describe_message(*message, group_, rank_);
-    pipes_.throw_if_over(context);
-    message->error = std::make_exception_ptr(Error(
-        Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)), left));
+    message->error = std::make_exception_ptr(
+        Error(Fault::peer_lost,
+              fmt::format("{}: {}", describe_message(*message, group_, rank_),
+                          describe_the_left(left, group_)),
+              left));
     message->peer_left = true;
     finish(*message);
   }

@@ -6,7 +6,8 @@
 // Thread safety: one thread at a time, except await(), which any thread may call at any time.
 // Errors: a message that does not fit its receive is an Error(mismatch) of that receive. A message
 // from or to a rank that has left, which it can no longer send or take, fails with peer_lost.
-// progress() throws corrupt when a pipe's bytes are not a message.
+// progress() throws corrupt when a pipe's bytes are not a message, and as Pipes::throw_if_over()
+// when a rank has left and the group is over.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -36,7 +36,9 @@ bool FailureNews::is_here(int rank) const {
 }
 
 void FailureNews::tell_what_is_known() const {
-  if (const auto failure = session_->page().failure()) lines_.tell_failure(*failure);
+  const auto failure = session_->page().failure();
+  const auto ranks = static_cast<int>(is_here_.size());
+  if (failure && failure->rank >= 0 && failure->rank < ranks) lines_.tell_failure(*failure);
 }
 
 void FailureNews::watch() {

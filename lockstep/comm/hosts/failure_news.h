@@ -28,8 +28,8 @@ class FailureNews {
   FailureNews(const FailureNews&) = delete;
   FailureNews& operator=(const FailureNews&) = delete;
 
-  // Tells of the job's first failure, if there is one. Whoever leaves a group does so before, so
-  // that ranks which wait for it in vain know of that failure. Any thread.
+  // Tells of the job's first failure, on whichever host, if a rank is known. Call it before leaving
+  // a group: ranks that wait for this one then know why it left. Any thread.
   void tell_what_is_known() const;
 
  private:

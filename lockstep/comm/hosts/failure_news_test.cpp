@@ -41,6 +41,7 @@ TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
   session->page().report({.rank = no_rank, .detected_by = 0});
   const FailureNews news(session, lines, {true});
   std::this_thread::sleep_for(200ms);  // It looks every 20 ms.
+  news.tell_what_is_known();
   session->finish();
 }
 

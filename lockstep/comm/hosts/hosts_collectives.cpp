@@ -17,10 +17,10 @@ constexpr std::size_t most_piece_bytes = std::size_t{4} << 20;
 constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_pieces = 4;
 
-// Bytes that an engine which cannot cancel gets at a time: with their copies and the engine's own
-// buffers they stay in a cache of 2 MiB, so that an engine alone is slower. Between two hosts of a
-// core each, on a link as fast as memory, 64 MB took Open MPI 29 ms and oneCCL 32 ms; with 2 MiB
-// 108 and 59 ms, with 256 KiB 34 and 62 ms. On 1 Gbit/s it made no difference.
+// Bytes that an engine which cannot cancel gets at a time where each host has one rank: with their
+// copies and the engine's own buffers they stay in a cache of 2 MiB. Of two hosts with a core each,
+// on a link as fast as memory, 256 KiB and 2 MiB were slower; on 1 Gbit/s it made no difference.
+// More hosts were not measured: each call ends with a barrier of the engine.
 constexpr std::size_t staged_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {

@@ -152,7 +152,7 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
   const auto watch = [&] { group_.throw_if_over(collective); };
   if (auto said = group_.lines()->hear(peer, patience.deadline, watch)) return *std::move(said);
   if (group_.lines()->has_left(peer)) {
-    watch();  // What made it leave was said before.
+    watch();  // It has said before why it left.
     throw Error(Fault::peer_lost,
                 fmt::format("{}: {}", group_.describe(collective),
                             describe_the_left({peer}, group_.name())),

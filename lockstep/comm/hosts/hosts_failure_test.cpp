@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -112,24 +113,37 @@ TEST_P(AcrossHosts, ARankAloneOnItsHostIsNamedByWhoeverLosesIt) {
 }
 
 // Rank 1 knows of the death, as the killed rank was on its host, and leaves the group.
-const Ranks left_for_a_loss("left for a loss on its host", [](const Rank& rank) {
+void expect_the_dead_one_named(const Rank& rank,
+                               const std::function<void(const ProcessGroup&)>& wait) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
   if (rank.rank == 0) ::raise(SIGKILL);
   if (rank.rank == 2) test::wait_until_done(rank, {1});
-  std::vector<float> word(1);
   std::string text;
-  EXPECT_EQ(fault_of([&] { group.recv(buffer_of(word), rank.rank - 1); }, &text), Fault::peer_lost);
+  EXPECT_EQ(fault_of([&] { wait(group); }, &text), Fault::peer_lost);
   EXPECT_NE(text.find("killed by signal 9"), text.npos) << text;
   if (rank.rank != 1) return;
   leave_process_group(group);
   test::wait_until_done(rank, {});
+}
+
+const Ranks left_for_a_message("left for a loss that ends a message between hosts",
+                               [](const Rank& rank) {
+                                 expect_the_dead_one_named(rank, [](const ProcessGroup& group) {
+                                   std::vector<float> word(1);
+                                   group.recv(buffer_of(word), group.rank() - 1);
+                                 });
+                               });
+
+const Ranks left_for_a_call("left for a loss that ends a call between hosts", [](const Rank& rank) {
+  expect_the_dead_one_named(rank, [](const ProcessGroup& group) { group.barrier(); });
 });
 
 TEST_P(AcrossHosts, WhoLeavesForALossIsNotNamedForIt) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   HostLayout{"aab", GetParam()}.set();
-  expect_survivors(left_for_a_loss.run(3, 30s), 0);
+  expect_survivors(left_for_a_message.run(3, 30s), 0);
+  expect_survivors(left_for_a_call.run(3, 30s), 0);
 }
 
 const Ranks killed_while_idle("killed while others are in an engine", [](const Rank& rank) {

@@ -67,7 +67,7 @@ class Lines {
   void connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
                const std::function<void()>& watch);
 
-  // Reports a lost rank of this host to all remote ranks.
+  // Reports a lost rank, as a rule of this host, to all remote ranks. They take each one once.
   void tell_failure(const Failure& failure);
 
   // Says that the job has ended in order: from now on the end of a connection is no failure, on

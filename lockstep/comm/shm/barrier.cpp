@@ -247,7 +247,7 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
   std::erase_if(left, [&](int rank) { return !std::ranges::binary_search(missing, rank); });
   if (left.empty()) return;
   left = numbers_of(*peers_, left);
-  peers_->throw_if_lost(context);  // What made them leave, it may be.
+  peers_->throw_if_lost(context);  // A loss may have made them leave.
   throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)),
               left);
 }

@@ -9,7 +9,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <span>
 #include <string_view>
 #include <tuple>
@@ -102,16 +101,17 @@ class Merge {
   }
 
   TimelineSummary run() {
-    std::set<int> numbers;
-    for (const auto& [rank, from] : ranks_) {
-      if (numbers.insert(rank.rank).second) add_names(rank);
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const RankTimeline& rank = ranks_[i].spans;
+      const bool is_last = i + 1 == ranks_.size() || ranks_[i + 1].spans.rank != rank.rank;
+      if (is_last) add_names(rank);  // A later attempt may be on another host.
+      summary_.ranks += is_last ? 1 : 0;
       add_spans(rank);
     }
     for (const FoundRank& each : ranks_) {
       add_arrows(each.spans);
       add_operators(each.spans, each.operators());
     }
-    summary_.ranks = static_cast<int>(numbers.size());
     file_.finish(facts());
     return summary_;
   }
@@ -196,12 +196,12 @@ class Merge {
       const json trace = json::parse(read_file(file.string()));
       const std::int64_t base = trace.value("baseTimeNanoseconds", std::int64_t{0});
       std::map<json, int> tracks;
+      int& next = next_operators_track_.try_emplace(rank.rank, first_operators_track).first->second;
       for (const json& event : trace.at("traceEvents")) {
         if (event.value("ph", "") != "X" || !event.contains("ts")) continue;
         if (event.value("cat", "") == "Trace") continue;  // The profiler's own span.
-        const auto track = tracks.emplace(event.at("tid"),
-                                          first_operators_track + static_cast<int>(tracks.size()));
-        if (track.second) name_track(rank, track.first->second, "LibTorch's operators");
+        const auto track = tracks.emplace(event.at("tid"), next);
+        if (track.second) name_track(rank, next++, "LibTorch's operators");
         add_operator(rank, event, base, track.first->second);
       }
     } catch (const json::exception&) {
@@ -245,7 +245,8 @@ class Merge {
   };
 
   const std::vector<FoundRank> ranks_;
-  std::map<int, Tracks> tracks_;  // Of all attempts of each rank.
+  std::map<int, Tracks> tracks_;             // Of all attempts of each rank.
+  std::map<int, int> next_operators_track_;  // By rank.
   TraceFile file_;
   std::int64_t start_ = std::numeric_limits<std::int64_t>::max();
   std::map<CollectiveKey, Place> places_;  // Of every rank's collectives; groups are of `ranks_`.
