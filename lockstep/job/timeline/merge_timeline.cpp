@@ -69,8 +69,33 @@ class TraceFile {
   bool is_first_ = true;
 };
 
-// The tracks of a rank's collectives, by thread.
+// The tracks of a rank's collectives, by thread: that of the training loop is 0.
 using Tracks = std::map<std::uint32_t, int>;
+
+struct Interval {
+  std::int64_t begin = std::numeric_limits<std::int64_t>::max();
+  std::int64_t end = std::numeric_limits<std::int64_t>::min();
+};
+
+// Threads share a track if one ends before the other begins: each asynchronous checkpoint, for one,
+// has a thread of its own.
+Tracks tracks_of(const std::map<std::uint32_t, Interval>& threads) {
+  std::vector<std::pair<std::uint32_t, Interval>> in_order(threads.begin(), threads.end());
+  std::ranges::sort(in_order, {}, [](const auto& one) { return one.second.begin; });
+  Tracks tracks;
+  std::vector<std::int64_t> ends;  // By track, without that of the training loop.
+  for (const auto& [thread, when] : in_order) {
+    if (thread == 0) {
+      tracks[thread] = first_collectives_track;
+      continue;
+    }
+    auto free = std::ranges::find_if(ends, [&](std::int64_t end) { return end <= when.begin; });
+    if (free == ends.end()) free = ends.insert(free, 0);
+    *free = when.end;
+    tracks[thread] = first_collectives_track + 1 + static_cast<int>(free - ends.begin());
+  }
+  return tracks;
+}
 
 struct FoundRank {
   RankTimeline spans;
@@ -89,15 +114,16 @@ class Merge {
   // `summary` has what is left out.
   Merge(std::vector<FoundRank> ranks, TimelineSummary summary, const fs::path& file)
       : ranks_(std::move(ranks)), file_(file), summary_(std::move(summary)) {
+    std::map<int, std::map<std::uint32_t, Interval>> threads;
     for (const auto& [rank, from] : ranks_) {
       for (const auto& one : rank.phases) start_ = std::min(start_, one.begin);
-      for (const auto& one : rank.collectives) start_ = std::min(start_, one.begin);
-      for (const auto& one : rank.collectives) tracks_[rank.rank].emplace(one.thread, 0);
+      for (const auto& one : rank.collectives) {
+        start_ = std::min(start_, one.begin);
+        Interval& when = threads[rank.rank][one.thread];
+        when = {std::min(when.begin, one.begin), std::max(when.end, one.end)};
+      }
     }
-    for (auto& [rank, tracks] : tracks_) {
-      int next = first_collectives_track;
-      for (auto& [thread, track] : tracks) track = next++;
-    }
+    for (const auto& [rank, of_rank] : threads) tracks_[rank] = tracks_of(of_rank);
   }
 
   TimelineSummary run() {
@@ -135,9 +161,10 @@ class Merge {
         R"({{"ph":"M","name":"process_sort_index","pid":{0},"args":{{"sort_index":{0}}}}})",
         rank.rank));
     name_track(rank, phases_track, "training loop");
+    std::map<int, const char*> names;
     for (const auto& [thread, track] : tracks_[rank.rank])
-      name_track(rank, track,
-                 thread == 0 ? "collectives" : fmt::format("collectives of thread {}", thread));
+      names[track] = thread == 0 ? "collectives" : "collectives of other threads";
+    for (const auto& [track, name] : names) name_track(rank, track, name);
   }
 
   void add_spans(const RankTimeline& rank) {

@@ -103,30 +103,41 @@ TEST(Timeline, HasSpansOfAllRanksAndArrowsFromTheLast) {
   EXPECT_TRUE(is_named);
 }
 
-// To Perfetto, a track with the number of its rank would be another thread than on other ranks.
-TEST(Timeline, HasATrackForEachThreadOfEachAttempt) {
+// Threads of the first attempt, which overlap, and one of the second. To Perfetto, a track with the
+// number of its rank would be another thread than on other ranks.
+TEST(Timeline, HasATrackForThreadsThatFollowEachOther) {
   const ScratchDirectory scratch;
+  const auto record = [](TimelineRecorder& recorder, std::uint64_t sequence, Ticks begin) {
+    std::thread([&] {
+      recorder.collective({.sequence = sequence,
+                           .begin = begin,
+                           .waited_until = begin,
+                           .end = begin + 100 * microsecond()});
+    }).join();
+  };
+  const Ticks start = ticks_now();
   for (const int attempt : {0, 1}) {
     auto options = options_of(scratch, 2);
     options.attempt = attempt;
-    std::thread([&] {
-      TimelineRecorder recorder(options);
-      const Ticks now = ticks_now();
-      recorder.collective({.sequence = 1, .begin = now, .waited_until = now, .end = now});
-    }).join();
+    TimelineRecorder recorder(options);
+    record(recorder, 1, start + 1000 * attempt * microsecond());
+    if (attempt == 0) record(recorder, 2, start + 50 * microsecond());
   }
   const fs::path file = scratch.path() / "t.json";
   merge_timeline({scratch.path() / "spans"}, file);
   const json trace = json::parse(read_file(file.string()));
-  std::set<int> tracks;
-  for (const json& one : events_of(trace, "X", "collective")) tracks.insert(int{one.at("tid")});
-  EXPECT_EQ(tracks.size(), 2U);
-  EXPECT_FALSE(tracks.contains(2));
-  std::set<std::string> names;
-  for (const json& each : events_of(trace, "M"))
-    if (each.contains("tid") && tracks.contains(int{each.at("tid")}))
-      names.insert(each.at("args").at("name"));
-  EXPECT_EQ(names.size(), 2U);
+  std::vector<int> tracks;
+  for (const json& one : events_of(trace, "X", "collective")) tracks.push_back(one.at("tid"));
+  ASSERT_EQ(tracks.size(), 3U);
+  EXPECT_NE(tracks[0], tracks[1]);
+  EXPECT_EQ(tracks[0], tracks[2]);
+  std::set<int> named;
+  for (const json& each : events_of(trace, "M")) {
+    if (each.at("args") != json{{"name", "collectives of other threads"}}) continue;
+    EXPECT_TRUE(named.insert(int{each.at("tid")}).second);
+    EXPECT_NE(each.at("tid"), 2);
+  }
+  EXPECT_EQ(named, std::set<int>(tracks.begin(), tracks.end()));
 }
 
 TEST(Timeline, HasTheLastSpansOfALongRunAndSaysWhatIsLeftOut) {
