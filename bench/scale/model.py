@@ -11,8 +11,8 @@ LINE = 64  # Bytes of a cache line.
 
 # comm/shm/group_segment.h: GroupSegment::chunk_bytes, sizeof(Lane); staging.cpp: small_bytes.
 CHUNK, LANE, SMALL = 128 * KB, 704, 4 * KB
-# in_place.cpp: least_part_read, least_broadcast_read, most_read_together.
-PART_READ, BROADCAST_READ, READ_TOGETHER = 32 * KB, 64 * KB, 512 * KB
+# in_place.cpp: most_readers, least_part_read, least_broadcast_read, most_read_together.
+READERS, PART_READ, BROADCAST_READ, READ_TOGETHER = 4, 32 * KB, 64 * KB, 512 * KB
 
 # --- Counts of a call ---------------------------------------------------------------------------
 
@@ -77,23 +77,26 @@ def slice_of(size, n):
 
 def is_read(operation, n, size, crowded):
     """reads_outside() in in_place.cpp, where the kernel permits it."""
+    if n == 1 or n > READERS:
+        return False
     if operation == "broadcast":
         return not crowded and BROADCAST_READ <= size <= READ_TOGETHER
     return operation == "all_gather" and size >= n * PART_READ and (n == 2 or size <= READ_TOGETHER)
 
 
-def path_of(operation, n, size, registered, crowded):
+def path_of(operation, n, size, registered, crowded, reads):
     """ShmBackend::enter and run; Staging::is_small."""
     if operation == "all_reduce":
         return "registered" if registered else "small" if size <= SMALL else "any"
     if registered and size > SMALL:
         return "registered"
-    return "read" if n > 1 and is_read(operation, n, size, crowded) else "any"
+    return "read" if reads and is_read(operation, n, size, crowded) else "any"
 
 
-def counts_of(operation, n, size, registered=False, path=None, crowded=False):
-    """`size` is in bytes. `path` forces one of FORMULAS. `crowded`: ranks outnumber cores."""
-    path = path or path_of(operation, n, size, registered, crowded)
+def counts_of(operation, n, size, registered=False, path=None, crowded=False, reads=True):
+    """`size` is in bytes. `path` forces one of FORMULAS. `crowded`: ranks outnumber cores. `reads`:
+    ranks can read each other's memory."""
+    path = path or path_of(operation, n, size, registered, crowded, reads)
     part = size / n
     most = CHUNK  # Of a part in a chunk: staging.cpp, most_part_bytes().
     if operation == "reduce_scatter":

@@ -23,33 +23,46 @@ ARGUMENTS.add_argument("--bench", type=pathlib.Path, required=True)
 ARGUMENTS.add_argument("--build", type=pathlib.Path, required=True)
 
 
-def output_of(*command):
+def outputs_of(*command, **variables):
     done = subprocess.run([str(word) for word in command], text=True, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                          env=os.environ | variables)
     if done.returncode != 0:
         raise AssertionError(f"{done.stdout}{done.stderr}exit code {done.returncode}")
-    return done.stdout
+    return done.stdout, done.stderr
+
+
+def output_of(*command):
+    return outputs_of(*command)[0]
 
 
 class Model(unittest.TestCase):
-    def test_counts_are_those_in_shared_memory(self):
+    def compare_counts(self, ranks, read_peers):
+        """Where the kernel does not let ranks read each other's memory, none is expected to."""
         sizes = (1 * KB, 4 * KB, 64 * KB, 320 * KB)  # The last one in three chunks.
+        cases = ["barrier:any:0"] + [
+            f"{operation}:{memory}:{size}"
+            for operation in ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+            for size in sizes for memory in ("any", "registered")]
+        output, errors = outputs_of(args.lockstep, "run", "-n", ranks, args.counts, *cases,
+                                    LOCKSTEP_READ_PEERS=read_peers, LOCKSTEP_LOG="info")
+        reads = read_peers == "1" and "cannot read its peers' memory" not in errors
+        lane, room = map(int, re.search(r"segment (\d+) (\d+)", output).groups())
+        self.assertEqual((lane, room), (model.LANE, model.room_bytes(ranks)))
+        found = re.findall(r"counts (\w+) (\w+) (\d+) (\d+) (\d+)", output)
+        self.assertEqual(len(found), len(cases))
+        for operation, memory, size, syncs, written in found:
+            with self.subTest(ranks=ranks, operation=operation, memory=memory, size=size,
+                              read_peers=read_peers):
+                counts = model.counts_of(operation, ranks, int(size), memory == "registered",
+                                         crowded=ranks > len(os.sched_getaffinity(0)), reads=reads)
+                self.assertEqual((int(syncs), int(written)), (counts.syncs, counts.host_writes))
+
+    def test_counts_are_those_in_shared_memory(self):
         for ranks in (2, 4, 8, 64):
-            cases = ["barrier:any:0"] + [
-                f"{operation}:{memory}:{size}"
-                for operation in ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-                for size in sizes for memory in ("any", "registered")]
-            output = output_of(args.lockstep, "run", "-n", ranks, args.counts, *cases)
-            lane, room = map(int, re.search(r"segment (\d+) (\d+)", output).groups())
-            self.assertEqual((lane, room), (model.LANE, model.room_bytes(ranks)))
-            found = re.findall(r"counts (\w+) (\w+) (\d+) (\d+) (\d+)", output)
-            self.assertEqual(len(found), len(cases))
-            for operation, memory, size, syncs, written in found:
-                with self.subTest(ranks=ranks, operation=operation, memory=memory, size=size):
-                    counts = model.counts_of(operation, ranks, int(size), memory == "registered",
-                                             crowded=ranks > len(os.sched_getaffinity(0)))
-                    self.assertEqual((int(syncs), int(written)),
-                                     (counts.syncs, counts.host_writes))
+            self.compare_counts(ranks, "1")
+        for ranks in (2, 4):
+            self.compare_counts(ranks, "0")
 
     def test_tables_are_those_of_the_page(self):
         page = (args.bench.parent.parent / "docs" / "internals" / "scaling.md").read_text()

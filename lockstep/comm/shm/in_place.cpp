@@ -10,13 +10,16 @@
 namespace lockstep::comm {
 namespace {
 
+// Most ranks that read. What larger groups gain or lose has not been measured: docs/benchmarks.md.
+constexpr int most_readers = 4;
+
 // Below, copies through staging buffers take less time than a system call.
 constexpr std::size_t least_part_read = std::size_t{32} << 10;
 constexpr std::size_t least_broadcast_read = std::size_t{64} << 10;
 
 // Most data to read where several ranks read the same, or one reads for all: staging buffers are
 // faster above. They stay in cache for all readers, and the others' cores do half of the work.
-// Measured with two ranks: docs/benchmarks.md.
+// Measured with 2 and 4 ranks.
 constexpr std::size_t most_read_together = std::size_t{512} << 10;
 
 void copy_part(const Collective& collective, std::byte* to, const std::byte* from,
@@ -42,9 +45,14 @@ bool can_write_outputs(Operation operation) {
 }
 
 bool reads_outside(const Collective& collective, int ranks, bool crowded) {
+  if (ranks > most_readers) return false;
+  const Operation operation = collective.signature.operation;
   const std::size_t bytes = Staging::bytes_of(collective, ranks);
-  const bool has_long_parts = bytes / static_cast<std::size_t>(ranks) >= least_part_read;
-  switch (collective.signature.operation) {
+  const auto n = static_cast<std::size_t>(ranks);
+  // The mean part. Uneven parts in all_to_all are those of all ranks.
+  const bool is_table = operation == Operation::all_to_all && collective.signature.layout != 0;
+  const bool has_long_parts = bytes / (is_table ? n * n : n) >= least_part_read;
+  switch (operation) {
     case Operation::scatter:
     case Operation::all_to_all:
       return has_long_parts;
