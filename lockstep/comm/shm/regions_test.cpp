@@ -43,8 +43,7 @@ std::byte* at(const RegisteredMemory& memory, std::size_t offset) {
   return static_cast<std::byte*>(memory.data()) + offset;
 }
 
-// --- Memory outside of registered memory
-// ----------------------------------------------------------
+// --- Memory outside of registered memory ---------------------------------------------------------
 
 TEST(Regions, MemoryOutsideHasALocationUnlessItsPointerHasATag) {
   constexpr std::uintptr_t highest = (std::uintptr_t{1} << 56) - 1;

@@ -44,13 +44,13 @@ bool Staging::does(Operation operation) {  // Barriers are complete when all ran
          operation == Operation::monitored_barrier;
 }
 
-// Ranks with different calls may disagree on this, but then stop at the rendezvous.
 std::size_t Staging::bytes_of(const Collective& collective, int ranks) {
   const Signature& signature = collective.signature;
   const auto parts = has_equal_parts(signature) ? static_cast<std::size_t>(ranks) : 1;
   return signature.count * parts * size_of(signature.dtype);
 }
 
+// Ranks with different calls may disagree on this, but then stop at the rendezvous.
 bool Staging::is_small(const Collective& collective, int ranks) {
   return bytes_of(collective, ranks) <= small_bytes;
 }
