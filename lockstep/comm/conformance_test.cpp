@@ -6,14 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/reduce/compose.h"
-#include "lockstep/comm/shm/peer_memory.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
@@ -148,14 +146,6 @@ TEST_P(Backends, ThreadsEqualASerialComputation) {
 TEST_P(Backends, ProcessesEqualASerialComputation) {
   for (const int ranks : {1, 2, 3, 5})
     EXPECT_TRUE(all_succeeded(as_processes[GetParam()].run(ranks, 60s)));
-}
-
-// Data of every size goes through staging buffers, which threads and processes use alike.
-TEST_P(Backends, RanksThatDoNotReadEachOthersMemoryEqualASerialComputation) {
-  ::setenv(PeerMemory::variable, "0", 1);
-  for (const int ranks : {2, 3})
-    run_in_process(ranks, [&](ProcessGroup& group) { test().body(group); });
-  ::unsetenv(PeerMemory::variable);
 }
 
 TEST_P(Backends, TheLeastBackendEqualsASerialComputation) {

@@ -42,8 +42,8 @@ struct Lane {
   };
 
   Entry entry[2];
-  alignas(64) Flag step;              // Counts the steps within calls.
-  std::atomic<std::uint32_t> unread;  // 1 if peers' memory could not be read: see ShmBackend.
+  alignas(64) Flag step;                      // Counts the steps within calls.
+  std::atomic<std::uint32_t> could_not_read;  // 1 if it failed to read a peer: see ShmBackend.
   std::uint64_t number;             // See PeerMemory: 0 if peers must not read this rank's memory.
   std::uint64_t number_at;          // Its address in the rank's own memory.
   alignas(64) Flag doorbell;        // Rung by peers that have moved a message of this rank.
@@ -60,7 +60,7 @@ struct Lane {
 
 class GroupSegment {
  public:
-  // Most data that a rank writes at a time, if every rank has a core.
+  // Most data that a rank writes at a time.
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
   // Size of each rank's staging buffer, which is used as a ring. It should exceed a second-level

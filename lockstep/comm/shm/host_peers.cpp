@@ -2,18 +2,13 @@
 #include "lockstep/comm/shm/host_peers.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/processes.h"
 
 namespace lockstep::comm {
 namespace {
@@ -25,17 +20,6 @@ constexpr std::chrono::seconds missed_many{5};
 
 // Most bytes of a system call: some milliseconds, after which a peer that has died is noticed.
 constexpr std::size_t most_read_at_once = std::size_t{8} << 20;
-
-// The agent of `lockstep run` that has started this process as its child.
-std::optional<pid_t> agent_of_this_process() {
-  const char* const descriptor = std::getenv("LOCKSTEP_AGENT_FD");
-  ucred agent{};
-  socklen_t length = sizeof agent;
-  if (descriptor == nullptr ||
-      ::getsockopt(std::atoi(descriptor), SOL_SOCKET, SO_PEERCRED, &agent, &length) != 0)
-    return std::nullopt;
-  return agent.pid == ::getppid() ? std::optional(agent.pid) : std::nullopt;
-}
 
 std::vector<int> up_to(std::size_t count) {
   std::vector<int> numbers(count);
@@ -115,19 +99,6 @@ SharedMemory HostPeers::fetch(int rank, const std::string& key, std::size_t byte
 SharedMemory HostPeers::poll(const std::string& key, std::size_t bytes) {
   FileDescriptor memory = session_->link().poll(key);
   return memory ? attach(key, bytes, std::move(memory)) : nullptr;
-}
-
-// Under Yama's scope 1, only a process's ancestors may read it. This adds its agent with all that
-// the agent has started: the other ranks are among them. Other launchers are not added: whatever
-// else they have started could read this process, too.
-void HostPeers::allow_reads() {
-  static const bool once = [] {
-    if (read_proc_file("/proc/sys/kernel/yama/ptrace_scope").value_or("").substr(0, 1) != "1")
-      return false;
-    const std::optional<pid_t> agent = agent_of_this_process();
-    return agent && ::prctl(PR_SET_PTRACER, *agent) == 0;
-  }();
-  static_cast<void>(once);
 }
 
 // Each system call reads the mark, too, and all that it reads is one process's: no other one with

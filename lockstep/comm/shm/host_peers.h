@@ -33,7 +33,7 @@ class HostPeers final : public Peers {
   void request(const std::string& key) override { session_->link().request(key); }
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
-  void allow_reads() override;
+  bool may_read() const override { return true; }
   bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
             std::size_t bytes) override;
   void throw_if_lost(std::string_view context) override { session_->throw_if_peer_lost(context); }

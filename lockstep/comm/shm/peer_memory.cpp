@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/shm/peer_memory.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/random_number.h"
 
 namespace lockstep::comm {
@@ -22,13 +25,15 @@ bool is_wanted() {
 
 }  // namespace
 
-PeerMemory::PeerMemory(std::shared_ptr<Peers> peers, const GroupSegment& segment)
-    : peers_(std::move(peers)), segment_(segment), number_(random_number() | 1) {
-  if (!is_wanted()) {
+PeerMemory::PeerMemory(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group)
+    : peers_(std::move(peers)),
+      segment_(segment),
+      group_(std::move(group)),
+      number_(random_number() | 1) {
+  if (!is_wanted() || !peers_->may_read()) {
     is_readable_ = false;
     return;
   }
-  peers_->allow_reads();
   Lane& lane = segment_.lane(peers_->rank());
   lane.number = number_;
   lane.number_at = reinterpret_cast<std::uintptr_t>(&number_);
@@ -40,7 +45,13 @@ bool PeerMemory::is_readable() {
   for (int peer = 0; peer < peers_->size() && all; ++peer)
     all = peer == peers_->rank() || can_read(peer);
   is_readable_ = all;
+  tell(all ? "reads" : "cannot read");
   return all;
+}
+
+void PeerMemory::stop() {
+  if (is_readable_.value_or(false)) tell("no longer reads");
+  is_readable_ = false;
 }
 
 bool PeerMemory::read(int rank, std::byte* to, std::uint64_t from, std::size_t bytes) const {
@@ -52,6 +63,11 @@ bool PeerMemory::read(int rank, std::byte* to, std::uint64_t from, std::size_t b
 bool PeerMemory::can_read(int rank) const {
   std::byte first{};
   return read(rank, &first, segment_.lane(rank).number_at, 1);
+}
+
+void PeerMemory::tell(const char* what) const {
+  log(LogLevel::info, fmt::format("group {}: rank {} {} its peers' memory", group_,
+                                  peers_->number(peers_->rank()), what));
 }
 
 }  // namespace lockstep::comm

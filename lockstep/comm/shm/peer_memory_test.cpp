@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -23,14 +24,16 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/shm/in_place.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
@@ -44,6 +47,89 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 using Bytes = std::vector<std::byte>;
+
+// --- The environment -----------------------------------------------------------------------------
+
+// Sets a variable, or unsets it for nullptr, until it is destroyed.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    set(value);
+  }
+  ~Variable() { set(before_ ? before_->c_str() : nullptr); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  void set(const char* value) const {
+    if (value == nullptr)
+      ::unsetenv(name_);
+    else
+      ::setenv(name_, value, 1);
+  }
+
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
+// Ends the calling process: 0 if it could read an integer of this program in process `pid`.
+[[noreturn]] void try_to_read(pid_t pid) {
+  static const int theirs = 1;
+  int mine = 0;
+  const iovec here{&mine, sizeof mine};
+  const iovec there{const_cast<int*>(&theirs), sizeof theirs};
+  const bool done = ::process_vm_readv(pid, &here, 1, &there, 1, 0) == sizeof mine;
+  ::_exit(done ? 0 : errno);
+}
+
+// The errno with which the kernel refuses that a process reads the memory of its sibling, as ranks
+// do: 0 if it permits it. Yama, seccomp and other modules may refuse.
+int refusal_of_kernel() {
+  static const int refusal = [] {
+    const pid_t sleeper = ::fork();
+    if (sleeper == 0)
+      for (;;) ::pause();
+    const pid_t reader = ::fork();
+    if (reader == 0) try_to_read(sleeper);
+    int status = 0;
+    ::waitpid(reader, &status, 0);
+    ::kill(sleeper, SIGKILL);
+    ::waitpid(sleeper, nullptr, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : ENOSYS;
+  }();
+  return refusal;
+}
+
+// Whatever the environment of the tests says, ranks read.
+class PeerMemoryOfThreads : public testing::Test {
+  const Variable default_{PeerMemory::variable, nullptr};
+};
+
+// They log whether they do.
+class PeerMemoryOfProcesses : public PeerMemoryOfThreads {
+  const Variable log_{"LOCKSTEP_LOG", "info"};
+
+ protected:
+  void SetUp() override {
+    if (const int refusal = refusal_of_kernel())
+      GTEST_SKIP() << "the kernel does not let a process read its sibling: "
+                   << std::strerror(refusal);
+  }
+};
+
+// Whether the rank has logged that it reads, cannot read or no longer reads its peers' memory.
+bool says(const test::Exit& rank, const std::string& what) {
+  return rank.output.find(" " + what + " its peers' memory") != std::string::npos;
+}
+
+bool all_have_read(const std::vector<test::Exit>& exits) {
+  return std::ranges::all_of(exits, [](const auto& rank) {
+    return says(rank, "reads") && !says(rank, "no longer reads");
+  });
+}
+
+// --- Data ----------------------------------------------------------------------------------------
 
 // Byte `at` of the data from rank `from` to rank `to`.
 std::byte value(int from, int to, std::size_t at) {
@@ -204,32 +290,42 @@ const Ranks readers("readers", [](const Rank&) {
   destroy_process_group(group);
 });
 
-TEST(PeerMemory, EveryCollectiveIsRight) {
-  for (const int ranks : {2, 3}) EXPECT_TRUE(all_succeeded(readers.run(ranks, 60s)));
+TEST_F(PeerMemoryOfProcesses, EveryCollectiveIsRight) {
+  for (const int ranks : {2, 3, 4}) {
+    const auto exits = readers.run(ranks, 60s);
+    EXPECT_TRUE(all_succeeded(exits));
+    EXPECT_TRUE(all_have_read(exits));
+  }
+}
+
+TEST_F(PeerMemoryOfProcesses, LargerGroupsUseStagingBuffers) {
+  const auto exits = readers.run(5, 60s);
+  EXPECT_TRUE(all_succeeded(exits));
+  for (const auto& rank : exits)
+    EXPECT_EQ(rank.output.find("group world: rank"), std::string::npos) << rank.output;
 }
 
 // Ends by SIGSYS where it reads.
 const Ranks readers_that_must_not("readers that must not", [](const Rank& rank) {
-  if (rank.rank == 1) refuse_reads(SECCOMP_RET_KILL_PROCESS);
   ProcessGroup group = init_process_group();
+  all_gather(group, {100'000, DType::uint8, 0});  // All have tried to read.
+  if (rank.rank == 1) refuse_reads(SECCOMP_RET_KILL_PROCESS);
   every_collective(group);
   destroy_process_group(group);
 });
 
-TEST(PeerMemory, LargeDataIsReadUnlessTheVariableForbidsIt) {
+TEST_F(PeerMemoryOfProcesses, LargeDataIsReadUnlessTheVariableForbidsIt) {
   EXPECT_EQ(readers_that_must_not.run(2, 60s)[1].signal, SIGSYS);
-  ::setenv(PeerMemory::variable, "0", 1);
+  const Variable forbids(PeerMemory::variable, "0");
   EXPECT_TRUE(all_succeeded(readers_that_must_not.run(2, 60s)));
-  ::unsetenv(PeerMemory::variable);
 }
 
-TEST(PeerMemory, TheVariableHasTwoValues) {
-  ::setenv(PeerMemory::variable, "no", 1);
+TEST_F(PeerMemoryOfThreads, TheVariableHasTwoValues) {
+  const Variable neither(PeerMemory::variable, "no");
   const auto peers = std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0);
   std::string text;
   EXPECT_EQ(fault_of([&] { ShmBackend(peers, "world", 1min); }, &text), Fault::misuse);
   EXPECT_NE(text.find("LOCKSTEP_READ_PEERS='no'"), std::string::npos) << text;
-  ::unsetenv(PeerMemory::variable);
 }
 
 const Ranks one_refused("one refused", [](const Rank& rank) {
@@ -254,16 +350,41 @@ const Ranks refused_later("refused later", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST(PeerMemory, AllUseStagingBuffersIfTheKernelRefusesOneRank) {
-  EXPECT_TRUE(all_succeeded(one_refused.run(3, 60s)));
+TEST_F(PeerMemoryOfProcesses, AllUseStagingBuffersIfTheKernelRefusesOneRank) {
+  const auto refused = one_refused.run(3, 60s);
+  EXPECT_TRUE(all_succeeded(refused));
+  EXPECT_TRUE(says(refused[1], "cannot read"));
+  for (const int other : {0, 2}) EXPECT_TRUE(says(refused[other], "no longer reads"));
+
   EXPECT_TRUE(all_succeeded(one_declines.run(2, 60s)));
-  EXPECT_TRUE(all_succeeded(refused_later.run(3, 60s)));
+
+  const auto later = refused_later.run(3, 60s);
+  EXPECT_TRUE(all_succeeded(later));
+  for (const auto& rank : later) EXPECT_TRUE(says(rank, "no longer reads")) << rank.output;
+}
+
+// --- The rule ------------------------------------------------------------------------------------
+
+TEST_F(PeerMemoryOfThreads, UnevenPartsAreReadIfTheMeanPartIsLong) {
+  const auto reads = [](std::uint64_t elements_of_all, int ranks) {
+    const Collective call{.signature = {.count = elements_of_all,
+                                        .layout = 2,
+                                        .operation = Operation::all_to_all,
+                                        .dtype = DType::uint8}};
+    return reads_outside(call, ranks, false);
+  };
+  constexpr std::uint64_t least = 32 << 10;
+  EXPECT_TRUE(reads(least * 4, 2));
+  EXPECT_FALSE(reads(least * 4 - 1, 2));
+  EXPECT_TRUE(reads(least * 16, 4));
+  EXPECT_FALSE(reads(least * 16 - 1, 4));
+  EXPECT_FALSE(reads(least * 25, 5));
 }
 
 // --- Threads -------------------------------------------------------------------------------------
 
-// The read of data with the number `fails` fails, and has written half of it. `pause` is made in
-// the middle of each read.
+// Threads that read, in tests whose data outlives all ranks. The read of data with the number
+// `fails` fails, and has written half of it. `pause` is made in the middle of each read.
 class ReadingPeers final : public ThreadPeers {
  public:
   ReadingPeers(std::shared_ptr<ThreadTeam> team, int rank, int fails, std::function<void()> pause)
@@ -271,15 +392,27 @@ class ReadingPeers final : public ThreadPeers {
 
   int reads() const { return reads_; }
 
-  bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
-            std::size_t bytes) override {
-    if (bytes == 1) return ThreadPeers::read(rank, mark, to, from, bytes);  // Tries it.
-    const bool fails = ++reads_ == fails_;
+  bool may_read() const override { return true; }
+
+  bool read(int, const Mark&, std::byte* to, std::uint64_t from, std::size_t bytes) override {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    const auto* const data = reinterpret_cast<const std::byte*>(from);
     const std::size_t half = bytes / 2;
-    ThreadPeers::read(rank, mark, to, from, half);
+    if (bytes == 1) return std::copy_n(data, 1, to) != nullptr;  // Tries it.
+    const bool fails = ++reads_ == fails_;
+    std::copy_n(data, half, to);
     pause_();
-    return !fails && ThreadPeers::read(rank, mark, to + half, from + half, bytes - half);
+    if (!fails) std::copy_n(data + half, bytes - half, to + half);
+    return !fails;
   }
+
+  // Waits throw, once `loss` does.
+  void throw_if_lost(std::string_view context) override {
+    if (loss) loss();
+    ThreadPeers::throw_if_lost(context);
+  }
+
+  std::function<void()> loss;
 
  private:
   const int fails_;
@@ -390,14 +523,14 @@ void expect_to_begin_anew(int ranks, void (*call)(Reader&)) {
   });
 }
 
-TEST(PeerMemory, ARankThatCouldNotReadAllMakesAllBeginAnew) {
+TEST_F(PeerMemoryOfThreads, ARankThatCouldNotReadAllMakesAllBeginAnew) {
   for (const auto call : {gather_all, exchange_all, gather_to_rank_1, scatter_from_rank_0})
     expect_to_begin_anew(3, call);
   // It is read where each rank has a core.
   if (std::thread::hardware_concurrency() > 1) expect_to_begin_anew(2, broadcast_from_rank_0);
 }
 
-TEST(PeerMemory, NoRankReadsAnyMoreAfterOneCouldNot) {
+TEST_F(PeerMemoryOfThreads, NoRankReadsAnyMoreAfterOneCouldNot) {
   for (const int fails : {2, 3})
     run_readers(3, [=](const auto& team, int rank) {
       Reader reader(team, rank, fails);
@@ -406,7 +539,7 @@ TEST(PeerMemory, NoRankReadsAnyMoreAfterOneCouldNot) {
     });
 }
 
-TEST(PeerMemory, AnEmptyPartIsNotRead) {
+TEST_F(PeerMemoryOfThreads, AnEmptyPartIsNotRead) {
   run_readers(3, [](const auto& team, int rank) {
     Reader reader(team, rank);
     const std::vector<std::size_t> counts{0, part, 0};
@@ -423,7 +556,7 @@ TEST(PeerMemory, AnEmptyPartIsNotRead) {
   });
 }
 
-TEST(PeerMemory, NoRankReturnsWhileAnotherOneReadsItsInput) {
+TEST_F(PeerMemoryOfThreads, NoRankReturnsWhileAnotherOneReadsItsInput) {
   run_readers(2, [](const auto& team, int rank) {
     Reader reader(team, rank, 0, [] { std::this_thread::sleep_for(5ms); });
     Bytes input(part);
@@ -439,16 +572,17 @@ TEST(PeerMemory, NoRankReturnsWhileAnotherOneReadsItsInput) {
   });
 }
 
-// Rank 0 waits for rank 1, in vain. Its callers overwrite its input, and only then say that the
-// group is given up.
-TEST(PeerMemory, ARankThatReadsFreedMemoryDoesNotReturn) {
+// Rank 0's call fails while rank 1 reads its input. Its callers overwrite that, and only then does
+// rank 1 go on: it must wait for rank 0 instead of returning what it has read.
+TEST_F(PeerMemoryOfThreads, ARankThatReadsFreedMemoryDoesNotReturn) {
   std::array<Bytes, 2> inputs{Bytes(part), Bytes(part)};
-  std::atomic<bool> reads = false;
-  std::atomic<bool> freed = false;
+  std::promise<void> reads;
+  std::promise<void> freed;
+  const std::shared_future<void> is_read = reads.get_future().share();
+  const std::shared_future<void> is_freed = freed.get_future().share();
   const auto pause = [&] {
-    reads = true;
-    reads.notify_all();
-    freed.wait(false);
+    reads.set_value();
+    EXPECT_EQ(is_freed.wait_for(30s), std::future_status::ready);
   };
   run_readers(2, [&](const auto& team, int rank) {
     Reader reader(team, rank, 0, pause);
@@ -456,18 +590,43 @@ TEST(PeerMemory, ARankThatReadsFreedMemoryDoesNotReturn) {
     Bytes output(2 * part);
     Collective call = collective_of(Operation::all_gather, bytes_of(input.data(), part),
                                     bytes_of(output.data(), 2 * part));
-    call.timeout = rank == 0 ? 100ms : 60s;
+    call.timeout = rank == 1 ? 1s : 20s;
     if (rank == 1) {
-      EXPECT_THROW(reader.call(call), GroupGivenUp);
+      EXPECT_EQ(fault_of([&] { reader.call(call); }), Fault::timeout);
       return;
     }
-    EXPECT_EQ(fault_of([&] { reader.call(call); }), Fault::timeout);
-    reads.wait(false);
+    // Once rank 0 has read, it waits for rank 1 to have read.
+    reader.peers->loss = [&] {
+      if (reader.peers->reads() == 0 || is_read.wait_for(30s) != std::future_status::ready) return;
+      throw Error(Fault::peer_lost, "the test");
+    };
+    EXPECT_EQ(fault_of([&] { reader.call(call); }), Fault::peer_lost);
     std::ranges::fill(input, std::byte{0xEE});
-    freed = true;
-    freed.notify_all();
-    std::this_thread::sleep_for(50ms);  // Rank 1 has read, and waits.
-    reader.backend.give_up({.fault = Fault::timeout, .rank = 0, .reason = "why"});
+    freed.set_value();
+  });
+}
+
+// A rank that has left or failed frees its memory, which the others would still have to read.
+TEST_F(PeerMemoryOfThreads, RanksThatAreThreadsDoNotReadEachOther) {
+  class Watched final : public ThreadPeers {
+   public:
+    using ThreadPeers::ThreadPeers;
+    bool read(int, const Mark&, std::byte*, std::uint64_t, std::size_t) override {
+      ADD_FAILURE();
+      return false;
+    }
+  };
+  run_readers(2, [](const auto& team, int rank) {
+    ShmBackend backend(std::make_shared<Watched>(team, rank), "world", 1min);
+    Bytes input(part);
+    Bytes output(2 * part);
+    fill(input.data(), rank, 0, part);
+    const Collective call = collective_of(Operation::all_gather, bytes_of(input.data(), part),
+                                          bytes_of(output.data(), 2 * part));
+    backend.enter(call);
+    backend.run(call);
+    for (const int peer : {0, 1})
+      EXPECT_TRUE(is_filled(output.data() + static_cast<std::size_t>(peer) * part, peer, 0, part));
   });
 }
 
@@ -505,6 +664,9 @@ class Exchange {
   int calls_ = 0;
 };
 
+// Before a rank has died, or a test fails.
+constexpr int most_calls = 10'000;
+
 const Ranks one_dies("one dies", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   Exchange exchange(group);
@@ -516,7 +678,8 @@ const Ranks one_dies("one dies", [](const Rank& rank) {
       ::raise(SIGKILL);
     });
   try {
-    while (!testing::Test::HasFailure()) exchange.once();
+    for (int i = 0; i < most_calls && !testing::Test::HasFailure(); ++i) exchange.once();
+    FAIL() << "rank 1 has not died";
   } catch (const Error& error) {
     ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
     ASSERT_TRUE(error.failure()) << error.what();
@@ -525,7 +688,7 @@ const Ranks one_dies("one dies", [](const Rank& rank) {
   }
 });
 
-TEST(PeerMemory, ARankThatDiesIsNamedAndNothingIsReadHalf) {
+TEST_F(PeerMemoryOfProcesses, ARankThatDiesIsNamedAndNothingIsReadHalf) {
   for (int i = 0; i < 5; ++i) {
     const auto exits = one_dies.run(3, 20s);
     EXPECT_EQ(exits[1].signal, SIGKILL);
@@ -588,7 +751,8 @@ void die_in_a_read(int dying_read, bool others_read_after) {
       if (read > (dying_read - 1) / 2 * 2) wait_for_end(static_cast<pid_t>(pids[1]));
     });
   try {
-    while (!testing::Test::HasFailure()) exchange.once();
+    for (int i = 0; i < most_calls && !testing::Test::HasFailure(); ++i) exchange.once();
+    FAIL() << "rank 1 has not died";
   } catch (const Error& error) {
     ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
     ASSERT_TRUE(error.failure()) << error.what();
@@ -603,7 +767,7 @@ const Ranks dies_before("dies before others read", [](const Rank&) { die_in_a_re
 const Ranks dies_in_third_call("dies in its third call",
                                [](const Rank&) { die_in_a_read(6, true); });
 
-TEST(PeerMemory, ARankThatDiesInAReadIsNamed) {
+TEST_F(PeerMemoryOfProcesses, ARankThatDiesInAReadIsNamed) {
   for (const Ranks* ranks : {&dies_first, &dies_second, &dies_before, &dies_in_third_call})
     for (int i = 0; i < 3; ++i) {
       const auto begin = std::chrono::steady_clock::now();
@@ -636,7 +800,9 @@ const Ranks one_stops("one stops", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST(PeerMemory, ARankMayStopAndGoOn) { EXPECT_TRUE(all_succeeded(one_stops.run(3, 60s))); }
+TEST_F(PeerMemoryOfProcesses, ARankMayStopAndGoOn) {
+  EXPECT_TRUE(all_succeeded(one_stops.run(3, 60s)));
+}
 
 }  // namespace
 }  // namespace lockstep::comm::peer_memory_test

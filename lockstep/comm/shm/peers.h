@@ -75,8 +75,8 @@ class Peers {
 
   virtual Activity& activity(int rank) = 0;
 
-  // Lets the other ranks read this process's memory, as far as this process can decide it.
-  virtual void allow_reads() = 0;
+  // Whether read() may be tried. False where a read of memory that is gone would be a fault.
+  virtual bool may_read() const = 0;
 
   // Copies from a rank's own memory, at its address `from`. False if the kernel refuses, if there
   // is no such memory, if that memory does not have `mark`, or if the rank is gone. `to` then holds

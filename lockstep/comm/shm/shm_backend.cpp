@@ -34,7 +34,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       rank_(peers_->rank()),
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
-      peer_memory_(peers_, segment_),
+      peer_memory_(peers_, segment_, group_),
       barrier_(peers_, segment_, group_, timeout, std::move(watch)),
       key_(fmt::format("{} {:016x}", short_key(group_), segment_.common().number)),
       regions_(peers_, timeout,
@@ -140,17 +140,19 @@ void ShmBackend::run_in_place(const Collective& collective) {
 // Peers that are late read this rank's input even once its call has failed, and its callers free
 // it. It says so first. Those peers then begin anew, and learn there how the group has failed.
 bool ShmBackend::run_outside(const Collective& collective) {
-  std::atomic<std::uint32_t>& unread = segment_.lane(rank_).unread;
+  std::atomic<std::uint32_t>& could_not_read = segment_.lane(rank_).could_not_read;
   try {
     const bool has_read = in_place_.run(collective);
-    unread.store(has_read ? 0 : 1);
+    could_not_read.store(has_read ? 0 : 1);
     if (!has_read) barrier_.throw_if_over(describe_call(collective, group_, number()));
     barrier_.step(collective);
   } catch (...) {
-    unread.store(1);
+    could_not_read.store(1);
+    // On weakly ordered processors, what callers write to the input could become visible before.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     throw;
   }
-  const auto has_failed = [&](int peer) { return segment_.lane(peer).unread.load() != 0; };
+  const auto has_failed = [&](int peer) { return segment_.lane(peer).could_not_read.load() != 0; };
   if (std::ranges::none_of(std::views::iota(0, size_), has_failed)) return true;
   peer_memory_.stop();
   return false;
@@ -163,7 +165,8 @@ void ShmBackend::run_staged(const Collective& collective) {
   };
   const auto is_outside = [&](int peer) { return in_place_.is_outside(peer); };
   if (!std::ranges::all_of(ranks, has_put)) {  // Peers can reach some ranks' memory, but not all.
-    // A rank that has put its data cannot read its peers, and never will.
+    // A rank that has put its data offers no address: it cannot read its peers, or its address has
+    // a tag. The group then reads no more, so that it need not begin anew in each call.
     if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
       peer_memory_.stop();
     if (!has_put(rank_)) staging_.put_first(collective);

@@ -133,12 +133,6 @@ Activity& ThreadPeers::activity(int rank) {
   return team_->activities_[static_cast<std::size_t>(slot(rank))];
 }
 
-bool ThreadPeers::read(int, const Mark&, std::byte* to, std::uint64_t from, std::size_t bytes) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr)
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-  return true;
-}
-
 void ThreadPeers::throw_if_lost(std::string_view context) {
   const std::lock_guard lock(team_->mutex_);
   if (team_->failure_) throw Error(context, *team_->failure_);

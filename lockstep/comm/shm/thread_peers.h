@@ -66,9 +66,8 @@ class ThreadPeers : public Peers {
   void request(const std::string&) override {}
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override;
-  void allow_reads() override {}
-  bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
-            std::size_t bytes) override;
+  bool may_read() const override { return false; }
+  bool read(int, const Mark&, std::byte*, std::uint64_t, std::size_t) override { return false; }
   void throw_if_lost(std::string_view context) override;
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int) override { return std::nullopt; }
