@@ -147,9 +147,7 @@ bool ShmBackend::run_outside(const Collective& collective) {
     if (!has_read) barrier_.throw_if_over(describe_call(collective, group_, number()));
     barrier_.step(collective);
   } catch (...) {
-    could_not_read.store(1);
-    // On weakly ordered processors, what callers write to the input could become visible before.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    could_not_read.exchange(1);  // What callers write to the input must not be seen before it.
     throw;
   }
   const auto has_failed = [&](int peer) { return segment_.lane(peer).could_not_read.load() != 0; };
