@@ -28,6 +28,8 @@ using lockstep::Core;
 constexpr int round_trips = 2000;
 constexpr int rounds = 200;
 constexpr std::size_t in_a_row = 64 / sizeof(std::uint64_t);
+constexpr std::size_t many_flags = 256;
+constexpr std::size_t lines_in_a_row = 8192;  // As much as an all_reduce of 1 MB gets from a peer.
 
 Reach reach_of(const Core& a, const Core& b) {
   if (a.package != b.package) return Reach::other_package;
@@ -165,8 +167,8 @@ std::vector<double> shares_of_pairs(int ranks) {
 
 LineTimes time_lines(Pair cpus, std::size_t lane) {
   return {.line = time_flag(cpus),
-          .flags = time_reading(cpus, 256, lane / sizeof(std::uint64_t)),
-          .stream = time_reading(cpus, 8192, in_a_row)};
+          .flags = time_reading(cpus, many_flags, lane / sizeof(std::uint64_t)),
+          .stream = time_reading(cpus, lines_in_a_row, in_a_row)};
 }
 
 double time_page() {

@@ -397,18 +397,6 @@ TEST(Leaving, IsKnownAtSecondHandToo) {
   });
 }
 
-// Ranks that leave because another one was lost are no reason themselves, in a message or a call.
-void expect_the_lost_one_named(const Rank& rank, const ProcessGroup& world,
-                               const std::function<void(const ProcessGroup&)>& wait) {
-  world.barrier();
-  if (rank.rank == 0) ::raise(SIGKILL);
-  if (rank.rank == 2) test::wait_until_done(rank, {1});
-  expect_in(text_of([&] { wait(world); }, Fault::peer_lost), "killed by signal 9");
-  ProcessGroup left = world;
-  leave_process_group(left);
-  if (rank.rank == 1) test::wait_until_done(rank, {});
-}
-
 void receive_from_neighbour(const ProcessGroup& world) {
   std::vector<float> word(1);
   world.recv(buffer_of(word), world.rank() - 1);
@@ -416,12 +404,12 @@ void receive_from_neighbour(const ProcessGroup& world) {
 
 const Ranks left_for_a_message("left for a loss that ends a message", [](const Rank& rank) {
   const auto world = init_process_group(world_of("world", rank));
-  expect_the_lost_one_named(rank, world, receive_from_neighbour);
+  test::expect_the_lost_one_named(rank, world, receive_from_neighbour);
 });
 
 const Ranks left_for_a_call("left for a loss that ends a call", [](const Rank& rank) {
   const auto world = init_process_group(world_of("world", rank));
-  expect_the_lost_one_named(rank, world, [](const ProcessGroup& all) { all.barrier(); });
+  test::expect_the_lost_one_named(rank, world, [](const ProcessGroup& all) { all.barrier(); });
 });
 
 TEST(Leaving, AfterALossLeavesTheLostRankNamed) {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +20,7 @@
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/store/store.h"
+#include "tests/fault_of.h"
 #include "tests/ranks.h"
 
 namespace lockstep::test {
@@ -67,6 +70,20 @@ inline void wait_until_done(const Rank& rank, const std::vector<int>& ranks) {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+}
+
+// Rank 0 of three is killed. Rank 1 learns of it in `wait`, and leaves. Rank 2 begins to wait only
+// then, and must not take rank 1 for the reason.
+inline void expect_the_lost_one_named(const Rank& rank, ProcessGroup group,
+                                      const std::function<void(const ProcessGroup&)>& wait) {
+  group.barrier();
+  if (rank.rank == 0) ::raise(SIGKILL);
+  if (rank.rank == 2) wait_until_done(rank, {1});
+  std::string text;
+  EXPECT_EQ(fault_of([&] { wait(group); }, &text), Fault::peer_lost) << text;
+  EXPECT_NE(text.find("killed by signal 9"), text.npos) << text;
+  leave_process_group(group);
+  if (rank.rank == 1) wait_until_done(rank, {});
 }
 
 // True if its plugin is in the folder that ctest names.

@@ -21,7 +21,7 @@ constexpr std::size_t usual_pieces = 4;
 // copies and the engine's own buffers they stay in a cache of 2 MiB. Of two hosts with a core each,
 // on a link as fast as memory, 256 KiB and 2 MiB were slower; on 1 Gbit/s it made no difference.
 // More hosts were not measured: each call ends with a barrier of the engine.
-constexpr std::size_t staged_bytes = std::size_t{512} << 10;
+constexpr std::size_t engine_piece_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
   Buffer part = whole;
@@ -115,7 +115,7 @@ void HostsCollectives::by_engine_alone(const HostsCall& call) {
     cross(call, engine, step);
   } else {  // Some ranks may have to copy; all ranks then cut alike.
     in_stages(
-        pieces_of(call, staged_bytes / size_of(call.dtype)), [](const Piece&) {},
+        pieces_of(call, engine_piece_bytes / size_of(call.dtype)), [](const Piece&) {},
         [&](const Piece& piece) {
           step.output = piece.data;
           step.signature.count = piece.data.count;

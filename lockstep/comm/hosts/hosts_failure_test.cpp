@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -113,30 +112,19 @@ TEST_P(AcrossHosts, ARankAloneOnItsHostIsNamedByWhoeverLosesIt) {
 }
 
 // Rank 1 knows of the death, as the killed rank was on its host, and leaves the group.
-void expect_the_dead_one_named(const Rank& rank,
-                               const std::function<void(const ProcessGroup&)>& wait) {
-  ProcessGroup group = test::join_across_hosts(rank);
-  group.barrier();
-  if (rank.rank == 0) ::raise(SIGKILL);
-  if (rank.rank == 2) test::wait_until_done(rank, {1});
-  std::string text;
-  EXPECT_EQ(fault_of([&] { wait(group); }, &text), Fault::peer_lost);
-  EXPECT_NE(text.find("killed by signal 9"), text.npos) << text;
-  if (rank.rank != 1) return;
-  leave_process_group(group);
-  test::wait_until_done(rank, {});
-}
-
 const Ranks left_for_a_message("left for a loss that ends a message between hosts",
                                [](const Rank& rank) {
-                                 expect_the_dead_one_named(rank, [](const ProcessGroup& group) {
-                                   std::vector<float> word(1);
-                                   group.recv(buffer_of(word), group.rank() - 1);
-                                 });
+                                 test::expect_the_lost_one_named(
+                                     rank, test::join_across_hosts(rank),
+                                     [](const ProcessGroup& group) {
+                                       std::vector<float> word(1);
+                                       group.recv(buffer_of(word), group.rank() - 1);
+                                     });
                                });
 
 const Ranks left_for_a_call("left for a loss that ends a call between hosts", [](const Rank& rank) {
-  expect_the_dead_one_named(rank, [](const ProcessGroup& group) { group.barrier(); });
+  test::expect_the_lost_one_named(rank, test::join_across_hosts(rank),
+                                  [](const ProcessGroup& group) { group.barrier(); });
 });
 
 TEST_P(AcrossHosts, WhoLeavesForALossIsNotNamedForIt) {

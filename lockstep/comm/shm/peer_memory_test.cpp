@@ -305,13 +305,20 @@ TEST_F(PeerMemoryOfProcesses, LargerGroupsUseStagingBuffers) {
     EXPECT_EQ(rank.output.find("group world: rank"), std::string::npos) << rank.output;
 }
 
-// Ends by SIGSYS where it reads.
-const Ranks readers_that_must_not("readers that must not", [](const Rank& rank) {
+// All have tried to read before `change` is called.
+void do_all_and(const std::function<void()>& change) {
   ProcessGroup group = init_process_group();
-  all_gather(group, {100'000, DType::uint8, 0});  // All have tried to read.
-  if (rank.rank == 1) refuse_reads(SECCOMP_RET_KILL_PROCESS);
+  all_gather(group, {100'000, DType::uint8, 0});
+  change();
   every_collective(group);
   destroy_process_group(group);
+}
+
+// Ends by SIGSYS where it reads.
+const Ranks readers_that_must_not("readers that must not", [](const Rank& rank) {
+  do_all_and([&] {
+    if (rank.rank == 1) refuse_reads(SECCOMP_RET_KILL_PROCESS);
+  });
 });
 
 TEST_F(PeerMemoryOfProcesses, LargeDataIsReadUnlessTheVariableForbidsIt) {
@@ -330,24 +337,18 @@ TEST_F(PeerMemoryOfThreads, TheVariableHasTwoValues) {
 
 const Ranks one_refused("one refused", [](const Rank& rank) {
   if (rank.rank == 1) refuse_reads(with_eperm);
-  ProcessGroup group = init_process_group();
-  every_collective(group);
-  destroy_process_group(group);
+  do_all_and([] {});
 });
 
 const Ranks one_declines("one declines", [](const Rank& rank) {
   if (rank.rank == 1) ::setenv(PeerMemory::variable, "0", 1);
-  ProcessGroup group = init_process_group();
-  every_collective(group);
-  destroy_process_group(group);
+  do_all_and([] {});
 });
 
 const Ranks refused_later("refused later", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
-  all_gather(group, {100'000, DType::uint8, 0});  // All have read from all.
-  if (rank.rank == 1) refuse_reads(with_eperm);
-  every_collective(group);
-  destroy_process_group(group);
+  do_all_and([&] {
+    if (rank.rank == 1) refuse_reads(with_eperm);
+  });
 });
 
 TEST_F(PeerMemoryOfProcesses, AllUseStagingBuffersIfTheKernelRefusesOneRank) {
