@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/met_break.h"
 #include "lockstep/comm/work_state.h"
 #include "lockstep/job/step_clock.h"
 
@@ -34,7 +35,9 @@ void Work::wait(Deadline deadline) const {
     else if (!shared.done.wait_until(lock, deadline, completed))
       throw Error(Fault::timeout, "Work::wait: the operation still runs");
   }
-  if (shared.error) std::rethrow_exception(shared.error);
+  if (!shared.error) return;
+  comm::has_met_break = true;
+  std::rethrow_exception(shared.error);
 }
 
 bool Work::completed() const {

@@ -57,6 +57,9 @@ struct Activity {
   std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
   std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
                                     // first.
+  // Calls that went on after a broken group: begun by threads that had met its Error. Other threads
+  // go on in any case.
+  std::atomic<std::uint64_t> resumed;
 
   void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
     for (std::size_t i = 0; i < name.size(); ++i)

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c31;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c32;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -74,9 +74,8 @@ struct Slot {
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
   Announcement announcement;
-  FailureRecord broke;  // Break of its group by living ranks.
-  Ticks idle_since;     // Activity::since at the break. Unchanged if the process did nothing in any
-                        // group since.
+  FailureRecord broke;           // Break of its group by living ranks.
+  std::uint64_t resumed_before;  // Activity::resumed at the break.
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -353,7 +352,7 @@ void JobPage::note_break(int slot, const Failure& failure) const {
   if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
     return;  // Another thread of this process is writing.
   write(mine.broke, failure);
-  mine.idle_since = mine.activity.since.load(std::memory_order_relaxed);
+  mine.resumed_before = mine.activity.resumed.load(std::memory_order_relaxed);
   mine.broke.state = state + 2;
 }
 
@@ -374,11 +373,13 @@ std::optional<Failure> JobPage::latest_break(Fault fault) const {
 Failure JobPage::cause_of(int slot, const Failure& end) const {
   Slot& ended = layout().slot[slot];
   const auto broke = read(ended.broke);
-  if (!broke || ended.idle_since != ended.activity.since.load(std::memory_order_relaxed))
-    return end;
-  if (end.signal && end.signal != SIGABRT) return end;
-  if (ended.words.state == 2 && ended.words.fault != number_of(broke->fault)) return end;
-  return *broke;
+  const bool crashed = end.signal && end.signal != SIGABRT;
+  if (!broke || crashed) return end;
+  const bool has_spoken = ended.words.state == 2;
+  const bool follows =
+      has_spoken ? ended.words.fault == number_of(broke->fault)
+                 : ended.activity.resumed.load(std::memory_order_relaxed) == ended.resumed_before;
+  return follows ? *broke : end;
 }
 
 void JobPage::report(const Failure& failure) const {

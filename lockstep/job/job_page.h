@@ -119,8 +119,9 @@ class LOCKSTEP_API JobPage {
   // Returns the latest such record of any process with this fault and known culprits.
   std::optional<Failure> latest_break(Fault fault) const;
 
-  // Returns why the process in `slot` came to its `end`. This is the break of its group that it
-  // noted, if it has done nothing in any group since and no other cause is known. Otherwise `end`.
+  // Returns why the process in `slot` came to its `end`: the break of its group that it noted, or
+  // else `end`. The break, if its last words say so. Without last words, if no thread went on after
+  // it (Activity::resumed). Never after a crash.
   Failure cause_of(int slot, const Failure& end) const;
 
   // Records the job's first failure; ignores later ones. Async-signal-safe.

@@ -160,9 +160,27 @@ TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
 
 TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
   const JobPage page = JobPage::create(3, "job");
+  page.activity(0).resumed = 1;  // After an earlier break.
   page.note_break(0, rank_one_did_not_come);
-  page.activity(0).enter(pack_group_name("other"), Operation::barrier, 1, ticks_now());
+  EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
+  page.activity(0).resumed = 2;
   EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
+}
+
+TEST(JobPage, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.activity(0).enter(pack_group_name("checkpoint"), Operation::barrier, 1, ticks_now());
+  page.activity(0).leave(ticks_now());
+  EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
+}
+
+TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainCountsMoreThanCallsSince) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.activity(0).resumed = 1;  // A destructor's call, perhaps.
+  page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
+  EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
 TEST(JobPage, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {

@@ -99,6 +99,25 @@ int stay_away(ProcessGroup& world, const std::string& how) {
   return 0;
 }
 
+// Rank 1 calls something else than the others. Each rank then goes on in another group: on a thread
+// that knows nothing of that, as a checkpoint's, or on its main thread. The main thread then throws
+// the Error, or returns 1.
+int differ(ProcessGroup& world, const std::string& how) {
+  const ProcessGroup other = world.split(0, world.rank());
+  try {
+    if (world.rank() == 1) world.barrier();
+    reduce_once(world);
+    return 0;
+  } catch (const lockstep::Error&) {
+    if (how == "go-on")
+      other.barrier();
+    else
+      std::thread([&] { other.barrier(); }).join();
+    if (how == "throw") throw;
+    return 1;
+  }
+}
+
 // Prints the error of init_process_group() and lives on for a while, so that its end tells nothing.
 int fail_to_join() {
   try {
@@ -121,6 +140,7 @@ int run(const std::string& what, const std::string& argument) {
   if (what == "abort-then-throw") return abort_then_throw(world, argument);
   if (what == "agree-on") return agree_on(world, argument);
   if (what == "stay-away") return stay_away(world, argument);
+  if (what == "differ") return differ(world, argument);
   throw std::invalid_argument("unknown: " + what);
 }
 

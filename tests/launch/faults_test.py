@@ -242,6 +242,21 @@ class Faults(unittest.TestCase):
                              ("2", "mismatch", "2"))
             self.assertIn("rank%202%20called%20barrier", record["called"])
 
+    def test_a_thread_that_goes_on_after_a_mismatch_does_not_hide_it(self):
+        for how, code in (("throw", MISMATCH), ("return", 1)):
+            job = self.start("-n", 2, OPTIONS.rank, "differ", how)
+            self.assertEqual(job.wait(), code, job.errors())
+            self.assertRegex(job.errors(), r"lockstep run: ranks disagree in \S+ #\d+ of group "
+                                           r"world: rank 0 called all_reduce.*rank 1 called barrier")
+            causes = {record_in(line)["cause"] for line in job.errors().splitlines()
+                      if "lockstep-fail" in line}
+            self.assertEqual(causes, {"mismatch"}, job.errors())
+
+    def test_a_program_that_goes_on_after_a_mismatch_ends_for_another_cause(self):
+        job = self.start("-n", 2, OPTIONS.rank, "differ", "go-on")
+        self.assertEqual(job.wait(), 1, job.errors())
+        self.assertRegex(job.errors(), r"lockstep run: rank \d .* exited with code 1")
+
     def test_a_world_size_that_contradicts_the_launchers_is_an_error_on_all_ranks_at_once(self):
         script = 'test "$RANK" != 1 || export WORLD_SIZE=5; exec "$0" fail-to-join -'
         endpoint = f"127.0.0.1:{free_port()}"

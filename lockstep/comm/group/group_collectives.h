@@ -19,6 +19,7 @@
 #include "lockstep/comm/group/group_failure.h"
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/group_life.h"
+#include "lockstep/comm/group/met_break.h"
 #include "lockstep/comm/group/recorded_call.h"
 #include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
@@ -39,6 +40,7 @@ class GroupCollectives {
   void perform(Collective& collective, Act act) {
     failure_.throw_if_broken();
     Activity& activity = life_.activity();
+    note_going_on(activity);
     const Ticks begin = ticks_now();
     const TimedCall timed(begin);
     RecordedCall span(begin);

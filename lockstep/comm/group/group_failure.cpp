@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/text.h"
+#include "lockstep/comm/group/met_break.h"
 
 namespace lockstep::comm {
 namespace {
@@ -19,6 +20,7 @@ GroupFailure::GroupFailure(const GroupIdentity& group, Reactions reactions)
     : group_(group), reactions_(std::move(reactions)) {}
 
 void GroupFailure::throw_first() const {
+  has_met_break = true;
   const std::lock_guard lock(mutex_);
   std::rethrow_exception(first_);
 }
@@ -36,6 +38,7 @@ void GroupFailure::break_with(std::exception_ptr error, const std::string& conte
                               std::chrono::milliseconds timeout) {
   {
     const std::lock_guard lock(mutex_);
+    has_met_break = true;
     if (first_) return;
     first_ = error;
     is_broken_.store(true, std::memory_order_release);
