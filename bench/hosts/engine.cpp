@@ -34,7 +34,9 @@ struct World {
 World join(const char* engine) {
   World world{.who = lockstep::read_environment(), .store = {}, .communicator = {}};
   auto& who = world.who;
-  world.store = lockstep::open_job_store(who, {}, "", lockstep::in(lockstep::default_timeout));
+  lockstep::comm::LateRanks late(who.rank, lockstep::InitOptions().warn_after);
+  world.store =
+      lockstep::open_job_store(who, {}, "", lockstep::in(lockstep::default_timeout), late);
   lockstep::CommunicatorOptions options{
       .engine = &lockstep::open_engine(engine),
       .rank = who.rank,

@@ -21,6 +21,7 @@
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
+#include "lockstep/comm/hosts/late_ranks.h"
 #include "lockstep/comm/hosts/left_worlds.h"
 #include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/comm/job_timeline.h"
@@ -134,38 +135,47 @@ auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::mil
 // Ranks on one host compare their settings there, even if they then use an engine. `number` counts
 // this process's groups from 1.
 comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
-                       int number) {
-  if (!is_on_one_host(who, options)) return comm::join_hosts(who, options, name);
+                       int number, comm::LateRanks& late) {
+  if (!is_on_one_host(who, options)) return comm::join_hosts(who, options, name, late);
+  late.expect_at(fmt::format("this host ({}), where job '{}' expects all of its ranks{}",
+                             host_name(), who.job_id,
+                             lacks_master(who, options) ? ", as MASTER_ADDR is not set" : ""));
   HostMeeting meeting =
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
   meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
   const Deadline deadline = in(options.timeout);
-  auto session = std::make_shared<HostSession>(meeting, deadline);
+  auto session = std::make_shared<HostSession>(
+      meeting, deadline, [&] { late.look([] { return std::vector<int>{0}; }); });
   send_last_words_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
   telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
-    meets_here ? comm::require_agreement(*session) : comm::await_agreement(*session, deadline);
+    meets_here ? comm::require_agreement(*session)
+               : comm::await_agreement(*session, deadline, late);
   });
   if (meets_here)
     return {.session = std::move(session), .backend = "shm", .why = "all ranks are on this host"};
   session->withdraw();
   session.reset();
-  return comm::join_hosts(who, options, name);
+  return comm::join_hosts(who, options, name, late);
 }
 
 std::unique_ptr<comm::Backend> make_backend(const comm::JoinedHosts& joined,
                                             const std::string& name,
-                                            std::chrono::milliseconds timeout) {
+                                            std::chrono::milliseconds timeout,
+                                            comm::LateRanks& late) {
   std::vector<int> ranks(static_cast<std::size_t>(joined.session->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const int rank = joined.session->rank();
   std::unique_ptr<comm::Backend> backend;
+  const auto watch = [&] {
+    comm::require_agreement(*joined.session);
+    late.look([&] { return comm::late_here(*joined.session); });
+  };
   if (joined.context)
     backend = std::make_unique<comm::HostsBackend>(joined.context, ranks, rank, name, timeout);
   else
     backend = std::make_unique<comm::ShmBackend>(std::make_shared<comm::HostPeers>(joined.session),
-                                                 name, timeout,
-                                                 [&] { comm::require_agreement(*joined.session); });
+                                                 name, timeout, watch);
   comm::DeviceEngineOptions device;
   device.session = joined.session;
   device.world_size = joined.session->size();
@@ -205,7 +215,7 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
 }
 
 ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name,
-                        std::chrono::milliseconds timeout) {
+                        std::chrono::milliseconds timeout, comm::LateRanks& late) {
   const auto& session = joined.session;
   ProcessGroup::State::Parts parts;
   parts.identity = {
@@ -236,7 +246,7 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
     if (const auto strong = hosts.lock())
       strong->lines->tell_failure(comm::news_of_leaving(*session_left));
   };
-  parts.backend = make_backend(joined, name, timeout);
+  parts.backend = make_backend(joined, name, timeout, late);
   return GroupAccess::make(std::move(parts));
 }
 
@@ -269,10 +279,11 @@ ProcessGroup init_process_group(const InitOptions& options) {
   const std::string name = has_name     ? options.name
                            : number > 1 ? fmt::format("world#{}", number)
                                         : std::string("world");
+  comm::LateRanks late(who.rank, options.warn_after);
   try {
-    const comm::JoinedHosts joined = join(who, options, name, number);
+    const comm::JoinedHosts joined = join(who, options, name, number, late);
     ProcessGroup world = telling_whose_fault_it_is(
-        joined, options.timeout, [&] { return make_world(joined, name, options.timeout); });
+        joined, options.timeout, [&] { return make_world(joined, name, options.timeout, late); });
     worlds.add(joined.session, has_name);
     if (!has_name || TimelineRecorder::current() == nullptr)
       comm::record_timeline(world, launched.agent_fd ? launched : who);

@@ -32,9 +32,11 @@ constexpr int heartbeat_ms = 100;
 // Half of the time within which a failure must be known.
 constexpr std::chrono::milliseconds time_for_last_words{50};
 
-FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline) {
+FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
+                              const std::function<void()>& meanwhile) {
   while (true) {
     if (FileDescriptor socket = connect_to_switchboard(meeting.identity)) return socket;
+    meanwhile();
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout,
                   fmt::format("rank 0 of job '{}' did not appear on this host", meeting.job_id));
@@ -186,7 +188,8 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
           .is_alone = who.world_size == 1};
 }
 
-HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
+HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
+                         const std::function<void()>& meanwhile)
     : rank_(meeting.rank),
       meeting_(meeting.told.meeting),
       has_agent_(meeting.agent_fd.has_value()) {
@@ -195,7 +198,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline)
   else if (meeting.opens)
     open_switchboard(meeting);
   else
-    link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline));
+    link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline, meanwhile));
   if (!page_)
     page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
   const bool compares = meeting_ > 0 && rank_ < size();  // The sizes are compared with all ranks

@@ -91,7 +91,10 @@ class LOCKSTEP_API HostSession {
   // not come. Mismatch when this rank has no slot. Mismatch when the launcher gives another number
   // of ranks (rank 0 does, if there is no launcher), unless `told` is announced. Misuse when a
   // process with this rank is already there.
-  HostSession(const HostMeeting& meeting, Deadline deadline);
+  // Calls `meanwhile` while rank 0 has not come.
+  HostSession(
+      const HostMeeting& meeting, Deadline deadline,
+      const std::function<void()>& meanwhile = [] {});
 
   // Leaves the job page: in order after finish(), otherwise as a rank that abandons the job.
   ~HostSession();

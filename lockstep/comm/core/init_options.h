@@ -20,6 +20,10 @@ struct InitOptions {
   // without limit.
   std::chrono::milliseconds timeout = default_timeout;
 
+  // Time after which init_process_group() warns of ranks that have not come, and says where they
+  // are expected. Further warnings follow after growing times. A short time warns of slow starts.
+  std::chrono::milliseconds warn_after = std::chrono::seconds(10);
+
   // Name of this world, the same on all of its ranks. Worlds with a name may exist beside each
   // other, and beside the one without, and follow each other in a process, even while slower ranks
   // still leave the last one. Ranks meet through `store` alone, which is needed: a name is unique

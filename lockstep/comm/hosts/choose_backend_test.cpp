@@ -117,14 +117,19 @@ TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {
   EXPECT_NE(text.find("there is no backend 'nccl': use auto, shm"), std::string::npos) << text;
 }
 
+// exchange_rank_info() of a patient rank.
+RankTable exchanged(Store& store, const RankInfo& mine, int world_size, Deadline deadline) {
+  LateRanks late(mine.rank, 30s);
+  return exchange_rank_info(store, "job", mine, world_size, deadline, late);
+}
+
 TEST(RankTable, GivesEveryRankAllCardsAndOneSecret) {
   InProcessStore store;
   std::vector<RankTable> tables(3);
   std::vector<std::jthread> ranks;
   const auto all = ranks_on("abb", "auto", both);
   for (std::size_t rank = 0; rank < 3; ++rank)
-    ranks.emplace_back(
-        [&, rank] { tables[rank] = exchange_rank_info(store, "job", all[rank], 3, in(30s)); });
+    ranks.emplace_back([&, rank] { tables[rank] = exchanged(store, all[rank], 3, in(30s)); });
   ranks.clear();
   for (const RankTable& table : tables) {
     EXPECT_EQ(table.secret, tables[0].secret);
@@ -140,7 +145,7 @@ TEST(RankTable, NoTextOfACardCanMoveTheCursor) {
   InProcessStore store;
   auto mine = ranks_on("a", "auto", {{"gloo", "no\n\x1b[2J library"}});
   mine[0].host = mine[0].backend = "a\x1b\xC2\x9B";
-  const RankTable table = exchange_rank_info(store, "job", mine[0], 1, in(30s));
+  const RankTable table = exchanged(store, mine[0], 1, in(30s));
   EXPECT_EQ(table.ranks[0].host, "a \xC2\xBF");
   EXPECT_EQ(table.ranks[0].backend, "a \xC2\xBF");
   EXPECT_EQ(table.ranks[0].engines.at("gloo"), "no  [2J library");
@@ -149,15 +154,14 @@ TEST(RankTable, NoTextOfACardCanMoveTheCursor) {
 TEST(RankTable, RefusesASecondProcessOfARank) {
   InProcessStore store;
   const auto all = ranks_on("ab", "", {});
-  std::jthread first([&] { exchange_rank_info(store, "job", all[0], 2, in(30s)); });
+  std::jthread first([&] { exchanged(store, all[0], 2, in(30s)); });
   while (!store.find("jobrank/0")) std::this_thread::sleep_for(1ms);
   std::string text;
   RankInfo twin = all[0];
   twin.pid = 4711;
-  EXPECT_EQ(fault_of([&] { exchange_rank_info(store, "job", twin, 2, in(30s)); }, &text),
-            Fault::misuse);
+  EXPECT_EQ(fault_of([&] { exchanged(store, twin, 2, in(30s)); }, &text), Fault::misuse);
   EXPECT_NE(text.find("rank 0 already exists, as process 100 on "), text.npos) << text;
-  exchange_rank_info(store, "job", all[1], 2, in(30s));
+  exchanged(store, all[1], 2, in(30s));
 }
 
 TEST(RankTable, NamesAllWhoAreMissing) {
@@ -167,8 +171,7 @@ TEST(RankTable, NamesAllWhoAreMissing) {
   std::vector<std::jthread> ranks;
   for (const std::size_t rank : {0, 1})
     ranks.emplace_back([&, rank] {
-      EXPECT_EQ(fault_of([&] { exchange_rank_info(store, "job", all[rank], 4, in(200ms)); },
-                         &texts[rank]),
+      EXPECT_EQ(fault_of([&] { exchanged(store, all[rank], 4, in(200ms)); }, &texts[rank]),
                 Fault::timeout);
     });
   ranks.clear();

@@ -407,7 +407,8 @@ const Ranks labels_late("labels come late", [](const Rank& rank) {
   LaunchEnvironment who = read_environment();
   InitOptions options;
   options.store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
-  const JoinedHosts joined = join_hosts(who, options, "world");
+  LateRanks others(rank.rank, options.warn_after);
+  const JoinedHosts joined = join_hosts(who, options, "world", others);
   {
     HostsBackend backend(joined.context, {0, 1, 2, 3}, rank.rank, "world", 10s);
     const std::string label = rank.rank == 3 ? "b" : "a";

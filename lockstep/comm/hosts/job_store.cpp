@@ -50,6 +50,8 @@ TcpStoreOptions options_for(const LaunchEnvironment& who, const std::string& hos
           .timeout = until(deadline)};
 }
 
+std::string store_at(const std::string& address) { return "the store at " + address; }
+
 std::pair<std::string, int> address_of(const std::string& text, std::string_view what) {
   const auto address = host_and_port(text);
   require(address.has_value(), [&] { return fmt::format("{} '{}' is not HOST:PORT", what, text); });
@@ -124,6 +126,7 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std
   if (announced.problem[0] != 0)
     throw Error(Fault::aborted, fmt::format("rank 0: {}", clean_text(announced.problem)));
   made.host = announced.host;
+  made.place = store_at(to_text(made.host, announced.port));
   if (served) {
     made.store = {served, &served->store};
     return made;
@@ -136,9 +139,9 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std
 }
 
 JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interface,
-                        Deadline deadline) {
+                        Deadline deadline, comm::LateRanks& late) {
   const auto [host, port] = address_of(who.master, "the job's master address");
-  JobStore made{.token = token_of(who, deadline), .host = host};
+  JobStore made{.token = token_of(who, deadline), .host = host, .place = store_at(who.master)};
   // Checked on all ranks: others would wait for a store that rank 0 refuses to open.
   if (!made.token)
     for (const SocketAddress& address : resolve(host, port))
@@ -149,7 +152,10 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
     auto served = std::make_shared<ServedStore>(mine);
     made.store = {served, &served->store};
   } else {
-    made.store = std::make_shared<TcpStore>(options_for(who, host, port, made.token, deadline));
+    TcpStoreOptions mine = options_for(who, host, port, made.token, deadline);
+    late.expect_at(made.place + ", which it opens");
+    mine.look = [&] { late.look([] { return std::vector<int>{0}; }); };
+    made.store = std::make_shared<TcpStore>(mine);
   }
   return made;
 }
@@ -157,7 +163,7 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
 JobStore meet_at_agents(const LaunchEnvironment& who, Deadline deadline) {
   require(who.agent_fd.has_value(), "LOCKSTEP_STORE is set, but not LOCKSTEP_AGENT_FD");
   const auto [host, port] = address_of(who.store, "LOCKSTEP_STORE");
-  JobStore made{.token = token_of(who, deadline), .host = host};
+  JobStore made{.token = token_of(who, deadline), .host = host, .place = store_at(who.store)};
   made.store = std::make_shared<TcpStore>(options_for(who, host, port, made.token, deadline));
   return made;
 }
@@ -189,7 +195,7 @@ MpiWorld identify_by_mpi(const void* communicator) {
 }
 
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
-                        const std::string& interface, Deadline deadline) {
+                        const std::string& interface, Deadline deadline, comm::LateRanks& late) {
   if (options.store) return {.store = options.store, .token = token_of(who, deadline), .host = {}};
   if (options.mpi_communicator != nullptr)
     return meet_by_mpi(who, options.mpi_communicator, interface, deadline);
@@ -197,8 +203,9 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
   if (who.master_is_taken)
     return {.store = connect_foreign_store(who.master, "lockstep/", deadline),
             .token = token_of(who, deadline),
-            .host = address_of(who.master, "the job's master address").first};
-  if (!who.master.empty()) return meet_at_master(who, interface, deadline);
+            .host = address_of(who.master, "the job's master address").first,
+            .place = store_at(who.master)};
+  if (!who.master.empty()) return meet_at_master(who, interface, deadline, late);
   if (!is_under_mpi(who))
     throw Error(Fault::misuse,
                 fmt::format("{} does not say where ranks of several hosts find each other: set "

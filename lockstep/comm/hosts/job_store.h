@@ -8,14 +8,16 @@
 #include <string>
 
 #include "lockstep/comm/core/init_options.h"
+#include "lockstep/comm/hosts/late_ranks.h"
 #include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
 
 struct JobStore {
   std::shared_ptr<Store> store = {};
-  std::optional<JobToken> token;  // The job's token, if it has one.
-  std::string host;               // Host of the store; empty when unknown.
+  std::optional<JobToken> token;             // The job's token, if it has one.
+  std::string host;                          // Host of the store; empty when unknown.
+  std::string place = "InitOptions::store";  // For messages.
 };
 
 // Returns a short name for the job: launchers' variables may be too long for a handshake.
@@ -41,7 +43,7 @@ MpiWorld identify_by_mpi(const void* communicator);
 // Blocking: until the store is there. Errors: misuse when none of these exists, and for a store on
 // the network without a token; timeout; unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
-                        const std::string& interface, Deadline deadline);
+                        const std::string& interface, Deadline deadline, comm::LateRanks& late);
 
 // A store server that one rank opens for others, with this rank's own client.
 struct ServedStore {

@@ -32,13 +32,13 @@ std::string option_or_variable(const std::string& option, const char* variable) 
 // rank could reach the old store before rank 0 has left it. Called by one thread at a time, like
 // init_process_group().
 JobStore open_or_keep_store(LaunchEnvironment& who, const InitOptions& options,
-                            const std::string& interface, Deadline deadline) {
+                            const std::string& interface, Deadline deadline, LateRanks& late) {
   if (options.store || options.mpi_communicator != nullptr)
-    return open_job_store(who, options, interface, deadline);
+    return open_job_store(who, options, interface, deadline, late);
   static std::optional<JobStore> kept;
   static std::string job_id;
   if (!kept) {
-    kept = open_job_store(who, options, interface, deadline);
+    kept = open_job_store(who, options, interface, deadline, late);
     job_id = who.job_id;
   }
   who.job_id = job_id;
@@ -146,8 +146,8 @@ std::string backend_asked_for(const InitOptions& options) {
   return option_or_variable(options.backend, "LOCKSTEP_BACKEND");
 }
 
-JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
-                       const std::string& group) {
+JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const std::string& group,
+                       LateRanks& late) {
   require(!options.store || options.mpi_communicator == nullptr,
           "init_process_group: give `store` or `mpi_communicator`, not both");
   const Deadline deadline = in(options.timeout);
@@ -160,11 +160,12 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   // The store may have values of earlier starts.
   const bool outlives = who.launcher == "torchrun" || !options.name.empty();
   if (outlives) who.attempt = 0;  // Each of torchrun's agents has its own count.
-  const JobStore store = open_or_keep_store(who, options, wanted, deadline);
+  const JobStore store = open_or_keep_store(who, options, wanted, deadline, late);
+  late.expect_at(store.place);
   if (outlives)
     who.job_id = fmt::format("{} {}", options.name.empty() ? "torchrun" : "world",
                              agree_on_start(*store.store, fmt::format("lockstep/start/{}/", group),
-                                            who.rank, who.world_size, deadline));
+                                            who.rank, who.world_size, deadline, late));
   RankInfo mine{.rank = who.rank,
                 .pid = ::getpid(),
                 .host = host_name(),
@@ -173,7 +174,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
                 .engines = engines,
                 .contradiction = contradicted};
   const std::string keys = fmt::format("lockstep/{}/{}/{}/", who.job_id, who.attempt, group);
-  RankTable table = exchange_rank_info(*store.store, keys, mine, who.world_size, deadline);
+  RankTable table = exchange_rank_info(*store.store, keys, mine, who.world_size, deadline, late);
   const BackendChoice choice = choose_backend(table.ranks);
   JoinedHosts joined{.session = meet_here(who, group, table, choice.places, deadline),
                      .backend = choice.name,
@@ -188,7 +189,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
   auto context = std::make_shared<HostsContext>();
   context->lines = open_lines(who, store, interface, joined.session);
   mine.address = context->lines->address();
-  table = exchange_rank_info(*store.store, keys + "lines/", mine, who.world_size, deadline);
+  table = exchange_rank_info(*store.store, keys + "lines/", mine, who.world_size, deadline, late);
   describe_job(*context, choice, table, joined.session);
   context->engine = {.engine = &open_engine(choice.engine),
                      .world_size = who.world_size,

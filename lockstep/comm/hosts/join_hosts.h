@@ -8,6 +8,7 @@
 
 #include "lockstep/comm/core/init_options.h"
 #include "lockstep/comm/hosts/hosts_group.h"
+#include "lockstep/comm/hosts/late_ranks.h"
 #include "lockstep/job/host_session.h"
 
 namespace lockstep::comm {
@@ -21,8 +22,8 @@ struct JoinedHosts {
 
 // Collective over the job. `group` names this rendezvous of its ranks. Blocking and errors: as
 // init_process_group().
-JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options,
-                       const std::string& group);
+JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const std::string& group,
+                       LateRanks& late);
 
 // Returns InitOptions::backend, else LOCKSTEP_BACKEND.
 std::string backend_asked_for(const InitOptions& options);

@@ -72,7 +72,8 @@ ProcessGroup join_by_ordered_engine(const Rank& rank) {
   LaunchEnvironment who = read_environment();
   InitOptions options;
   options.store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
-  const JoinedHosts joined = join_hosts(who, options, "world");
+  LateRanks late(rank.rank, options.warn_after);
+  const JoinedHosts joined = join_hosts(who, options, "world", late);
   joined.context->engine.engine = &ordered_engine();
   Activity& activity = joined.session->page().activity(rank.rank);
   ProcessGroup::State::Parts parts;

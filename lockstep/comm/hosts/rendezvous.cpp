@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -92,6 +93,29 @@ class Pause {
   std::chrono::milliseconds next_{1};
 };
 
+// Returns those of the first `size` ranks whose keys are not in the store.
+std::vector<int> absent_from(Store& store, std::size_t size,
+                             const std::function<std::string(int)>& key_of) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < static_cast<int>(size); ++rank)
+    if (!store.find(key_of(rank))) missing.push_back(rank);
+  return missing;
+}
+
+// Store::wait() that warns of late ranks meanwhile.
+std::string wait_for(Store& store, const std::string& key, Deadline deadline, LateRanks& late,
+                     const std::function<std::vector<int>()>& find_missing) {
+  while (late.due() < deadline) {
+    try {
+      return store.wait(key, late.due());
+    } catch (const Error& error) {
+      if (error.fault() != Fault::timeout) throw;
+    }
+    late.look(find_missing);
+  }
+  return store.wait(key, deadline);
+}
+
 // Other ranks wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
 
@@ -104,14 +128,16 @@ std::string something_new() { return std::string(make_job_token().text()); }
 // one.
 class StartRendezvous {
  public:
-  StartRendezvous(Store& store, std::string prefix, int rank, int world_size)
+  StartRendezvous(Store& store, std::string prefix, int rank, int world_size, LateRanks& late)
       : store_(store),
+        late_(late),
         prefix_(std::move(prefix)),
         rank_(static_cast<std::size_t>(rank)),
         size_(static_cast<std::size_t>(world_size)),
         mine_(something_new()) {}
 
   std::string lead(Deadline deadline) {
+    store_.set(place(0), mine_);
     for (;;) {
       const std::vector<std::string> here = everybody(deadline);
       std::string start = something_new();
@@ -131,6 +157,7 @@ class StartRendezvous {
       if (!start.empty() && start != accepted) store_.set(acceptance(start, rank_), "1");
       accepted = start;
       if (!start.empty() && store_.find(begun(start))) return start;
+      late_.look([&] { return absent_from(store_, 1, place_of_rank()); });
       if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
         throw Error(Fault::timeout,
                     fmt::format("rank 0 did not come within {:.1f} s, or has ended", waited()));
@@ -139,6 +166,9 @@ class StartRendezvous {
 
  private:
   std::string place(std::size_t rank) const { return fmt::format("{}here/{}", prefix_, rank); }
+  std::function<std::string(int)> place_of_rank() const {
+    return [this](int rank) { return place(static_cast<std::size_t>(rank)); };
+  }
   std::string begun(const std::string& start) const { return prefix_ + "begun/" + start; }
   std::string acceptance(const std::string& start, std::size_t rank) const {
     return fmt::format("{}accepted/{}/{}", prefix_, start, rank);
@@ -152,7 +182,8 @@ class StartRendezvous {
     std::vector<std::size_t> missing;
     for (std::size_t rank = 1; rank < size_; ++rank) {
       try {
-        here.push_back(store_.wait(place(rank), deadline));
+        here.push_back(wait_for(store_, place(rank), deadline, late_,
+                                [&] { return absent_from(store_, size_, place_of_rank()); }));
       } catch (const Error& error) {
         if (error.fault() != Fault::timeout) throw;
         here.emplace_back();
@@ -207,6 +238,7 @@ class StartRendezvous {
   }
 
   Store& store_;
+  LateRanks& late_;
   const std::string prefix_;
   const std::size_t rank_;
   const std::size_t size_;
@@ -257,13 +289,14 @@ void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
 }
 
 // Collects those of all ranks, on rank 0.
-std::string gather_infos(Store& store, const std::string& prefix, int world_size,
-                         Deadline deadline) {
+std::string gather_infos(Store& store, const std::string& prefix, int world_size, Deadline deadline,
+                         LateRanks& late, const std::function<std::vector<int>()>& find_missing) {
   Json infos = Json::array();
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
     try {
-      infos.push_back(Json::parse(store.wait(key_of(prefix, rank), deadline)));
+      infos.push_back(
+          Json::parse(wait_for(store, key_of(prefix, rank), deadline, late, find_missing)));
     } catch (const Error& error) {
       if (error.fault() != Fault::timeout) throw;
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
@@ -289,12 +322,18 @@ void require_agreement(HostSession& session) {
               std::move(found.ranks));
 }
 
-void await_agreement(HostSession& session, Deadline deadline) {
+std::vector<int> late_here(HostSession& session) {
+  if (session.meeting() == 0) return {};  // All have met in the store.
+  return if_first_to_come(session.rank(), absent(session));
+}
+
+void await_agreement(HostSession& session, Deadline deadline, LateRanks& late) {
   const auto begin = Clock::now();
   for (;; std::this_thread::sleep_for(retry_pause)) {
     require_agreement(session);
     const std::vector<int> missing = absent(session);
     if (missing.empty()) return;
+    late.look([&] { return late_here(session); });
     const auto context = fmt::format("init_process_group on rank {}", session.rank());
     session.throw_if_peer_lost(context);
     if (Clock::now() >= deadline)
@@ -306,8 +345,8 @@ void await_agreement(HostSession& session, Deadline deadline) {
 }
 
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
-                           Deadline deadline) try {
-  StartRendezvous meeting(store, prefix, rank, world_size);
+                           Deadline deadline, LateRanks& late) try {
+  StartRendezvous meeting(store, prefix, rank, world_size, late);
   return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
 } catch (const Error& error) {
   throw Error(error.fault(),
@@ -325,13 +364,19 @@ std::string this_place() {
 }
 
 RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
-                             int world_size, Deadline deadline) {
+                             int world_size, Deadline deadline, LateRanks& late) {
   const std::string all = prefix + "all";
+  const auto find_missing = [&] {
+    return if_first_to_come(mine.rank, absent_from(store, static_cast<std::size_t>(world_size),
+                                                   [&](int rank) { return key_of(prefix, rank); }));
+  };
   try {
     put_down(store, prefix, mine);
-    if (mine.rank == 0) store.set(all, gather_infos(store, prefix, world_size, deadline));
+    if (mine.rank == 0)
+      store.set(all, gather_infos(store, prefix, world_size, deadline, late, find_missing));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
-    const Json said = Json::parse(store.wait(all, waits ? deadline + time_for_news : deadline));
+    const Deadline last = waits ? deadline + time_for_news : deadline;
+    const Json said = Json::parse(wait_for(store, all, last, late, find_missing));
     if (said.contains("missing"))
       throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
                                               clean(said["missing"])));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/time.h"
+#include "lockstep/comm/hosts/late_ranks.h"
 #include "lockstep/job/host_session.h"
 #include "lockstep/job/store/store.h"
 
@@ -28,7 +29,10 @@ void require_agreement(HostSession& session);
 
 // As require_agreement(). Blocking: until all ranks have come. Errors: also timeout, naming those
 // that did not; peer_lost.
-void await_agreement(HostSession& session, Deadline deadline);
+void await_agreement(HostSession& session, Deadline deadline, LateRanks& late);
+
+// Returns those ranks of this host that have not come, if this one has to warn of them.
+std::vector<int> late_here(HostSession& session);
 
 // Whether ranks of one host that are told `backend` need nothing but its shared memory.
 bool is_shared_memory(std::string_view backend);
@@ -43,7 +47,7 @@ bool is_shared_memory(std::string_view backend);
 // Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; corrupt;
 // the store's.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
-                           Deadline deadline);
+                           Deadline deadline, LateRanks& late);
 
 // How a rank describes itself to all others when a job begins.
 struct RankInfo {
@@ -72,6 +76,6 @@ struct RankTable {
 // Collective: returns how all ranks describe themselves. Blocking: until all ranks have come.
 // Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's.
 RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
-                             int world_size, Deadline deadline);
+                             int world_size, Deadline deadline, LateRanks& late);
 
 }  // namespace lockstep::comm

@@ -16,6 +16,12 @@ namespace {
 using namespace std::chrono_literals;
 using test::fault_of;
 
+// agree_on_start() of a patient rank.
+std::string start_of(Store& store, int rank, int world_size, Deadline deadline) {
+  LateRanks late(rank, 30s);
+  return agree_on_start(store, "job/", rank, world_size, deadline, late);
+}
+
 // Returns the start that each rank gets; the ranks come one after the other in this order.
 std::set<std::string> starts_of(Store& store, const std::vector<int>& order) {
   std::vector<std::string> starts(order.size());
@@ -24,7 +30,7 @@ std::set<std::string> starts_of(Store& store, const std::vector<int>& order) {
     for (const int rank : order) {
       ranks.emplace_back([&, rank] {
         starts[static_cast<std::size_t>(rank)] =
-            agree_on_start(store, "job/", rank, static_cast<int>(order.size()), in(30s));
+            start_of(store, rank, static_cast<int>(order.size()), in(30s));
       });
       std::this_thread::sleep_for(20ms);
     }
@@ -52,7 +58,7 @@ TEST(AgreeOnStart, NamesAllWhoAreMissingToAllWhoCame) {
     std::vector<std::jthread> ranks;
     for (const int rank : {0, 1})
       ranks.emplace_back([&, rank] {
-        EXPECT_EQ(fault_of([&] { agree_on_start(store, "job/", rank, 4, in(300ms)); },
+        EXPECT_EQ(fault_of([&] { start_of(store, rank, 4, in(300ms)); },
                            &texts[static_cast<std::size_t>(rank)]),
                   Fault::timeout);
       });
@@ -67,7 +73,7 @@ TEST(AgreeOnStart, NamesAllWhoAreMissingToAllWhoCame) {
 TEST(AgreeOnStart, WithoutRank0IsATimeout) {
   InProcessStore store;
   starts_of(store, {0, 1});
-  EXPECT_EQ(fault_of([&] { agree_on_start(store, "job/", 1, 2, in(100ms)); }), Fault::timeout);
+  EXPECT_EQ(fault_of([&] { start_of(store, 1, 2, in(100ms)); }), Fault::timeout);
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ FileDescriptor join_store(const TcpStoreOptions& options, const std::string& ser
         if (FileDescriptor socket =
                 try_to_join(address, options.member, options.token, Channel::store, deadline, why))
           return socket;
+      options.look();
       std::this_thread::sleep_until(std::min(deadline, in(pause)));
       pause = std::min(2 * pause, longest_pause);
     } while (Clock::now() < deadline);

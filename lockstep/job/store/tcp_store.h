@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,6 +93,7 @@ struct TcpStoreOptions {
   std::chrono::milliseconds connect_timeout = default_timeout;
   // Timeout of each request except wait(). A short timeout fails calls on a host under load.
   std::chrono::milliseconds timeout = default_timeout;
+  std::function<void()> look = [] {};  // Called while the server has not come.
 };
 
 // A client of a TcpStoreServer, with one connection that all threads share.

@@ -1,0 +1,43 @@
+// Warns of ranks for which init_process_group() waits longer than is usual: once they are late,
+// then after growing times.
+//
+// Thread safety: one thread uses it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/time.h"
+
+namespace lockstep::comm {
+
+class LateRanks {
+ public:
+  // `rank` is this one, which waits from now on.
+  LateRanks(int rank, std::chrono::milliseconds patience);
+
+  // From now on the others are expected at `place`, such as "the store at node1:29400".
+  void expect_at(std::string place) { place_ = std::move(place); }
+
+  // To be called in the loop of a wait. At due() it warns of the ranks that `find_missing` returns,
+  // if there are any.
+  void look(const std::function<std::vector<int>()>& find_missing);
+  Deadline due() const { return due_; }
+
+ private:
+  const int rank_;
+  const Clock::time_point began_ = Clock::now();
+  std::chrono::milliseconds pause_;
+  Deadline due_;
+  std::string place_;
+};
+
+// Returns `missing`, which rise, if `rank` is the first of those that have come; else none. Of many
+// ranks that see the same, one warns.
+std::vector<int> if_first_to_come(int rank, std::vector<int> missing);
+
+}  // namespace lockstep::comm

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/comm/hosts/late_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/log.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/job/store/tcp_store.h"
+#include "tests/ranks.h"
+
+namespace lockstep::comm::late_ranks_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Rank;
+using test::Ranks;
+
+// The warnings of this process while it exists.
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([this](LogLevel level, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      if (level == LogLevel::warning) all_.emplace_back(text);
+    });
+  }
+  ~Warnings() { set_log_sink({}); }
+
+  std::vector<std::string> all() const {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+  bool has(std::string_view words) const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(
+        all_, [&](const std::string& text) { return text.find(words) != text.npos; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> all_;
+};
+
+TEST(LateRanks, AreNamedAtGrowingTimes) {
+  const Warnings warnings;
+  LateRanks late(1, 2ms);
+  late.expect_at("the usual place");
+  auto pause = 2ms;
+  for (std::size_t number = 1; number <= 3; ++number) {
+    const Deadline due = late.due();
+    std::this_thread::sleep_until(due);
+    late.look([] { return std::vector<int>{0, 2, 3}; });
+    ASSERT_EQ(warnings.all().size(), number);
+    late.look([] { return std::vector<int>{0, 2, 3}; });  // Too early, unless the host is slow.
+    pause *= 2;
+    EXPECT_GE(late.due() - due, pause);
+    if (warnings.all().size() > number) return;
+  }
+  EXPECT_TRUE(warnings.all()[0].starts_with("init_process_group on rank 1 has waited for ") &&
+              warnings.all()[0].ends_with(": ranks 0,2-3 have not come to the usual place"))
+      << warnings.all()[0];
+}
+
+TEST(LateRanks, WhenAllHaveComeNobodyWarns) {
+  const Warnings warnings;
+  LateRanks late(0, 0ms);
+  late.look([] { return std::vector<int>(); });
+  EXPECT_TRUE(warnings.all().empty());
+}
+
+TEST(LateRanks, AreNamedByTheFirstOfThoseThatHaveCome) {
+  const std::vector<int> missing{0, 2, 3};
+  EXPECT_EQ(if_first_to_come(1, missing), missing);
+  EXPECT_EQ(if_first_to_come(4, missing), std::vector<int>());
+  EXPECT_EQ(if_first_to_come(5, missing), std::vector<int>());
+  EXPECT_EQ(if_first_to_come(0, {1, 2}), (std::vector<int>{1, 2}));
+  EXPECT_EQ(if_first_to_come(2, {0, 1}), (std::vector<int>{0, 1}));
+  EXPECT_EQ(if_first_to_come(3, {0, 1}), std::vector<int>());
+}
+
+// --- Ranks that really come late -----------------------------------------------------------------
+
+// Rank `late` comes only when `who` has warned of it, and of it alone. No other rank warns.
+void meet(const Rank& rank, int late, int who, const std::string& place, InitOptions options = {}) {
+  const Warnings warnings;
+  const auto warned = rank.scratch / "warned";
+  const std::string words = "rank " + std::to_string(late) + " has not come to " + place;
+  std::jthread teller([&](const std::stop_token& stop) {
+    while (rank.rank == who && !stop.stop_requested() && !warnings.has(words))
+      std::this_thread::sleep_for(2ms);
+    if (rank.rank == who) std::ofstream(warned).put('1');
+  });
+  for (int i = 0; rank.rank == late && i < 4000 && !std::filesystem::exists(warned); ++i)
+    std::this_thread::sleep_for(5ms);
+  if (rank.rank == who) options.warn_after = 20ms;
+  ProcessGroup group = init_process_group(options);
+  group.barrier();
+  destroy_process_group(group);
+  EXPECT_EQ(warnings.has(words), rank.rank == who) << words;
+  EXPECT_EQ(warnings.all().empty(), rank.rank != who);
+}
+
+const Ranks last_late("late on this host",
+                      [](const Rank& rank) { meet(rank, 2, 0, "this host ("); });
+const Ranks first_late("rank 0 late on this host",
+                       [](const Rank& rank) { meet(rank, 0, 1, "this host ("); });
+
+TEST(LateRanks, AreNamedOnOneHost) {
+  EXPECT_TRUE(all_succeeded(last_late.run(3, 30s)));
+  EXPECT_TRUE(all_succeeded(first_late.run(3, 30s)));
+}
+
+const Ranks late_in_file("late in a file", [](const Rank& rank) {
+  meet(rank, 2, 0, "InitOptions::store",
+       {.store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"})});
+});
+const Ranks late_in_named_world("late in a world with a name", [](const Rank& rank) {
+  meet(rank, 2, 0, "InitOptions::store",
+       {.name = "a world",
+        .store = std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"})});
+});
+
+TEST(LateRanks, AreNamedInTheProgramsStore) {
+  EXPECT_TRUE(all_succeeded(late_in_file.run(3, 30s)));
+  EXPECT_TRUE(all_succeeded(late_in_named_world.run(3, 30s)));
+}
+
+// The ranks do not know that they are on one host, and meet at a port that the test has chosen.
+std::string set_master() {
+  const std::string port = std::getenv("LOCKSTEP_TEST_PORT");
+  ::setenv("LOCKSTEP_HOST_ID", "one", 1);
+  ::setenv("MASTER_PORT", port.c_str(), 1);
+  return "the store at 127.0.0.1:" + port;
+}
+
+const Ranks last_late_at_master("late at the master",
+                                [](const Rank& rank) { meet(rank, 2, 0, set_master()); });
+const Ranks master_late("the master late", [](const Rank& rank) {
+  meet(rank, 0, 1, set_master() + ", which it opens");
+});
+
+TEST(LateRanks, AreNamedAtTheMastersAddress) {
+  for (const Ranks* ranks : {&last_late_at_master, &master_late}) {
+    const int port = TcpStoreServer({.job = {.job_id = "port"}}).port();  // Free again.
+    ::setenv("LOCKSTEP_TEST_PORT", std::to_string(port).c_str(), 1);
+    EXPECT_TRUE(all_succeeded(ranks->run(3, 30s)));
+  }
+  ::unsetenv("LOCKSTEP_TEST_PORT");
+}
+
+}  // namespace
+}  // namespace lockstep::comm::late_ranks_test
