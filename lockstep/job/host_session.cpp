@@ -319,7 +319,9 @@ bool HostSession::is_logged(const Failure& failure) const {
   return logged_.contains(key_of(failure));
 }
 
+// A rank that sees others end as they were told to may be the next to be told.
 void HostSession::log_once(const Failure& failure) const {
+  if (!failure.fault && page_->is_told_to_end(failure.rank)) return;
   {
     const std::lock_guard lock(logged_mutex_);
     if (!logged_.insert(key_of(failure)).second) return;

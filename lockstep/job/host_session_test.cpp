@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/log.h"
 #include "lockstep/job/step_times.h"
@@ -39,6 +41,28 @@ TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
     release.set_value();
   }
   set_log_sink({});
+}
+
+// Returns what a session logs when its other rank is lost.
+std::vector<std::string> logged_of_a_loss(bool is_told_to_end) {
+  std::vector<std::string> logged;
+  set_log_sink([&](LogLevel, std::string_view text) { logged.emplace_back(text); });
+  {
+    HostSession session({.size = 2, .job_id = "job", .identity = "a loss", .opens = true},
+                        in(std::chrono::seconds(10)));
+    if (is_told_to_end) session.page().tell_to_end(1);
+    std::thread([&] { session.page().enter(1); }).join();  // Its thread ends, so it is lost.
+    EXPECT_TRUE(soon([&] { return session.page().failure().has_value(); }));
+  }
+  set_log_sink({});
+  return logged;
+}
+
+TEST(HostSession, LogsTheLossOfARankUnlessThatWasToldToEnd) {
+  const auto logged = logged_of_a_loss(false);
+  ASSERT_EQ(logged.size(), 1U);
+  EXPECT_NE(logged[0].find("lockstep-fail job=job rank=1 "), std::string::npos) << logged[0];
+  EXPECT_EQ(logged_of_a_loss(true), std::vector<std::string>());
 }
 
 TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {

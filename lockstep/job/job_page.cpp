@@ -70,6 +70,7 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
   std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
+  std::atomic<bool> is_told_to_end;              // For all processes that come here.
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -294,6 +295,12 @@ bool JobPage::expects_preemption(int slot) const {
 void JobPage::agree_on_preemption() const { layout().preemption_agreed = true; }
 
 bool JobPage::preemption_agreed() const { return layout().preemption_agreed; }
+
+void JobPage::tell_to_end(int slot) const { layout().slot[slot].is_told_to_end = true; }
+
+bool JobPage::is_told_to_end(int slot) const {
+  return slot >= 0 && slot < slots() && layout().slot[slot].is_told_to_end;
+}
 
 void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;

@@ -104,6 +104,10 @@ class LOCKSTEP_API JobPage {
   void agree_on_preemption() const;
   bool preemption_agreed() const;
 
+  // Records that the agent has told the process in `slot` to end. That it then ends is no failure.
+  void tell_to_end(int slot) const;
+  bool is_told_to_end(int slot) const;
+
   // Whether the OOM killer has ended a process in this job's memory cgroup since the page was made;
   // empty when unknown.
   std::optional<bool> oom_killed() const;

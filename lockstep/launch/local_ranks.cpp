@@ -163,6 +163,7 @@ void LocalRanks::end_after(const Failure& failure) {
 void LocalRanks::end(int signal, std::chrono::milliseconds patience) {
   if (termination_.killed()) return;
   termination_.begin_grace(patience);
+  for (const int rank : processes_.left()) pages_.tell_to_end(rank);
   processes_.tell_all(signal);
 }
 

@@ -51,6 +51,9 @@ class RankPages {
   bool expects_preemption(int local_rank) const;
   bool follows_abort(int local_rank) const;
 
+  // To be called before the rank's process is told.
+  void tell_to_end(int local_rank) const { page().tell_to_end(slot(local_rank)); }
+
   // Last activity of a rank whose process was `pid`; the caller adds how it ended.
   Failure examine(int local_rank, pid_t pid) const;
 

@@ -246,8 +246,8 @@ class Faults(unittest.TestCase):
         for how, code in (("throw", MISMATCH), ("return", 1)):
             job = self.start("-n", 2, OPTIONS.rank, "differ", how)
             self.assertEqual(job.wait(), code, job.errors())
-            self.assertRegex(job.errors(), r"lockstep run: ranks disagree in \S+ #\d+ of group "
-                                           r"world: rank 0 called all_reduce.*rank 1 called barrier")
+            self.assertRegex(job.errors(), r"lockstep run: ranks disagree in \S+ #\d+ of group world: "
+                                           r"rank 0 called all_reduce.*rank 1 called barrier")
             causes = {record_in(line)["cause"] for line in job.errors().splitlines()
                       if "lockstep-fail" in line}
             self.assertEqual(causes, {"mismatch"}, job.errors())
@@ -314,6 +314,17 @@ class Faults(unittest.TestCase):
             self.wait_until_gone(job)
             # The promise is one second, on an idle host.
             self.assertLess(time.monotonic() - start, 3)
+
+    def test_stopped_ranks_that_are_interrupted_are_no_failure(self):
+        for _ in range(10):
+            job = self.reducing(3)
+            ranks = ranks_of(job.process.pid)
+            for pid in ranks:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.2)  # Heartbeats are due when they go on.
+            job.process.send_signal(signal.SIGINT)
+            self.assertEqual(job.wait(), 128 + signal.SIGINT, job.errors())
+            self.assertNotIn("lockstep-fail", job.errors())
 
     def test_two_ranks_that_die_at_once_and_all_but_one(self):
         for victims in ((0, 1), (0, 1, 2), (0,)):
