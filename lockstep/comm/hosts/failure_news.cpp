@@ -36,9 +36,7 @@ bool FailureNews::is_here(int rank) const {
 }
 
 void FailureNews::tell_what_is_known() const {
-  const auto failure = session_->page().failure();
-  const auto ranks = static_cast<int>(is_here_.size());
-  if (failure && failure->rank >= 0 && failure->rank < ranks) lines_.tell_failure(*failure);
+  if (const auto failure = session_->page().failure()) lines_.tell_failure(*failure);
 }
 
 void FailureNews::watch() {

@@ -67,7 +67,8 @@ class Lines {
   void connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
                const std::function<void()>& watch);
 
-  // Reports a lost rank, as a rule of this host, to all remote ranks. They take each one once.
+  // Reports a lost rank, as a rule of this host, to all remote ranks. They take each one once. Does
+  // nothing if the failure names no rank of the job.
   void tell_failure(const Failure& failure);
 
   // Says that the job has ended in order: from now on the end of a connection is no failure, on

@@ -72,6 +72,16 @@ TEST(LinesFailure, OfARankWhoseLineStillStandsIsToldAtOnce) {
   EXPECT_TRUE(team.failures(1).all().empty());
 }
 
+TEST(LinesFailure, OfARankThatTheJobDoesNotHaveIsNotTold) {
+  LineTeam team(3);
+  team.connect();
+  for (const int rank : {-1, 3}) team[1].tell_failure({.rank = rank});
+  team[1].tell_failure({.rank = 2, .what = "an exception", .left = true});  // Over the same line.
+  const auto failure = team.failures(0).await_first(in(20s));
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, 2);
+}
+
 TEST(LinesFailure, IsNoneOfARankThatHasFinished) {
   LineTeam team(3);
   team.connect();
