@@ -24,11 +24,18 @@ namespace {
 
 using Path = std::filesystem::path;
 
+// Null when none is set.
+const char* folder_of_datasets() {
+  const char* root = std::getenv("LOCKSTEP_DATA");
+  return root != nullptr && *root != '\0' ? root : nullptr;
+}
+
+bool is_name(const Path& directory) { return !directory.has_parent_path() && !directory.empty(); }
+
 std::vector<Path> places(const Path& directory) {
   std::vector<Path> all{directory};
-  if (directory.has_parent_path() || directory.empty()) return all;
-  const char* root = std::getenv("LOCKSTEP_DATA");
-  if (root != nullptr && *root != '\0') all.push_back(Path(root) / directory);
+  if (!is_name(directory)) return all;
+  if (const char* root = folder_of_datasets()) all.push_back(Path(root) / directory);
   all.push_back(Path("/usr/share/datasets") / directory);
   return all;
 }
@@ -72,8 +79,12 @@ std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
     }
     if (found.size() == files.names.size()) return found;
   }
-  throw Error(Fault::system, "dataset '" + directory.string() + "' was not found; looked for" +
-                                 looked_at + (remedy.empty() ? "" : "\n" + remedy));
+  std::string text = "dataset '" + directory.string() + "' was not found; looked for" + looked_at;
+  if (!remedy.empty()) text += "\n" + remedy;
+  if (is_name(directory) && folder_of_datasets() == nullptr)
+    text += "\nIf it lies elsewhere, set LOCKSTEP_DATA to the folder that contains the folder " +
+            directory.string() + ".";
+  throw Error(Fault::system, text);
 }
 
 at::Tensor tensor_owning(std::vector<std::uint8_t> values, at::IntArrayRef shape) {

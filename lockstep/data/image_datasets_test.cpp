@@ -137,8 +137,15 @@ TEST(IdxDataset, IsFoundByItsName) {
   write_dataset(scratch.path() / "tiny-mnist", 3, 3);
   ::setenv("LOCKSTEP_DATA", scratch.path().c_str(), 1);
   EXPECT_EQ(IdxDataset("tiny-mnist", /*train=*/false).size(), 3U);
+  const std::string other = error_of("other-mnist", Fault::system);
+  EXPECT_NE(other.find(scratch.path() / "other-mnist/t10k"), std::string::npos) << other;
+  EXPECT_EQ(other.find("set LOCKSTEP_DATA"), std::string::npos) << other;
   ::unsetenv("LOCKSTEP_DATA");
   const std::string message = error_of("tiny-mnist", Fault::system);
+  EXPECT_NE(message.find("set LOCKSTEP_DATA to the folder that contains the folder tiny-mnist."),
+            std::string::npos)
+      << message;
+  EXPECT_EQ(error_of("./tiny-mnist", Fault::system).find("LOCKSTEP_DATA"), std::string::npos);
   EXPECT_NE(message.find("tiny-mnist/t10k-images-idx3-ubyte[.gz]\n"), std::string::npos) << message;
   EXPECT_NE(message.find("/usr/share/datasets/tiny-mnist/t10k"), std::string::npos) << message;
 }
