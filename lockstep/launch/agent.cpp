@@ -27,6 +27,9 @@ constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 // coordinator is lost; and every agent promises to be gone within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
+// Time in which all hosts usually come.
+constexpr std::chrono::milliseconds time_to_remind = 10s;
+
 // Time for this agent's last messages to leave the host.
 constexpr std::chrono::milliseconds time_to_say = 2s;
 
@@ -59,7 +62,8 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
         output_.say(text, level == LogLevel::error ? Level::error : Level::info);
       }),
       signals_(signals, [this](int signal) { on_signal(signal); }),
-      rendezvous_(options) {
+      rendezvous_(options),
+      reminder_(time_to_remind, [this] { say_who_is_missing(); }) {
   answer_as(options.hosts.id);
   if (options.metrics.empty()) return;
   metrics_service_.emplace(options.metrics, [this] { return status(); });
@@ -99,6 +103,7 @@ void Agent::write_what_is_left() {
 void Agent::turn() {
   std::vector<Pollable*> parts{&guardian_, &output_, &log_, &*status_service_};
   if (metrics_service_) parts.push_back(&*metrics_service_);
+  if (!ranks_) parts.push_back(&reminder_);
   if (ranks_) parts.push_back(&*ranks_);
   parts.push_back(&signals_);  // After the ranks: a rank that has ended may have sent its page.
   std::vector<Pollable*> all = parts;
@@ -133,6 +138,11 @@ void Agent::start(const Round& round) {
   ended_because_.reset();
   attempt_ = Attempt::running;
   ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
+}
+
+void Agent::say_who_is_missing() {
+  output_.say(fmt::format("no ranks after {:.0f} s at {}: {}", seconds_since(start_),
+                          options_.hosts.endpoint, rendezvous_.state()));
 }
 
 void Agent::say_pause(const StartLater& order) {

@@ -52,6 +52,7 @@ class Agent {
   void answer_as(const std::string& job_id);
   void obey(const Order& order);
   void start(const Round& round);
+  void say_who_is_missing();
   void say_pause(const StartLater& order);
   void end(const EndRanks& order);
   void finish(const EndJob& order);
@@ -79,6 +80,7 @@ class Agent {
   LogQueue log_;
   Signals signals_;
   Rendezvous rendezvous_;
+  Reminder reminder_;  // Says for whom this host waits, until ranks start.
   std::optional<StatusService> status_service_;
   std::optional<MetricsService> metrics_service_;
   // Ranks of the latest attempt.

@@ -1,4 +1,4 @@
-// The agent's poll() loop: the interface of its parts, and two small parts.
+// The agent's poll() loop: the interface of its parts, and three small parts.
 //
 // Thread safety: none; the parts belong to the loop's thread. Blocking: next_events() only.
 
@@ -8,7 +8,9 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <chrono>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/file_descriptor.h"
@@ -71,6 +73,28 @@ class Lifeline final : public Pollable {
  private:
   const int pipe_;
   bool is_cut_ = false;
+};
+
+// Calls `act` after `patience`, then at growing times. The loop leaves it out once it is not
+// needed.
+class Reminder final : public Pollable {
+ public:
+  Reminder(std::chrono::milliseconds patience, std::function<void()> act)
+      : pause_(patience), due_(in(patience)), act_(std::move(act)) {}
+
+  void watch(std::vector<pollfd>& /*entries*/) const override {}
+  Deadline deadline() const override { return due_; }
+  void serve(const std::vector<pollfd>& /*entries*/) override {
+    if (Clock::now() < due_) return;
+    act_();
+    pause_ *= 2;
+    due_ = in(pause_);
+  }
+
+ private:
+  std::chrono::milliseconds pause_;
+  Deadline due_;
+  const std::function<void()> act_;
 };
 
 }  // namespace lockstep::launch

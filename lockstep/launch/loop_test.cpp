@@ -56,6 +56,17 @@ TEST(Loop, WaitsForTheFirstDeadlineOfItsPartsAndTheLimit) {
   EXPECT_LT(Clock::now() - start, 10s);
 }
 
+TEST(Loop, AReminderActsAtGrowingTimes) {
+  int acts = 0;
+  Reminder reminder(10ms, [&] { ++acts; });
+  reminder.serve({});
+  const Deadline first = reminder.deadline();
+  std::this_thread::sleep_until(first);
+  reminder.serve({});
+  EXPECT_EQ(acts, 1);
+  EXPECT_GE(reminder.deadline() - first, 20ms);
+}
+
 TEST(Loop, ReturnsEveryPartsDescriptorsWithTheirEvents) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
