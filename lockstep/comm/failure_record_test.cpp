@@ -228,6 +228,28 @@ TEST(FailureRecord, EverySurvivorWritesItOnceWithTheCause) {
   }
 }
 
+const Ranks dies_after_messages("dies after messages", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  group.barrier();
+  float value = 0;
+  for (int i = 0; i < 3; ++i)
+    rank.rank == 1 ? group.send({.data = &value, .count = 1}, 0)
+                   : static_cast<void>(group.recv({.data = &value, .count = 1}, 1));
+  if (rank.rank == 1) ::raise(SIGKILL);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::peer_lost);
+  EXPECT_NE(text.find("last seen in send #3"), text.npos) << text;
+});
+
+TEST(FailureRecord, HasTheMessageThatWasTheRanksLastCall) {
+  const auto exits = dies_after_messages.run(2, 20s);
+  EXPECT_EQ(exits[0].code, 0) << exits[0].output;
+  const auto records = records_in(exits[0].output);
+  ASSERT_EQ(records.size(), 1U) << exits[0].output;
+  EXPECT_EQ(field(records[0], "op"), "send");
+  EXPECT_EQ(field(records[0], "seq"), "3");
+}
+
 // --- What ranks write that waited, or differed ---------------------------------------------------
 
 // Returns the one record in a rank's output.

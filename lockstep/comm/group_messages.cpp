@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/time.h"
+#include "lockstep/comm/group/met_break.h"
 #include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
 
@@ -13,9 +14,11 @@ namespace lockstep::comm {
 GroupMessages::GroupMessages(const GroupIdentity& group, const GroupLife& life,
                              GroupFailure& failure, std::shared_ptr<Backend> backend)
     : group_(group),
+      packed_name_(pack_group_name(group.name)),
       life_(life),
       failure_(failure),
-      messages_(std::make_shared<PointToPoint>(std::move(backend))) {}
+      messages_(std::make_shared<PointToPoint>(std::move(backend))),
+      in_job_(life.in_job()) {}
 
 std::shared_ptr<PointToPoint> GroupMessages::usable() const {
   group_.require_own_process();
@@ -28,7 +31,7 @@ std::shared_ptr<PointToPoint> GroupMessages::usable() const {
 Source GroupMessages::run(const std::shared_ptr<Message>& message,
                           std::chrono::milliseconds timeout) {
   const auto messages = usable();
-  const std::uint64_t number = note_begin(*message);
+  const std::uint64_t number = note_begin(*message, Call::blocking);
   const TimedCall timed(ticks_now());
   try {
     messages->run(
@@ -48,7 +51,7 @@ Work GroupMessages::start(const std::shared_ptr<Message>& message,
                           std::chrono::milliseconds timeout, std::shared_ptr<const void> keep_alive,
                           std::weak_ptr<const void> owner) {
   const auto messages = usable();
-  const std::uint64_t number = note_begin(*message);
+  const std::uint64_t number = note_begin(*message, Call::asynchronous);
   try {
     return messages->start(message, group_.describe(*message), in(timeout),
                            [this, number, message, timeout, owner = std::move(owner),
@@ -63,22 +66,34 @@ Work GroupMessages::start(const std::shared_ptr<Message>& message,
   }
 }
 
-std::uint64_t GroupMessages::note_begin(const Message& message) {
+std::uint64_t GroupMessages::note_begin(const Message& message, Call call) {
   const Signature signature{.count = message.buffer.count,
                             .label = static_cast<std::uint64_t>(message.tag),
                             .root = message.peer,
                             .operation = message.operation,
                             .dtype = message.buffer.dtype};
+  const Ticks now = ticks_now();
   const std::lock_guard lock(mutex_);
-  return record_.enter(signature, ++begun_, ticks_now());
+  ++begun_;
+  if (in_job_) {
+    Activity& activity = in_job_->activity();
+    note_going_on(activity);
+    activity.peer.store(message.peer, std::memory_order_relaxed);
+    activity.message.enter(packed_name_, message.operation, begun_, now);
+    if (call == Call::asynchronous) activity.message.leave(now);
+  }
+  return record_.enter(signature, begun_, now);
 }
 
 void GroupMessages::note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
                              std::chrono::milliseconds timeout) {
   {
+    const Ticks now = ticks_now();
     const std::lock_guard lock(mutex_);
     using Phase = FlightRecorder::Phase;
-    record_.leave(number, error ? Phase::failed : Phase::completed, ticks_now());
+    record_.leave(number, error ? Phase::failed : Phase::completed, now);
+    const bool is_latest = number + 1 == begun_;
+    if (in_job_ && is_latest) in_job_->activity().message.leave(now);
   }
   if (error && !message.peer_left && !life_.is_over())
     failure_.break_with(error, group_.describe(message), timeout);
@@ -98,6 +113,7 @@ void GroupMessages::close(const std::exception_ptr& error) {
   std::shared_ptr<PointToPoint> messages;
   const std::lock_guard lock(mutex_);
   messages.swap(messages_);
+  in_job_.reset();  // The group has it, too.
 }
 
 }  // namespace lockstep::comm

@@ -19,8 +19,10 @@
 #include "lockstep/comm/group/group_failure.h"
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/group_life.h"
+#include "lockstep/comm/group/rank_in_job.h"
 #include "lockstep/comm/point_to_point.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep::comm {
 
@@ -51,15 +53,20 @@ class GroupMessages {
 
  private:
   std::shared_ptr<PointToPoint> usable() const;
-  std::uint64_t note_begin(const Message& message);
+  enum class Call { blocking, asynchronous };
+
+  // Shows the message as what this rank does, or has begun. Returns its number in the record.
+  std::uint64_t note_begin(const Message& message, Call call);
   void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
                 std::chrono::milliseconds timeout);
 
   const GroupIdentity& group_;
+  const GroupName packed_name_;
   const GroupLife& life_;
   GroupFailure& failure_;
   mutable std::mutex mutex_;  // Guards the rest.
   std::shared_ptr<PointToPoint> messages_;
+  std::shared_ptr<RankInJob> in_job_;  // Null after close(), like the former.
   std::uint64_t begun_ = 0;
   FlightRecorder record_;
 };

@@ -28,8 +28,19 @@ double scale() {
   return measured;
 }
 
-double seconds_for(const Activity& activity) {
-  return std::max(0.0, seconds_since(time_of(activity.since.load(std::memory_order_relaxed))));
+double seconds_for(const ShownCall& call) {
+  return std::max(0.0, seconds_since(time_of(call.since.load(std::memory_order_relaxed))));
+}
+
+std::string name_of(const Activity& activity, const ShownCall& call) {
+  const Operation what = call.operation();
+  auto text = fmt::format("{} #{}", name(what), call.sequence());
+  if (is_message(what)) {
+    const std::int32_t peer = activity.peer.load(std::memory_order_relaxed);
+    text += fmt::format(" {} {}", what == Operation::send ? "to" : "from",
+                        peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer));
+  }
+  return fmt::format("{} of group {}", text, group_of(call));
 }
 
 }  // namespace
@@ -61,10 +72,10 @@ Clock::time_point time_of(Ticks ticks) {
   return now.time - time_in(now.ticks - ticks);
 }
 
-std::string group_of(const Activity& activity) {
-  char text[sizeof activity.group + 1] = {};
-  for (std::size_t i = 0; i < activity.group.size(); ++i) {
-    const std::uint64_t word = activity.group[i].load(std::memory_order_relaxed);
+std::string group_of(const ShownCall& call) {
+  char text[sizeof call.group + 1] = {};
+  for (std::size_t i = 0; i < call.group.size(); ++i) {
+    const std::uint64_t word = call.group[i].load(std::memory_order_relaxed);
     std::memcpy(text + i * sizeof word, &word, sizeof word);
   }
   return text;
@@ -83,12 +94,11 @@ GroupName pack_group_name(std::string_view name) {
 }
 
 std::string describe(const Activity& activity) {
-  if (activity.sequence() == 0) return "yet to call its first collective";
-  const auto operation = fmt::format("{} #{} of group {}", name(activity.operation()),
-                                     activity.sequence(), group_of(activity));
-  if (activity.inside()) return fmt::format("in {} for {:.1f} s", operation, seconds_for(activity));
-  return fmt::format("outside of collectives for {:.1f} s, after {}", seconds_for(activity),
-                     operation);
+  const ShownCall& latest = activity.latest();
+  if (latest.sequence() == 0) return "yet to call its first collective";
+  const std::string call = name_of(activity, latest);
+  if (latest.inside()) return fmt::format("in {} for {:.1f} s", call, seconds_for(latest));
+  return fmt::format("outside of collectives for {:.1f} s, after {}", seconds_for(latest), call);
 }
 
 }  // namespace lockstep

@@ -48,18 +48,12 @@ LOCKSTEP_API std::chrono::nanoseconds time_in(Ticks ticks);
 using GroupName = std::array<std::uint64_t, 6>;
 LOCKSTEP_API GroupName pack_group_name(std::string_view name);
 
-struct Activity {
-  std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second while the process runs.
-  // The latest operation: sequence << 16 | operation << 8 | 1 while it runs. 0 before the first.
+// A rank's latest collective, or its latest message.
+struct ShownCall {
+  // sequence << 16 | operation << 8 | 1 while it runs. 0 before the first.
   std::atomic<std::uint64_t> state;
   std::atomic<Ticks> since;                         // When it began or ended.
   std::array<std::atomic<std::uint64_t>, 6> group;  // Name of its group.
-  std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
-  std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
-                                    // first.
-  // Calls that went on after a broken group: begun by threads that had met its Error. Other threads
-  // go on in any case.
-  std::atomic<std::uint64_t> resumed;
 
   void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
     for (std::size_t i = 0; i < name.size(); ++i)
@@ -82,11 +76,34 @@ struct Activity {
   bool inside() const { return (state.load(std::memory_order_relaxed) & 1) != 0; }
 };
 
-// Returns the name of the operation's group; empty before the first operation.
-LOCKSTEP_API std::string group_of(const Activity& activity);
+struct Activity {
+  std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second while the process runs.
+  ShownCall collective;
+  ShownCall message;                // Numbered apart from collectives, on each rank of its group.
+  std::atomic<std::int32_t> peer;   // The message's, in its group; negative for any.
+  std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
+  std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
+                                    // first.
+  // Calls that went on after a broken group: begun by threads that had met its Error. Other threads
+  // go on in any case.
+  std::atomic<std::uint64_t> resumed;
 
-// Returns text such as "in all_reduce #812 of group world for 3.2 s", "outside of collectives for
-// 34.0 s, after all_reduce #811 of group world" or "yet to call its first collective".
+  // What the rank does, or did last. Its sequence() is 0 if that is nothing yet.
+  const ShownCall& latest() const {
+    if (collective.inside() != message.inside()) return collective.inside() ? collective : message;
+    return message.since.load(std::memory_order_relaxed) >
+                   collective.since.load(std::memory_order_relaxed)
+               ? message
+               : collective;
+  }
+};
+
+// Returns the name of the call's group; empty before the first call.
+LOCKSTEP_API std::string group_of(const ShownCall& call);
+
+// Returns text such as "in all_reduce #812 of group world for 3.2 s", "in recv #3 from rank 1 of
+// group world for 3.2 s", "outside of collectives for 34.0 s, after all_reduce #811 of group world"
+// or "yet to call its first collective".
 LOCKSTEP_API std::string describe(const Activity& activity);
 
 }  // namespace lockstep

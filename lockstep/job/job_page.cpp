@@ -335,7 +335,7 @@ std::optional<bool> JobPage::oom_killed() const {
 }
 
 Failure JobPage::examine(int slot) const {
-  const Activity& last = activity(slot);
+  const ShownCall& last = activity(slot).latest();
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
   failure.sequence = last.sequence();
   if (failure.sequence > 0) {

@@ -170,8 +170,9 @@ TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
 TEST(JobPage, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
   const JobPage page = JobPage::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
-  page.activity(0).enter(pack_group_name("checkpoint"), Operation::barrier, 1, ticks_now());
-  page.activity(0).leave(ticks_now());
+  page.activity(0).collective.enter(pack_group_name("checkpoint"), Operation::barrier, 1,
+                                    ticks_now());
+  page.activity(0).collective.leave(ticks_now());
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
@@ -319,8 +320,8 @@ TEST(JobPage, AnotherProcessSeesTheSamePage) {
   JobPage other = JobPage::attach(FileDescriptor(::fcntl(page.descriptor(), F_DUPFD_CLOEXEC, 0)));
   EXPECT_EQ(other.slots(), 3);
   EXPECT_EQ(other.job_id(), "the job");
-  page.activity(2).enter({}, Operation::barrier, 5, ticks_now());
-  EXPECT_EQ(other.activity(2).sequence(), 5U);
+  page.activity(2).collective.enter({}, Operation::barrier, 5, ticks_now());
+  EXPECT_EQ(other.activity(2).collective.sequence(), 5U);
 }
 
 TEST(JobPage, MemoryOfAnotherKindIsRefused) {

@@ -20,9 +20,9 @@ namespace {
 using nlohmann::ordered_json;
 
 // True for the group of all ranks: the only one whose members the page knows.
-bool in_world(const Activity& activity) {
+bool in_world(const ShownCall& call) {
   static const GroupName world = pack_group_name("world");
-  return std::equal(world.begin(), world.end(), activity.group.begin(),
+  return std::equal(world.begin(), world.end(), call.group.begin(),
                     [](std::uint64_t word, const auto& each) { return word == each; });
 }
 
@@ -33,7 +33,7 @@ std::string state_of(const JobPage& page, int slot) {
   if (process == '?' || process == 'Z' || process == 'X') return "ended";
   if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group.
   if (page.lost(slot)) return "ended";
-  return page.activity(slot).inside() ? "waiting" : "running";
+  return page.activity(slot).latest().inside() ? "waiting" : "running";
 }
 
 std::string last_of(const JobPage& page, int slot) {
@@ -51,7 +51,7 @@ std::string last_of(const JobPage& page, int slot) {
 }
 
 // A rank that is in another group now may have been here before: its activity does not tell.
-bool yet_to_come(const Activity& other, std::uint64_t sequence) {
+bool yet_to_come(const ShownCall& other, std::uint64_t sequence) {
   return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
 }
 
@@ -177,10 +177,16 @@ RankStatus status_of(const JobPage& page, int slot, int first_rank) {
   show_recent(report.recent.shown(), status);
   show_whole(report.whole.shown(), status);
   status.stood_still = in_seconds(std::chrono::nanoseconds(report.stood_still));
-  if (!own.inside() || !in_world(own)) return status;
-  for (int other = 0; other < page.slots(); ++other)
-    if (other != slot && yet_to_come(page.activity(other), own.sequence()))
-      status.waits_for.push_back(first_rank + other);
+  const ShownCall& call = own.latest();
+  if (!call.inside() || !in_world(call)) return status;
+  const int peer = own.peer.load(std::memory_order_relaxed);
+  for (int other = 0; other < page.slots(); ++other) {
+    const bool is_awaited =
+        is_message(call.operation())
+            ? first_rank + other == peer
+            : other != slot && yet_to_come(page.activity(other).collective, call.sequence());
+    if (is_awaited) status.waits_for.push_back(first_rank + other);
+  }
   return status;
 }
 

@@ -272,12 +272,13 @@ TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
   for (int slot = 0; slot < 4; ++slot) pids.push_back(start_rank(page, slot));
   const GroupName world = pack_group_name("world");
   const GroupName pair = pack_group_name("pair");
-  page.activity(0).enter(world, Operation::all_reduce, 7, ticks_now());
+  page.activity(0).collective.enter(world, Operation::all_reduce, 7, ticks_now());
   page.activity(0).step = 812;
-  page.activity(1).enter(world, Operation::broadcast, 6, ticks_now());
-  page.activity(1).leave(ticks_now());
-  page.activity(2).enter(world, Operation::all_reduce, 7, ticks_now());
-  page.activity(3).enter(pair, Operation::all_reduce, 2, ticks_now());  // Was it at #7 before?
+  page.activity(1).collective.enter(world, Operation::broadcast, 6, ticks_now());
+  page.activity(1).collective.leave(ticks_now());
+  page.activity(2).collective.enter(world, Operation::all_reduce, 7, ticks_now());
+  page.activity(3).collective.enter(pair, Operation::all_reduce, 2,
+                                    ticks_now());  // Was it at #7 before?
 
   const RankStatus first = status_of(page, 0, /*first_rank=*/8);
   EXPECT_EQ(first.rank, 8);
@@ -303,6 +304,14 @@ TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
   EXPECT_EQ(whole.times.spent, times.spent);
   EXPECT_EQ(whole.times.waited_for, times.waited_for);
   EXPECT_EQ(whole.stood_still, 40ms);
+  page.activity(0).peer = 11;
+  page.activity(0).message.enter(world, Operation::recv, 3, ticks_now());
+  page.activity(0).collective.leave(ticks_now());
+  const RankStatus receives = status_of(page, 0, /*first_rank=*/8);
+  EXPECT_EQ(receives.state, "waiting");
+  EXPECT_EQ(receives.waits_for, std::vector{11});
+  EXPECT_TRUE(receives.last.starts_with("in recv #3 from rank 11 of group world for "))
+      << receives.last;
   EXPECT_TRUE(status_of(page, 1).waits_for.empty()) << "it is outside";
   EXPECT_EQ(status_of(page, 1).state, "running");
   EXPECT_TRUE(status_of(page, 3).waits_for.empty()) << "who is in that group is not known";

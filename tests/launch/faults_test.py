@@ -246,8 +246,9 @@ class Faults(unittest.TestCase):
         for how, code in (("throw", MISMATCH), ("return", 1)):
             job = self.start("-n", 2, OPTIONS.rank, "differ", how)
             self.assertEqual(job.wait(), code, job.errors())
-            self.assertRegex(job.errors(), r"lockstep run: ranks disagree in \S+ #\d+ of group world: "
-                                           r"rank 0 called all_reduce.*rank 1 called barrier")
+            self.assertRegex(job.errors(), r"lockstep run: ranks disagree in \S+ #\d+ of group "
+                                           r"world: rank 0 called all_reduce.*"
+                                           r"rank 1 called barrier")
             causes = {record_in(line)["cause"] for line in job.errors().splitlines()
                       if "lockstep-fail" in line}
             self.assertEqual(causes, {"mismatch"}, job.errors())

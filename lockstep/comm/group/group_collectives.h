@@ -45,7 +45,8 @@ class GroupCollectives {
     const TimedCall timed(begin);
     RecordedCall span(begin);
     collective.sequence = ++sequence_;
-    activity.enter(packed_name_, collective.signature.operation, collective.sequence, begin);
+    activity.collective.enter(packed_name_, collective.signature.operation, collective.sequence,
+                              begin);
     const std::uint64_t recorded = record_.enter(collective.signature, collective.sequence, begin);
     try {
       life_.backend().enter(collective);
@@ -57,7 +58,7 @@ class GroupCollectives {
     } catch (...) {
       const Ticks end = ticks_now();
       record_.leave(recorded, FlightRecorder::Phase::failed, end);
-      activity.leave(end);
+      activity.collective.leave(end);
       span.fail(packed_name_, collective, end);
       failure_.break_with(std::current_exception(), group_.describe(collective),
                           collective.timeout);
@@ -66,7 +67,7 @@ class GroupCollectives {
     if (reduces(collective.signature.operation)) life_.count_reduced_bytes(bytes_of(collective));
     const Ticks end = ticks_now();
     record_.leave(recorded, FlightRecorder::Phase::completed, end);
-    activity.leave(end);
+    activity.collective.leave(end);
     span.end(packed_name_, collective, end);
   }
 

@@ -77,7 +77,7 @@ std::string last_seen(const JobPage& page, const HostsContext* hosts, int rank) 
 // The failure's own members say what is known of the first rank to blame.
 void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) {
   if (page.pid(failure.rank) != 0) {
-    const Activity& last = page.activity(failure.rank);
+    const ShownCall& last = page.activity(failure.rank).latest();
     failure.host = host_name();
     failure.pid = page.pid(failure.rank);
     failure.sequence = last.sequence();

@@ -35,6 +35,10 @@ constexpr bool reduces(Operation operation) {
          operation == Operation::reduce_scatter;
 }
 
+constexpr bool is_message(Operation operation) {
+  return operation == Operation::send || operation == Operation::recv;
+}
+
 constexpr std::string_view name(Operation operation) {
   switch (operation) {
     case Operation::none:
