@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <iterator>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -123,6 +124,12 @@ double samples_a_step(const RunFile& run) {
   return std::isfinite(batch) && batch > 0 ? batch * run.ranks : 0;
 }
 
+std::string_view how_it_ended_without_steps(const RunFile& run) {
+  if (run.ended == "failed") return "this run has failed before that";
+  if (run.ended == "running") return "this run has just begun, or was killed before that";
+  return "there were no steps in this run";
+}
+
 RunFigures figures_of(const RunFile& run) {
   RunFigures figures;
   for (const RankTimes& total : run.totals) {
@@ -134,7 +141,8 @@ RunFigures figures_of(const RunFile& run) {
     figures.splits.push_back(split_of(times));
   }
   if (figures.splits.empty() || sum_of(mean_of(figures.splits)) <= 0)
-    throw Error(Fault::corrupt, fmt::format("{}: no rank has made a step in this run", run.name));
+    throw Error(Fault::corrupt, fmt::format("{}: no rank has told of a step: {}", run.name,
+                                            how_it_ended_without_steps(run)));
   figures.mean = mean_of(figures.splits);
   figures.step_ms = sum_of(figures.mean);
   const std::vector<double> sorted = sorted_ms(run);

@@ -70,7 +70,8 @@ struct Comparison {
   std::size_t largest() const { return runs.size() - 1; }
 };
 
-// Errors: corrupt for a run in which no rank has made a step. The message names its file.
+// Errors: corrupt for a run in which no rank has told of a step. The message names its file, and
+// how it ended.
 Comparison compare(std::vector<RunFile> runs);
 
 // The speed-up of Amdahl's law.

@@ -140,9 +140,15 @@ TEST(Report, ManyStepsAreDrawnAsABoundedNumberOfBins) {
 TEST(Report, ARunWithoutStepsIsRefusedByName) {
   RunFile run = run_of(1, split(0, 10));
   run.totals[0].times.steps = 0;
-  std::string message;
-  EXPECT_EQ(test::fault_of([&] { compare({run}); }, &message), Fault::corrupt);
-  EXPECT_NE(message.find("run1.json: no rank has made a step"), message.npos) << message;
+  for (const auto& [ended, words] :
+       {std::pair("failed", "this run has failed before that"), std::pair("running", "was killed"),
+        std::pair("finished", "there were no steps")}) {
+    run.ended = ended;
+    std::string message;
+    EXPECT_EQ(test::fault_of([&] { compare({run}); }, &message), Fault::corrupt);
+    EXPECT_NE(message.find("run1.json: no rank has told of a step: "), message.npos) << message;
+    EXPECT_NE(message.find(words), message.npos) << message;
+  }
 }
 
 // --- What if -------------------------------------------------------------------------------------
