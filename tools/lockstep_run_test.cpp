@@ -775,7 +775,7 @@ int own_rank() { return std::atoi(std::getenv("RANK")); }
 JobPage enter() {
   JobPage page = attach();
   page.enter(own_rank());
-  page.activity(own_rank()).enter({}, Operation::all_reduce, 812, ticks_now());
+  page.activity(own_rank()).collective.enter({}, Operation::all_reduce, 812, ticks_now());
   soon([&] {
     for (int slot = 0; slot < page.slots(); ++slot)
       if (page.phase(slot) == JobPage::Phase::vacant) return false;
