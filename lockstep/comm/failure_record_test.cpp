@@ -235,6 +235,10 @@ const Ranks dies_after_messages("dies after messages", [](const Rank& rank) {
   for (int i = 0; i < 3; ++i)
     rank.rank == 1 ? group.send({.data = &value, .count = 1}, 0)
                    : static_cast<void>(group.recv({.data = &value, .count = 1}, 1));
+  const auto received = rank.scratch / "received";
+  if (rank.rank == 0) std::ofstream(received).put('1');
+  for (int i = 0; rank.rank == 1 && i < 1000 && !std::filesystem::exists(received); ++i)
+    std::this_thread::sleep_for(5ms);
   if (rank.rank == 1) ::raise(SIGKILL);
   std::string text;
   EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::peer_lost);
