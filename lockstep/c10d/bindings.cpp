@@ -52,9 +52,9 @@ c10::intrusive_ptr<Backend> make_backend(
 }
 
 void end_with_exception(const std::string& text, const std::string& traceback,
-                        bool is_consequence) {
+                        const std::string& fault) {
   Membership::fail_process(text);
-  lockstep::record_last_exception(text, traceback, is_consequence);
+  lockstep::record_last_exception(text, traceback, lockstep::fault_named(fault));
 }
 
 // LibTorch's own members, such as Work.wait(), throw Errors only as exceptions of Python; this is
@@ -136,6 +136,10 @@ PYBIND11_MODULE(_C, module) {
 
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),
-             py::arg("is_consequence"), py::call_guard<py::gil_scoped_release>());
+             py::arg("fault") = "", py::call_guard<py::gil_scoped_release>());
+  module.def("end_with_exit_code", &Membership::fail_process, py::arg("text"),
+             py::call_guard<py::gil_scoped_release>());
   module.def("leave_all", &Membership::leave_all, py::call_guard<py::gil_scoped_release>());
+  module.def("leave_all_at_exit", &Membership::leave_all_at_exit,
+             py::call_guard<py::gil_scoped_release>());
 }

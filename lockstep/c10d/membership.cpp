@@ -2,6 +2,7 @@
 #include "lockstep/c10d/membership.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -93,6 +94,13 @@ std::vector<int> ranks_in(const Place& group, const Place& place) {
   return ranks;
 }
 
+void leave_in_order(ProcessGroup& group) {
+  try {
+    leave_process_group(group);
+  } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
+  }
+}
+
 // A group made from the oldest one that has all of its ranks. They come to the same choice, as all
 // of them are in it.
 std::optional<ProcessGroup> join_part_of_world(const Place& place) {
@@ -163,17 +171,18 @@ void Membership::abort(std::string_view reason) {
   if (!left_) group_.abort(reason);
 }
 
-void Membership::leave() {
-  if (left_.exchange(true)) return;
+// Returns false if this process leaves no group in order, or has left this one.
+bool Membership::end_calls() {
+  if (left_.exchange(true)) return false;
   // A call under way ends; without one, the others name the process when it is gone.
   if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
-  if (process_fails) return;
-  try {
-    leave_process_group(group_);
-  } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
-  }
+  return !process_fails;
+}
+
+void Membership::leave() {
+  if (end_calls()) leave_in_order(group_);
 }
 
 void Membership::fail_process(const std::string& text) {
@@ -186,6 +195,19 @@ void Membership::leave_all() {
   auto all = all_joined();
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
     (*membership)->leave();
+}
+
+// A handler of on_exit() learns the exit code. One of atexit() does not, and neither does Python's.
+void Membership::leave_all_at_exit() {
+  static auto& kept = *new std::vector<ProcessGroup>;  // Never destroyed: they stay as they are.
+  auto all = all_joined();
+  for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
+    if ((*membership)->end_calls()) kept.push_back((*membership)->group_);
+  const auto leave = [](int exit_code, void*) {
+    if (exit_code != 0) return;
+    for (ProcessGroup& group : kept) leave_in_order(group);
+  };
+  if (::on_exit(leave, nullptr) != 0) leave(0, nullptr);
 }
 
 }  // namespace lockstep::c10d

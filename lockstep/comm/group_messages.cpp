@@ -80,7 +80,10 @@ void GroupMessages::note_end(std::uint64_t number, const Message& message, std::
     using Phase = FlightRecorder::Phase;
     record_.leave(number, error ? Phase::failed : Phase::completed, ticks_now());
   }
-  if (error && !message.peer_left && !life_.is_over())
+  if (!error || life_.is_over()) return;
+  if (message.peer_left)
+    failure_.note(error, group_.describe(message));
+  else
     failure_.break_with(error, group_.describe(message), timeout);
 }
 

@@ -377,7 +377,8 @@ Failure JobPage::cause_of(int slot, const Failure& end) const {
   if (!broke || ended.idle_since != ended.activity.since.load(std::memory_order_relaxed))
     return end;
   if (end.signal && end.signal != SIGABRT) return end;
-  if (ended.words.state == 2 && ended.words.fault != number_of(broke->fault)) return end;
+  const Fault fault = broke->fault.value_or(Fault::peer_lost);
+  if (ended.words.state == 2 && ended.words.fault != number_of(fault)) return end;
   return *broke;
 }
 
