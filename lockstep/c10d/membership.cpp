@@ -9,6 +9,7 @@
 
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
+#include "lockstep/c10d/launcher_news.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/tensor/torch_store.h"
@@ -30,15 +31,12 @@ Joined& joined() {
 std::atomic<bool> process_fails{false};
 std::string& text_of_failure = *new std::string;  // Set before that; never destroyed.
 
-// The launcher's agent, if `place` is this process's place in the agent's job.
-std::optional<LaunchEnvironment> place_in_job(const Place& place) {
-  if (!place.is_job) return std::nullopt;
+std::optional<LaunchEnvironment> said_by_launcher() {
   try {
-    auto who = read_environment();
-    if (who.rank == place.rank && who.world_size == place.size) return who;
+    return read_environment();
   } catch (const Error&) {  // No launcher, or one that says nothing.
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 // Ranks find out through the store who shares a host with whom.
@@ -48,19 +46,26 @@ LaunchEnvironment environment_of(const Place& place) {
   who.rank = who.local_rank = place.rank;
   who.world_size = place.size;
   who.local_world_size = 0;  // Unknown.
-  if (const auto in_job = place_in_job(place)) {
-    who.agent_fd = in_job->agent_fd;
-    who.job_id = in_job->job_id;
-    who.attempt = in_job->attempt;
-  }
+  const auto launched = said_by_launcher();
+  if (!launched) return who;
+  who.job_id = launched->job_id;
+  if (!place.is_job || launched->rank != place.rank || launched->world_size != place.size)
+    return who;  // Not this process's place in the agent's job.
+  who.agent_fd = launched->agent_fd;
+  who.attempt = launched->attempt;
   return who;
 }
 
 ProcessGroup join_world(const Place& place) {
+  const LaunchEnvironment who = environment_of(place);
+  const auto look = [has_agent = who.agent_fd.has_value()] {
+    throw_if_interrupted();
+    if (has_agent) throw_if_launcher_lost_rank();
+  };
   return init_process_group({.timeout = place.timeout,
                              .name = place.is_job ? "world" : place.name,
-                             .environment = environment_of(place),
-                             .store = adapt(place.store, throw_if_interrupted),
+                             .environment = who,
+                             .store = adapt(place.store, look),
                              .backend = place.transport,
                              .interface = place.interface});
 }

@@ -57,6 +57,10 @@ def is_registered(tensor: Tensor) -> bool:
 def catch_interrupts() -> None:
     """From now on, Ctrl-C ends a call of the main thread that waits for other ranks."""
 
+def throw_if_launcher_lost_rank() -> None:
+    """Raises lockstep.Error if a rank has ended before it joined a group, as far as the launcher
+    knows: `lockstep run`, which must have started this process."""
+
 def end_with_exception(text: str, traceback: str, fault: str = "") -> None:
     """Tells the other ranks and the launcher of the exception that ends this process; `fault` is
     that of a lockstep.Error."""

@@ -34,7 +34,10 @@ Failure GroupFailure::in_the_job(Failure failure) const {
 
 void GroupFailure::tell_of_break(const Error& error, const std::string& context,
                                  std::chrono::milliseconds timeout) const {
-  if (blames_ranks(error))
+  const auto& failure = error.failure();
+  if (failure && failure->left && !failure->ranks.empty())
+    reactions_.tell_of_break(*failure);  // Another rank had noticed who left.
+  else if (blames_ranks(error))
     reactions_.tell_of_break(in_the_job(blame_in(error, group_.rank, context, timeout)));
 }
 
