@@ -3,7 +3,7 @@
 
 ending_program.py [--caught] timeout|operation|size|type   the last rank differs from the others
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
-ending_program.py early CODE                               the last rank ends before its group is made
+ending_program.py early CODE                               the last rank ends before the group
 ending_program.py first CODE                               so does rank 0
 
 With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
