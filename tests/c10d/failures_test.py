@@ -512,6 +512,18 @@ def test_launcher_names_who_left(options):
             assert (fault, rank, exit_code) == expected, told
 
 
+def test_id_of_the_job(_):
+    """Failure records of ranks have the id of the job that torchrun gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, sys.executable, "-m", "torch.distributed.run",
+                            "--nproc-per-node", 2, "--rdzv-backend", "c10d",
+                            "--rdzv-endpoint", "localhost:0", "--rdzv-id", "job7",
+                            HERE / "ending_program.py", "reduce", "3")
+    jobs = [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+    assert code != 0 and jobs, text
+    assert all("TORCHELASTIC_RUN_ID%3Djob7" in job for job in jobs), text
+
+
 def test_ends_before_its_group(options):
     """Ranks that wait for one that has ended before init_process_group() learn so from the
     launcher, also in PyTorch's own store."""
