@@ -38,7 +38,7 @@ std::string cause(const Failure& failure) {
   if (failure.signal) return signal_text(failure);
   if (failure.exit_code)
     return fmt::format("exited with code {} without destroy_process_group()", *failure.exit_code);
-  if (failure.left) return "left the job without destroy_process_group()";
+  if (failure.left) return "left its group before the others";
   if (!failure.connection.empty()) return fmt::format("was lost: {}", failure.connection);
   return "died of an unknown cause";
 }
@@ -76,6 +76,14 @@ std::string_view name(Fault fault) {
       return "bug";
   }
   return "unknown";
+}
+
+std::optional<Fault> fault_named(std::string_view name) {
+  for (const Fault fault :
+       {Fault::misuse, Fault::mismatch, Fault::unsupported, Fault::timeout, Fault::peer_lost,
+        Fault::aborted, Fault::corrupt, Fault::system, Fault::bug})
+    if (lockstep::name(fault) == name) return fault;
+  return std::nullopt;
 }
 
 // A rank's text is data: it must not move a reader's cursor.

@@ -34,6 +34,7 @@ enum class Fault {
 };
 
 LOCKSTEP_API std::string_view name(Fault fault);
+LOCKSTEP_API std::optional<Fault> fault_named(std::string_view name);  // Empty for another text.
 
 // Describes a rank that was lost, or living ranks that made a call of the others fail.
 struct Failure {

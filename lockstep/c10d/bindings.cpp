@@ -22,6 +22,7 @@
 #include "lockstep/c10d/backend.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
+#include "lockstep/c10d/launcher_news.h"
 #include "lockstep/c10d/membership.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/c10d/torch_engine.h"
@@ -52,9 +53,9 @@ c10::intrusive_ptr<Backend> make_backend(
 }
 
 void end_with_exception(const std::string& text, const std::string& traceback,
-                        bool is_consequence) {
+                        const std::string& fault) {
   Membership::fail_process(text);
-  lockstep::record_last_exception(text, traceback, is_consequence);
+  lockstep::record_last_exception(text, traceback, lockstep::fault_named(fault));
 }
 
 // LibTorch's own members, such as Work.wait(), throw Errors only as exceptions of Python; this is
@@ -135,7 +136,13 @@ PYBIND11_MODULE(_C, module) {
   module.def("is_registered", &is_registered, py::arg("tensor"));
 
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
+  module.def("throw_if_launcher_lost_rank", &lockstep::c10d::throw_if_launcher_lost_rank,
+             py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),
-             py::arg("is_consequence"), py::call_guard<py::gil_scoped_release>());
+             py::arg("fault") = "", py::call_guard<py::gil_scoped_release>());
+  module.def("end_with_exit_code", &Membership::fail_process, py::arg("text"),
+             py::call_guard<py::gil_scoped_release>());
   module.def("leave_all", &Membership::leave_all, py::call_guard<py::gil_scoped_release>());
+  module.def("leave_all_at_exit", &Membership::leave_all_at_exit,
+             py::call_guard<py::gil_scoped_release>());
 }

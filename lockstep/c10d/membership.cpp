@@ -2,12 +2,14 @@
 #include "lockstep/c10d/membership.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
+#include "lockstep/c10d/launcher_news.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/tensor/torch_store.h"
@@ -29,15 +31,12 @@ Joined& joined() {
 std::atomic<bool> process_fails{false};
 std::string& text_of_failure = *new std::string;  // Set before that; never destroyed.
 
-// The launcher's agent, if `place` is this process's place in the agent's job.
-std::optional<LaunchEnvironment> place_in_job(const Place& place) {
-  if (!place.is_job) return std::nullopt;
+std::optional<LaunchEnvironment> said_by_launcher() {
   try {
-    auto who = read_environment();
-    if (who.rank == place.rank && who.world_size == place.size) return who;
+    return read_environment();
   } catch (const Error&) {  // No launcher, or one that says nothing.
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 // Ranks find out through the store who shares a host with whom.
@@ -47,19 +46,26 @@ LaunchEnvironment environment_of(const Place& place) {
   who.rank = who.local_rank = place.rank;
   who.world_size = place.size;
   who.local_world_size = 0;  // Unknown.
-  if (const auto in_job = place_in_job(place)) {
-    who.agent_fd = in_job->agent_fd;
-    who.job_id = in_job->job_id;
-    who.attempt = in_job->attempt;
-  }
+  const auto launched = said_by_launcher();
+  if (!launched) return who;
+  who.job_id = launched->job_id;
+  if (!place.is_job || launched->rank != place.rank || launched->world_size != place.size)
+    return who;  // Not this process's place in the agent's job.
+  who.agent_fd = launched->agent_fd;
+  who.attempt = launched->attempt;
   return who;
 }
 
 ProcessGroup join_world(const Place& place) {
+  const LaunchEnvironment who = environment_of(place);
+  const auto look = [has_agent = who.agent_fd.has_value()] {
+    throw_if_interrupted();
+    if (has_agent) throw_if_launcher_lost_rank();
+  };
   return init_process_group({.timeout = place.timeout,
                              .name = place.is_job ? "world" : place.name,
-                             .environment = environment_of(place),
-                             .store = adapt(place.store, throw_if_interrupted),
+                             .environment = who,
+                             .store = adapt(place.store, look),
                              .backend = place.transport,
                              .interface = place.interface});
 }
@@ -91,6 +97,13 @@ std::vector<int> ranks_in(const Place& group, const Place& place) {
     ranks.push_back(*rank);
   }
   return ranks;
+}
+
+void leave_in_order(ProcessGroup& group) {
+  try {
+    leave_process_group(group);
+  } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
+  }
 }
 
 // A group made from the oldest one that has all of its ranks. They come to the same choice, as all
@@ -163,17 +176,18 @@ void Membership::abort(std::string_view reason) {
   if (!left_) group_.abort(reason);
 }
 
-void Membership::leave() {
-  if (left_.exchange(true)) return;
+// Returns false if this process leaves no group in order, or has left this one.
+bool Membership::end_calls() {
+  if (left_.exchange(true)) return false;
   // A call under way ends; without one, the others name the process when it is gone.
   if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
-  if (process_fails) return;
-  try {
-    leave_process_group(group_);
-  } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
-  }
+  return !process_fails;
+}
+
+void Membership::leave() {
+  if (end_calls()) leave_in_order(group_);
 }
 
 void Membership::fail_process(const std::string& text) {
@@ -186,6 +200,19 @@ void Membership::leave_all() {
   auto all = all_joined();
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
     (*membership)->leave();
+}
+
+// A handler of on_exit() learns the exit code. One of atexit() does not, and neither does Python's.
+void Membership::leave_all_at_exit() {
+  static auto& kept = *new std::vector<ProcessGroup>;  // Never destroyed: they stay as they are.
+  auto all = all_joined();
+  for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
+    if ((*membership)->end_calls()) kept.push_back((*membership)->group_);
+  const auto leave = [](int exit_code, void*) {
+    if (exit_code != 0) return;
+    for (ProcessGroup& group : kept) leave_in_order(group);
+  };
+  if (::on_exit(leave, nullptr) != 0) leave(0, nullptr);
 }
 
 }  // namespace lockstep::c10d

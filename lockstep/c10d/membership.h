@@ -74,13 +74,18 @@ class Membership {
   // Leaves all groups of this process, the last one first.
   static void leave_all();
 
-  // This process ends with an exception. From now on it leaves no group in order, so that the other
-  // ranks take its end for a failure.
+  // As leave_all(), but the groups are left when the process exits, and only if its exit code is 0.
+  // To be called once the process makes no more calls.
+  static void leave_all_at_exit();
+
+  // This process ends with an exception, or another exit code than 0. From now on it leaves no
+  // group in order, so that the other ranks take its end for a failure.
   static void fail_process(const std::string& text);
 
  private:
   Membership(Place place, ProcessGroup group, bool is_world);
   void note(const Error& error);
+  bool end_calls();
   static void offer_memory(const std::shared_ptr<Membership>& ours);
 
   const Place place_;

@@ -95,7 +95,10 @@ void GroupMessages::note_end(std::uint64_t number, const Message& message, std::
     const bool is_latest = number + 1 == begun_;
     if (in_job_ && is_latest) in_job_->activity().message.leave(now);
   }
-  if (error && !message.peer_left && !life_.is_over())
+  if (!error || life_.is_over()) return;
+  if (message.peer_left)
+    failure_.note(error, group_.describe(message));
+  else
     failure_.break_with(error, group_.describe(message), timeout);
 }
 

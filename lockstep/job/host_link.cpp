@@ -122,8 +122,8 @@ std::optional<JobToken> AgentLine::job_token(Deadline deadline) {
   return token.empty() ? std::nullopt : std::optional<JobToken>(token);
 }
 
-int AgentLine::world_size(Deadline deadline) {
-  return JobPage::attach(link_.obtain(job_page_key, deadline)).world_size();
+JobPage AgentLine::own_page(Deadline deadline) {
+  return JobPage::attach(link_.obtain(job_page_key, deadline));
 }
 
 void AgentLine::offer_session_page(const JobPage& page) {

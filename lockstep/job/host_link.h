@@ -73,8 +73,12 @@ class LOCKSTEP_API AgentLine {
   // reason; peer_lost when the agent is gone; timeout.
   std::optional<JobToken> job_token(Deadline deadline);
 
+  // Returns the page on which the agent reports the ends of its ranks until it has a session page.
+  // Errors: as job_token()'s.
+  JobPage own_page(Deadline deadline);
+
   // Returns the number of ranks that the agent told its ranks. Errors: as job_token()'s.
-  int world_size(Deadline deadline);
+  int world_size(Deadline deadline) { return own_page(deadline).world_size(); }
 
   // Gives the agent the page of all agents' ranks. It then sees their activity, and records there
   // what it knows of its own ranks.

@@ -331,7 +331,7 @@ void HostSession::log_once(const Failure& failure) const {
 }
 
 void HostSession::note_break(Failure failure) {
-  if (failure.detected_by != rank_) {
+  if (failure.fault && failure.detected_by != rank_) {
     auto known = page_->latest_break(*failure.fault);
     if (!known) known = page_->failure();  // A rank of another host left because of it.
     if (known && known->fault == failure.fault) failure = *std::move(known);

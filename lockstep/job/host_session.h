@@ -124,8 +124,8 @@ class LOCKSTEP_API HostSession {
   // once. The sentinel logs it if it notices first.
   void throw_if_peer_lost(std::string_view context) const;
 
-  // Records in the job page that living ranks have broken a group of this process, and logs it. If
-  // another process detected the break, its record is used instead.
+  // Records in the job page that living ranks, or ranks that left, ended a call of this process,
+  // and logs it. If another process detected the break by living ones, its record is used instead.
   void note_break(Failure failure);
 
   // All ranks destroyed the group: leaving is no failure from now on. Nothing is handed out any

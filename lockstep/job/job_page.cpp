@@ -382,9 +382,10 @@ Failure JobPage::cause_of(int slot, const Failure& end) const {
   const auto broke = read(ended.broke);
   const bool crashed = end.signal && end.signal != SIGABRT;
   if (!broke || crashed) return end;
+  const Fault fault = broke->fault.value_or(Fault::peer_lost);
   const bool has_spoken = ended.words.state == 2;
   const bool follows =
-      has_spoken ? ended.words.fault == number_of(broke->fault)
+      has_spoken ? ended.words.fault == number_of(fault)
                  : ended.activity.resumed.load(std::memory_order_relaxed) == ended.resumed_before;
   return follows ? *broke : end;
 }

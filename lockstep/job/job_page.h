@@ -116,8 +116,8 @@ class LOCKSTEP_API JobPage {
   // killer, and its last words.
   Failure examine(int slot) const;
 
-  // Records that living ranks broke a group of the process in `slot`: a Failure with a `fault`. The
-  // latest one counts, until the slot is entered anew.
+  // Records that other ranks ended a call of the process in `slot`: a Failure with a `fault`, or of
+  // a rank that `left`. The latest one counts, until the slot is entered anew.
   void note_break(int slot, const Failure& failure) const;
 
   // Returns the latest such record of any process with this fault and known culprits.

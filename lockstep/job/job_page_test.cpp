@@ -158,6 +158,20 @@ TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
   EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
 }
 
+TEST(JobPage, AnEndFollowsFromTheRankThatHadLeft) {
+  JobPage page = JobPage::create(3, "job");
+  page.note_break(0, {.rank = 1, .left = true, .ranks = {1}});
+  EXPECT_EQ(page.cause_of(0, exited).rank, 1);
+  EXPECT_TRUE(page.cause_of(0, exited).left);
+  page.say_last_words(0, "lockstep::Error: peer_lost: rank 1 has left", Fault::peer_lost);
+  EXPECT_EQ(page.cause_of(0, threw).rank, 1);
+  page.enter(2);
+  page.note_break(2, {.rank = 1, .left = true, .ranks = {1}});
+  page.say_last_words(2, "std::bad_alloc: std::bad_alloc");
+  EXPECT_EQ(page.cause_of(2, threw).signal, SIGABRT) << "an exception of its own";
+  page.leave(2, JobPage::Phase::finished);
+}
+
 TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
   const JobPage page = JobPage::create(3, "job");
   page.activity(0).resumed = 1;  // After an earlier break.

@@ -207,12 +207,13 @@ void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
 void record_exception(std::exception_ptr error) noexcept { tell(error, false); }
 
 void record_last_exception(std::string_view text, std::string_view traceback,
-                           bool is_consequence) noexcept {
+                           std::optional<Fault> fault) noexcept {
+  const bool is_consequence = fault == Fault::peer_lost || fault == Fault::aborted;
   tell_once([&] {
     const ErrorReport report{.message = std::string(text),
                              .traceback = std::string(traceback),
                              .is_consequence = is_consequence};
-    if (!is_consequence) tell_peers(report.message, std::nullopt, true);
+    if (!is_consequence) tell_peers(report.message, fault, true);
     write_error_file(report);
   });
 }

@@ -20,10 +20,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <type_traits>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
@@ -34,10 +36,10 @@ LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
 
 // As record_exception(), for an exception of another language that ends this process: the other
 // ranks learn at once that it does not come back. `text` is "Type: text"; `traceback` has lines, as
-// that language shows them. One that only reports another rank's failure `is_consequence`; the
-// other ranks do not quote it.
+// that language shows them. `fault` is that of an Error of this library; of one that only reports
+// another rank's failure, which the other ranks do not quote, it is peer_lost or aborted.
 LOCKSTEP_API void record_last_exception(std::string_view text, std::string_view traceback,
-                                        bool is_consequence) noexcept;
+                                        std::optional<Fault> fault) noexcept;
 
 // record() for a `body` without its type. Returns body's exit code; after an Error of this library
 // exit_code_of() its Fault, after any other exception 1.

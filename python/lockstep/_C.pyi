@@ -57,8 +57,20 @@ def is_registered(tensor: Tensor) -> bool:
 def catch_interrupts() -> None:
     """From now on, Ctrl-C ends a call of the main thread that waits for other ranks."""
 
-def end_with_exception(text: str, traceback: str, is_consequence: bool) -> None:
-    """Tells the other ranks and the launcher of the exception that ends this process."""
+def throw_if_launcher_lost_rank() -> None:
+    """Raises lockstep.Error if a rank has ended before it joined a group, as far as the launcher
+    knows: `lockstep run`, which must have started this process."""
+
+def end_with_exception(text: str, traceback: str, fault: str = "") -> None:
+    """Tells the other ranks and the launcher of the exception that ends this process; `fault` is
+    that of a lockstep.Error."""
+
+def end_with_exit_code(text: str) -> None:
+    """From now on the other ranks take the end of this process for a failure."""
 
 def leave_all() -> None:
     """Leaves all groups of this process in order, without the other ranks."""
+
+def leave_all_at_exit() -> None:
+    """Ends the threads of all groups. Leaves the groups when the process exits with code 0; with
+    another one the process is missed."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of this process, as the other ranks of its groups see it.
 
-A process that ends in order leaves its groups, and no other one waits for it. One that ends with an
-exception says so first: the calls of the others raise "rank 1 ...: ValueError: the loss is nan",
-and the launcher shows its traceback.
+A process that ends with code 0 leaves its groups, and no other one waits for it. One that ends with
+an exception says so first: the calls of the others raise "rank 1 ...: ValueError: the loss is nan",
+and the launcher shows its traceback. One that ends with another code, as by sys.exit(3), leaves no
+group, and the others miss it.
 """
 
 import functools
@@ -45,26 +46,34 @@ def end_with(next_hook, kind: type[BaseException], error: BaseException, trace) 
         has_failed = True
         from lockstep import _C, Error
 
+        fault = error.fault if isinstance(error, Error) else ""
         text = "".join(traceback.format_exception_only(kind, error)).strip()
         lines = "".join(traceback.format_exception(kind, error, trace))
-        follows = isinstance(error, Error) and error.fault in ("peer_lost", "aborted")
-        _C.end_with_exception(text, lines, follows)
+        _C.end_with_exception(text, lines, fault)
     next_hook(kind, error, trace)
 
 
-def exception_under_way() -> BaseException | None:
-    """Returns what ends a process of multiprocessing, which catches and prints it itself."""
+def end_of_child() -> None:
+    """Tells the other ranks what ends a process of multiprocessing, which catches it itself."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
-        return error.__context__ if error.code else None
-    return error
+        if not error.code:
+            return
+        if error.__context__ is None:
+            from lockstep import _C
+
+            return _C.end_with_exit_code(f"SystemExit: {error.code}")
+        error = error.__context__
+    if error is not None:
+        end_with(lambda *known: None, type(error), error, error.__traceback__)
 
 
 def end() -> None:
-    """Leaves the groups of this process, or, after an exception, ends their threads only: the
-    process is then missed."""
-    if error := exception_under_way():
-        end_with(lambda *known: None, type(error), error, error.__traceback__)
+    """Leaves the groups of this process, or, if it fails, ends their threads only: the process is
+    then missed."""
     from lockstep import _C
 
+    if multiprocessing.parent_process() is None:
+        return _C.leave_all_at_exit()  # Python has not told the exit code yet.
+    end_of_child()
     _C.leave_all()

@@ -198,13 +198,53 @@ def leave_early():
         raise SystemExit
 
 
+def leave_ring():
+    """The last rank ends in order while its neighbours still want its messages."""
+    for _ in zip(range(3), exchange()):
+        pass
+    yield
+    if dist.get_rank() < 2:
+        yield from exchange()
+    dist.destroy_process_group()
+    raise SystemExit
+
+
 def test_left(_):
-    """The first to notice names the rank that has left, the others by that one's words."""
-    with tempfile.TemporaryDirectory() as name:
-        with started(pathlib.Path(name), 3, leave_early) as ranks:
-            known = survivors(ranks, victim=2).values()
-            assert all("rank 2 has left" in one["text"] for one in known), known
-            assert any(one["rank"] == 2 for one in known), known
+    """All others name the rank that has left, also one that waits for another rank, which has left
+    because of that."""
+    for act in (leave_early, leave_ring):
+        with tempfile.TemporaryDirectory() as name:
+            with started(pathlib.Path(name), 3, act) as ranks:
+                known = survivors(ranks, victim=2).values()
+                assert all(re.search("rank 2 .*left", one["text"]) for one in known), known
+                assert all(one["rank"] == 2 for one in known), known
+
+
+def exit_with_code(rank, folder):
+    dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=3)
+    dist.barrier()
+    if rank == 1:
+        sys.exit(3)
+    try:
+        for _ in exchange():
+            pass
+    except lockstep.Error as error:
+        (pathlib.Path(folder) / f"error.{rank}").write_text(f"{error.rank} {error.exit_code}")
+        raise
+
+
+def test_exit_code_in_process(_):
+    """A process of multiprocessing that ends by sys.exit(3) is named by all others."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [FORK.Process(target=exit_with_code, args=(rank, folder)) for rank in range(3)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(LATE)
+        codes = [process.exitcode for process in ranks]
+        told = [(pathlib.Path(folder) / f"error.{rank}").read_text() for rank in (0, 2)]
+    assert codes == [1, 3, 1] and told == ["1 3", "1 3"], (codes, told)
 
 
 def wait_alone():
@@ -412,6 +452,91 @@ def test_signals_under_launchers(options):
             seconds = max((at for *_, at in told), default=0)
             print(f"{name}, rank {victim}, {number.name}: named by {len(told)} after "
                   f"{seconds:.2f} s", flush=True)
+
+
+def fields_of(line):
+    """Returns the fields of a failure record."""
+    return dict(word.split("=", 1) for word in line.split("lockstep-fail ", 1)[1].split())
+
+
+def end_under_lockstep(options, count, *words):
+    """Runs ending_program.py. Returns the launcher's exit code, its failure record, those of the
+    ranks, and what each rank got: fault, rank, exit code, and after how many seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, options.lockstep, "run", "-n", count, sys.executable,
+                            HERE / "ending_program.py", *words)
+        told = {int(file.suffix[1:]): file.read_text().splitlines()[0].split()
+                for file in pathlib.Path(folder).glob("error.*")}
+    lines = [line for line in text.splitlines() if "lockstep-fail job=" in line]
+    of_launcher = [fields_of(line) for line in lines if line.startswith("lockstep run: ")]
+    assert len(of_launcher) == 1, text
+    of_ranks = [fields_of(line) for line in lines if not line.startswith("lockstep run: ")]
+    assert told, text
+    print(f"{count} ranks, {' '.join(words)}: {of_launcher[0]['cause']}, rank "
+          f"{of_launcher[0]['rank']}, named by {len(told)}", flush=True)
+    return code, of_launcher[0], of_ranks, told
+
+
+def test_launcher_names_who_differs(options):
+    """`lockstep run` names the ranks that the others name, and not the first that ended by the
+    exception; all of them call the job by the launcher's name."""
+    for count in (2, 3):
+        for number, how in enumerate(("timeout", "operation", "size", "type")):
+            caught = ["--caught"] if (count + number) % 2 else []
+            code, launcher, ranks, told = end_under_lockstep(options, count, *caught, how)
+            is_late = how == "timeout"
+            culprits = "0+1" if count == 2 and not is_late else str(count - 1)
+            for record in (launcher, *ranks):
+                assert record["cause"] == ("timeout" if is_late else "mismatch"), record
+                assert record["waits_for" if is_late else "differ"] == culprits, record
+                assert record["rank"] == culprits[0] and record["job"] == launcher["job"], record
+            assert code == (5 if caught else 1), code
+            for fault, rank, *_ in told.values():
+                assert (fault, rank) == (launcher["cause"], culprits[0]), told
+
+
+def test_launcher_names_who_left(options):
+    """A rank that ends in the middle by sys.exit() is the one that all others name, and not the
+    neighbour that ended for want of it; the launcher ends with its code."""
+    for count, what, how in [(3, "ring", "3"), (3, "ring", "0"), (3, "ring", "destroy"),
+                             (2, "ring", "3"), (2, "ring", "0"), (3, "reduce", "3"),
+                             (3, "reduce", "0"), (2, "reduce", "3"), (2, "reduce", "destroy")]:
+        code, launcher, ranks, told = end_under_lockstep(options, count, what, how)
+        fails = how == "3"
+        for record in (launcher, *ranks):
+            assert record["rank"] == "1" and record["job"] == launcher["job"], record
+            assert record["cause"] == ("exit:3" if fails else "left"), record
+        assert code == (3 if fails else 1), code
+        for fault, rank, exit_code, _ in told.values():
+            expected = ("peer_lost", "1", "3" if fails else "None")
+            assert (fault, rank, exit_code) == expected, told
+
+
+def test_id_of_the_job(_):
+    """Failure records of ranks have the id of the job that torchrun gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, sys.executable, "-m", "torch.distributed.run",
+                            "--nproc-per-node", 2, "--rdzv-backend", "c10d",
+                            "--rdzv-endpoint", "localhost:0", "--rdzv-id", "job7",
+                            HERE / "ending_program.py", "reduce", "3")
+    jobs = [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+    assert code != 0 and jobs, text
+    assert all("TORCHELASTIC_RUN_ID%3Djob7" in job for job in jobs), text
+
+
+def test_ends_before_its_group(options):
+    """Ranks that wait for one that has ended before init_process_group() learn so from the
+    launcher, also in PyTorch's own store."""
+    for count, what in [(2, "early"), (2, "first"), (3, "early"), (3, "first")]:
+        code, launcher, ranks, told = end_under_lockstep(options, count, what, "0")
+        victim = "0" if what == "first" else str(count - 1)
+        for record in (launcher, *ranks):
+            assert (record["rank"], record["cause"]) == (victim, "exit:0"), record
+            assert record["job"] == launcher["job"], record
+        assert code == 1 and len(ranks) == len(told), (code, ranks, told)
+        for fault, rank, exit_code, waited in told.values():
+            assert (fault, rank, exit_code) == ("peer_lost", victim, "0"), told
+            assert float(waited) < LATE, told
 
 
 # --- All ----------------------------------------------------------------------------------------

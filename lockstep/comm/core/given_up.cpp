@@ -30,12 +30,6 @@ const GivenUp* reason_of_another(const Error& error) {
   return given_up == nullptr ? nullptr : &given_up->why();
 }
 
-// Whether other ranks hear of the same fault, and of the ranks that caused it. Else they hear of an
-// abort.
-bool is_told_as_it_is(const Error& error) {
-  return blames_the_living(error) || (error.fault() == Fault::peer_lost && !error.ranks().empty());
-}
-
 }  // namespace
 
 std::string describe(const GivenUp& why) {
@@ -64,26 +58,36 @@ bool blames_the_living(const Error& error) {
   return error.fault() == Fault::timeout || error.fault() == Fault::mismatch;
 }
 
+bool blames_ranks(const Error& error) {
+  return blames_the_living(error) || (error.fault() == Fault::peer_lost && !error.ranks().empty());
+}
+
 GivenUp given_up_for(const Error& error, int rank, const std::string& context) {
   GivenUp why;
   if (const GivenUp* theirs = reason_of_another(error)) {
     why = *theirs;
   } else {
     why = {.rank = rank, .call = context, .reason = text_without(context, error)};
-    if (is_told_as_it_is(error))
+    if (blames_ranks(error))
       why.ranks = ranks_within(error.ranks(), std::numeric_limits<int>::max());
     const std::size_t named = std::min(why.ranks.size(), most_blamed);
     why.more = static_cast<int>(why.ranks.size() - named);
     why.ranks.resize(named);
   }
-  why.fault = is_told_as_it_is(error) ? error.fault() : Fault::aborted;
+  why.fault = blames_ranks(error) ? error.fault() : Fault::aborted;
   return why;
 }
 
 Failure blame_in(const Error& error, int rank, const std::string& context,
                  std::chrono::milliseconds timeout) {
-  Failure failure{.detected_by = rank, .fault = error.fault(), .ranks = error.ranks()};
+  Failure failure{.detected_by = rank, .ranks = error.ranks()};
   failure.call = context.substr(0, context.rfind(" on rank "));
+  if (error.fault() == Fault::peer_lost && !failure.ranks.empty()) {
+    failure.rank = failure.ranks.front();
+    failure.left = true;
+    return failure;
+  }
+  failure.fault = error.fault();
   failure.what = text_without(context, error);
   if (failure.ranks.empty()) return failure;
   failure.rank = failure.ranks.front();

@@ -272,12 +272,13 @@ bool Mailbox::fail_receives_from_anybody() {
 bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
                    const std::vector<int>& left) const {
   if (!messages.empty()) pipes_.throw_if_over(describe_message(*messages[0], group_, rank_));
+  const auto why = pipes_.why_left(left.front());
   for (const auto& message : messages) {
+    const std::string context = describe_message(*message, group_, rank_);
     message->error = std::make_exception_ptr(
-        Error(Fault::peer_lost,
-              fmt::format("{}: {}", describe_message(*message, group_, rank_),
-                          describe_the_left(left, group_)),
-              left));
+        why ? Error(context, *why)
+            : Error(Fault::peer_lost,
+                    fmt::format("{}: {}", context, describe_the_left(left, group_)), left));
     message->peer_left = true;
     finish(*message);
   }

@@ -7,9 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep::comm {
 
@@ -53,6 +56,10 @@ class Pipes {
 
   // Whether that rank has left the group. Nothing more comes than what is in its pipe.
   virtual bool has_left(int peer) const = 0;
+
+  // Why that rank has left, if it did so because another rank of this host had left; by the numbers
+  // of the job.
+  virtual std::optional<Failure> why_left(int peer) const = 0;
 
   // Tells `peer` that its pipe to or from this rank has changed. With rank() itself it wakes other
   // threads of this process.

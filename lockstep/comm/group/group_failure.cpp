@@ -34,6 +34,24 @@ Failure GroupFailure::in_the_job(Failure failure) const {
   return failure;
 }
 
+void GroupFailure::tell_of_break(const Error& error, const std::string& context,
+                                 std::chrono::milliseconds timeout) const {
+  const auto& failure = error.failure();
+  if (failure && failure->left && !failure->ranks.empty())
+    reactions_.tell_of_break(*failure);  // Another rank had noticed who left.
+  else if (blames_ranks(error))
+    reactions_.tell_of_break(in_the_job(blame_in(error, group_.rank, context, timeout)));
+}
+
+void GroupFailure::note(const std::exception_ptr& error, const std::string& context) const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    tell_of_break(known, context, {});
+  } catch (...) {  // Nobody is to blame.
+  }
+}
+
 void GroupFailure::break_with(std::exception_ptr error, const std::string& context,
                               std::chrono::milliseconds timeout) {
   {
@@ -48,8 +66,7 @@ void GroupFailure::break_with(std::exception_ptr error, const std::string& conte
     std::rethrow_exception(error);
   } catch (const Error& known) {
     what = known.what();
-    if (blames_the_living(known))
-      reactions_.tell_of_break(in_the_job(blame_in(known, group_.rank, context, timeout)));
+    tell_of_break(known, context, timeout);
     if (must_be_told(known)) reactions_.give_up(given_up_for(known, group_.rank, context));
   } catch (const std::exception& other) {
     what = other.what();

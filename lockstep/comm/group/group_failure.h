@@ -20,10 +20,10 @@ namespace lockstep::comm {
 
 class GroupFailure {
  public:
-  // Called once each at most, in this order, on the thread whose call broke the group. May not
-  // throw.
+  // Called once each at most, in this order, on the thread whose call broke the group; the first
+  // one also by note(). May not throw.
   struct Reactions {
-    // Living ranks are to blame, by their numbers in the job.
+    // Ranks are to blame that live or have left, by their numbers in the job.
     std::function<void(Failure)> tell_of_break = [](const Failure&) {};
     // Ranks may no longer agree on where they are. Those that did not see the Error would wait for
     // ever.
@@ -45,8 +45,13 @@ class GroupFailure {
   void break_with(std::exception_ptr error, const std::string& context,
                   std::chrono::milliseconds timeout);
 
+  // Tells of an error that ended a call, and leaves the group as it is.
+  void note(const std::exception_ptr& error, const std::string& context) const;
+
  private:
   [[noreturn]] void throw_first() const;
+  void tell_of_break(const Error& error, const std::string& context,
+                     std::chrono::milliseconds timeout) const;
   Failure in_the_job(Failure failure) const;
 
   const GroupIdentity& group_;

@@ -90,7 +90,29 @@ TEST(GroupFailure, TheOtherRanksLearnWhoHasLeft) {
   ASSERT_TRUE(rank.given_up);
   EXPECT_EQ(rank.given_up->fault, Fault::peer_lost);
   EXPECT_EQ(rank.given_up->ranks, std::vector<int>{2});
-  EXPECT_FALSE(rank.told) << "nobody alive is to blame";
+  ASSERT_TRUE(rank.told);
+  EXPECT_EQ(rank.told->rank, 9);
+  EXPECT_TRUE(rank.told->left);
+  EXPECT_FALSE(rank.told->fault) << "nobody alive is to blame";
+}
+
+TEST(GroupFailure, ARankThatHasLeftIsNotedWhereTheGroupGoesOn) {
+  Rank rank;
+  const Error left(Fault::peer_lost, "recv on rank 1: rank 2 has left group part", {2});
+  rank.failure.note(std::make_exception_ptr(left), "recv on rank 1");
+  ASSERT_TRUE(rank.told);
+  EXPECT_EQ(rank.told->rank, 9);
+  EXPECT_EQ(rank.told->call, "recv");
+  EXPECT_FALSE(rank.failure.is_broken());
+  EXPECT_FALSE(rank.given_up);
+}
+
+TEST(GroupFailure, ARankThatLeftForAnotherPassesOnWhoThatWas) {
+  Rank rank;
+  const Failure first{.rank = 4, .left = true, .ranks = {4}};
+  rank.failure.note(std::make_exception_ptr(Error("recv on rank 1", first)), "recv on rank 1");
+  ASSERT_TRUE(rank.told);
+  EXPECT_EQ(rank.told->rank, 4) << "the job's number, as it was told";
 }
 
 TEST(GroupFailure, ALostConnectionOfAnUnknownRankIsTold) {

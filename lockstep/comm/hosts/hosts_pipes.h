@@ -38,6 +38,9 @@ class HostsPipes final : public Pipes {
     return is_here(peer) ? local_->pipes().has_left(map_.local_rank_of(peer))
                          : lines_->has_left(peer);
   }
+  std::optional<Failure> why_left(int peer) const override {
+    return is_here(peer) ? local_->pipes().why_left(map_.local_rank_of(peer)) : std::nullopt;
+  }
   void ring(int peer) override {
     if (is_here(peer)) local_->pipes().ring(map_.local_rank_of(peer));
   }

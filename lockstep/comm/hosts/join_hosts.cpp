@@ -53,12 +53,14 @@ std::map<std::string, std::string> look_at_engines(const std::string& backend, b
 }
 
 // Joins this host's ranks under a name that only ranks that exchanged their RankInfo can know.
-std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& group,
-                                       const RankTable& table, const std::vector<int>& places,
-                                       Deadline deadline) {
+// `job` is the launcher's id of the job, for messages; if it is empty, that of this start is used.
+std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& job,
+                                       const std::string& group, const RankTable& table,
+                                       const std::vector<int>& places, Deadline deadline) {
   const int place = places[static_cast<std::size_t>(who.rank)];
   HostMeeting meeting =
       HostMeeting::on_socket(who, group, fmt::format("{} {}", table.secret, place));
+  if (!job.empty()) meeting.job_id = job;
   meeting.opens = place == who.rank;
   meeting.is_alone = std::count(places.begin(), places.end(), place) == 1;
   auto session = std::make_shared<HostSession>(meeting, deadline);
@@ -152,6 +154,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const
           "init_process_group: give `store` or `mpi_communicator`, not both");
   const Deadline deadline = in(options.timeout);
   const std::string contradicted = contradiction(who, deadline);
+  const std::string job = who.job_id;
   who.job_id = member_id(who.job_id);
   const std::string backend = backend_asked_for(options);
   const std::string wanted = option_or_variable(options.interface, "LOCKSTEP_INTERFACE");
@@ -176,7 +179,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const
   const std::string keys = fmt::format("lockstep/{}/{}/{}/", who.job_id, who.attempt, group);
   RankTable table = exchange_rank_info(*store.store, keys, mine, who.world_size, deadline, late);
   const BackendChoice choice = choose_backend(table.ranks);
-  JoinedHosts joined{.session = meet_here(who, group, table, choice.places, deadline),
+  JoinedHosts joined{.session = meet_here(who, job, group, table, choice.places, deadline),
                      .backend = choice.name,
                      .why = choice.why};
   if (choice.engine.empty()) return joined;

@@ -349,6 +349,7 @@ std::string agree_on_start(Store& store, const std::string& prefix, int rank, in
   StartRendezvous meeting(store, prefix, rank, world_size, late);
   return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
 } catch (const Error& error) {
+  if (error.failure()) throw;  // What the launcher knows of a rank that does not come.
   throw Error(error.fault(),
               fmt::format("init_process_group on rank {}: {}", rank, bare_text(error)));
 }

@@ -31,6 +31,7 @@ class RemotePipes final : public Pipes {
   Pipe* from(int peer) override { return peer == rank_ ? nullptr : group_.from(peer); }
   bool is_opening(int) const override { return false; }
   bool has_left(int peer) const override { return peer != rank_ && group_.has_left(peer); }
+  std::optional<Failure> why_left(int) const override { return std::nullopt; }
   void ring(int peer) override {
     if (peer != rank_) return;
     ++bell_;

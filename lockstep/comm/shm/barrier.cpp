@@ -246,8 +246,9 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
   const std::vector<int> missing = absent();
   std::erase_if(left, [&](int rank) { return !std::ranges::binary_search(missing, rank); });
   if (left.empty()) return;
-  left = numbers_of(*peers_, left);
   peers_->throw_if_lost(context);  // A loss may have made them leave.
+  if (const auto why = peers_->why_left(left.front())) throw Error(context, *why);
+  left = numbers_of(*peers_, left);
   throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)),
               left);
 }

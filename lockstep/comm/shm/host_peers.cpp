@@ -125,6 +125,12 @@ bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t fr
   return true;
 }
 
+std::optional<Failure> HostPeers::why_left(int rank) {
+  const Failure own{.rank = slot(rank), .left = true};
+  const Failure cause = session_->page().cause_of(own.rank, own);
+  return cause.left && cause.rank != own.rank ? std::optional(cause) : std::nullopt;
+}
+
 std::string HostPeers::describe(int rank) {
   const JobPage& page = session_->page();
   if (page.pid(slot(rank)) == 0)

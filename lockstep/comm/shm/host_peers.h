@@ -37,6 +37,7 @@ class HostPeers final : public Peers {
   bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
             std::size_t bytes) override;
   void throw_if_lost(std::string_view context) override { session_->throw_if_peer_lost(context); }
+  std::optional<Failure> why_left(int rank) override;
   int number(int rank) const override { return numbers_[static_cast<std::size_t>(rank)]; }
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int rank) override;

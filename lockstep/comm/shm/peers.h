@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/activity.h"
 
@@ -91,6 +92,9 @@ class Peers {
   // The number of a rank in messages: that of the whole group, even if these are only its ranks on
   // this host.
   virtual int number(int rank) const { return rank; }
+
+  // Why `rank` has left, if it did so because another rank had left; by the numbers of the job.
+  virtual std::optional<Failure> why_left(int rank) = 0;
 
   // Describes a rank: "rank 1 (pid 4242), in all_reduce #8 of group world for 3 s".
   virtual std::string describe(int rank) = 0;

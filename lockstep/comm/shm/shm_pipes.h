@@ -52,6 +52,7 @@ class ShmPipes final : public Pipes {
   Pipe* from(int peer) override;
   bool is_opening(int peer) const override;
   bool has_left(int peer) const override { return barrier_.has_left(peer); }
+  std::optional<Failure> why_left(int peer) const override { return peers_->why_left(peer); }
   void ring(int peer) override { barrier_.ring(peer); }
   std::uint32_t bell() const override { return barrier_.doorbell(); }
   void await(std::uint32_t seen) override;

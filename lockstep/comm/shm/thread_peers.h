@@ -69,6 +69,7 @@ class ThreadPeers : public Peers {
   bool may_read() const override { return false; }
   bool read(int, const Mark&, std::byte*, std::uint64_t, std::size_t) override { return false; }
   void throw_if_lost(std::string_view context) override;
+  std::optional<Failure> why_left(int) override { return std::nullopt; }
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int) override { return std::nullopt; }
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that ends early, for what its ranks and its launcher say of that.
+
+ending_program.py [--caught] timeout|operation|size|type   the last rank differs from the others
+ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
+ending_program.py early CODE                               the last rank ends before the group
+ending_program.py first CODE                               so does rank 0
+
+With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
+error.RANK of FOLDER."""
+
+import os
+import pathlib
+import sys
+import time
+from datetime import timedelta
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+FOLDER = pathlib.Path(os.environ["FOLDER"])
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+IS_LAST = RANK == RANKS - 1
+
+
+def differ(how):
+    if how == "timeout" and IS_LAST:
+        time.sleep(10)
+    if how == "operation" and IS_LAST:
+        dist.broadcast(torch.ones(10), 0)
+    else:
+        size = 11 if how == "size" and IS_LAST else 10
+        of_type = torch.float64 if how == "type" and IS_LAST else torch.float32
+        dist.all_reduce(torch.ones(size, dtype=of_type))
+
+
+def ring():
+    for work in dist.batch_isend_irecv([
+            dist.P2POp(dist.isend, torch.ones(1000), (RANK + 1) % RANKS),
+            dist.P2POp(dist.irecv, torch.ones(1000), (RANK - 1) % RANKS)]):
+        work.wait()
+
+
+def reduce():
+    dist.all_reduce(torch.ones(10))
+
+
+def leave(how):
+    if how != "destroy":
+        sys.exit(int(how))
+    dist.destroy_process_group()
+    sys.exit()
+
+
+def act(what, *how):
+    if RANK == {"early": RANKS - 1, "first": 0}.get(what):
+        sys.exit(int(how[0]))
+    is_short = what == "timeout"
+    dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
+    dist.barrier()
+    if what not in ("ring", "reduce"):
+        return differ(what)
+    exchange = {"ring": ring, "reduce": reduce}[what]
+    for _ in range(3):
+        exchange()
+    if RANK == 1:
+        leave(*how)
+    while True:
+        exchange()
+
+
+def main():
+    caught = "--caught" in sys.argv
+    began = time.monotonic()
+    try:
+        act(*[word for word in sys.argv[1:] if word != "--caught"])
+    except lockstep.Error as error:
+        waited = time.monotonic() - began
+        (FOLDER / f"error.{RANK}").write_text(
+            f"{error.fault} {error.rank} {error.exit_code} {waited}\n{error}")
+        if caught:
+            sys.exit(5)
+        raise
+
+
+if __name__ == "__main__":
+    main()
