@@ -46,7 +46,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
                }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
-      in_place_(barrier_, regions_, peer_memory_, reduction_, rank_, size_),
+      in_place_(segment_, barrier_, regions_, peer_memory_, reduction_, rank_, size_),
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
@@ -99,7 +99,7 @@ void ShmBackend::enter(const Collective& collective) {
   mine.output = writes ? regions_.locate(collective.output) : 0;
   if (mine.input == 0 && mine.output == 0 &&
       reads_outside(collective, size_, barrier_.is_crowded()) && peer_memory_.is_readable()) {
-    if (operation == Operation::broadcast)
+    if (operation == Operation::broadcast || operation == Operation::all_reduce)
       mine.output = Regions::outside(collective.output);
     else
       mine.input = Regions::outside(collective.input);
@@ -124,6 +124,7 @@ void ShmBackend::run(const Collective& collective) {
   if (in_place_.is_possible()) {
     if (!in_place_.is_outside(rank_)) return run_in_place(collective);
     if (run_outside(collective)) return;
+    if (collective.signature.operation == Operation::all_reduce) return finish_staged(collective);
   }
   run_staged(collective);
 }
@@ -134,8 +135,8 @@ void ShmBackend::run_in_place(const Collective& collective) {
   barrier_.step(collective);
 }
 
-// False if a rank could not read its peers' memory. All ranks get the same answer, and all inputs
-// are as they were.
+// False if a rank could not read its peers' memory. All ranks get the same answer. All inputs are
+// as they were, except that all_reduce has reduced the begin of each rank's slice.
 //
 // Peers that are late read this rank's input even once its call has failed, and its callers free
 // it. It says so first. Those peers then begin anew, and learn there how the group has failed.
@@ -144,7 +145,7 @@ bool ShmBackend::run_outside(const Collective& collective) {
   try {
     const bool has_read = in_place_.run(collective);
     could_not_read.store(has_read ? 0 : 1);
-    if (!has_read) barrier_.throw_if_over(describe_call(collective, group_, number()));
+    if (!has_read) barrier_.throw_if_over(collective);
     barrier_.step(collective);
   } catch (...) {
     could_not_read.exchange(1);  // What callers write to the input must not be seen before it.
@@ -170,6 +171,33 @@ void ShmBackend::run_staged(const Collective& collective) {
     if (!has_put(rank_)) staging_.put_first(collective);
     barrier_.step(collective);
   }
+  staging_.run(collective);
+}
+
+// Does the rest of an all_reduce in which a rank could not read: copies anew what ranks have
+// reduced, and reduces the rest, which no rank has changed.
+void ShmBackend::finish_staged(const Collective& collective) {
+  const auto part = [&](Operation operation, int root, Range range) {
+    Collective call = collective;
+    call.signature.operation = operation;
+    call.signature.root = root;
+    call.signature.count = call.output.count = range.count();
+    call.output.data = Bytes(collective.output).at(range.begin);
+    return call;
+  };
+  const Signature& signature = collective.signature;
+  for (int owner = 0; owner < size_; ++owner) {
+    const Range slice = slice_of(signature.count, size_of(signature.dtype), owner, size_);
+    const std::size_t end = slice.begin + segment_.lane(owner).reduced;
+    put_and_run(part(Operation::broadcast, owner, {slice.begin, end}));
+    put_and_run(part(Operation::all_reduce, signature.root, {end, slice.end}));
+  }
+}
+
+void ShmBackend::put_and_run(const Collective& collective) {
+  staging_.begin(collective);
+  staging_.put_first(collective);
+  barrier_.step(collective);
   staging_.run(collective);
 }
 

@@ -79,6 +79,8 @@ class ShmBackend final : public Backend {
   void run_in_place(const Collective& collective);
   bool run_outside(const Collective& collective);
   void run_staged(const Collective& collective);
+  void finish_staged(const Collective& collective);
+  void put_and_run(const Collective& collective);
   std::string fail_together(const Collective& collective, const std::string& mine);
 
   const std::shared_ptr<Peers> peers_;
