@@ -54,6 +54,28 @@ std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   return numbers;
 }
 
+// Whether the flag is raised meanwhile.
+bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
+  std::optional<Deadline> end;
+  do {
+    for (int i = 0; i < spins; ++i) {
+      pause();
+      if (flag.reached(target)) return true;
+    }
+    if (in_call && !end) end = Clock::now() + spin_in_call;
+  } while (in_call && Clock::now() < *end);
+  return false;
+}
+
+// The same, of a rank that gives its core away.
+bool yield(const Flag& flag, std::uint32_t target) {
+  for (int i = 0; i < yields; ++i) {
+    ::sched_yield();
+    if (flag.reached(target)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
@@ -113,7 +135,7 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
     std::optional<int> last;  // Whoever is waited for comes after all before it.
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !flag_of(peer).reached(target)) {
-        if (shares_core_.with(peer) || !spin(flag_of(peer), target, in_call))
+        if (shares_core_.with(peer) || !spin(flag_of(peer), target, spins_, in_call))
           await_asleep(flag_of(peer), target, collective, absent);
         last = peer;
       }
@@ -135,28 +157,6 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
 void Barrier::raise(Flag& flag, std::uint32_t value) const {
   flag.value.store(value);  // Ordered before the load, or a rank about to sleep could be missed.
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
-}
-
-// Whether the flag is raised meanwhile.
-bool Barrier::spin(const Flag& flag, std::uint32_t target, bool in_call) const {
-  std::optional<Deadline> end;
-  do {
-    for (int i = 0; i < spins_; ++i) {
-      pause();
-      if (flag.reached(target)) return true;
-    }
-    if (in_call && !end) end = Clock::now() + spin_in_call;
-  } while (in_call && Clock::now() < *end);
-  return false;
-}
-
-// The same, of a rank that gives its core away.
-bool Barrier::yield(const Flag& flag, std::uint32_t target) {
-  for (int i = 0; i < yields; ++i) {
-    ::sched_yield();
-    if (flag.reached(target)) return true;
-  }
-  return false;
 }
 
 template <class Absent>

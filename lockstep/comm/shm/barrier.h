@@ -79,8 +79,6 @@ class Barrier {
   template <class FlagOf>
   std::optional<int> await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective,
                                bool in_call);
-  bool spin(const Flag& flag, std::uint32_t target, bool in_call) const;
-  static bool yield(const Flag& flag, std::uint32_t target);
   template <class Absent>
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;

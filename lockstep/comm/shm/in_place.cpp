@@ -62,7 +62,7 @@ bool reads_outside(const Collective& collective, int ranks, bool crowded) {
   // The mean part. Uneven parts in all_to_all are those of all ranks.
   const bool is_table = operation == Operation::all_to_all && collective.signature.layout != 0;
   const bool has_long_parts = bytes / (is_table ? n * n : n) >= least_part_read;
-  const std::size_t most = ranks == 2 ? most_read_by_one : most_read_together;
+  const std::size_t most = ranks == 2 && !crowded ? most_read_by_one : most_read_together;
   switch (operation) {
     case Operation::scatter:
     case Operation::all_to_all:

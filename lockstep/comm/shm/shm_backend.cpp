@@ -124,7 +124,8 @@ void ShmBackend::run(const Collective& collective) {
   if (in_place_.is_possible()) {
     if (!in_place_.is_outside(rank_)) return run_in_place(collective);
     if (run_outside(collective)) return;
-    if (collective.signature.operation == Operation::all_reduce) return finish_staged(collective);
+    if (collective.signature.operation == Operation::all_reduce)
+      return staging_.finish_all_reduce(collective);
   }
   run_staged(collective);
 }
@@ -171,33 +172,6 @@ void ShmBackend::run_staged(const Collective& collective) {
     if (!has_put(rank_)) staging_.put_first(collective);
     barrier_.step(collective);
   }
-  staging_.run(collective);
-}
-
-// Does the rest of an all_reduce in which a rank could not read: copies anew what ranks have
-// reduced, and reduces the rest, which no rank has changed.
-void ShmBackend::finish_staged(const Collective& collective) {
-  const auto part = [&](Operation operation, int root, Range range) {
-    Collective call = collective;
-    call.signature.operation = operation;
-    call.signature.root = root;
-    call.signature.count = call.output.count = range.count();
-    call.output.data = Bytes(collective.output).at(range.begin);
-    return call;
-  };
-  const Signature& signature = collective.signature;
-  for (int owner = 0; owner < size_; ++owner) {
-    const Range slice = slice_of(signature.count, size_of(signature.dtype), owner, size_);
-    const std::size_t end = slice.begin + segment_.lane(owner).reduced;
-    put_and_run(part(Operation::broadcast, owner, {slice.begin, end}));
-    put_and_run(part(Operation::all_reduce, signature.root, {end, slice.end}));
-  }
-}
-
-void ShmBackend::put_and_run(const Collective& collective) {
-  staging_.begin(collective);
-  staging_.put_first(collective);
-  barrier_.step(collective);
   staging_.run(collective);
 }
 
