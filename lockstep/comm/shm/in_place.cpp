@@ -23,7 +23,7 @@ constexpr std::size_t least_broadcast_read = std::size_t{64} << 10;
 constexpr std::size_t most_read_together = std::size_t{512} << 10;
 constexpr std::size_t most_read_by_one = std::size_t{1} << 20;
 
-// Below, staging buffers reduce faster: what ranks put there comes from their own caches.
+// Below, staging buffers reduce faster. Measured with 2 ranks.
 constexpr std::size_t least_reduced_read = std::size_t{2} << 20;
 
 // What is read of a peer before it is reduced: it stays in the second-level cache.
