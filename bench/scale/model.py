@@ -11,8 +11,10 @@ LINE = 64  # Bytes of a cache line.
 
 # comm/shm/group_segment.h: GroupSegment::chunk_bytes, sizeof(Lane); staging.cpp: small_bytes.
 CHUNK, LANE, SMALL = 128 * KB, 704, 4 * KB
-# in_place.cpp: most_readers, least_part_read, least_broadcast_read, most_read_together.
+# in_place.cpp: most_readers, least_part_read, least_broadcast_read, most_read_together,
+# most_read_by_one, least_reduced_read.
 READERS, PART_READ, BROADCAST_READ, READ_TOGETHER = 4, 32 * KB, 64 * KB, 512 * KB
+READ_BY_ONE, REDUCED_READ = 1024 * KB, 2048 * KB
 
 # --- Counts of a call ---------------------------------------------------------------------------
 
@@ -47,6 +49,9 @@ FORMULAS = {
     ("all_reduce", "any"):
         ("Staging::put_around_slice, combine_slice, take_slices", "c + 1", "2*(B - S) + n*S",
          "2*B", "2*(B - S) + n*S", "(3*n - 2)*B", "2*n*B"),
+    ("all_reduce", "read"):
+        ("InPlace::all_reduce_outside", "3", "2*(n - 1)*S + B", "(n - 1)*S + B",
+         "(n - 1)*S + B - S", "(3*n - 2)*B", "(2*n - 1)*B"),
     ("broadcast", "registered"):
         ("InPlace::run", "2", "B", "B", "B", "(n - 1)*B", "(n - 1)*B"),
     ("broadcast", "any"):
@@ -80,16 +85,19 @@ def is_read(operation, n, size, crowded):
     if n == 1 or n > READERS:
         return False
     if operation == "broadcast":
-        return not crowded and BROADCAST_READ <= size <= READ_TOGETHER
+        most = READ_BY_ONE if n == 2 else READ_TOGETHER
+        return not crowded and BROADCAST_READ <= size <= most
+    if operation == "all_reduce":
+        return not crowded and n == 2 and size >= REDUCED_READ
     return operation == "all_gather" and size >= n * PART_READ and (n == 2 or size <= READ_TOGETHER)
 
 
 def path_of(operation, n, size, registered, crowded, reads):
     """ShmBackend::enter and run; Staging::is_small."""
-    if operation == "all_reduce":
-        return "registered" if registered else "small" if size <= SMALL else "any"
-    if registered and size > SMALL:
+    if registered and (size > SMALL or operation == "all_reduce"):
         return "registered"
+    if operation == "all_reduce" and size <= SMALL:
+        return "small"
     return "read" if reads and is_read(operation, n, size, crowded) else "any"
 
 

@@ -97,7 +97,7 @@ const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
     ASSERT_EQ(::mprotect(rest, all - GroupSegment::chunk_bytes, PROT_READ), 0);
   }
   std::string text;
-  const Fault fault = test::fault_of([&] { add_up(world, 1 << 20); }, &text);
+  const Fault fault = test::fault_of([&] { add_up(world, 1 << 18); }, &text);
   EXPECT_EQ(fault, rank.rank == 1 ? Fault::system : Fault::aborted) << text;
   EXPECT_NE(text.find("a staging buffer"), text.npos) << text;
 });

@@ -25,6 +25,10 @@ constexpr std::chrono::seconds time_for_others{1};
 // How often a rank gives its core away before it sleeps, where there are too few.
 constexpr int yields = 20;
 
+// How long a rank spins inside a call: the others are at work there. To read 1 MB takes them less
+// time than to wake this rank, which is some 40 us in a virtual machine.
+constexpr std::chrono::microseconds spin_in_call{200};
+
 // Spins after which a rank that waits for a message looks for ranks on its core.
 constexpr int spins_before_a_look = 200;
 
@@ -48,6 +52,28 @@ std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
+}
+
+// Whether the flag is raised meanwhile.
+bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
+  std::optional<Deadline> end;
+  do {
+    for (int i = 0; i < spins; ++i) {
+      pause();
+      if (flag.reached(target)) return true;
+    }
+    if (in_call && !end) end = Clock::now() + spin_in_call;
+  } while (in_call && Clock::now() < *end);
+  return false;
+}
+
+// The same, of a rank that gives its core away.
+bool yield(const Flag& flag, std::uint32_t target) {
+  for (int i = 0; i < yields; ++i) {
+    ::sched_yield();
+    if (flag.reached(target)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -78,7 +104,7 @@ void Barrier::enter(const Collective& collective) {
   const auto flag_of = [this](int peer) -> Flag& {
     return segment_.lane(peer).entry[entries_ & 1].arrived;
   };
-  last_to_enter_ = await_all(flag_of, entries_, collective);
+  last_to_enter_ = await_all(flag_of, entries_, collective, /*in_call=*/false);
   // A rank that came and then failed may have returned: its memory is not ours to write any more.
   // One that has left after its last call is no matter.
   if (is_given_up() && !given_up()->is_own_loss()) throw_if_over(context(collective));
@@ -86,15 +112,18 @@ void Barrier::enter(const Collective& collective) {
 
 void Barrier::step(const Collective& collective) {
   ++steps_;
-  await_all([this](int peer) -> Flag& { return segment_.lane(peer).step; }, steps_, collective);
+  await_all([this](int peer) -> Flag& { return segment_.lane(peer).step; }, steps_, collective,
+            /*in_call=*/true);
 }
 
-// With a core for each rank, everybody looks at everybody's flag: one cache line's way. Without,
-// the last one to come wakes all others at once, so that nobody is woken twice. Returns the last
-// one, if this rank has waited for it.
+// With a core for each rank, everybody looks at everybody's flag: one cache line's way. A rank
+// sleeps at once if the one for which it waits needs its core: giving it away without sleeping
+// would give it to other programs, too, for milliseconds. With fewer cores, the last one to come
+// wakes all others at once, so that nobody is woken twice. Returns the last one, if this rank has
+// waited for it.
 template <class FlagOf>
 std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
-                                      const Collective& collective) {
+                                      const Collective& collective, bool in_call) {
   const auto absent = [&] {
     std::vector<int> ranks;
     for (int peer = 0; peer < size_; ++peer)
@@ -106,7 +135,8 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
     std::optional<int> last;  // Whoever is waited for comes after all before it.
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !flag_of(peer).reached(target)) {
-        await(flag_of(peer), target, collective, shares_core_.with(peer), absent);
+        if (shares_core_.with(peer) || !spin(flag_of(peer), target, spins_, in_call))
+          await_asleep(flag_of(peer), target, collective, absent);
         last = peer;
       }
     return last;
@@ -119,30 +149,14 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
     raise(common.all_here, rounds_);
     return std::nullopt;
   }
-  if (!common.all_here.reached(rounds_))
-    await(common.all_here, rounds_, collective, /*shares_core=*/false, absent);
+  if (!common.all_here.reached(rounds_) && !yield(common.all_here, rounds_))
+    await_asleep(common.all_here, rounds_, collective, absent);
   return common.last.load(std::memory_order_relaxed);
 }
 
 void Barrier::raise(Flag& flag, std::uint32_t value) const {
   flag.value.store(value);  // Ordered before the load, or a rank about to sleep could be missed.
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
-}
-
-// Sleeps at once where the rank for which it waits needs this core. Giving the core away without
-// sleeping would give it to other programs, too, for milliseconds.
-template <class Absent>
-void Barrier::await(Flag& flag, std::uint32_t target, const Collective& collective,
-                    bool shares_core, Absent absent) {
-  for (int i = 0; i < spins_ && !shares_core; ++i) {
-    pause();
-    if (flag.reached(target)) return;
-  }
-  for (int i = 0; i < yields && crowded_; ++i) {
-    ::sched_yield();
-    if (flag.reached(target)) return;
-  }
-  await_asleep(flag, target, collective, absent);
 }
 
 template <class Absent>

@@ -1,9 +1,9 @@
 // Where the ranks of one group wait for each other.
 //
-// Waiting: spins for some tens of microseconds when there is a core for every rank, otherwise
-// gives its core away; then sleeps. Sleeps at once if the other rank is on the same core. Each
-// sleep ends within 20 ms to look for lost peers, for one that gave the group up, and at the
-// deadline. A peer that is stopped is named in the log.
+// Waiting: spins for some tens of microseconds when there is a core for every rank, and longer
+// inside a call; otherwise gives its core away; then sleeps. Sleeps at once if the other rank is on
+// the same core. Each sleep ends within 20 ms to look for lost peers, for one that gave the group
+// up, and at the deadline. A peer that is stopped is named in the log.
 //
 // Thread safety: enter() and step() are for one thread at a time; any thread may call
 // await_doorbell() and give_up() beside them.
@@ -73,13 +73,12 @@ class Barrier {
 
   // Throws when nothing more will come; `context` begins the message.
   void throw_if_over(const std::string& context) const;
+  void throw_if_over(const Collective& collective) const { throw_if_over(context(collective)); }
 
  private:
   template <class FlagOf>
-  std::optional<int> await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective);
-  template <class Absent>
-  void await(Flag& flag, std::uint32_t target, const Collective& collective, bool shares_core,
-             Absent absent);
+  std::optional<int> await_all(FlagOf flag_of, std::uint32_t target, const Collective& collective,
+                               bool in_call);
   template <class Absent>
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;

@@ -44,6 +44,7 @@ struct Lane {
   Entry entry[2];
   alignas(64) Flag step;                      // Counts the steps within calls.
   std::atomic<std::uint32_t> could_not_read;  // 1 if it failed to read a peer: see ShmBackend.
+  std::uint64_t reduced;            // See InPlace: how much of its slice holds the result.
   std::uint64_t number;             // See PeerMemory: 0 if peers must not read this rank's memory.
   std::uint64_t number_at;          // Its address in the rank's own memory.
   alignas(64) Flag doorbell;        // Rung by peers that have moved a message of this rank.

@@ -18,9 +18,6 @@ namespace {
 constexpr std::chrono::milliseconds missed_some{500};
 constexpr std::chrono::seconds missed_many{5};
 
-// Most bytes of a system call: some milliseconds, after which a peer that has died is noticed.
-constexpr std::size_t most_read_at_once = std::size_t{8} << 20;
-
 std::vector<int> up_to(std::size_t count) {
   std::vector<int> numbers(count);
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -107,12 +104,11 @@ bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t fr
                      std::size_t bytes) {
   const pid_t pid = session_->page().pid(slot(rank));
   while (bytes > 0) {
-    const std::size_t now = std::min(bytes, most_read_at_once);
     std::uint64_t number = 0;
-    const iovec here[] = {{&number, sizeof number}, {to, now}};
+    const iovec here[] = {{&number, sizeof number}, {to, bytes}};
     // NOLINTBEGIN(performance-no-int-to-ptr): addresses of another process.
     const iovec there[] = {{reinterpret_cast<void*>(mark.address), sizeof number},
-                           {reinterpret_cast<void*>(from), now}};
+                           {reinterpret_cast<void*>(from), bytes}};
     // NOLINTEND(performance-no-int-to-ptr)
     const ssize_t done = ::process_vm_readv(pid, here, 2, there, 2, 0);
     if (done < 0 && errno == EINTR) continue;

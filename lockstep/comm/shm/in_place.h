@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/shm/barrier.h"
+#include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/parts.h"
 #include "lockstep/comm/shm/peer_memory.h"
 #include "lockstep/comm/shm/reduction.h"
@@ -29,9 +31,10 @@ bool reads_outside(const Collective& collective, int ranks, bool crowded);
 class InPlace {
  public:
   // All arguments must outlive it.
-  InPlace(const Barrier& barrier, Regions& regions, const PeerMemory& memory, Reduction& reduction,
-          int rank, int ranks)
-      : barrier_(barrier),
+  InPlace(const GroupSegment& segment, Barrier& barrier, Regions& regions, const PeerMemory& memory,
+          Reduction& reduction, int rank, int ranks)
+      : segment_(segment),
+        barrier_(barrier),
         regions_(regions),
         memory_(memory),
         reduction_(reduction),
@@ -53,18 +56,24 @@ class InPlace {
   std::byte* input_of(int rank) const;
   std::byte* output_of(int rank) const;
   void reduce_slice(const Collective& collective);
+  bool all_reduce_outside(const Collective& collective);
+  bool reduce_slice_outside(const Collective& collective);
   void reduce_part(const Collective& collective);
   bool fetch(const Collective& collective, int peer, std::uint64_t location, std::size_t from,
              Range to) const;
+  bool read_outside(const Collective& collective, int peer, std::byte* to, std::uint64_t from,
+                    std::size_t bytes) const;
   bool read(const Collective& collective) const;
   void write(const Collective& collective);
 
-  const Barrier& barrier_;
+  const GroupSegment& segment_;
+  Barrier& barrier_;
   Regions& regions_;
   const PeerMemory& memory_;
   Reduction& reduction_;
   const int rank_;
   const int size_;
+  std::vector<std::byte> pieces_;  // Of each peer's memory, to reduce.
 };
 
 }  // namespace lockstep::comm

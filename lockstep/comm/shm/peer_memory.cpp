@@ -49,6 +49,8 @@ bool PeerMemory::is_readable() {
   return all;
 }
 
+// For good, though memory may have been short for a moment: ranks cannot tell that from a kernel
+// that refuses, and would begin anew in each call.
 void PeerMemory::stop() {
   if (is_readable_.value_or(false)) tell("no longer reads");
   is_readable_ = false;

@@ -26,7 +26,7 @@ class PeerMemory {
   // With 0, ranks do not read each other's memory; 1 is the default.
   static constexpr const char* variable = "LOCKSTEP_READ_PEERS";
 
-  // Gives this rank's mark, unless `variable` is 0 or these peers may not read. `group` is its
+  // Gives this rank's mark, unless `variable` is 0 now or these peers may not read. `group` is its
   // name. Call it before the group's first rendezvous. Errors: misuse for another value of
   // `variable`.
   PeerMemory(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group);

@@ -46,7 +46,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
                }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
-      in_place_(barrier_, regions_, peer_memory_, reduction_, rank_, size_),
+      in_place_(segment_, barrier_, regions_, peer_memory_, reduction_, rank_, size_),
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
@@ -99,7 +99,7 @@ void ShmBackend::enter(const Collective& collective) {
   mine.output = writes ? regions_.locate(collective.output) : 0;
   if (mine.input == 0 && mine.output == 0 &&
       reads_outside(collective, size_, barrier_.is_crowded()) && peer_memory_.is_readable()) {
-    if (operation == Operation::broadcast)
+    if (operation == Operation::broadcast || operation == Operation::all_reduce)
       mine.output = Regions::outside(collective.output);
     else
       mine.input = Regions::outside(collective.input);
@@ -124,6 +124,8 @@ void ShmBackend::run(const Collective& collective) {
   if (in_place_.is_possible()) {
     if (!in_place_.is_outside(rank_)) return run_in_place(collective);
     if (run_outside(collective)) return;
+    if (collective.signature.operation == Operation::all_reduce)
+      return staging_.finish_all_reduce(collective);
   }
   run_staged(collective);
 }
@@ -134,8 +136,8 @@ void ShmBackend::run_in_place(const Collective& collective) {
   barrier_.step(collective);
 }
 
-// False if a rank could not read its peers' memory. All ranks get the same answer, and all inputs
-// are as they were.
+// False if a rank could not read its peers' memory. All ranks get the same answer. All inputs are
+// as they were, except that all_reduce has reduced the begin of each rank's slice.
 //
 // Peers that are late read this rank's input even once its call has failed, and its callers free
 // it. It says so first. Those peers then begin anew, and learn there how the group has failed.
@@ -144,7 +146,7 @@ bool ShmBackend::run_outside(const Collective& collective) {
   try {
     const bool has_read = in_place_.run(collective);
     could_not_read.store(has_read ? 0 : 1);
-    if (!has_read) barrier_.throw_if_over(describe_call(collective, group_, number()));
+    if (!has_read) barrier_.throw_if_over(collective);
     barrier_.step(collective);
   } catch (...) {
     could_not_read.exchange(1);  // What callers write to the input must not be seen before it.

@@ -1,10 +1,10 @@
 // Collectives of ranks that share memory: processes of one host, or threads of one process.
 //
 // Registered memory is not copied. Each rank reads its peers' buffers directly; in a reduction it
-// combines its slice of all buffers in place. From other memory, large data that is not reduced is
-// read through the kernel. All else moves in chunks through staging buffers that stay in cache. A
-// rank fills one chunk while others read the last one. All ranks choose the same way, from the
-// buffer locations that each gives on entry. docs/algorithms.md counts steps and bytes.
+// combines its slice of all buffers in place. From other memory, large data is read through the
+// kernel where that is faster. All else moves in chunks through staging buffers that stay in
+// cache. A rank fills one chunk while others read the last one. All ranks choose the same way, from
+// the buffer locations that each gives on entry. docs/algorithms.md counts steps and bytes.
 //
 // Operations: all, on CPU buffers.
 

@@ -159,6 +159,27 @@ void Staging::run(const Collective& collective) {
   cursor_ += chunks_ * stride_;
 }
 
+void Staging::finish_all_reduce(const Collective& collective) {
+  const auto run_part = [&](Operation operation, int root, Range range) {
+    Collective part = collective;
+    part.signature.operation = operation;
+    part.signature.root = root;
+    part.signature.count = part.output.count = range.count();
+    part.output.data = Bytes(collective.output).at(range.begin);
+    begin(part);
+    put_first(part);
+    barrier_.step(part);
+    run(part);
+  };
+  const Signature& signature = collective.signature;
+  for (int owner = 0; owner < size_; ++owner) {
+    const Range slice = slice_of(signature.count, size_of(signature.dtype), owner, size_);
+    const std::size_t end = slice.begin + segment_.lane(owner).reduced;
+    run_part(Operation::broadcast, owner, {slice.begin, end});
+    run_part(Operation::all_reduce, signature.root, {end, slice.end});
+  }
+}
+
 // Every rank combines all data. It is so little that this is faster than one more rendezvous.
 void Staging::reduce_at_once(const Collective& collective) {
   reduction_.begin();

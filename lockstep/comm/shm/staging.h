@@ -48,6 +48,11 @@ class Staging {
   // Does the rest.
   void run(const Collective& collective);
 
+  // Does the rest of an all_reduce in which ranks have reduced the begin of their slices, or all:
+  // copies those, and reduces what no rank has changed. See Lane::reduced. Comes after a
+  // rendezvous.
+  void finish_all_reduce(const Collective& collective);
+
  private:
   void reserve();
   bool reduces_at_once(const Collective& collective) const;
