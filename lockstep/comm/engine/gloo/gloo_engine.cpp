@@ -2,7 +2,6 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gloo/allgatherv.h>
-#include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
 #include <gloo/config.h>
@@ -19,6 +18,7 @@
 #include "lockstep/base/signals.h"
 #include "lockstep/comm/engine/gloo/combine.h"
 #include "lockstep/comm/engine/gloo/mesh.h"
+#include "lockstep/comm/engine/gloo/ring.h"
 #include "lockstep/comm/engine/plugin.h"
 
 namespace lockstep::comm::engines {
@@ -122,13 +122,7 @@ class Communicator {
 
 void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
   const Combine combine = combine_or_refuse(data, reduce_op);
-  if (data.count == 0) return;
-  gloo::AllreduceOptions options(mesh_);
-  options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-  set_elements(options, *mesh_, data, data.data);
-  options.setReduceFunction(combine);
-  options.setTag(mesh_->next_tag());
-  gloo::allreduce(options);
+  if (data.count > 0) all_reduce_in_ring(*mesh_, data, combine);
 }
 
 void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {

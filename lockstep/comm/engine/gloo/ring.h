@@ -1,0 +1,53 @@
+// all_reduce in a ring, by messages of Gloo.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/engine/gloo/combine.h"
+#include "lockstep/comm/engine/gloo/mesh.h"
+
+namespace lockstep::comm::engines {
+
+// What a member sends and receives in a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+// algorithms for clusters of workstations", 2009).
+//
+// The data has a chunk for each member, and a chunk has pieces. In each turn, a member sends a
+// piece to the next member and receives one from the previous member. In the first half of the
+// turns it adds what it receives to its own data. Then one member has the sums of a chunk, and in
+// the second half the sums go round.
+class Ring {
+ public:
+  // `count` elements in pieces of at most `most`. Chunks have two pieces at least, so that one
+  // travels while another is added.
+  Ring(std::size_t count, int rank, int size, std::size_t most);
+
+  // Elements of the data; none when there are fewer elements than pieces.
+  struct Piece {
+    std::size_t begin = 0;
+    std::size_t count = 0;
+  };
+  Piece leaving(std::size_t turn) const { return piece(turn / pieces_, turn % pieces_); }
+  Piece arriving(std::size_t turn) const { return piece(turn / pieces_ + 1, turn % pieces_); }
+
+  std::size_t turns() const { return 2 * sums(); }
+  std::size_t sums() const { return (size_ - 1) * pieces_; }
+
+  // A piece that arrives in one turn leaves this many turns later.
+  std::size_t delay() const { return pieces_; }
+
+ private:
+  Piece piece(std::size_t chunks_back, std::size_t number) const;
+
+  const std::size_t count_;
+  const std::size_t rank_;
+  const std::size_t size_;
+  const std::size_t pieces_;  // Of a chunk.
+};
+
+// Replaces `data` by the combination of all members' data. Errors: Gloo's.
+void all_reduce_in_ring(Mesh& mesh, const lockstep_buffer& data, Combine combine);
+
+}  // namespace lockstep::comm::engines
