@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/launcher_news.h"
@@ -210,7 +213,11 @@ void Membership::leave_all_at_exit() {
     if ((*membership)->end_calls()) kept.push_back((*membership)->group_);
   const auto leave = [](int exit_code, void*) {
     if (exit_code != 0) return;
-    for (ProcessGroup& group : kept) leave_in_order(group);
+    try {
+      for (ProcessGroup& group : kept) leave_in_order(group);
+    } catch (const std::exception& error) {  // An exception here would end the process by SIGABRT.
+      log(LogLevel::warning, std::string("a group was not left in order: ") + error.what());
+    }
   };
   if (::on_exit(leave, nullptr) != 0) leave(0, nullptr);
 }

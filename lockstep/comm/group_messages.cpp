@@ -40,6 +40,7 @@ Source GroupMessages::run(const std::shared_ptr<Message>& message,
                        ? std::optional(group_.world_rank(message->peer))
                        : std::nullopt);
   } catch (...) {
+    has_met_break = true;
     note_end(number, *message, std::current_exception(), timeout);
     throw;
   }

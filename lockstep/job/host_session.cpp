@@ -46,7 +46,8 @@ FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
 
 // Equal keys mean the same failure. Calls that differ in a mismatch have one number.
 std::string key_of(const Failure& failure) {
-  if (!failure.fault) return fmt::format("{} {}", failure.rank, failure.pid);
+  if (!failure.fault)
+    return fmt::format("{} {}{}", failure.rank, failure.pid, failure.left ? " left" : "");
   const auto number = failure.call.find('#');
   return fmt::format("{} {}", name(*failure.fault),
                      number == failure.call.npos ? failure.call : failure.call.substr(number));
@@ -321,11 +322,11 @@ bool HostSession::is_logged(const Failure& failure) const {
 
 // A rank that sees others end as they were told to may be the next to be told.
 void HostSession::log_once(const Failure& failure) const {
-  if (!failure.fault && page_->is_told_to_end(failure.rank)) return;
   {
     const std::lock_guard lock(logged_mutex_);
     if (!logged_.insert(key_of(failure)).second) return;
   }
+  if (!failure.fault && page_->is_told_to_end(failure.rank)) return;
   const auto after = failure.fault ? std::chrono::milliseconds(0) : page_->since_failure();
   log(LogLevel::error, failure_record(page_->job_id(), failure, after));
 }

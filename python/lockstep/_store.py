@@ -29,25 +29,28 @@ def wrap() -> None:
         rendezvous.TCPStore = functools.partial(make_store, rendezvous.TCPStore)
 
 
-def make_store(original: Callable, **options) -> dist.TCPStore:
-    is_job = str(options.get("world_size")) == os.environ.get("WORLD_SIZE")
+def make_store(original: Callable, *args, **options) -> dist.TCPStore:
+    is_job = not args and str(options.get("world_size")) == os.environ.get("WORLD_SIZE")
     if is_job and options["is_master"]:
-        options["wait_for_workers"] = False
-    elif is_job:
-        await_listener(options["host_name"], options["port"], options["timeout"])
-    return original(**options)
+        return original(**options | {"wait_for_workers": False})
+    if not is_job or await_listener(options["host_name"], options["port"], options["timeout"]):
+        return original(*args, **options)
+    store = original(**options | {"timeout": timedelta(seconds=1)})  # Reports the timeout.
+    store.set_timeout(options["timeout"])  # Rank 0 has come at the last moment.
+    return store
 
 
-def await_listener(host: str, port: int, timeout: timedelta) -> None:
-    """Returns when a process listens there, or at the end of the timeout, which TCPStore then
-    reports. Raises lockstep.Error if the launcher knows that a rank has ended."""
+def await_listener(host: str, port: int, timeout: timedelta) -> bool:
+    """Returns whether a process listens there before the end of the timeout. Raises
+    lockstep.Error if the launcher knows that a rank has ended."""
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         try:
             socket.create_connection((host, port), timeout=1).close()
-            return
+            return True
         except OSError:  # Nobody listens yet.
             time.sleep(PAUSE)
         from lockstep import _C
 
         _C.throw_if_launcher_lost_rank()
+    return False

@@ -271,7 +271,8 @@ bool Mailbox::fail_receives_from_anybody() {
 // A loss may have made `left` leave, and is then known here, too.
 bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
                    const std::vector<int>& left) const {
-  if (!messages.empty()) pipes_.throw_if_over(describe_message(*messages[0], group_, rank_));
+  if (messages.empty()) return false;
+  pipes_.throw_if_over(describe_message(*messages[0], group_, rank_));
   const auto why = pipes_.why_left(left.front());
   for (const auto& message : messages) {
     const std::string context = describe_message(*message, group_, rank_);
@@ -282,7 +283,7 @@ bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
     message->peer_left = true;
     finish(*message);
   }
-  return !messages.empty();
+  return true;
 }
 
 std::size_t Mailbox::pending() const {

@@ -10,7 +10,8 @@ namespace lockstep::comm {
 namespace {
 
 bool must_be_told(const Error& error) {
-  if (error.fault() == Fault::peer_lost) return !error.failure();  // Else all learn who it was.
+  // Of a rank that died all learn by themselves; not why one has left in order.
+  if (error.fault() == Fault::peer_lost) return !error.failure() || error.failure()->left;
   return error.fault() != Fault::aborted;
 }
 

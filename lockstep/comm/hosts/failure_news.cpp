@@ -109,10 +109,10 @@ void tell_of_break(HostSession& session, const HostsContext* hosts, Failure fail
     identify(failure, session.page(), hosts);
     if (failure.fault == Fault::timeout && failure.detected_by == session.rank())
       say_where_they_are(failure, session.page(), hosts);
+    // Whoever has left may have done so because another one had.
+    if (failure.left && session.page().pid(failure.rank) != 0)
+      failure = session.page().cause_of(failure.rank, failure);
   }
-  // Whoever has left may have done so because another one had.
-  if (failure.left && session.page().pid(failure.rank) != 0)
-    failure = session.page().cause_of(failure.rank, failure);
   session.note_break(std::move(failure));
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/log.h"
@@ -11,7 +12,7 @@
 namespace lockstep::comm {
 
 LateRanks::LateRanks(int rank, std::chrono::milliseconds patience)
-    : rank_(rank), pause_(patience), due_(in(patience)) {}
+    : rank_(rank), pause_(std::max(patience, std::chrono::milliseconds(1))), due_(in(pause_)) {}
 
 void LateRanks::look(const std::function<std::vector<int>()>& find_missing) {
   if (Clock::now() < due_) return;

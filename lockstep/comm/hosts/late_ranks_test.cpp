@@ -89,7 +89,7 @@ TEST(LateRanks, AreNamedByTheFirstOfThoseThatHaveCome) {
 
 // --- Ranks that really come late -----------------------------------------------------------------
 
-// Rank `late` comes only when `who` has warned of it, and of it alone. No other rank warns.
+// Rank `late` comes only when `who` has warned of it, and of it alone.
 void meet(const Rank& rank, int late, int who, const std::string& place, InitOptions options = {}) {
   const Warnings warnings;
   const auto warned = rank.scratch / "warned";
@@ -101,12 +101,11 @@ void meet(const Rank& rank, int late, int who, const std::string& place, InitOpt
   });
   for (int i = 0; rank.rank == late && i < 4000 && !std::filesystem::exists(warned); ++i)
     std::this_thread::sleep_for(5ms);
-  if (rank.rank == who) options.warn_after = 20ms;
+  options.warn_after = rank.rank == who ? 20ms : 1h;
   ProcessGroup group = init_process_group(options);
   group.barrier();
   destroy_process_group(group);
   EXPECT_EQ(warnings.has(words), rank.rank == who) << words;
-  EXPECT_EQ(warnings.all().empty(), rank.rank != who);
 }
 
 const Ranks last_late("late on this host",

@@ -367,9 +367,12 @@ std::string this_place() {
 RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
                              int world_size, Deadline deadline, LateRanks& late) {
   const std::string all = prefix + "all";
+  // Of many ranks that wait, the first that has come asks the store for all others.
   const auto find_missing = [&] {
-    return if_first_to_come(mine.rank, absent_from(store, static_cast<std::size_t>(world_size),
-                                                   [&](int rank) { return key_of(prefix, rank); }));
+    const auto key = [&](int rank) { return key_of(prefix, rank); };
+    for (int rank = 0; rank < mine.rank; ++rank)
+      if (store.find(key(rank))) return std::vector<int>();
+    return absent_from(store, static_cast<std::size_t>(world_size), key);
   };
   try {
     put_down(store, prefix, mine);

@@ -108,8 +108,9 @@ bool InPlace::run(const Collective& collective) {
   const Signature& signature = collective.signature;
   switch (signature.operation) {
     case Operation::all_reduce:
-    case Operation::reduce:
       if (is_outside(rank_)) return all_reduce_outside(collective);
+      [[fallthrough]];
+    case Operation::reduce:
       reduce_slice(collective);
       return true;
     case Operation::reduce_scatter:
