@@ -220,6 +220,16 @@ def test_left(_):
                 assert all(one["rank"] == 2 for one in known), known
 
 
+def exit_codes_of(count, act, folder):
+    """Runs act(rank, folder) in processes of multiprocessing."""
+    ranks = [FORK.Process(target=act, args=(rank, folder)) for rank in range(count)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(LATE)
+    return [process.exitcode for process in ranks]
+
+
 def exit_with_code(rank, folder):
     dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
                             world_size=3)
@@ -237,12 +247,7 @@ def exit_with_code(rank, folder):
 def test_exit_code_in_process(_):
     """A process of multiprocessing that ends by sys.exit(3) is named by all others."""
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [FORK.Process(target=exit_with_code, args=(rank, folder)) for rank in range(3)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(LATE)
-        codes = [process.exitcode for process in ranks]
+        codes = exit_codes_of(3, exit_with_code, folder)
         told = [(pathlib.Path(folder) / f"error.{rank}").read_text() for rank in (0, 2)]
     assert codes == [1, 3, 1] and told == ["1 3", "1 3"], (codes, told)
 
@@ -346,12 +351,7 @@ def raise_in_process(rank, folder):
 
 def test_exception_in_process(_):
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [FORK.Process(target=raise_in_process, args=(rank, folder)) for rank in range(2)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(LATE)
-        codes = [process.exitcode for process in ranks]
+        codes = exit_codes_of(2, raise_in_process, folder)
         told = (pathlib.Path(folder) / "what").read_text()
     assert codes == [0, 1] and told == "ValueError: the loss is nan", (codes, told)
 

@@ -16,7 +16,7 @@ namespace {
 // from it, spins until that is done: for a whole time slice if it has taken the caller's core. Here
 // a member mostly announces a piece before the next member is ready for it, and then it is Gloo's
 // thread that writes. Pieces of 64 KiB, 256 KiB and 512 KiB were not faster on a link as fast as
-// memory, as were four pieces ahead. On 1 Gbit/s it made no difference.
+// memory, nor were four pieces ahead. On 1 Gbit/s it made no difference.
 constexpr std::size_t most_piece_bytes = std::size_t{128} << 10;
 constexpr std::size_t ahead = 8;  // Turns for which a member is ready to receive.
 
