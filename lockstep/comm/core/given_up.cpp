@@ -74,7 +74,8 @@ GivenUp given_up_for(const Error& error, int rank, const std::string& context) {
     why.more = static_cast<int>(why.ranks.size() - named);
     why.ranks.resize(named);
   }
-  why.fault = blames_ranks(error) ? error.fault() : Fault::aborted;
+  const bool is_told_as_it_is = blames_the_living(error) || error.fault() == Fault::peer_lost;
+  why.fault = is_told_as_it_is ? error.fault() : Fault::aborted;
   return why;
 }
 

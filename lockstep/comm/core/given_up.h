@@ -54,12 +54,12 @@ class GroupGivenUp : public Error {
 // Whether living ranks are to blame for it: timeout, mismatch.
 bool blames_the_living(const Error& error);
 
-// Whether other ranks hear of the same fault, and of the ranks that caused it: living ones, or such
-// as have left. Else they hear of an abort.
+// Whether ranks() caused it: living ones, or such as have left.
 bool blames_ranks(const Error& error);
 
 // Why `rank` gives its group up after `error` of a call. `context` begins the message of `error`,
 // such as "all_reduce #812 of group world on rank 3". Another rank's reason is passed on as it is.
+// The others hear of the same fault where ranks are to blame or were lost, and else of an abort.
 GivenUp given_up_for(const Error& error, int rank, const std::string& context);
 
 // A Failure for `error` of a call by `rank`: with a fault, or of a rank that has left. All ranks

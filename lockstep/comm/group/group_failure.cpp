@@ -9,9 +9,15 @@
 namespace lockstep::comm {
 namespace {
 
+// Whether another rank had noticed who left, and this one learned it from there (Pipes::why_left()).
+bool was_noticed_by_another(const Error& error) {
+  const auto& failure = error.failure();
+  return failure && failure->left && !failure->ranks.empty();
+}
+
 bool must_be_told(const Error& error) {
-  // Of a rank that died all learn by themselves; not why one has left in order.
-  if (error.fault() == Fault::peer_lost) return !error.failure() || error.failure()->left;
+  // Of a rank that died, or gave its group up, all learn by themselves; not why one left in order.
+  if (error.fault() == Fault::peer_lost) return !error.failure() || was_noticed_by_another(error);
   return error.fault() != Fault::aborted;
 }
 
@@ -37,9 +43,8 @@ Failure GroupFailure::in_the_job(Failure failure) const {
 
 void GroupFailure::tell_of_break(const Error& error, const std::string& context,
                                  std::chrono::milliseconds timeout) const {
-  const auto& failure = error.failure();
-  if (failure && failure->left && !failure->ranks.empty())
-    reactions_.tell_of_break(*failure);  // Another rank had noticed who left.
+  if (was_noticed_by_another(error))
+    reactions_.tell_of_break(*error.failure());
   else if (blames_ranks(error))
     reactions_.tell_of_break(in_the_job(blame_in(error, group_.rank, context, timeout)));
 }

@@ -84,6 +84,21 @@ TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
   EXPECT_EQ(rank.records.size(), 1U);
 }
 
+TEST(GroupFailure, NobodyIsToldOfARankThatGaveItsGroupUp) {
+  Rank rank;
+  rank.fail(Error("barrier", Failure{.rank = 2, .what = "loss is nan", .left = true}));
+  EXPECT_FALSE(rank.given_up) << "the others see it, and would hear of this rank instead";
+}
+
+TEST(GroupFailure, TheOtherRanksLearnForWhomARankHasLeft) {
+  Rank rank;
+  const Failure first{.rank = 4, .left = true, .ranks = {4}};
+  rank.fail(Error("barrier #5 of group part on rank 1", first));
+  ASSERT_TRUE(rank.given_up);
+  EXPECT_EQ(rank.given_up->fault, Fault::peer_lost);
+  EXPECT_EQ(rank.given_up->rank, 1);
+}
+
 TEST(GroupFailure, TheOtherRanksLearnWhoHasLeft) {
   Rank rank;
   rank.fail(Error(Fault::peer_lost, "barrier #5 of group part on rank 1: rank 2 has left", {2}));
