@@ -22,6 +22,7 @@ struct Options {
   bool bf16 = false;                         // Gradients travel as bfloat16.
   int power_sgd = 0;                         // Rank of PowerSGD's approximation; 0 for none.
   std::optional<double> bucket_cap_mb = {};  // As in DistributedDataParallelOptions.
-  bool amp = false;     // Operators compute in bfloat16, on channels_last images.
-  bool memory = false;  // A memory_report() follows the steps.
+  bool amp = false;            // Operators compute in bfloat16, on channels_last images.
+  bool memory = false;         // A memory_report() follows the steps.
+  std::string operators = {};  // The folder of an OperatorRecord of further steps; empty for none.
 };

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "bench/ddp/memory.h"
+#include "bench/ddp/operator_record.h"
 #include "bench/ddp/optimizer.h"
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
@@ -83,6 +84,14 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
   times.optimizer += Clock::now() - differentiated;
 }
 
+// Of as many steps as were timed.
+void record_operators(const Workload& work, const Options& options,
+                      torch::optim::Optimizer& optimizer) {
+  const OperatorRecord record(options.operators);
+  Times ignored;
+  for (int i = 0; i < options.steps; ++i) step(work, options, optimizer, ignored);
+}
+
 Times train(const Options& options, const std::optional<lockstep::ProcessGroup>& world) {
   const Workload work = make_workload(options, world);
   const auto optimizer = make_optimizer(work, options, world);
@@ -107,6 +116,7 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   times.copy = copied() - copied_before;
   times.phases = lockstep::step_times() - before;
   if (options.memory) report_memory(work, *optimizer);
+  if (!options.operators.empty()) record_operators(work, options, *optimizer);
   return times;
 }
 
@@ -185,6 +195,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--memory", options.memory, "Also make a step more and print where memory goes")
       ->excludes(alone)
       ->excludes("--deterministic");
+  app.add_option("--operators", options.operators,
+                 "Then record LibTorch's operators of as many steps, in a file of this folder")
+      ->check(CLI::ExistingDirectory);
 }
 
 void run(const Options& options) {

@@ -3,6 +3,8 @@
 with their fastest settings."""
 
 import argparse
+import os
+import pathlib
 import resource
 import time
 
@@ -30,6 +32,10 @@ def parse_options():
                         help="gradients travel as matrices of this rank")
     parser.add_argument("--amp", action="store_true",
                         help="compute in bfloat16, on channels_last images and weights")
+    parser.add_argument("--operators", type=pathlib.Path, metavar="FOLDER",
+                        help="then record LibTorch's operators of as many steps, in a file there")
+    parser.add_argument("--on-cue", action="store_true",
+                        help="print `ready` after the warm-up, and go on at a line of input")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
@@ -89,12 +95,25 @@ def train(options):
         step(net, adam, inputs, targets, options.amp)
     if not options.alone:
         dist.barrier()
+    if options.on_cue:
+        print("ready", flush=True)
+        input()
     before, started = usage(), time.perf_counter()
     times = [step(net, adam, inputs, targets, options.amp) for _ in range(options.steps)]
     if not options.alone:
         dist.barrier()
     seconds, after = time.perf_counter() - started, usage()
+    if options.operators:
+        record_operators(options.operators, options.steps,
+                         lambda: step(net, adam, inputs, targets, options.amp))
     return seconds, [sum(part) for part in zip(*times)], [b - a for a, b in zip(before, after)]
+
+
+def record_operators(folder, steps, train_once):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as record:
+        for _ in range(steps):
+            train_once()
+    record.export_chrome_trace(str(folder / f"{os.getpid()}.json"))
 
 
 def usage():
