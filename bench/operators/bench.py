@@ -96,8 +96,8 @@ def measured(side, case, options):
 # --- Output -------------------------------------------------------------------------------------
 
 def print_steps(rounds):
-    print("A step before the profiler begins, ms. In brackets Lockstep's speed over PyTorch's, and\n"
-          "that of alone over that of PyTorch alone: median, lowest - highest.")
+    print("A step before the profiler begins, ms. In brackets Lockstep's speed over PyTorch's, and"
+          "\nthat of alone over that of PyTorch alone: median, lowest - highest.")
     print(f"{'':<14}" + "".join(f"{part:>11}" for part in ("forward", "backward", "optimizer")))
     for side in SIDES:
         parts = [statistics.median(entry[side]["figures"][part] for entry in rounds)

@@ -26,6 +26,7 @@
 #include "lockstep/c10d/membership.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/c10d/torch_engine.h"
+#include "lockstep/job/environment.h"
 #include "lockstep/job/record.h"
 
 namespace {
@@ -134,6 +135,16 @@ PYBIND11_MODULE(_C, module) {
       .def("__enter__", &RegisteredMemoryScope::begin)
       .def("__exit__", [](RegisteredMemoryScope& scope, const py::args&) { scope.end(); });
   module.def("is_registered", &is_registered, py::arg("tensor"));
+
+  py::class_<lockstep::LaunchEnvironment>(module, "LaunchEnvironment")
+      .def_readonly("launcher", &lockstep::LaunchEnvironment::launcher)
+      .def_readonly("rank", &lockstep::LaunchEnvironment::rank)
+      .def_readonly("world_size", &lockstep::LaunchEnvironment::world_size)
+      .def_readonly("local_rank", &lockstep::LaunchEnvironment::local_rank)
+      .def_readonly("local_world_size", &lockstep::LaunchEnvironment::local_world_size)
+      .def_readonly("job_id", &lockstep::LaunchEnvironment::job_id)
+      .def_readonly("master", &lockstep::LaunchEnvironment::master);
+  module.def("launch_environment", [] { return lockstep::read_environment(); });
 
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("throw_if_launcher_lost_rank", &lockstep::c10d::throw_if_launcher_lost_rank,

@@ -50,8 +50,10 @@ int why_not_executable(const std::string& path) {
 bool is_absence(int error_number) { return error_number == ENOENT || error_number == ENOTDIR; }
 
 ProgramSearch refusal(const std::string& path, int error_number) {
+  const bool is_script = error_number == EACCES && path.ends_with(".py");
   return {.path = {},
-          .problem = fmt::format("{}: {}", path, std::strerror(error_number)),
+          .problem = fmt::format("{}: {}{}", path, std::strerror(error_number),
+                                 is_script ? "; put `python` before it" : ""),
           .exit_code = is_absence(error_number) ? 127 : 126};
 }
 

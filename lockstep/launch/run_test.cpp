@@ -94,6 +94,8 @@ TEST_F(Program, ThatIsNotExecutableIs126) {
   make("first/tool", 0644);
   EXPECT_EQ(find_program("tool").exit_code, 126);
   EXPECT_EQ(find_program(in("first")).exit_code, 126) << "a folder";
+  EXPECT_TRUE(
+      find_program(make("first/train.py", 0644)).problem.ends_with("put `python` before it"));
   const std::string second = make("second/tool", 0755);
   EXPECT_EQ(find_program("tool").path, second) << "the search goes on";
 }

@@ -54,6 +54,21 @@ class registered_memory:
 def is_registered(tensor: Tensor) -> bool:
     """Whether collectives copy nothing of this tensor, if all ranks' are registered."""
 
+class LaunchEnvironment:
+    """This process's place in its job, by the variables of its launcher. `master` is HOST:PORT of
+    rank 0's store; empty if no variable names it."""
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    job_id: str
+    master: str
+
+def launch_environment() -> LaunchEnvironment:
+    """Raises lockstep.Error if no launcher has said who this process is."""
+
 def catch_interrupts() -> None:
     """From now on, Ctrl-C ends a call of the main thread that waits for other ranks."""
 

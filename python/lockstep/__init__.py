@@ -22,7 +22,8 @@ DistributedDataParallel lie there by themselves, and so do the buffers of fully_
 The package also makes two functions of torch.distributed work on its groups, which torch refuses
 for all names but its own: monitored_barrier() and the private _set_pg_timeout(). It derives a class
 from torch.distributed.Reducer, to put its buckets into registered memory. Under `lockstep run`, it
-makes the store of init_process_group(). LOCKSTEP_WRAP_NAMES=0 leaves all of them alone. A program
+makes the store of init_process_group(). Under mpirun and srun, which do not set RANK, it sets the
+variables that init_process_group() reads. LOCKSTEP_WRAP_NAMES=0 leaves all of this alone. A program
 that asks for "gloo" by name needs no change:
 
     python -m lockstep.as_gloo train.py

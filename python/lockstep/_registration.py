@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import distributed as dist
 
-from lockstep import _memory, _names, _store
+from lockstep import _launchers, _memory, _names, _store
 
 if TYPE_CHECKING:
     from lockstep._C import Backend
@@ -25,6 +25,7 @@ def register() -> None:
         _names.wrap()
         _memory.keep_buckets()
         _store.wrap()
+        _launchers.wrap()
     if os.environ.get("LOCKSTEP_AS_GLOO", "0") not in ("", "0"):
         from lockstep import as_gloo
 

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""init_process_group("lockstep") finds its rank by the variables of launchers other than torchrun:
+under mpirun, and with those of MPICH's and SLURM's. What a program sets itself stays."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+import plugin_or_skip  # noqa: F401, skips this test
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import ports  # noqa: E402, from the folder above
+
+PROGRAM = """
+import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("lockstep")
+total = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(total)
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+print(dist.get_rank(), total.item(), *[os.environ.get(name, "-") for name in names])
+dist.destroy_process_group()
+"""
+
+PATIENCE = 100  # Seconds on a busy machine.
+
+
+def clean_environment():
+    """Without any launcher's variables."""
+    launchers = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_",
+                 "LOCKSTEP_JOB", "LOCKSTEP_AGENT", "TORCHELASTIC")
+    return {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
+
+
+def start(variables):
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=clean_environment() | variables,
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def outputs(ranks):
+    """Returns the words of each rank's line; ranks that fail fail the test."""
+    ended = [(rank, *rank.communicate(timeout=PATIENCE)) for rank in ranks]
+    for rank, output, errors in ended:
+        assert rank.returncode == 0, output + errors
+    return [output.split() for _, output, _ in ended]
+
+
+def slurm(rank, **others):
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": str(rank),
+            "SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(os.getpid()), "SLURM_STEP_NUM_NODES": "1",
+            "SLURM_STEP_TASKS_PER_NODE": "2"} | others
+
+
+class Launchers(unittest.TestCase):
+    def check(self, lines):
+        for rank, line in enumerate(sorted(lines)):
+            self.assertEqual(line[:6], [str(rank), "3.0", str(rank), "2", str(rank), "2"])
+        self.assertEqual(lines[0][6:], lines[1][6:])
+
+    def test_of_open_mpi(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("there is no mpirun")
+        done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                               sys.executable, "-c", PROGRAM], env=clean_environment(), text=True,
+                              capture_output=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.check([line.split() for line in done.stdout.splitlines()])
+
+    def test_of_mpich(self):
+        job = {"PMI_SIZE": "2", "PMI_JOBID": str(os.getpid()), "MPI_LOCALNRANKS": "2"}
+        self.check(outputs([start(job | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)})
+                            for rank in range(2)]))
+
+    def test_of_slurm(self):
+        self.check(outputs([start(slurm(rank)) for rank in range(2)]))
+
+    def test_what_is_set_stays(self):
+        port = str(ports.free_port())
+        lines = outputs([start(slurm(rank, MASTER_ADDR="localhost", MASTER_PORT=port))
+                         for rank in range(2)])
+        self.check(lines)
+        self.assertEqual(lines[0][6:], ["localhost", port])
+
+    def test_several_hosts_need_an_address(self):
+        rank = start({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2",
+                      "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"})
+        _, errors = rank.communicate(timeout=PATIENCE)
+        self.assertNotEqual(rank.returncode, 0)
+        self.assertIn("Open MPI does not say on which host rank 0 is: set MASTER_ADDR", errors)
+
+    def test_without_a_launcher_torch_says_what_it_misses(self):
+        for variables in ({}, slurm(0, LOCKSTEP_WRAP_NAMES="0")):
+            rank = start(variables)
+            _, errors = rank.communicate(timeout=PATIENCE)
+            self.assertNotEqual(rank.returncode, 0)
+            self.assertIn("environment variable RANK expected, but not set", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
