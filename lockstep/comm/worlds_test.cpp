@@ -545,6 +545,32 @@ TEST(Leaving, LetsAMemberBeMissedInANewGroup) {
   });
 }
 
+// Rank 2 leaves because rank 1 has left. Rank 0, which makes a group with rank 2, learns that.
+const Ranks leaves_for_another("leaves for another", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  ProcessGroup group = world.split(0);
+  if (rank.rank == 0) {
+    try {
+      group.group_of({0, 2}, "pair");
+      ADD_FAILURE() << "rank 2 has not come";
+    } catch (const Error& error) {
+      ASSERT_TRUE(error.failure()) << error.what();
+      EXPECT_EQ(error.failure()->rank, 1) << error.what();
+    }
+    std::filesystem::create_directory(rank.scratch / "done");
+  } else {
+    std::vector<float> word(1);
+    if (rank.rank == 2)
+      expect_in(text_of([&] { group.recv(buffer_of(word), 1); }, Fault::peer_lost), "rank 1");
+    leave_process_group(group);
+  }
+  while (!std::filesystem::exists(rank.scratch / "done")) std::this_thread::sleep_for(5ms);
+});
+
+TEST(Leaving, BecauseOfAnotherRankIsKnownToWhoMakesAGroup) {
+  EXPECT_TRUE(all_succeeded(leaves_for_another.run(3)));
+}
+
 TEST(Leaving, EndsCallsUnderWayFirst) {
   run_in_process(2, [](const ProcessGroup& world) {
     ProcessGroup group = world.split(0);
