@@ -169,7 +169,7 @@ std::unique_ptr<comm::Backend> make_backend(const comm::JoinedHosts& joined,
   std::unique_ptr<comm::Backend> backend;
   const auto watch = [&] {
     comm::require_agreement(*joined.session);
-    late.look([&] { return comm::late_here(*joined.session); });
+    comm::look_here(*joined.session, late);
   };
   if (joined.context)
     backend = std::make_unique<comm::HostsBackend>(joined.context, ranks, rank, name, timeout);

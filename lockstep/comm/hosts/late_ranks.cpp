@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
@@ -26,11 +25,16 @@ void LateRanks::look(const std::function<std::vector<int>()>& find_missing) {
   due_ = in(pause_);
 }
 
-std::vector<int> if_first_to_come(int rank, std::vector<int> missing) {
-  const auto before = static_cast<std::size_t>(rank);
-  const bool is_first =
-      before == 0 || (missing.size() >= before && missing[before - 1] == rank - 1);
-  return is_first ? std::move(missing) : std::vector<int>();
+void LateRanks::look_for_all(int size, const std::function<bool(int rank)>& has_come) {
+  look([&] {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) {
+      const bool is_here = has_come(rank);
+      if (is_here && rank < rank_) return std::vector<int>();  // That one warns.
+      if (!is_here) missing.push_back(rank);
+    }
+    return missing;
+  });
 }
 
 }  // namespace lockstep::comm

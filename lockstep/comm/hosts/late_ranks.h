@@ -23,8 +23,10 @@ class LateRanks {
   // From now on the others are expected at `place`, such as "the store at node1:29400".
   void expect_at(std::string place) { place_ = std::move(place); }
 
-  // To be called in the loop of a wait. At due() it warns of the ranks that `find_missing` returns,
-  // if there are any.
+  // To be called in the loop of a wait. At due() it warns of those of `size` ranks that have not
+  // come, if this rank is the first of those that have: of many that see the same, one warns.
+  void look_for_all(int size, const std::function<bool(int rank)>& has_come);
+  // The same of the ranks that `find_missing` returns, if there are any.
   void look(const std::function<std::vector<int>()>& find_missing);
   Deadline due() const { return due_; }
 
@@ -35,9 +37,5 @@ class LateRanks {
   Deadline due_;
   std::string place_;
 };
-
-// Returns `missing`, which rise, if `rank` is the first of those that have come; else none. Of many
-// ranks that see the same, one warns.
-std::vector<int> if_first_to_come(int rank, std::vector<int> missing);
 
 }  // namespace lockstep::comm

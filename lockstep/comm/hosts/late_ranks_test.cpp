@@ -8,8 +8,10 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/log.h"
@@ -77,14 +79,28 @@ TEST(LateRanks, WhenAllHaveComeNobodyWarns) {
   EXPECT_TRUE(warnings.all().empty());
 }
 
+// Whom `rank` names if these of six ranks have come, it among them; and how many it has looked for.
+std::pair<std::string, int> named_by(int rank, const std::set<int>& come) {
+  const Warnings warnings;
+  LateRanks late(rank, 0ms);
+  std::this_thread::sleep_until(late.due());
+  int looks = 0;
+  late.look_for_all(6, [&](int other) { return ++looks, come.contains(other); });
+  if (warnings.all().empty()) return {"", looks};
+  const std::string text = warnings.all().front();
+  const auto begin = text.find(": ") + 2;
+  return {text.substr(begin, text.find(" ha", begin) - begin), looks};
+}
+
 TEST(LateRanks, AreNamedByTheFirstOfThoseThatHaveCome) {
-  const std::vector<int> missing{0, 2, 3};
-  EXPECT_EQ(if_first_to_come(1, missing), missing);
-  EXPECT_EQ(if_first_to_come(4, missing), std::vector<int>());
-  EXPECT_EQ(if_first_to_come(5, missing), std::vector<int>());
-  EXPECT_EQ(if_first_to_come(0, {1, 2}), (std::vector<int>{1, 2}));
-  EXPECT_EQ(if_first_to_come(2, {0, 1}), (std::vector<int>{0, 1}));
-  EXPECT_EQ(if_first_to_come(3, {0, 1}), std::vector<int>());
+  EXPECT_EQ(named_by(1, {1, 4, 5}), std::pair(std::string("ranks 0,2-3"), 6));
+  EXPECT_EQ(named_by(0, {0, 1, 2, 3, 5}), std::pair(std::string("rank 4"), 6));
+  EXPECT_EQ(named_by(0, {0, 1, 2, 3, 4, 5}), std::pair(std::string(), 6));
+}
+
+TEST(LateRanks, AreLookedForByTheOthersOnlyUntilTheyFindTheFirst) {
+  EXPECT_EQ(named_by(4, {1, 4, 5}), std::pair(std::string(), 2));
+  EXPECT_EQ(named_by(5, {1, 4, 5}), std::pair(std::string(), 2));
 }
 
 // --- Ranks that really come late -----------------------------------------------------------------
