@@ -144,8 +144,8 @@ comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
   meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
   const Deadline deadline = in(options.timeout);
-  auto session = std::make_shared<HostSession>(
-      meeting, deadline, [&] { late.look([] { return std::vector<int>{0}; }); });
+  auto session =
+      std::make_shared<HostSession>(meeting, deadline, [&] { late.look_for_rank_0(who.job_id); });
   send_last_words_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
   telling_whose_fault_it_is({.session = session}, options.timeout, [&] {

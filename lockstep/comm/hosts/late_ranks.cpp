@@ -7,6 +7,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/job/switchboard.h"
 
 namespace lockstep::comm {
 
@@ -34,6 +35,13 @@ void LateRanks::look_for_all(int size, const std::function<bool(int rank)>& has_
       if (!is_here) missing.push_back(rank);
     }
     return missing;
+  });
+}
+
+void LateRanks::look_for_rank_0(const std::string& job) {
+  look([&] {
+    if (!speaker_) speaker_ = take_abstract_name("waits for rank 0 of " + job);
+    return speaker_ ? std::vector<int>{0} : std::vector<int>();
   });
 }
 
