@@ -5,6 +5,7 @@ ending_program.py [--caught] timeout|operation|size|type   the last rank differs
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
 ending_program.py early CODE                               the last rank ends before the group
 ending_program.py first CODE                               so does rank 0
+ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
 With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
 error.RANK of FOLDER."""
@@ -53,12 +54,34 @@ def leave(how):
     sys.exit()
 
 
+def go_on(code):
+    """The calls of rank 0 are run by a thread that is not its main one."""
+    some = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    if RANK == 0:
+        late = dist.all_reduce(torch.ones(10), group=some, async_op=True)
+        while not late.is_completed():
+            time.sleep(0.01)
+        try:
+            late.wait()
+        except lockstep.Error:
+            pass
+    work = dist.barrier(async_op=True)
+    while not work.is_completed():
+        time.sleep(0.01)
+    work.wait()
+    if RANK == 0:
+        sys.exit(int(code))
+    dist.barrier()
+
+
 def act(what, *how):
     if RANK == {"early": RANKS - 1, "first": 0}.get(what):
         sys.exit(int(how[0]))
     is_short = what == "timeout"
     dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
     dist.barrier()
+    if what == "go-on":
+        return go_on(*how)
     if what not in ("ring", "reduce"):
         return differ(what)
     exchange = {"ring": ring, "reduce": reduce}[what]

@@ -512,6 +512,14 @@ def test_launcher_names_who_left(options):
             assert (fault, rank, exit_code) == expected, told
 
 
+def test_launcher_names_who_goes_on(options):
+    """A rank that goes on after an Error and then fails is named, and not whom the Error blamed."""
+    code, launcher, _, told = end_under_lockstep(options, 3, "go-on", "3")
+    assert (launcher["rank"], launcher["cause"], code) == ("0", "exit:3", 3), launcher
+    for fault, rank, exit_code, _ in told.values():
+        assert (fault, rank, exit_code) == ("peer_lost", "0", "3"), told
+
+
 def test_id_of_the_job(_):
     """Failure records of ranks have the id of the job that torchrun gives."""
     with tempfile.TemporaryDirectory() as folder:
