@@ -5,6 +5,7 @@ ending_program.py [--caught] timeout|operation|size|type   the last rank differs
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
 ending_program.py early CODE                               the last rank ends before the group
 ending_program.py first CODE                               so does rank 0
+ending_program.py between RANK CODE|raise                  that rank ends between two groups
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
 With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
@@ -12,6 +13,7 @@ error.RANK of FOLDER."""
 
 import os
 import pathlib
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -74,14 +76,30 @@ def go_on(code):
     dist.barrier()
 
 
+def end_between(rank, how):
+    dist.destroy_process_group()
+    (FOLDER / f"left.{RANK}").touch()
+    while not (FOLDER / "left.0").exists():  # Its store has ended, too.
+        time.sleep(0.01)
+    if RANK == int(rank):
+        if (rank, how) == ("0", "0"):  # The others try to connect to a store there.
+            listener = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+        time.sleep(0.5)
+        if how == "raise":
+            raise ValueError("no more worlds")
+        sys.exit(int(how))
+    dist.init_process_group("lockstep")
+
+
 def act(what, *how):
     if RANK == {"early": RANKS - 1, "first": 0}.get(what):
         sys.exit(int(how[0]))
     is_short = what == "timeout"
     dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
     dist.barrier()
-    if what == "go-on":
-        return go_on(*how)
+    acts = {"go-on": go_on, "between": end_between}
+    if what in acts:
+        return acts[what](*how)
     if what not in ("ring", "reduce"):
         return differ(what)
     exchange = {"ring": ring, "reduce": reduce}[what]

@@ -9,6 +9,7 @@ failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
 import argparse
 import ctypes
 import functools
+import itertools
 import operator
 import os
 import pathlib
@@ -544,6 +545,22 @@ def test_ends_before_its_group(options):
         assert code == 1 and len(ranks) == len(told), (code, ranks, told)
         for fault, rank, exit_code, waited in told.values():
             assert (fault, rank, exit_code) == ("peer_lost", victim, "0"), told
+            assert float(waited) < LATE, told
+
+
+def test_ends_between_groups(options):
+    """So do those that wait in the next init_process_group() for one that has left the last group
+    in order."""
+    for victim, how in itertools.product(("0", "1"), ("0", "3", "raise")):
+        code, launcher, ranks, told = end_under_lockstep(options, 3, "between", victim, how)
+        expected = {"raise": "1"}.get(how, how)
+        for record in (launcher, *ranks):
+            assert (record["rank"], record["cause"]) == (victim, f"exit:{expected}"), record
+        assert code == max(1, int(expected)), code
+        # One that still tries to connect to the store is ended soon after the other one.
+        assert len(ranks) == len(told) >= (1 if (victim, how) == ("0", "0") else 2), (ranks, told)
+        for fault, rank, exit_code, waited in told.values():
+            assert (fault, rank, exit_code) == ("peer_lost", victim, expected), told
             assert float(waited) < LATE, told
 
 
