@@ -21,6 +21,10 @@ void note_met_break() { comm::has_met_break = true; }
 
 bool take_met_break() { return std::exchange(comm::has_met_break, false); }
 
+void tell_why_it_ends(const ProcessGroup& group) {
+  GroupAccess::state_of(group).in_job()->tell_why_it_ends();
+}
+
 std::chrono::milliseconds timeout_of(const ProcessGroup& group) {
   return GroupAccess::state_of(group).identity().timeout;
 }

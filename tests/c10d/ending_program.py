@@ -5,6 +5,7 @@ ending_program.py [--caught] timeout|operation|size|type   the last rank differs
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
 ending_program.py early CODE                               the last rank ends before the group
 ending_program.py first CODE                               so does rank 0
+ending_program.py chain CODE|destroy                       rank 1 leaves, on which 0 waits, on which 2
 ending_program.py between RANK CODE|raise                  that rank ends between two groups
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
@@ -47,6 +48,17 @@ def ring():
 
 def reduce():
     dist.all_reduce(torch.ones(10))
+
+
+def swap_with(peer):
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1000), peer),
+                                        dist.P2POp(dist.irecv, torch.ones(1000), peer)]):
+        work.wait()
+
+
+def chain():
+    for peer in {0: (1, 2), 1: (0,), 2: (0,)}[RANK]:
+        swap_with(peer)
 
 
 def leave(how):
@@ -100,9 +112,9 @@ def act(what, *how):
     acts = {"go-on": go_on, "between": end_between}
     if what in acts:
         return acts[what](*how)
-    if what not in ("ring", "reduce"):
+    exchange = {"ring": ring, "reduce": reduce, "chain": chain}.get(what)
+    if exchange is None:
         return differ(what)
-    exchange = {"ring": ring, "reduce": reduce}[what]
     for _ in range(3):
         exchange()
     if RANK == 1:

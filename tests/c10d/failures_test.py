@@ -16,6 +16,7 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -519,6 +520,38 @@ def test_launcher_names_who_goes_on(options):
     assert (launcher["rank"], launcher["cause"], code) == ("0", "exit:3", 3), launcher
     for fault, rank, exit_code, _ in told.values():
         assert (fault, rank, exit_code) == ("peer_lost", "0", "3"), told
+
+
+def errors_on_hosts(hosts, *words):
+    """Runs ending_program.py without a launcher, a rank on each of `hosts`. Returns what each rank
+    got: fault, rank, exit code."""
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        common = os.environ | {"FOLDER": folder, "OMP_NUM_THREADS": "1", "LOCKSTEP_TRUST_NETWORK": "1",
+                               "LOCKSTEP_LOG": "off", "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": str(port), "WORLD_SIZE": str(len(hosts))}
+        ranks = [subprocess.Popen([sys.executable, HERE / "ending_program.py", *words],
+                                  env=common | {"RANK": str(rank), "LOCKSTEP_HOST_ID": host},
+                                  stderr=subprocess.DEVNULL)
+                 for rank, host in enumerate(hosts)]
+        try:
+            for rank in ranks:
+                rank.wait(120)
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        return {int(file.suffix[1:]): file.read_text().splitlines()[0].split()[:3]
+                for file in pathlib.Path(folder).glob("error.*")}
+
+
+def test_other_hosts_name_who_left_first(_):
+    """Rank 2 waits for rank 0, which ends with an exit code of its own because rank 1 of its host
+    has left."""
+    for how, caught in itertools.product(("0", "destroy"), (["--caught"], [])):
+        told = errors_on_hosts(["a", "a", "b"], *caught, "chain", how)
+        assert told == {0: ["peer_lost", "1", "None"], 2: ["peer_lost", "1", "None"]}, told
 
 
 def test_id_of_the_job(_):
