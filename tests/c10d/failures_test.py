@@ -9,12 +9,15 @@ failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
 import argparse
 import ctypes
 import functools
+import itertools
 import operator
 import os
 import pathlib
 import random
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -512,6 +515,53 @@ def test_launcher_names_who_left(options):
             assert (fault, rank, exit_code) == expected, told
 
 
+def test_launcher_names_who_goes_on(options):
+    """A rank that goes on after an Error and then fails is named, and not whom the Error blamed."""
+    code, launcher, _, told = end_under_lockstep(options, 3, "go-on", "3")
+    assert (launcher["rank"], launcher["cause"], code) == ("0", "exit:3", 3), launcher
+    for fault, rank, exit_code, _ in told.values():
+        assert (fault, rank, exit_code) == ("peer_lost", "0", "3"), told
+
+
+def without_launcher(variables, *words):
+    """Runs ending_program.py with the variables of each rank. Returns all that the ranks print, and
+    what each one got: fault, rank, exit code."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        common = os.environ | {"FOLDER": name, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(variables)),
+                               "LOCKSTEP_TRUST_NETWORK": "1"}
+        with (folder / "output").open("w") as output:
+            ranks = [subprocess.Popen([sys.executable, HERE / "ending_program.py", *words],
+                                      env=common | {"RANK": str(rank)} | own,
+                                      stdout=output, stderr=output)
+                     for rank, own in enumerate(variables)]
+            try:
+                for rank in ranks:
+                    rank.wait(120)
+            finally:
+                for rank in ranks:
+                    rank.kill()
+                    rank.wait()
+        return (folder / "output").read_text(), {
+            int(file.suffix[1:]): file.read_text().splitlines()[0].split()[:3]
+            for file in folder.glob("error.*")}
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_other_hosts_name_who_left_first(_):
+    """Rank 2 waits for rank 0, which ends with an exit code of its own because rank 1 of its host
+    has left."""
+    for how, caught in itertools.product(("0", "destroy"), (["--caught"], [])):
+        hosts = [{"LOCKSTEP_HOST_ID": host} for host in ("a", "a", "b")]
+        _, told = without_launcher(hosts, *caught, "chain", how)
+        assert told == {0: ["peer_lost", "1", "None"], 2: ["peer_lost", "1", "None"]}, told
+
+
 def test_id_of_the_job(_):
     """Failure records of ranks have the id of the job that torchrun gives."""
     with tempfile.TemporaryDirectory() as folder:
@@ -522,6 +572,36 @@ def test_id_of_the_job(_):
     jobs = [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
     assert code != 0 and jobs, text
     assert all("TORCHELASTIC_RUN_ID%3Djob7" in job for job in jobs), text
+
+
+def jobs_in(text):
+    return [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+
+
+def test_id_of_the_job_under_srun(_):
+    """All ranks give the job one name."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "3",
+            "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NODELIST": "localhost"}
+    text, _ = without_launcher(
+        [step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(3)],
+        "reduce", "0")
+    jobs = jobs_in(text)
+    assert len(jobs) == 2 and len(set(jobs)) == 1 and "MASTER_PORT" in jobs[0], text
+
+
+def test_id_of_the_job_under_mpirun(_):
+    if not shutil.which("mpirun"):
+        return print("skipped: there is no mpirun (Debian's package openmpi-bin)")
+    script = ("RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE MASTER_ADDR=127.0.0.1 "
+              'exec "$0" "$@"')
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 3,
+                            "env", f"MASTER_PORT={port}", "/bin/sh", "-c", script, sys.executable,
+                            HERE / "ending_program.py", "reduce", "0")
+    jobs = jobs_in(text)
+    assert code != 0 and len(jobs) == 2 and len(set(jobs)) == 1, text
+    assert f"MASTER_PORT%3D{port}" in jobs[0], jobs
 
 
 def test_ends_before_its_group(options):
@@ -536,6 +616,22 @@ def test_ends_before_its_group(options):
         assert code == 1 and len(ranks) == len(told), (code, ranks, told)
         for fault, rank, exit_code, waited in told.values():
             assert (fault, rank, exit_code) == ("peer_lost", victim, "0"), told
+            assert float(waited) < LATE, told
+
+
+def test_ends_between_groups(options):
+    """So do those that wait in the next init_process_group() for one that has left the last group
+    in order."""
+    for victim, how in itertools.product(("0", "1"), ("0", "3", "raise")):
+        code, launcher, ranks, told = end_under_lockstep(options, 3, "between", victim, how)
+        expected = {"raise": "1"}.get(how, how)
+        for record in (launcher, *ranks):
+            assert (record["rank"], record["cause"]) == (victim, f"exit:{expected}"), record
+        assert code == max(1, int(expected)), code
+        # One that still tries to connect to the store is ended soon after the other one.
+        assert len(ranks) == len(told) >= (1 if (victim, how) == ("0", "0") else 2), (ranks, told)
+        for fault, rank, exit_code, waited in told.values():
+            assert (fault, rank, exit_code) == ("peer_lost", victim, expected), told
             assert float(waited) < LATE, told
 
 
