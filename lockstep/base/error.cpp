@@ -93,6 +93,9 @@ std::string describe(const Failure& failure) {
                                  failure.host, cause(failure));
   if (!failure.operation.empty())
     text += fmt::format(", last seen in {} #{}", failure.operation, failure.sequence);
+  if (failure.peer)
+    text +=
+        fmt::format(" {} of group {}", other_end(failure.operation, *failure.peer), failure.group);
   return clean_text(text);
 }
 

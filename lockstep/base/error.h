@@ -45,9 +45,11 @@ struct Failure {
   std::optional<int> signal = {};     // Set if a signal ended it. Both are empty when the cause is
                                       // unknown.
   std::optional<bool> oom = {};  // Whether the kernel's OOM killer ended it; empty when unknown.
-  std::string operation = {};   // Its last operation, such as "all_reduce"; empty before the first.
-  std::uint64_t sequence = 0;   // Number of that operation in its group, from 1.
-  std::string group = {};       // Name of that group.
+  std::string operation = {};  // Its last operation, such as "all_reduce"; empty before the first.
+  std::uint64_t sequence = 0;  // Number of that operation in its group, from 1.
+  std::optional<int> peer = {};  // The other rank, as that group numbers it, if it was a message;
+                                 // -1 for any.
+  std::string group = {};        // Name of that group.
   std::string what = {};        // Type and text of the exception that ended it; empty when unknown.
   std::string connection = {};  // How the connection to a rank on another host ended; no cause is
                                 // known then.
@@ -65,6 +67,7 @@ struct Failure {
 
 // Returns one line, such as
 //   rank 1 (pid 4242 on node3) was killed by signal 9 (SIGKILL), last seen in all_reduce #812
+//   rank 1 (pid 4242 on node3) died of an unknown cause, last seen in send #3 to rank 0 of group a
 //   rank 1 did not come to all_reduce #812 of group world within 30 s; rank 0 waited; ...
 // Control characters in a rank's text are replaced.
 LOCKSTEP_API std::string describe(const Failure& failure);

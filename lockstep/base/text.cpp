@@ -152,6 +152,11 @@ std::string as_ranges(const std::vector<int>& numbers) {
   return text;
 }
 
+std::string other_end(std::string_view operation, int peer) {
+  return fmt::format("{} {}", operation == "send" ? "to" : "from",
+                     peer < 0 ? "any rank" : fmt::format("rank {}", peer));
+}
+
 std::string name_of_ranks(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", as_ranges(ranks));
 }

@@ -36,6 +36,9 @@ LOCKSTEP_API std::string as_ranges(const std::vector<int>& numbers);
 // "rank 3", or "ranks 0-3,8".
 LOCKSTEP_API std::string name_of_ranks(const std::vector<int>& ranks);
 
+// The other rank of a message: "to rank 3" for "send", else "from rank 3"; "any rank" if negative.
+LOCKSTEP_API std::string other_end(std::string_view operation, int peer);
+
 // Returns the members of `ranks` that a group of `size` has, rising, each once. Use it for another
 // process's input.
 LOCKSTEP_API std::vector<int> ranks_within(std::vector<int> ranks, int size);

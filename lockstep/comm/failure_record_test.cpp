@@ -154,6 +154,19 @@ TEST(Describe, QuotesTheExceptionThatEndedARank) {
             "std::runtime_error: loss is nan, last seen in all_reduce #812");
 }
 
+TEST(Describe, NamesTheOtherRankOfTheLastMessage) {
+  Failure failure{.rank = 1, .host = "node3", .pid = 4242, .exit_code = 3};
+  failure.operation = "send";
+  failure.sequence = 3;
+  failure.peer = 0;
+  failure.group = "pair";
+  EXPECT_TRUE(describe(failure).ends_with(", last seen in send #3 to rank 0 of group pair"));
+  failure.operation = "recv";
+  EXPECT_TRUE(describe(failure).ends_with(", last seen in recv #3 from rank 0 of group pair"));
+  failure.peer = -1;
+  EXPECT_TRUE(describe(failure).ends_with(", last seen in recv #3 from any rank of group pair"));
+}
+
 TEST(Describe, ARanksTextCannotMoveTheReadersCursor) {
   const std::string text = lockstep::describe({.what = "a\nb\x1b[2J\x7f\xc2\x9b"});
   EXPECT_NE(text.find("a b [2J \xc2\xbf"), text.npos) << text;
@@ -242,7 +255,7 @@ const Ranks dies_after_messages("dies after messages", [](const Rank& rank) {
   if (rank.rank == 1) ::raise(SIGKILL);
   std::string text;
   EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::peer_lost);
-  EXPECT_NE(text.find("last seen in send #3"), text.npos) << text;
+  EXPECT_NE(text.find("last seen in send #3 to rank 0 of group world"), text.npos) << text;
 });
 
 TEST(FailureRecord, HasTheMessageThatWasTheRanksLastCall) {

@@ -144,8 +144,8 @@ comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
   meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
   const Deadline deadline = in(options.timeout);
-  auto session = std::make_shared<HostSession>(
-      meeting, deadline, [&] { late.look([] { return std::vector<int>{0}; }); });
+  auto session =
+      std::make_shared<HostSession>(meeting, deadline, [&] { late.look_for_rank_0(who.job_id); });
   send_last_words_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
   telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
@@ -169,7 +169,7 @@ std::unique_ptr<comm::Backend> make_backend(const comm::JoinedHosts& joined,
   std::unique_ptr<comm::Backend> backend;
   const auto watch = [&] {
     comm::require_agreement(*joined.session);
-    late.look([&] { return comm::late_here(*joined.session); });
+    comm::look_here(*joined.session, late);
   };
   if (joined.context)
     backend = std::make_unique<comm::HostsBackend>(joined.context, ranks, rank, name, timeout);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/base/hash.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
@@ -35,11 +36,8 @@ double seconds_for(const ShownCall& call) {
 std::string name_of(const Activity& activity, const ShownCall& call) {
   const Operation what = call.operation();
   auto text = fmt::format("{} #{}", name(what), call.sequence());
-  if (is_message(what)) {
-    const std::int32_t peer = activity.peer.load(std::memory_order_relaxed);
-    text += fmt::format(" {} {}", what == Operation::send ? "to" : "from",
-                        peer < 0 ? std::string("any rank") : fmt::format("rank {}", peer));
-  }
+  if (is_message(what))
+    text += " " + other_end(name(what), activity.peer.load(std::memory_order_relaxed));
   return fmt::format("{} of group {}", text, group_of(call));
 }
 
@@ -91,6 +89,16 @@ GroupName pack_group_name(std::string_view name) {
   const std::string cut = fmt::format("{}~{:016x}", name.substr(0, kept), hash_of_elements(name));
   std::memcpy(packed.data(), cut.data(), sizeof packed);
   return packed;
+}
+
+void note_latest(Failure& failure, const Activity& activity) {
+  const ShownCall& latest = activity.latest();
+  failure.sequence = latest.sequence();
+  if (failure.sequence == 0) return;
+  failure.operation = name(latest.operation());
+  failure.group = group_of(latest);
+  if (is_message(latest.operation()))
+    failure.peer = std::max(activity.peer.load(std::memory_order_relaxed), -1);
 }
 
 std::string describe(const Activity& activity) {

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "lockstep/base/api.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/detail/operation.h"
 
@@ -100,6 +101,9 @@ struct Activity {
 
 // Returns the name of the call's group; empty before the first call.
 LOCKSTEP_API std::string group_of(const ShownCall& call);
+
+// Fills in what the rank does, or did last.
+LOCKSTEP_API void note_latest(Failure& failure, const Activity& activity);
 
 // Returns text such as "in all_reduce #812 of group world for 3.2 s", "in recv #3 from rank 1 of
 // group world for 3.2 s", "outside of collectives for 34.0 s, after all_reduce #811 of group world"

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c32;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c33;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -32,6 +32,8 @@ struct LastWords {
 
 // A Failure in memory that processes share.
 struct FailureRecord {
+  static constexpr std::int32_t no_peer = -2;
+
   enum class Cause : std::int32_t { unknown, exit_code, signal, left };
 
   // 0: empty. Odd: being written. Even: complete, with another number for each value.
@@ -43,6 +45,7 @@ struct FailureRecord {
   std::int32_t oom;  // -1 unknown, 0 no, 1 yes.
   std::int32_t detected_by;
   std::uint64_t sequence;
+  std::int32_t peer;    // `no_peer` for none.
   Clock::rep reported;  // Time of the steady clock, which all processes of a host share.
   std::int32_t fault;   // -1 for none.
   std::int32_t blamed;  // Number of `ranks` in use.
@@ -115,6 +118,7 @@ void write(FailureRecord& record, const Failure& failure) {
   record.oom = failure.oom ? *failure.oom : -1;
   record.detected_by = failure.detected_by;
   record.sequence = failure.sequence;
+  record.peer = failure.peer.value_or(FailureRecord::no_peer);
   record.reported = Clock::now().time_since_epoch().count();
   record.fault = number_of(failure.fault);
   const std::size_t blamed = std::min(failure.ranks.size(), most_blamed);
@@ -137,6 +141,7 @@ Failure value_of(const FailureRecord& record) {
   failure.left = record.cause == Cause::left;
   failure.operation = record.operation;
   failure.sequence = record.sequence;
+  if (record.peer != FailureRecord::no_peer) failure.peer = record.peer;
   failure.group = record.group;
   failure.detected_by = record.detected_by;
   failure.what = record.what;
@@ -335,13 +340,8 @@ std::optional<bool> JobPage::oom_killed() const {
 }
 
 Failure JobPage::examine(int slot) const {
-  const ShownCall& last = activity(slot).latest();
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
-  failure.sequence = last.sequence();
-  if (failure.sequence > 0) {
-    failure.operation = name(last.operation());
-    failure.group = group_of(last);
-  }
+  note_latest(failure, activity(slot));
   failure.what = last_words(slot);
   failure.left = phase(slot) == Phase::abandoned;
   if (failure.left) return failure;

@@ -247,8 +247,9 @@ TEST(JobPage, OnlyTheFirstFailureIsKept) {
                .pid = 5,
                .signal = 9,
                .oom = true,
-               .operation = "all_reduce",
+               .operation = "send",
                .sequence = 12,
+               .peer = 2,
                .group = "world",
                .what = "std::bad_alloc: std::bad_alloc",
                .detected_by = 3});
@@ -258,8 +259,9 @@ TEST(JobPage, OnlyTheFirstFailureIsKept) {
   EXPECT_EQ(failure.host, "a");
   EXPECT_EQ(failure.signal, 9);
   EXPECT_EQ(failure.oom, true);
-  EXPECT_EQ(failure.operation, "all_reduce");
+  EXPECT_EQ(failure.operation, "send");
   EXPECT_EQ(failure.sequence, 12U);
+  EXPECT_EQ(failure.peer, 2);
   EXPECT_EQ(failure.group, "world");
   EXPECT_EQ(failure.what, "std::bad_alloc: std::bad_alloc");
   EXPECT_EQ(failure.detected_by, 3);

@@ -155,6 +155,15 @@ FileDescriptor listen_on_abstract_socket(std::string_view identity) {
   return listener;
 }
 
+FileDescriptor take_abstract_name(std::string_view identity) {
+  FileDescriptor holder = make_socket();
+  const Address address = address_of(identity);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
+  if (::bind(holder.get(), generic, address.length) == 0) return holder;
+  if (errno == EADDRINUSE) return FileDescriptor();
+  throw_errno("binding an abstract Unix socket");
+}
+
 FileDescriptor connect_to_switchboard(std::string_view identity) {
   FileDescriptor socket = connect_to_abstract_socket(identity);
   const Packet hello = make_packet(Packet::Kind::hello, "", identity);

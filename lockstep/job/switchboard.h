@@ -70,6 +70,10 @@ FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd);
 // holds it ends. Errors: misuse when another process still holds that name after two seconds.
 FileDescriptor listen_on_abstract_socket(std::string_view identity);
 
+// Takes the same name for this process, which does not listen there; empty when another process has
+// it. The name is free again when the descriptor is closed, and when this process ends.
+LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
+
 // Connects to the switchboard that listens there, and says hello; empty when no process of this
 // user hears it yet.
 FileDescriptor connect_to_switchboard(std::string_view identity);

@@ -141,6 +141,7 @@ json to_json(const std::optional<Failure>& failure) {
           {"oom", or_null(failure->oom)},
           {"operation", cut(failure->operation)},
           {"sequence", failure->sequence},
+          {"peer", or_null(failure->peer)},
           {"group", cut(failure->group)},
           {"what", cut(failure->what)},
           {"detected_by", failure->detected_by},
@@ -150,7 +151,11 @@ json to_json(const std::optional<Failure>& failure) {
           {"call", cut(failure->call)}};
 }
 
-// A launcher of an earlier version does not say this.
+// A launcher of an earlier version does not say these.
+void read_peer(Failure& failure, const json& object) {
+  if (object.contains("peer")) failure.peer = maybe_number(object, "peer", -1, largest);
+}
+
 void read_break(Failure& failure, const json& object) {
   const auto fault = object.find("fault");
   if (fault == object.end() || fault->is_null()) return;
@@ -187,6 +192,7 @@ std::optional<Failure> failure_of(const json& frame) {
                   .what = text(object, "what"),
                   .detected_by = number(object, "detected_by", -1),
                   .left = left.get<bool>()};
+  read_peer(failure, object);
   read_break(failure, object);
   return failure;
 }

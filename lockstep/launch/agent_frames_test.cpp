@@ -199,6 +199,14 @@ TEST(AgentFrames, CarryWhatALauncherRuns) {
   EXPECT_EQ(got.command->digest, said.digest);
 }
 
+TEST(AgentFrames, CarryTheLastMessageOfALostRank) {
+  const Failure lost{
+      .rank = 1, .signal = 9, .operation = "recv", .sequence = 3, .peer = -1, .group = "pair"};
+  const auto got = std::get<EndJob>(decoded(EndJob{1, "lost", lost}));
+  ASSERT_TRUE(got.failure);
+  EXPECT_EQ(describe(*got.failure), describe(lost));
+}
+
 TEST(AgentFrames, AnOlderLauncherDoesNotSayWhatItRuns) {
   json frame = join_frame();
   for (const char* name : {"program", "arguments", "digest"}) frame.erase(name);

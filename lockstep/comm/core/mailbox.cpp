@@ -275,11 +275,8 @@ bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
   pipes_.throw_if_over(describe_message(*messages[0], group_, rank_));
   const auto why = pipes_.why_left(left.front());
   for (const auto& message : messages) {
-    const std::string context = describe_message(*message, group_, rank_);
     message->error = std::make_exception_ptr(
-        why ? Error(context, *why)
-            : Error(Fault::peer_lost,
-                    fmt::format("{}: {}", context, describe_the_left(left, group_)), left));
+        error_of_the_left(describe_message(*message, group_, rank_), left, group_, why));
     message->peer_left = true;
     finish(*message);
   }

@@ -11,9 +11,14 @@
 
 namespace lockstep::comm {
 
-std::string describe_the_left(const std::vector<int>& ranks, std::string_view group) {
-  return fmt::format("{} {} left group {}", name_of_ranks(ranks),
-                     ranks.size() == 1 ? "has" : "have", group);
+Error error_of_the_left(const std::string& context, const std::vector<int>& ranks,
+                        std::string_view group, const std::optional<Failure>& why,
+                        std::source_location where) {
+  if (why) return {context, *why, where};
+  return {Fault::peer_lost,
+          fmt::format("{}: {} {} left group {}", context, name_of_ranks(ranks),
+                      ranks.size() == 1 ? "has" : "have", group),
+          ranks, where};
 }
 
 // A rank may leave its group as soon as the new one is made, while others are about to see that.
@@ -27,8 +32,7 @@ std::function<void()> watch_the_making(const Pipes& pipes, std::string group, st
     std::ranges::copy_if(ranks, std::back_inserter(left),
                          [&](int rank) { return pipes.has_left(rank); });
     if (!left.empty() && left == had_left)
-      throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group)),
-                  left);
+      throw error_of_the_left(context, left, group, pipes.why_left(left.front()));
     had_left = std::move(left);
   };
 }

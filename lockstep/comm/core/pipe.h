@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,8 +39,8 @@ class Pipe {
 
 // The pipes between this rank and the others of one group.
 //
-// Thread safety: one thread at a time, except bell(), await(), has_left(), is_given_up() and
-// throw_if_over().
+// Thread safety: one thread at a time, except bell(), await(), has_left(), why_left(),
+// is_given_up() and throw_if_over().
 class Pipes {
  public:
   virtual ~Pipes() = default;
@@ -77,8 +78,11 @@ class Pipes {
   virtual void throw_if_over(const std::string& context) const = 0;
 };
 
-// The text about ranks that a call waits for in vain: "rank 1 has left group world".
-std::string describe_the_left(const std::vector<int>& ranks, std::string_view group);
+// Returns the Error of a call that waits in vain for `ranks`, which have left `group`. `why` is why
+// the first of them left (Pipes::why_left()): the Error then names the rank that left before.
+Error error_of_the_left(const std::string& context, const std::vector<int>& ranks,
+                        std::string_view group, const std::optional<Failure>& why,
+                        std::source_location where = std::source_location::current());
 
 // For `ranks`, which make group `made` of theirs: throws when they will not all come. Called
 // repeatedly while one of them waits for the others. `pipes` are those of the group they are from,

@@ -9,7 +9,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Whether another rank had noticed who left, and this one learned it from there: Pipes::why_left().
+// Whether another rank had noticed who left, and told this one (Pipes::why_left()).
 bool was_noticed_by_another(const Error& error) {
   const auto& failure = error.failure();
   return failure && failure->left && !failure->ranks.empty();

@@ -77,13 +77,9 @@ std::string last_seen(const JobPage& page, const HostsContext* hosts, int rank) 
 // The failure's own members say what is known of the first rank to blame.
 void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) {
   if (page.pid(failure.rank) != 0) {
-    const ShownCall& last = page.activity(failure.rank).latest();
     failure.host = host_name();
     failure.pid = page.pid(failure.rank);
-    failure.sequence = last.sequence();
-    if (failure.sequence == 0) return;
-    failure.operation = name(last.operation());
-    failure.group = group_of(last);
+    note_latest(failure, page.activity(failure.rank));
   } else if (const RemoteRank* who = remote(hosts, failure.rank)) {
     failure.host = who->host;
     failure.pid = who->pid;

@@ -153,10 +153,7 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
   if (auto said = group_.lines()->hear(peer, patience.deadline, watch)) return *std::move(said);
   if (group_.lines()->has_left(peer)) {
     watch();  // It has said before why it left.
-    throw Error(Fault::peer_lost,
-                fmt::format("{}: {}", group_.describe(collective),
-                            describe_the_left({peer}, group_.name())),
-                {peer});
+    throw error_of_the_left(group_.describe(collective), {peer}, group_.name(), std::nullopt);
   }
   const int host = map_.host_of(peer);
   if (patience.asks && map_.ranks(host).size() > 1) ask_who_is_absent(collective, host);

@@ -154,7 +154,7 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
   } else {
     TcpStoreOptions mine = options_for(who, host, port, made.token, deadline);
     late.expect_at(made.place + ", which it opens");
-    mine.look = [&] { late.look([] { return std::vector<int>{0}; }); };
+    mine.look = [&] { late.look_for_rank_0(who.job_id); };
     made.store = std::make_shared<TcpStore>(mine);
   }
   return made;

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/job/switchboard.h"
 
 namespace lockstep::comm {
 
@@ -26,11 +26,23 @@ void LateRanks::look(const std::function<std::vector<int>()>& find_missing) {
   due_ = in(pause_);
 }
 
-std::vector<int> if_first_to_come(int rank, std::vector<int> missing) {
-  const auto before = static_cast<std::size_t>(rank);
-  const bool is_first =
-      before == 0 || (missing.size() >= before && missing[before - 1] == rank - 1);
-  return is_first ? std::move(missing) : std::vector<int>();
+void LateRanks::look_for_all(int size, const std::function<bool(int rank)>& has_come) {
+  look([&] {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) {
+      const bool is_here = has_come(rank);
+      if (is_here && rank < rank_) return std::vector<int>();  // That one warns.
+      if (!is_here) missing.push_back(rank);
+    }
+    return missing;
+  });
+}
+
+void LateRanks::look_for_rank_0(const std::string& job) {
+  look([&] {
+    if (!speaker_) speaker_ = take_abstract_name("waits for rank 0 of " + job);
+    return speaker_ ? std::vector<int>{0} : std::vector<int>();
+  });
 }
 
 }  // namespace lockstep::comm

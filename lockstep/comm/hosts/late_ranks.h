@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 
 namespace lockstep::comm {
@@ -23,21 +24,24 @@ class LateRanks {
   // From now on the others are expected at `place`, such as "the store at node1:29400".
   void expect_at(std::string place) { place_ = std::move(place); }
 
-  // To be called in the loop of a wait. At due() it warns of the ranks that `find_missing` returns,
-  // if there are any.
-  void look(const std::function<std::vector<int>()>& find_missing);
+  // To be called in the loop of a wait. At due() it warns of those of `size` ranks that have not
+  // come, if this rank is the first of those that have: of many that see the same, one warns.
+  void look_for_all(int size, const std::function<bool(int rank)>& has_come);
+
+  // The same for rank 0, where ranks learn of each other only through it. Of those of this host
+  // that wait for it in `job`, the first that is due warns.
+  void look_for_rank_0(const std::string& job);
   Deadline due() const { return due_; }
 
  private:
+  void look(const std::function<std::vector<int>()>& find_missing);
+
   const int rank_;
   const Clock::time_point began_ = Clock::now();
   std::chrono::milliseconds pause_;
   Deadline due_;
   std::string place_;
+  FileDescriptor speaker_;  // Holds a name that one rank of this host has: look_for_rank_0().
 };
-
-// Returns `missing`, which rise, if `rank` is the first of those that have come; else none. Of many
-// ranks that see the same, one warns.
-std::vector<int> if_first_to_come(int rank, std::vector<int> missing);
 
 }  // namespace lockstep::comm

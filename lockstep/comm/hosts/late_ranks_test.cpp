@@ -2,19 +2,26 @@
 #include "lockstep/comm/hosts/late_ranks.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/job/store/tcp_store.h"
+#include "lockstep/job/store/store.h"
+#include "lockstep/job/store/tcp_socket.h"
 #include "tests/ranks.h"
 
 namespace lockstep::comm::late_ranks_test {
@@ -54,13 +61,14 @@ TEST(LateRanks, AreNamedAtGrowingTimes) {
   const Warnings warnings;
   LateRanks late(1, 2ms);
   late.expect_at("the usual place");
+  const auto look = [&] { late.look_for_all(4, [](int rank) { return rank == 1; }); };
   auto pause = 2ms;
   for (std::size_t number = 1; number <= 3; ++number) {
     const Deadline due = late.due();
     std::this_thread::sleep_until(due);
-    late.look([] { return std::vector<int>{0, 2, 3}; });
+    look();
     ASSERT_EQ(warnings.all().size(), number);
-    late.look([] { return std::vector<int>{0, 2, 3}; });  // Too early, unless the host is slow.
+    look();  // Too early, unless the host is slow.
     pause *= 2;
     EXPECT_GE(late.due() - due, pause);
     if (warnings.all().size() > number) return;
@@ -70,21 +78,49 @@ TEST(LateRanks, AreNamedAtGrowingTimes) {
       << warnings.all()[0];
 }
 
-TEST(LateRanks, WhenAllHaveComeNobodyWarns) {
+// Whom `rank` names if these of six ranks have come, it among them; and how many it has looked for.
+std::pair<std::string, int> named_by(int rank, const std::set<int>& come) {
   const Warnings warnings;
-  LateRanks late(0, 0ms);
-  late.look([] { return std::vector<int>(); });
-  EXPECT_TRUE(warnings.all().empty());
+  LateRanks late(rank, 0ms);
+  std::this_thread::sleep_until(late.due());
+  int looks = 0;
+  late.look_for_all(6, [&](int other) { return ++looks, come.contains(other); });
+  if (warnings.all().empty()) return {"", looks};
+  const std::string text = warnings.all().front();
+  const auto begin = text.find(": ") + 2;
+  return {text.substr(begin, text.find(" ha", begin) - begin), looks};
 }
 
 TEST(LateRanks, AreNamedByTheFirstOfThoseThatHaveCome) {
-  const std::vector<int> missing{0, 2, 3};
-  EXPECT_EQ(if_first_to_come(1, missing), missing);
-  EXPECT_EQ(if_first_to_come(4, missing), std::vector<int>());
-  EXPECT_EQ(if_first_to_come(5, missing), std::vector<int>());
-  EXPECT_EQ(if_first_to_come(0, {1, 2}), (std::vector<int>{1, 2}));
-  EXPECT_EQ(if_first_to_come(2, {0, 1}), (std::vector<int>{0, 1}));
-  EXPECT_EQ(if_first_to_come(3, {0, 1}), std::vector<int>());
+  EXPECT_EQ(named_by(1, {1, 4, 5}), std::pair(std::string("ranks 0,2-3"), 6));
+  EXPECT_EQ(named_by(0, {0, 1, 2, 3, 5}), std::pair(std::string("rank 4"), 6));
+  EXPECT_EQ(named_by(0, {0, 1, 2, 3, 4, 5}), std::pair(std::string(), 6));
+}
+
+TEST(LateRanks, AreLookedForByTheOthersOnlyUntilTheyFindTheFirst) {
+  EXPECT_EQ(named_by(4, {1, 4, 5}), std::pair(std::string(), 2));
+  EXPECT_EQ(named_by(5, {1, 4, 5}), std::pair(std::string(), 2));
+}
+
+TEST(LateRanks, IfItIsRank0TheFirstOfThisHostThatIsDueNamesIt) {
+  const Warnings warnings;
+  const std::string job = "a test's job of " + std::to_string(::getpid());
+  LateRanks second(2, 0ms);
+  {
+    LateRanks first(3, 0ms);
+    std::this_thread::sleep_until(first.due());
+    first.look_for_rank_0(job);
+    std::this_thread::sleep_until(second.due());
+    second.look_for_rank_0(job);
+    EXPECT_EQ(warnings.all().size(), 1U);
+    EXPECT_TRUE(warnings.has("on rank 3 has waited") && warnings.has(": rank 0 has not come"));
+    std::this_thread::sleep_until(first.due());
+    first.look_for_rank_0(job);
+    EXPECT_EQ(warnings.all().size(), 2U);
+  }
+  std::this_thread::sleep_until(second.due());
+  second.look_for_rank_0(job);  // The first waits no longer.
+  EXPECT_TRUE(warnings.has("on rank 2 has waited"));
 }
 
 // --- Ranks that really come late -----------------------------------------------------------------
@@ -147,12 +183,28 @@ const Ranks master_late("the master late", [](const Rank& rank) {
   meet(rank, 0, 1, set_master() + ", which it opens");
 });
 
-TEST(LateRanks, AreNamedAtTheMastersAddress) {
-  for (const Ranks* ranks : {&last_late_at_master, &master_late}) {
-    const int port = TcpStoreServer({.job = {.job_id = "port"}}).port();  // Free again.
-    ::setenv("LOCKSTEP_TEST_PORT", std::to_string(port).c_str(), 1);
-    EXPECT_TRUE(all_succeeded(ranks->run(3, 30s)));
+// A port of 127.0.0.1 that no other process gets as long as this one exists. It never listens, so
+// rank 0 may have it.
+class HeldPort {
+ public:
+  HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    const SocketAddress any = numeric_address("127.0.0.1", 0);
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (::bind(socket_.get(), any.generic(), any.length) != 0) throw_errno("binding a port");
   }
+
+  int number() const { return local_address(socket_.get()).port(); }
+
+ private:
+  FileDescriptor socket_;
+};
+
+TEST(LateRanks, AreNamedAtTheMastersAddress) {
+  const HeldPort port;
+  ::setenv("LOCKSTEP_TEST_PORT", std::to_string(port.number()).c_str(), 1);
+  for (const Ranks* ranks : {&last_late_at_master, &master_late})
+    EXPECT_TRUE(all_succeeded(ranks->run(3, 30s)));
   ::unsetenv("LOCKSTEP_TEST_PORT");
 }
 

@@ -27,10 +27,14 @@ namespace {
 constexpr std::chrono::milliseconds retry_pause{2};
 constexpr std::chrono::milliseconds time_to_come{2000};
 
+bool has_come(HostSession& session, int rank) {
+  return session.page().told(rank, session.meeting()).has_value();
+}
+
 std::vector<int> absent(HostSession& session) {
   std::vector<int> ranks;
   for (int rank = 0; rank < session.size(); ++rank)
-    if (!session.page().told(rank, session.meeting())) ranks.push_back(rank);
+    if (!has_come(session, rank)) ranks.push_back(rank);
   return ranks;
 }
 
@@ -93,25 +97,16 @@ class Pause {
   std::chrono::milliseconds next_{1};
 };
 
-// Returns those of the first `size` ranks whose keys are not in the store.
-std::vector<int> absent_from(Store& store, std::size_t size,
-                             const std::function<std::string(int)>& key_of) {
-  std::vector<int> missing;
-  for (int rank = 0; rank < static_cast<int>(size); ++rank)
-    if (!store.find(key_of(rank))) missing.push_back(rank);
-  return missing;
-}
-
-// Store::wait() that warns of late ranks meanwhile.
-std::string wait_for(Store& store, const std::string& key, Deadline deadline, LateRanks& late,
-                     const std::function<std::vector<int>()>& find_missing) {
+// Store::wait(). Calls `look` meanwhile, which looks for late ranks.
+std::string wait_for(Store& store, const std::string& key, Deadline deadline, const LateRanks& late,
+                     const std::function<void()>& look) {
   while (late.due() < deadline) {
     try {
       return store.wait(key, late.due());
     } catch (const Error& error) {
       if (error.fault() != Fault::timeout) throw;
     }
-    late.look(find_missing);
+    look();
   }
   return store.wait(key, deadline);
 }
@@ -157,7 +152,7 @@ class StartRendezvous {
       if (!start.empty() && start != accepted) store_.set(acceptance(start, rank_), "1");
       accepted = start;
       if (!start.empty() && store_.find(begun(start))) return start;
-      late_.look([&] { return absent_from(store_, 1, place_of_rank()); });
+      look();
       if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
         throw Error(Fault::timeout,
                     fmt::format("rank 0 did not come within {:.1f} s, or has ended", waited()));
@@ -166,12 +161,15 @@ class StartRendezvous {
 
  private:
   std::string place(std::size_t rank) const { return fmt::format("{}here/{}", prefix_, rank); }
-  std::function<std::string(int)> place_of_rank() const {
-    return [this](int rank) { return place(static_cast<std::size_t>(rank)); };
-  }
   std::string begun(const std::string& start) const { return prefix_ + "begun/" + start; }
   std::string acceptance(const std::string& start, std::size_t rank) const {
     return fmt::format("{}accepted/{}/{}", prefix_, start, rank);
+  }
+
+  void look() {
+    late_.look_for_all(static_cast<int>(size_), [this](int rank) {
+      return store_.find(place(static_cast<std::size_t>(rank))).has_value();
+    });
   }
 
   double waited() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
@@ -182,8 +180,7 @@ class StartRendezvous {
     std::vector<std::size_t> missing;
     for (std::size_t rank = 1; rank < size_; ++rank) {
       try {
-        here.push_back(wait_for(store_, place(rank), deadline, late_,
-                                [&] { return absent_from(store_, size_, place_of_rank()); }));
+        here.push_back(wait_for(store_, place(rank), deadline, late_, [&] { look(); }));
       } catch (const Error& error) {
         if (error.fault() != Fault::timeout) throw;
         here.emplace_back();
@@ -290,13 +287,12 @@ void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
 
 // Collects those of all ranks, on rank 0.
 std::string gather_infos(Store& store, const std::string& prefix, int world_size, Deadline deadline,
-                         LateRanks& late, const std::function<std::vector<int>()>& find_missing) {
+                         const LateRanks& late, const std::function<void()>& look) {
   Json infos = Json::array();
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
     try {
-      infos.push_back(
-          Json::parse(wait_for(store, key_of(prefix, rank), deadline, late, find_missing)));
+      infos.push_back(Json::parse(wait_for(store, key_of(prefix, rank), deadline, late, look)));
     } catch (const Error& error) {
       if (error.fault() != Fault::timeout) throw;
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
@@ -322,9 +318,9 @@ void require_agreement(HostSession& session) {
               std::move(found.ranks));
 }
 
-std::vector<int> late_here(HostSession& session) {
-  if (session.meeting() == 0) return {};  // All have met in the store.
-  return if_first_to_come(session.rank(), absent(session));
+void look_here(HostSession& session, LateRanks& late) {
+  if (session.meeting() == 0) return;  // All have met in the store.
+  late.look_for_all(session.size(), [&](int rank) { return has_come(session, rank); });
 }
 
 void await_agreement(HostSession& session, Deadline deadline, LateRanks& late) {
@@ -333,7 +329,7 @@ void await_agreement(HostSession& session, Deadline deadline, LateRanks& late) {
     require_agreement(session);
     const std::vector<int> missing = absent(session);
     if (missing.empty()) return;
-    late.look([&] { return late_here(session); });
+    look_here(session, late);
     const auto context = fmt::format("init_process_group on rank {}", session.rank());
     session.throw_if_peer_lost(context);
     if (Clock::now() >= deadline)
@@ -367,20 +363,17 @@ std::string this_place() {
 RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
                              int world_size, Deadline deadline, LateRanks& late) {
   const std::string all = prefix + "all";
-  // Of many ranks that wait, the first that has come asks the store for all others.
-  const auto find_missing = [&] {
-    const auto key = [&](int rank) { return key_of(prefix, rank); };
-    for (int rank = 0; rank < mine.rank; ++rank)
-      if (store.find(key(rank))) return std::vector<int>();
-    return absent_from(store, static_cast<std::size_t>(world_size), key);
+  const auto look = [&] {
+    late.look_for_all(world_size,
+                      [&](int rank) { return store.find(key_of(prefix, rank)).has_value(); });
   };
   try {
     put_down(store, prefix, mine);
     if (mine.rank == 0)
-      store.set(all, gather_infos(store, prefix, world_size, deadline, late, find_missing));
+      store.set(all, gather_infos(store, prefix, world_size, deadline, late, look));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
     const Deadline last = waits ? deadline + time_for_news : deadline;
-    const Json said = Json::parse(wait_for(store, all, last, late, find_missing));
+    const Json said = Json::parse(wait_for(store, all, last, late, look));
     if (said.contains("missing"))
       throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
                                               clean(said["missing"])));

@@ -31,8 +31,8 @@ void require_agreement(HostSession& session);
 // that did not; peer_lost.
 void await_agreement(HostSession& session, Deadline deadline, LateRanks& late);
 
-// Returns those ranks of this host that have not come, if this one has to warn of them.
-std::vector<int> late_here(HostSession& session);
+// Warns of ranks of this host that are late.
+void look_here(HostSession& session, LateRanks& late);
 
 // Whether ranks of one host that are told `backend` need nothing but its shared memory.
 bool is_shared_memory(std::string_view backend);

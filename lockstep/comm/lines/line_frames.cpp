@@ -20,7 +20,8 @@ enum FailureFlag : std::uint8_t {
   has_oom = 4,
   is_oom = 8,
   has_left = 16,
-  all_flags = 31,
+  has_peer = 32,
+  all_flags = 63,
 };
 
 using Kind = LineFrame::Kind;
@@ -119,6 +120,7 @@ std::string encode_failure(const Failure& failure) {
   if (failure.oom) flags |= has_oom;
   if (failure.oom.value_or(false)) flags |= is_oom;
   if (failure.left) flags |= has_left;
+  if (failure.peer) flags |= has_peer;
   ByteWriter writer(256);
   writer.number(static_cast<std::uint32_t>(failure.rank))
       .number(static_cast<std::uint32_t>(failure.pid))
@@ -127,6 +129,7 @@ std::string encode_failure(const Failure& failure) {
       .number(static_cast<std::uint8_t>(flags))
       .number(static_cast<std::uint32_t>(failure.exit_code.value_or(0)))
       .number(static_cast<std::uint32_t>(failure.signal.value_or(0)))
+      .number(static_cast<std::uint32_t>(failure.peer.value_or(0)))
       .prefixed(cut(failure.host, max_text_bytes))
       .prefixed(cut(failure.operation, max_text_bytes))
       .prefixed(cut(failure.group, max_text_bytes))
@@ -150,10 +153,12 @@ Failure decode_failure(std::string_view bytes) {
     throw_corrupt("a failure has unknown flags");
   const int exit_code = read_integer(reader);
   const int signal = read_integer(reader);
+  const int peer = read_integer(reader);
   if ((flags & has_exit_code) != 0) failure.exit_code = exit_code;
   if ((flags & has_signal) != 0) failure.signal = signal;
   if ((flags & has_oom) != 0) failure.oom = (flags & is_oom) != 0;
   failure.left = (flags & has_left) != 0;
+  if ((flags & has_peer) != 0) failure.peer = std::max(peer, -1);
   failure.host = read_text(reader, max_text_bytes);
   failure.operation = read_text(reader, max_text_bytes);
   failure.group = read_text(reader, max_text_bytes);

@@ -68,8 +68,9 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
                     .exit_code = -1,
                     .signal = 9,
                     .oom = true,
-                    .operation = "all_reduce",
+                    .operation = "recv",
                     .sequence = 812,
+                    .peer = -1,
                     .group = "world",
                     .what = "text",
                     .connection = "how",
@@ -81,13 +82,14 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
   EXPECT_EQ(got.signal, all.signal);
   EXPECT_EQ(got.oom, all.oom);
   EXPECT_EQ(got.sequence, all.sequence);
+  EXPECT_EQ(got.peer, all.peer);
   EXPECT_EQ(got.what, all.what);
   EXPECT_EQ(got.connection, all.connection);
   EXPECT_EQ(got.detected_by, all.detected_by);
   EXPECT_EQ(got.left, all.left);
 
   const Failure little = decode_failure(encode_failure({.rank = 1, .oom = false}));
-  EXPECT_FALSE(little.exit_code || little.signal || *little.oom || little.left);
+  EXPECT_FALSE(little.exit_code || little.signal || *little.oom || little.left || little.peer);
 }
 
 TEST(LineFrames, NoTextOfAFailureCanMoveTheCursor) {

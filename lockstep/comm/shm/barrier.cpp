@@ -261,10 +261,8 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
   std::erase_if(left, [&](int rank) { return !std::ranges::binary_search(missing, rank); });
   if (left.empty()) return;
   peers_->throw_if_lost(context);  // A loss may have made them leave.
-  if (const auto why = peers_->why_left(left.front())) throw Error(context, *why);
-  left = numbers_of(*peers_, left);
-  throw Error(Fault::peer_lost, fmt::format("{}: {}", context, describe_the_left(left, group_)),
-              left);
+  throw error_of_the_left(context, numbers_of(*peers_, left), group_,
+                          peers_->why_left(left.front()));
 }
 
 void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& context,

@@ -40,10 +40,8 @@ ThreadTeam::ThreadTeam(int size) : activities_(static_cast<std::size_t>(size)) {
 void ThreadTeam::lose(int rank) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
-  const ShownCall& last = activities_[static_cast<std::size_t>(rank)].latest();
   failure_ = Failure{.rank = rank, .host = "this process", .pid = ::getpid()};
-  failure_->sequence = last.sequence();
-  if (failure_->sequence > 0) failure_->operation = name(last.operation());
+  note_latest(*failure_, activities_[static_cast<std::size_t>(rank)]);
 }
 
 bool ThreadTeam::has_lost_a_rank() const {

@@ -121,8 +121,7 @@ class Communicator {
 };
 
 void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
-  const Combine combine = combine_or_refuse(data, reduce_op);
-  if (data.count > 0) all_reduce_in_ring(*mesh_, data, combine);
+  all_reduce_in_ring(*mesh_, data, combine_or_refuse(data, reduce_op));
 }
 
 void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {

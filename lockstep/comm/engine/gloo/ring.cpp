@@ -22,6 +22,74 @@ constexpr std::size_t ahead = 8;  // Turns for which a member is ready to receiv
 
 std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
+// One member's part in one call.
+class RingCall {
+ public:
+  RingCall(Mesh& mesh, const lockstep_buffer& data, Combine combine)
+      : combine_(combine),
+        element_(plugin::bytes_of_element(data.dtype)),
+        ring_(data.count, mesh.rank, mesh.size, most_piece_bytes / element_),
+        next_((mesh.rank + 1) % mesh.size),
+        previous_((mesh.rank + mesh.size - 1) % mesh.size),
+        slot_(gloo::Slot::build(gloo::kAllreduceSlotPrefix, mesh.next_tag())),
+        room_(std::min(most_piece_bytes, plugin::bytes_of(data))),
+        scratch_(std::make_unique_for_overwrite<std::byte[]>(ahead * room_)),
+        sums_(mesh.buffer(data.data, plugin::bytes_of(data))),
+        parts_(mesh.buffer(scratch_.get(), ahead * room_)) {}
+
+  void run() {
+    for (std::size_t turn = 0; turn < ahead; ++turn) expect(turn);
+    for (std::size_t turn = 0; turn < ring_.delay(); ++turn) announce(turn);
+    for (std::size_t turn = 0; turn < ring_.turns(); ++turn) {
+      await(turn);
+      expect(turn + ahead);
+      announce(turn + ring_.delay());
+    }
+    for (std::size_t turn = 0; turn < ring_.turns(); ++turn)
+      if (ring_.leaving(turn).count > 0) sums_->waitSend();
+  }
+
+ private:
+  void announce(std::size_t turn) {
+    const Ring::Piece piece = ring_.leaving(turn);
+    if (piece.count > 0) sums_->send(next_, slot_, piece.begin * element_, piece.count * element_);
+  }
+
+  void expect(std::size_t turn) {
+    const Ring::Piece piece = ring_.arriving(turn);
+    if (piece.count == 0) return;
+    if (turn < ring_.sums())
+      parts_->recv(previous_, slot_, place_of(turn), piece.count * element_);
+    else
+      sums_->recv(previous_, slot_, piece.begin * element_, piece.count * element_);
+  }
+
+  void await(std::size_t turn) {
+    const Ring::Piece piece = ring_.arriving(turn);
+    if (piece.count == 0) return;
+    if (turn >= ring_.sums()) {
+      sums_->waitRecv();
+      return;
+    }
+    parts_->waitRecv();
+    std::byte* const sum = static_cast<std::byte*>(sums_->ptr) + piece.begin * element_;
+    combine_(sum, sum, scratch_.get() + place_of(turn), piece.count);
+  }
+
+  std::size_t place_of(std::size_t turn) const { return turn % ahead * room_; }
+
+  const Combine combine_;
+  const std::size_t element_;  // Bytes.
+  const Ring ring_;
+  const int next_;
+  const int previous_;
+  const std::uint64_t slot_;
+  const std::size_t room_;  // Bytes of a piece in `scratch_`.
+  const std::unique_ptr<std::byte[]> scratch_;
+  const std::unique_ptr<gloo::transport::UnboundBuffer> sums_;   // The data.
+  const std::unique_ptr<gloo::transport::UnboundBuffer> parts_;  // Pieces that are to be added.
+};
+
 }  // namespace
 
 Ring::Ring(std::size_t count, int rank, int size, std::size_t most)
@@ -30,9 +98,10 @@ Ring::Ring(std::size_t count, int rank, int size, std::size_t most)
       size_(static_cast<std::size_t>(size)),
       pieces_(std::max<std::size_t>(divided_up(divided_up(count, size_), most), 2)) {}
 
-// Returns a piece of the chunk that lies so many chunks before this member's own.
-Ring::Piece Ring::piece(std::size_t chunks_back, std::size_t number) const {
-  const std::size_t chunk = (rank_ + 2 * size_ - chunks_back) % size_;
+Ring::Piece Ring::sent_by(std::size_t member, std::size_t turn) const {
+  if (turn >= turns()) return {};
+  const std::size_t chunk = (member + 2 * size_ - turn / pieces_) % size_;
+  const std::size_t number = turn % pieces_;
   const std::size_t begin = count_ * chunk / size_;
   const std::size_t count = count_ * (chunk + 1) / size_ - begin;
   const std::size_t before = count * number / pieces_;
@@ -40,54 +109,7 @@ Ring::Piece Ring::piece(std::size_t chunks_back, std::size_t number) const {
 }
 
 void all_reduce_in_ring(Mesh& mesh, const lockstep_buffer& data, Combine combine) {
-  const std::size_t element = plugin::bytes_of_element(data.dtype);
-  const std::size_t most = most_piece_bytes / element;
-  const Ring ring(data.count, mesh.rank, mesh.size, most);
-  const int next = (mesh.rank + 1) % mesh.size;
-  const int previous = (mesh.rank + mesh.size - 1) % mesh.size;
-  const std::uint64_t slot = gloo::Slot::build(gloo::kAllreduceSlotPrefix, mesh.next_tag());
-
-  const std::size_t room = std::min(most, data.count) * element;  // For a piece.
-  const auto scratch = std::make_unique_for_overwrite<std::byte[]>(ahead * room);
-  const auto sums = mesh.buffer(data.data, plugin::bytes_of(data));
-  const auto parts = mesh.buffer(scratch.get(), ahead * room);
-  const auto place_of = [&](std::size_t turn) { return turn % ahead * room; };
-
-  const auto announce = [&](std::size_t turn) {
-    if (turn >= ring.turns()) return;
-    const Ring::Piece piece = ring.leaving(turn);
-    if (piece.count > 0) sums->send(next, slot, piece.begin * element, piece.count * element);
-  };
-  const auto expect = [&](std::size_t turn) {
-    if (turn >= ring.turns()) return;
-    const Ring::Piece piece = ring.arriving(turn);
-    if (piece.count == 0) return;
-    if (turn < ring.sums())
-      parts->recv(previous, slot, place_of(turn), piece.count * element);
-    else
-      sums->recv(previous, slot, piece.begin * element, piece.count * element);
-  };
-  const auto await = [&](std::size_t turn) {
-    const Ring::Piece piece = ring.arriving(turn);
-    if (piece.count == 0) return;
-    if (turn >= ring.sums()) {
-      sums->waitRecv();
-      return;
-    }
-    parts->waitRecv();
-    std::byte* const sum = static_cast<std::byte*>(data.data) + piece.begin * element;
-    combine(sum, sum, scratch.get() + place_of(turn), piece.count);
-  };
-
-  for (std::size_t turn = 0; turn < ahead; ++turn) expect(turn);
-  for (std::size_t turn = 0; turn < ring.delay(); ++turn) announce(turn);
-  for (std::size_t turn = 0; turn < ring.turns(); ++turn) {
-    await(turn);
-    expect(turn + ahead);
-    announce(turn + ring.delay());
-  }
-  for (std::size_t turn = 0; turn < ring.turns(); ++turn)
-    if (ring.leaving(turn).count > 0) sums->waitSend();
+  RingCall(mesh, data, combine).run();
 }
 
 }  // namespace lockstep::comm::engines

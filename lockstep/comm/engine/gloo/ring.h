@@ -24,22 +24,22 @@ class Ring {
   // travels while another is added.
   Ring(std::size_t count, int rank, int size, std::size_t most);
 
-  // Elements of the data; none when there are fewer elements than pieces.
+  // Elements of the data; none when there are fewer elements than pieces, and after the last turn.
   struct Piece {
     std::size_t begin = 0;
     std::size_t count = 0;
   };
-  Piece leaving(std::size_t turn) const { return piece(turn / pieces_, turn % pieces_); }
-  Piece arriving(std::size_t turn) const { return piece(turn / pieces_ + 1, turn % pieces_); }
+  Piece leaving(std::size_t turn) const { return sent_by(rank_, turn); }
+  Piece arriving(std::size_t turn) const { return sent_by(rank_ + size_ - 1, turn); }
 
   std::size_t turns() const { return 2 * sums(); }
-  std::size_t sums() const { return (size_ - 1) * pieces_; }
+  std::size_t sums() const { return (size_ - 1) * pieces_; }  // Turns of the first half.
 
   // A piece that arrives in one turn leaves this many turns later.
   std::size_t delay() const { return pieces_; }
 
  private:
-  Piece piece(std::size_t chunks_back, std::size_t number) const;
+  Piece sent_by(std::size_t member, std::size_t turn) const;  // The member modulo their number.
 
   const std::size_t count_;
   const std::size_t rank_;
@@ -47,7 +47,9 @@ class Ring {
   const std::size_t pieces_;  // Of a chunk.
 };
 
-// Replaces `data` by the combination of all members' data. Errors: Gloo's.
+// Replaces `data` by the combination of all members' data. In the chunk of member c, that of member
+// c + 1 is combined with the data of member c, that of member c + 2 with the result, and so on.
+// Errors: Gloo's.
 void all_reduce_in_ring(Mesh& mesh, const lockstep_buffer& data, Combine combine);
 
 }  // namespace lockstep::comm::engines
