@@ -319,6 +319,29 @@ TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
   });
 }
 
+// Rank 0 makes the memory of all groups here, so the two wait in different places.
+TEST(GroupOf, NamesWhatAbsentRanksMake) {
+  run_in_process(2, [](const ProcessGroup& world) {
+    const auto make = [&](const std::string& name, std::chrono::milliseconds timeout) {
+      try {
+        world.group_of({0, 1}, name, {.timeout = timeout});
+      } catch (const Error& error) {
+        EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
+        EXPECT_EQ(error.ranks(), std::vector{1 - world.rank()}) << error.what();
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    if (world.rank() == 0) {
+      expect_in(make("a", 1s), "rank 1 (a thread), making group world.b of ranks 0,1 for ");
+      make("c", 2s);
+    } else {
+      expect_in(make("b", 2s), "rank 0 (a thread), making group world.c of ranks 0,1 for ");
+    }
+    expect_whole(world);
+  });
+}
+
 // Rank 0 passes on the memory of the groups of this host.
 const Ranks killed_while_others_make_groups(
     "killed while others make groups", [](const Rank& rank) {
