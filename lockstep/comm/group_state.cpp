@@ -15,6 +15,7 @@
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/group_hooks.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,21 @@ comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backe
   identity.local = backend.local();
   return identity;
 }
+
+// Shows in this rank's activity that it makes a group. Ranks with other lists say the same name.
+class ShownMaking {
+ public:
+  ShownMaking(Activity& activity, const std::string& name, const std::string& list)
+      : making_(activity.making) {
+    making_.enter(pack_group_name(name + " " + list), Operation::split, 0, ticks_now());
+  }
+  ~ShownMaking() { making_.leave(ticks_now()); }
+  ShownMaking(const ShownMaking&) = delete;
+  ShownMaking& operator=(const ShownMaking&) = delete;
+
+ private:
+  ShownCall& making_;
+};
 
 }  // namespace
 
@@ -223,6 +239,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
   comm::Collective meeting{.signature = {.operation = Operation::split}};
   apply({.timeout = options.timeout, .label = list}, identity_, meeting);
   std::string full = child_names_.unused(fmt::format("{}.{}", identity_.name, name), ranks);
+  const ShownMaking shown(life_.activity(), full, list);
   auto child = make_child(ranks, std::move(full), meeting.timeout);
   child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave the same list.
   return child;

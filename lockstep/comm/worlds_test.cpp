@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -316,6 +317,64 @@ TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
     }
     expect_whole(world);  // It is not broken.
   });
+}
+
+// Rank 0 makes the memory of all groups here, so the two wait in different places.
+TEST(GroupOf, NamesWhatAbsentRanksMake) {
+  run_in_process(2, [](const ProcessGroup& world) {
+    const auto make = [&](const std::string& name, std::chrono::milliseconds timeout) {
+      try {
+        world.group_of({0, 1}, name, {.timeout = timeout});
+      } catch (const Error& error) {
+        EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
+        EXPECT_EQ(error.ranks(), std::vector{1 - world.rank()}) << error.what();
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    if (world.rank() == 0) {
+      expect_in(make("a", 1s), "rank 1 (a thread), making group world.b of ranks 0,1 for ");
+      make("c", 2s);
+    } else {
+      expect_in(make("b", 2s), "rank 0 (a thread), making group world.c of ranks 0,1 for ");
+    }
+    expect_whole(world);
+  });
+}
+
+// Rank 0 passes on the memory of the groups of this host.
+const Ranks killed_while_others_make_groups(
+    "killed while others make groups", [](const Rank& rank) {
+      ProcessGroup world = init_process_group(world_of("world", rank));
+      std::jthread killer;
+      if (rank.rank == 0)
+        killer = std::jthread([] {
+          std::this_thread::sleep_for(100ms);
+          ::kill(::getpid(), SIGKILL);
+        });
+      std::vector<int> all(static_cast<std::size_t>(rank.world_size));
+      std::iota(all.begin(), all.end(), 0);
+      try {
+        while (true) {
+          ProcessGroup made = world.group_of(all, "made");
+          made.barrier();
+          leave_process_group(made);
+        }
+      } catch (const Error& error) {
+        expect_in(error.what(), "group world.made");
+        ASSERT_TRUE(error.failure()) << error.what();
+        EXPECT_EQ(error.failure()->rank, 0) << error.what();
+        EXPECT_EQ(error.failure()->signal, SIGKILL) << error.what();
+      }
+    });
+
+TEST(GroupOf, NamesARankZeroThatIsKilledMeanwhile) {
+  for (int run = 0; run < 3; ++run) {
+    auto exits = killed_while_others_make_groups.run(4);
+    EXPECT_EQ(exits[0].signal, SIGKILL);
+    exits.erase(exits.begin());
+    EXPECT_TRUE(all_succeeded(exits));
+  }
 }
 
 // --- Leaving -------------------------------------------------------------------------------------

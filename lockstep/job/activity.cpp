@@ -102,11 +102,17 @@ void note_latest(Failure& failure, const Activity& activity) {
 }
 
 std::string describe(const Activity& activity) {
+  const ShownCall& making = activity.making;
   const ShownCall& latest = activity.latest();
-  if (latest.sequence() == 0) return "yet to call its first collective";
-  const std::string call = name_of(activity, latest);
+  const auto group = [&] { return "making group " + group_of(making); };
+  if (making.inside()) return fmt::format("{} for {:.1f} s", group(), seconds_for(making));
+  const bool made = !latest.inside() && making.since.load(std::memory_order_relaxed) >
+                                            latest.since.load(std::memory_order_relaxed);
+  if (!made && latest.sequence() == 0) return "yet to call its first collective";
+  const std::string call = made ? group() : name_of(activity, latest);
   if (latest.inside()) return fmt::format("in {} for {:.1f} s", call, seconds_for(latest));
-  return fmt::format("outside of collectives for {:.1f} s, after {}", seconds_for(latest), call);
+  return fmt::format("outside of collectives for {:.1f} s, after {}",
+                     seconds_for(made ? making : latest), call);
 }
 
 }  // namespace lockstep

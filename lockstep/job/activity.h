@@ -85,11 +85,15 @@ struct Activity {
   std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
   std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
                                     // first.
+  ShownCall making;  // A group from an older one, with its list of ranks in the name; no number.
   // Calls that went on after a broken group: begun by threads that had met its Error. Other threads
   // go on in any case.
   std::atomic<std::uint64_t> resumed;
 
-  // What the rank does, or did last. Its sequence() is 0 if that is nothing yet.
+  // Whether it may be waiting for others.
+  bool inside() const { return collective.inside() || message.inside() || making.inside(); }
+
+  // Its latest collective or message. Its sequence() is 0 if that is nothing yet.
   const ShownCall& latest() const {
     if (collective.inside() != message.inside()) return collective.inside() ? collective : message;
     return message.since.load(std::memory_order_relaxed) >
@@ -106,8 +110,8 @@ LOCKSTEP_API std::string group_of(const ShownCall& call);
 LOCKSTEP_API void note_latest(Failure& failure, const Activity& activity);
 
 // Returns text such as "in all_reduce #812 of group world for 3.2 s", "in recv #3 from rank 1 of
-// group world for 3.2 s", "outside of collectives for 34.0 s, after all_reduce #811 of group world"
-// or "yet to call its first collective".
+// group world for 3.2 s", "making group world.x of ranks 0,1 for 3.2 s", "outside of collectives
+// for 34.0 s, after all_reduce #811 of group world" or "yet to call its first collective".
 LOCKSTEP_API std::string describe(const Activity& activity);
 
 }  // namespace lockstep

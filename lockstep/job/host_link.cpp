@@ -19,10 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds patience{30};  // Limit for a switchboard that gets no CPU time.
 
-[[noreturn]] void throw_gone() {
-  throw Error(Fault::peer_lost,
-              "the process that connects the ranks of this host (the launcher, or rank 0) is gone");
-}
+// For whoever waits to name the lost rank; it may follow an abort, which is looked for first.
+constexpr auto time_to_name = 2 * JobPage::time_for_cause;
 
 }  // namespace
 
@@ -40,13 +38,13 @@ void HostLink::refuse(std::string_view key, int readers, std::string_view reason
 
 void HostLink::request(std::string_view key) { send(make_packet(Packet::Kind::want, key)); }
 
-void HostLink::send(const Packet& packet, int fd) const {
+void HostLink::send(const Packet& packet, int fd) {
   for (const Deadline deadline = in(patience);;) {
     switch (send_packet(socket_.get(), packet, fd)) {
       case Sent::whole:
         return;
       case Sent::closed:
-        throw_gone();
+        return note_end();
       case Sent::not_now:
         break;
     }
@@ -55,6 +53,14 @@ void HostLink::send(const Packet& packet, int fd) const {
     pollfd entry{socket_.get(), POLLOUT, 0};
     ::poll(&entry, 1, static_cast<int>(slice.count()));
   }
+}
+
+void HostLink::note_end() {
+  Deadline none = no_deadline;
+  gone_.compare_exchange_strong(none, in(time_to_name));
+  if (Clock::now() < gone_.load()) return;
+  throw Error(Fault::peer_lost,
+              "the process that connects the ranks of this host (the launcher, or rank 0) is gone");
 }
 
 FileDescriptor HostLink::poll(std::string_view key) {
@@ -88,7 +94,7 @@ FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
     reading_ = true;
     lock.unlock();
     pollfd entry{socket_.get(), POLLIN, 0};
-    ::poll(&entry, 1, static_cast<int>(slice.count()));
+    ::poll(&entry, gone_.load() == no_deadline ? 1 : 0, static_cast<int>(slice.count()));
     lock.lock();
     reading_ = false;
     // Check after the replies: a rank may offer the descriptor and then leave.
@@ -105,8 +111,8 @@ bool HostLink::read_replies() {
       case Received::nothing_yet:
         return any;
       case Received::closed:
-        if (any) return true;
-        throw_gone();
+        if (!any) note_end();
+        return any;
       case Received::packet:
         replies_.insert_or_assign(packet.key, Reply{packet, std::move(fd)});
     }

@@ -3,10 +3,13 @@
 // Thread safety: any thread may call any member of HostLink at any time; one thread at a time those
 // of AgentLine.
 // Errors: peer_lost when the switchboard is gone, or when a rank of the job was lost during a wait.
+// At first a call meets a switchboard that is gone as one that does not answer: whoever waits may
+// know which rank was lost.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -50,11 +53,13 @@ class LOCKSTEP_API HostLink {
     FileDescriptor fd;
   };
 
-  void send(const Packet& packet, int fd = -1) const;
+  void send(const Packet& packet, int fd = -1);
+  void note_end();
   FileDescriptor take(std::string_view key);
   bool read_replies();  // Whether there were replies.
 
   const FileDescriptor socket_;
+  std::atomic<Deadline> gone_{no_deadline};  // Until when an end of the switchboard is no Error.
   std::mutex mutex_;
   std::condition_variable arrived_;
   bool reading_ = false;  // One of the waiting threads reads for all of them.

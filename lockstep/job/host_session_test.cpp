@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -75,6 +77,31 @@ TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {
     };
     EXPECT_TRUE(soon([&] { return shown() > std::chrono::milliseconds(500); }));
   }).join();
+}
+
+// Rank 0 connects the ranks here. A wait that looks for lost ranks names it; any other one ends,
+// too.
+TEST(HostSession, AWaitForMemoryNamesALostRankZero) {
+  const auto meeting = [](int rank) {
+    return HostMeeting{.rank = rank,
+                       .size = 2,
+                       .job_id = "job",
+                       .identity = "a lost rank zero",
+                       .opens = rank == 0};
+  };
+  auto zero = std::make_unique<HostSession>(meeting(0), in(std::chrono::seconds(10)));
+  HostSession one(meeting(1), in(std::chrono::seconds(10)));
+  zero.reset();
+  const auto obtain = [&](const std::function<void()>& look) {
+    std::string text;
+    const auto act = [&] { one.link().obtain("memory", in(std::chrono::minutes(1)), look); };
+    EXPECT_EQ(test::fault_of(act, &text), Fault::peer_lost);
+    return text;
+  };
+  const std::string named = obtain([&] { one.throw_if_peer_lost("making a group"); });
+  EXPECT_NE(named.find("making a group: rank 0 "), named.npos) << named;
+  const std::string unnamed = obtain([] {});
+  EXPECT_NE(unnamed.find("is gone"), unnamed.npos) << unnamed;
 }
 
 // Both jobs are named alike. The slot is not the second one's to announce anything in.

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c33;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c35;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -241,6 +241,7 @@ void JobPage::enter(int slot) {
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = 0;
   mine.activity.gave_up = 0;
+  mine.activity.making.state = 0;  // A killed predecessor may have been in it.
   mine.steps.reset();
   mine.broke.state = 0;  // A killed predecessor may have left it half written.
   mine.phase = Phase::alive;

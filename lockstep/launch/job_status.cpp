@@ -33,7 +33,7 @@ std::string state_of(const JobPage& page, int slot) {
   if (process == '?' || process == 'Z' || process == 'X') return "ended";
   if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group.
   if (page.lost(slot)) return "ended";
-  return page.activity(slot).latest().inside() ? "waiting" : "running";
+  return page.activity(slot).inside() ? "waiting" : "running";
 }
 
 std::string last_of(const JobPage& page, int slot) {

@@ -93,6 +93,14 @@ def exchange():
         yield
 
 
+def make_groups():
+    while True:
+        group = dist.new_group()
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+        yield
+
+
 def error_of(rank, folder, ranks, act, timeout):
     """Returns what a rank knows of the failure that ends act()."""
     dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
@@ -149,7 +157,8 @@ def kill(folder, act):
 
 
 def test_killed(options):
-    for act in (train_replicas, train_shards, call_and_wait, wait_for_futures, exchange):
+    for act in (train_replicas, train_shards, call_and_wait, wait_for_futures, exchange,
+                make_groups):
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 seconds = kill(pathlib.Path(folder), act)

@@ -58,15 +58,23 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
     return fmt::format("{} ranks on one host: the limit is {}", size_, GroupSegment::most_ranks);
   });
   const std::size_t bytes = GroupSegment::bytes_for(size_);
+  const Clock::time_point begin = Clock::now();
+  const Deadline deadline = in(timeout);
   const auto give_up = [&] {
     watch();
     peers_->throw_if_lost("making group " + group_);
+    if (Clock::now() < deadline) return;
+    throw Error(Fault::timeout,
+                fmt::format("making group {} on rank {}: its first rank did not come in time "
+                            "(after a timeout of {:.1f} s): {}",
+                            group_, number(), seconds_since(begin), peers_->describe(0)),
+                {peers_->number(0)});
   };
   std::vector<int> slots;
   for (int rank = 0; rank < size_; ++rank) slots.push_back(peers_->slot(rank));
   const std::string list = fmt::format("{}", fmt::join(slots, ","));
   const std::string key = fmt::format("{} of {}", short_key(group_), short_key(list));
-  if (rank_ != 0) return {peers_->obtain(key, bytes, in(timeout), give_up), size_};
+  if (rank_ != 0) return {peers_->obtain(key, bytes, no_deadline, give_up), size_};
   try {
     GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
     made.common().number = random_number();
