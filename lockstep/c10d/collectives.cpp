@@ -18,6 +18,7 @@
 #include "lockstep/c10d/reduction.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/c10d/sparse.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/tensor/buffers.h"
 
 namespace lockstep::c10d {
@@ -200,7 +201,9 @@ Collectives::Collectives(int rank, int size, std::shared_ptr<Membership> members
 template <class Opts, class Body>
 Started Collectives::start(Operands operands, const Opts& opts, Body body) {
   const CallOptions options{.timeout = membership_->timeout_of(opts.timeout)};
-  auto call = [membership = membership_, options, body = std::move(body)] {
+  auto call = [membership = membership_, options, body = std::move(body),
+               goes_on = take_met_break()] {
+    if (goes_on) note_met_break();
     membership->noting_errors([&] { body(membership->group(), options); });
   };
   note_moved(operands);

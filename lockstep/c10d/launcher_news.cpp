@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -14,12 +15,23 @@
 #include "lockstep/job/job_page.h"
 
 namespace lockstep::c10d {
+namespace {
+
+// That a rank has ended in order is a failure for those that wait for it.
+std::optional<Failure> failure_on(const JobPage& page) {
+  for (int slot = 0; slot < page.slots() && !page.failure(); ++slot)
+    if (const auto end = page.end_of(slot)) page.report(*end);
+  return page.failure();
+}
+
+}  // namespace
 
 void throw_if_launcher_lost_rank() {
   constexpr std::chrono::seconds patience{30};
   static const LaunchEnvironment who = read_environment();
   static const JobPage page = AgentLine(who.agent_fd.value()).own_page(in(patience));
-  const auto failure = page.failure();
+  page.await_group(who.local_rank);
+  const auto failure = failure_on(page);
   if (!failure) return;
   static std::once_flag logged;
   std::call_once(logged, [&] {

@@ -1,4 +1,5 @@
-// What `lockstep run` knows of ranks that have ended before they joined a group.
+// What `lockstep run` knows of ranks that have ended before they joined a group, the first one or
+// the next.
 //
 // It reports their ends on a page of its own. Ranks that wait in a store for the others look there.
 

@@ -14,6 +14,7 @@
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/launcher_news.h"
 #include "lockstep/c10d/registered_allocator.h"
+#include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/tensor/torch_store.h"
 
@@ -106,6 +107,14 @@ void leave_in_order(ProcessGroup& group) {
   try {
     leave_process_group(group);
   } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
+  }
+}
+
+// The other ranks are to miss this process, but those of other hosts would not know why it ends.
+void end_without_leaving(const ProcessGroup& group) {
+  try {
+    tell_why_it_ends(group);
+  } catch (const Error&) {  // As above.
   }
 }
 
@@ -212,9 +221,9 @@ void Membership::leave_all_at_exit() {
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
     if ((*membership)->end_calls()) kept.push_back((*membership)->group_);
   const auto leave = [](int exit_code, void*) {
-    if (exit_code != 0) return;
     try {
-      for (ProcessGroup& group : kept) leave_in_order(group);
+      for (ProcessGroup& group : kept)
+        exit_code == 0 ? leave_in_order(group) : end_without_leaving(group);
     } catch (const std::exception& error) {  // An exception here would end the process by SIGABRT.
       log(LogLevel::warning, std::string("a group was not left in order: ") + error.what());
     }

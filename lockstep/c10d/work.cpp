@@ -11,6 +11,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
+#include "lockstep/comm/group_hooks.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -66,7 +67,10 @@ void OperationWork::end_with(std::exception_ptr error) {
 }
 
 void OperationWork::throw_if_failed() const {
-  if (const auto error = exception()) rethrow_in_python(error);
+  const auto error = exception();
+  if (!error) return;
+  note_met_break();
+  rethrow_in_python(error);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
+#include "lockstep/comm/group/met_break.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/comm/values.h"
@@ -13,6 +15,14 @@ namespace lockstep {
 
 int job_rank(const ProcessGroup& group, int rank) {
   return GroupAccess::state_of(group).identity().world_rank(rank);
+}
+
+void note_met_break() { comm::has_met_break = true; }
+
+bool take_met_break() { return std::exchange(comm::has_met_break, false); }
+
+void tell_why_it_ends(const ProcessGroup& group) {
+  GroupAccess::state_of(group).in_job()->tell_why_it_ends();
 }
 
 std::chrono::milliseconds timeout_of(const ProcessGroup& group) {

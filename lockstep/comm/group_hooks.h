@@ -1,5 +1,5 @@
 // Calls by which the rest of the library follows a group's life: the end of a training step, the
-// group's own end, and objects that live as long as the group.
+// group's failure and its end, and objects that live as long as the group.
 //
 // Thread safety: any thread.
 
@@ -32,6 +32,18 @@ LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
 
 // The time limit of calls of `group` without their own.
 LOCKSTEP_API std::chrono::milliseconds timeout_of(const ProcessGroup& group);
+
+// A thread that is thrown the Error of a call, and then makes another one, shows that the program
+// goes on: a later end of the process has another cause. Where a third thread runs the calls, the
+// first one is marked when it is thrown the Error. Its next call takes the mark to the thread that
+// runs it. take_met_break() returns whether there was a mark.
+LOCKSTEP_API void note_met_break();
+LOCKSTEP_API bool take_met_break();
+
+// This process ends without leaving `group`. If it does so for want of another rank, this tells the
+// ranks of other hosts which one; of its own end they learn in any case. Errors: misuse for a
+// destroyed group, and in a fork()ed child.
+LOCKSTEP_API void tell_why_it_ends(const ProcessGroup& group);
 
 // Collective. The host of each rank of `group`, numbered in the order of their first ranks.
 LOCKSTEP_API std::vector<int> host_of_ranks(const ProcessGroup& group);

@@ -14,6 +14,7 @@
 #include "lockstep/comm/collective_calls.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
+#include "lockstep/comm/group_hooks.h"
 
 namespace lockstep {
 namespace {
@@ -139,8 +140,9 @@ Work ProcessGroup::State::submit(comm::Collective collective, std::shared_ptr<co
                                      .is_long = comm::bytes_of(collective) >= worth_a_thread};
   return calls_.submit(
       [this, collective, owned = std::move(counts), label = std::string(collective.label),
-       kept = options.keep_alive]() mutable {
+       kept = options.keep_alive, goes_on = take_met_break()]() mutable {
         life_.require_usable();  // The group may have ended since.
+        if (goes_on) note_met_break();
         collective.label = label;
         collectives_.execute(collective);
       },

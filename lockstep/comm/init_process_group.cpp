@@ -205,6 +205,13 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
     if (const auto strong = host.lock())
       comm::tell_of_break(*strong, across.get(), std::move(failure));
   };
+  hooks.tell_why_it_ends = [host, hosts] {
+    const auto across = hosts.lock();
+    const auto strong = across ? host.lock() : nullptr;
+    if (!strong) return;
+    const Failure news = comm::news_of_leaving(*strong);
+    if (news.rank != strong->rank()) across->lines->tell_failure(news);
+  };
   hooks.knows_of_loss = [host] {
     const auto strong = host.lock();
     const auto failure = strong ? strong->page().failure() : std::nullopt;

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c32;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c33;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -70,7 +70,9 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
   std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
-  std::atomic<bool> is_told_to_end;              // For all processes that come here.
+  std::atomic<bool> is_told_to_end;              // For all processes that come here, and
+  std::atomic<bool> awaits_group;                // the next two, too.
+  FailureRecord end;
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -157,6 +159,14 @@ std::optional<Failure> read(FailureRecord& record) {
     Failure failure = value_of(record);
     if (record.state.fetch_add(0) == before) return failure;
   }
+}
+
+// Async-signal-safe.
+void record_once(FailureRecord& record, const Failure& failure) {
+  std::uint32_t empty = 0;
+  if (!record.state.compare_exchange_strong(empty, 1)) return;
+  write(record, failure);
+  record.state = 2;
 }
 
 }  // namespace
@@ -302,6 +312,19 @@ bool JobPage::is_told_to_end(int slot) const {
   return slot >= 0 && slot < slots() && layout().slot[slot].is_told_to_end;
 }
 
+void JobPage::await_group(int slot) const {
+  require(slot >= 0 && slot < slots(), "this job page has no such slot");
+  layout().slot[slot].awaits_group = true;
+}
+
+bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
+
+void JobPage::note_end(int slot, const Failure& end) const {
+  record_once(layout().slot[slot].end, end);
+}
+
+std::optional<Failure> JobPage::end_of(int slot) const { return read(layout().slot[slot].end); }
+
 void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;
   std::uint32_t none = 0;
@@ -390,13 +413,7 @@ Failure JobPage::cause_of(int slot, const Failure& end) const {
   return follows ? *broke : end;
 }
 
-void JobPage::report(const Failure& failure) const {
-  FailureRecord& record = layout().failure;
-  std::uint32_t empty = 0;
-  if (!record.state.compare_exchange_strong(empty, 1)) return;
-  write(record, failure);
-  record.state = 2;
-}
+void JobPage::report(const Failure& failure) const { record_once(layout().failure, failure); }
 
 std::optional<Failure> JobPage::failure() const {
   auto failure = read(layout().failure);

@@ -104,6 +104,16 @@ class LOCKSTEP_API JobPage {
   void agree_on_preemption() const;
   bool preemption_agreed() const;
 
+  // Records that the process in `slot` waits for a group, and looks for failure() and end_of()
+  // meanwhile. It need not have entered the slot.
+  void await_group(int slot) const;
+  bool awaits_group(int slot) const;
+
+  // Records how the process in `slot` ended after it had left its groups in order: no failure,
+  // unless others wait for it in a new one.
+  void note_end(int slot, const Failure& end) const;
+  std::optional<Failure> end_of(int slot) const;
+
   // Records that the agent has told the process in `slot` to end. That it then ends is no failure.
   void tell_to_end(int slot) const;
   bool is_told_to_end(int slot) const;

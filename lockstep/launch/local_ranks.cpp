@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time for a rank that watches the job page to throw an Error naming the failed rank, and to end by
+// Time for a rank that watches a job page to throw an Error naming the failed rank, and to end by
 // itself. Afterwards it is told to end.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
@@ -121,6 +121,8 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
     // The other ranks may be done as well, so they are not told to end. But a collective that waits
     // for this rank, now or later, must throw.
     pages_.report_end(local_rank, failure);
+  else if (!preempted)
+    pages_.note_end(local_rank, failure);
 }
 
 void LocalRanks::on_failure(int local_rank, const Failure& failure) {
@@ -137,7 +139,7 @@ void LocalRanks::act_on_aborted(Clock::time_point now) {
 void LocalRanks::take_for_first(int local_rank, const Failure& failure) {
   pages_.report_end(local_rank, failure);
   // Peers may have noticed the rank's death, and failed by it, before we could reap it.
-  std::optional<Failure> first = pages_.page().failure();
+  std::optional<Failure> first = pages_.failure();
   if (first && !first->fault && first->rank == failure.rank) {
     const int detected_by = first->detected_by;
     first = failure;
@@ -148,16 +150,16 @@ void LocalRanks::take_for_first(int local_rank, const Failure& failure) {
 
 void LocalRanks::end_after(const Failure& failure) {
   if (ending()) return;
-  pages_.page().report(failure);
+  pages_.report(failure);
   result_.set_first(failure, pages_.page().since_failure());
-  bool any_attached = false;
+  bool any_listens = false;
   for (const int rank : processes_.left()) {
-    if (pages_.is_attached(rank))
-      any_attached = true;
+    if (pages_.listens(rank))
+      any_listens = true;
     else
       processes_.tell(rank, SIGTERM);
   }
-  termination_.begin(any_attached ? time_to_throw : 0ms);
+  termination_.begin(any_listens ? time_to_throw : 0ms);
 }
 
 void LocalRanks::end(int signal, std::chrono::milliseconds patience) {

@@ -34,6 +34,10 @@ bool RankPages::is_attached(int local_rank) const {
   return now == JobPage::Phase::alive || now == JobPage::Phase::abandoned;
 }
 
+bool RankPages::listens(int local_rank) const {
+  return is_attached(local_rank) || own_.awaits_group(local_rank);
+}
+
 bool RankPages::expects_preemption(int local_rank) const {
   return page().expects_preemption(slot(local_rank));
 }
@@ -49,8 +53,19 @@ Failure RankPages::examine(int local_rank, pid_t pid) const {
   return failure;
 }
 
+// Ranks that wait for a group look at the agent's own page, and may have reported whom they miss.
+void RankPages::report(const Failure& failure) const {
+  page().report(own_.failure().value_or(failure));
+  if (session_) own_.report(session_->failure().value_or(failure));
+}
+
 void RankPages::report_end(int local_rank, const Failure& end) const {
-  page().report(page().cause_of(slot(local_rank), end));
+  report(page().cause_of(slot(local_rank), end));
+}
+
+std::optional<Failure> RankPages::failure() const {
+  auto failure = page().failure();
+  return failure ? failure : own_.failure();
 }
 
 RankTimes RankPages::times(int local_rank) const {

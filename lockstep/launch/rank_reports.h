@@ -46,6 +46,9 @@ class RankPages {
   // True if the rank watches the page, or has just stopped doing so because of an exception.
   bool is_attached(int local_rank) const;
 
+  // True if the rank would learn of a failure: it is attached, or has waited for a group.
+  bool listens(int local_rank) const;
+
   // Pid of the process that joined the group, which may be a child of the one that we started.
   pid_t pid(int local_rank) const { return page().pid(slot(local_rank)); }
   bool expects_preemption(int local_rank) const;
@@ -57,8 +60,16 @@ class RankPages {
   // Last activity of a rank whose process was `pid`; the caller adds how it ended.
   Failure examine(int local_rank, pid_t pid) const;
 
-  // Reports the cause of the rank's end to all ranks.
+  // Report a failure to all ranks, those that are in no group yet, too: this one, or the cause of
+  // the rank's end.
+  void report(const Failure& failure) const;
   void report_end(int local_rank, const Failure& end) const;
+
+  // The first failure that was reported, by a rank or by the agent.
+  std::optional<Failure> failure() const;
+
+  // The rank has ended in order. Tells those that wait for it in a new group.
+  void note_end(int local_rank, const Failure& end) const { own_.note_end(local_rank, end); }
 
   RankStatus status(int local_rank) const;
   RankTimes times(int local_rank) const;

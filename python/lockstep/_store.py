@@ -19,6 +19,7 @@ from datetime import timedelta
 from torch import distributed as dist
 
 PAUSE = 0.05  # Seconds.
+ATTEMPT = 5
 
 
 def wrap() -> None:
@@ -31,26 +32,40 @@ def wrap() -> None:
 
 def make_store(original: Callable, *args, **options) -> dist.TCPStore:
     is_job = not args and str(options.get("world_size")) == os.environ.get("WORLD_SIZE")
-    if is_job and options["is_master"]:
-        return original(**options | {"wait_for_workers": False})
-    if not is_job or await_listener(options["host_name"], options["port"], options["timeout"]):
+    if not is_job:
         return original(*args, **options)
-    store = original(**options | {"timeout": timedelta(seconds=1)})  # Reports the timeout.
-    store.set_timeout(options["timeout"])  # Rank 0 has come at the last moment.
-    return store
+    if options["is_master"]:
+        return original(**options | {"wait_for_workers": False})
+    return join_store(original, options)
 
 
-def await_listener(host: str, port: int, timeout: timedelta) -> bool:
-    """Returns whether a process listens there before the end of the timeout. Raises
-    lockstep.Error if the launcher knows that a rank has ended."""
-    deadline = time.monotonic() + timeout.total_seconds()
-    while time.monotonic() < deadline:
+def join_store(original: Callable, options: dict) -> dist.TCPStore:
+    """Connects to rank 0's store. The one of the last group may still listen there, and then end:
+    the constructor would go on trying."""
+    deadline = time.monotonic() + options["timeout"].total_seconds()
+    while True:
+        await_listener(options["host_name"], options["port"], deadline)
+        left = max(1, deadline - time.monotonic())
         try:
-            socket.create_connection((host, port), timeout=1).close()
-            return True
-        except OSError:  # Nobody listens yet.
-            time.sleep(PAUSE)
-        from lockstep import _C
+            store = original(**options | {"timeout": timedelta(seconds=min(ATTEMPT, left))})
+        except dist.DistError:
+            if left <= ATTEMPT:
+                raise
+        else:
+            store.set_timeout(options["timeout"])
+            return store
 
+
+def await_listener(host: str, port: int, deadline: float) -> None:
+    """Returns when a process listens there, or at the deadline. Raises lockstep.Error if the
+    launcher knows that a rank has ended."""
+    from lockstep import _C
+
+    while True:
         _C.throw_if_launcher_lost_rank()
-    return False
+        try:
+            return socket.create_connection((host, port), timeout=1).close()
+        except OSError:  # Nobody listens yet.
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(PAUSE)

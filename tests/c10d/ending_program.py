@@ -5,12 +5,16 @@ ending_program.py [--caught] timeout|operation|size|type   the last rank differs
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
 ending_program.py early CODE                               the last rank ends before the group
 ending_program.py first CODE                               so does rank 0
+ending_program.py chain CODE|destroy                       rank 1 leaves, on which 0 waits, on which 2
+ending_program.py between RANK CODE|raise                  that rank ends between two groups
+ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
 With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
 error.RANK of FOLDER."""
 
 import os
 import pathlib
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -46,11 +50,57 @@ def reduce():
     dist.all_reduce(torch.ones(10))
 
 
+def swap_with(peer):
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1000), peer),
+                                        dist.P2POp(dist.irecv, torch.ones(1000), peer)]):
+        work.wait()
+
+
+def chain():
+    for peer in {0: (1, 2), 1: (0,), 2: (0,)}[RANK]:
+        swap_with(peer)
+
+
 def leave(how):
     if how != "destroy":
         sys.exit(int(how))
     dist.destroy_process_group()
     sys.exit()
+
+
+def go_on(code):
+    """The calls of rank 0 are run by a thread that is not its main one."""
+    some = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    if RANK == 0:
+        late = dist.all_reduce(torch.ones(10), group=some, async_op=True)
+        while not late.is_completed():
+            time.sleep(0.01)
+        try:
+            late.wait()
+        except lockstep.Error:
+            pass
+    work = dist.barrier(async_op=True)
+    while not work.is_completed():
+        time.sleep(0.01)
+    work.wait()
+    if RANK == 0:
+        sys.exit(int(code))
+    dist.barrier()
+
+
+def end_between(rank, how):
+    dist.destroy_process_group()
+    (FOLDER / f"left.{RANK}").touch()
+    while not (FOLDER / "left.0").exists():  # Its store has ended, too.
+        time.sleep(0.01)
+    if RANK == int(rank):
+        if (rank, how) == ("0", "0"):  # The others try to connect to a store there.
+            listener = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+        time.sleep(0.5)
+        if how == "raise":
+            raise ValueError("no more worlds")
+        sys.exit(int(how))
+    dist.init_process_group("lockstep")
 
 
 def act(what, *how):
@@ -59,9 +109,12 @@ def act(what, *how):
     is_short = what == "timeout"
     dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
     dist.barrier()
-    if what not in ("ring", "reduce"):
+    acts = {"go-on": go_on, "between": end_between}
+    if what in acts:
+        return acts[what](*how)
+    exchange = {"ring": ring, "reduce": reduce, "chain": chain}.get(what)
+    if exchange is None:
         return differ(what)
-    exchange = {"ring": ring, "reduce": reduce}[what]
     for _ in range(3):
         exchange()
     if RANK == 1:

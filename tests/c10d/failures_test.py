@@ -9,12 +9,14 @@ failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
 import argparse
 import ctypes
 import functools
+import itertools
 import operator
 import os
 import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -512,6 +514,46 @@ def test_launcher_names_who_left(options):
             assert (fault, rank, exit_code) == expected, told
 
 
+def test_launcher_names_who_goes_on(options):
+    """A rank that goes on after an Error and then fails is named, and not whom the Error blamed."""
+    code, launcher, _, told = end_under_lockstep(options, 3, "go-on", "3")
+    assert (launcher["rank"], launcher["cause"], code) == ("0", "exit:3", 3), launcher
+    for fault, rank, exit_code, _ in told.values():
+        assert (fault, rank, exit_code) == ("peer_lost", "0", "3"), told
+
+
+def errors_on_hosts(hosts, *words):
+    """Runs ending_program.py without a launcher, a rank on each of `hosts`. Returns what each rank
+    got: fault, rank, exit code."""
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        free.close()
+        common = os.environ | {"FOLDER": folder, "OMP_NUM_THREADS": "1", "LOCKSTEP_TRUST_NETWORK": "1",
+                               "LOCKSTEP_LOG": "off", "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": str(port), "WORLD_SIZE": str(len(hosts))}
+        ranks = [subprocess.Popen([sys.executable, HERE / "ending_program.py", *words],
+                                  env=common | {"RANK": str(rank), "LOCKSTEP_HOST_ID": host},
+                                  stderr=subprocess.DEVNULL)
+                 for rank, host in enumerate(hosts)]
+        try:
+            for rank in ranks:
+                rank.wait(120)
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        return {int(file.suffix[1:]): file.read_text().splitlines()[0].split()[:3]
+                for file in pathlib.Path(folder).glob("error.*")}
+
+
+def test_other_hosts_name_who_left_first(_):
+    """Rank 2 waits for rank 0, which ends with an exit code of its own because rank 1 of its host
+    has left."""
+    for how, caught in itertools.product(("0", "destroy"), (["--caught"], [])):
+        told = errors_on_hosts(["a", "a", "b"], *caught, "chain", how)
+        assert told == {0: ["peer_lost", "1", "None"], 2: ["peer_lost", "1", "None"]}, told
+
+
 def test_id_of_the_job(_):
     """Failure records of ranks have the id of the job that torchrun gives."""
     with tempfile.TemporaryDirectory() as folder:
@@ -536,6 +578,22 @@ def test_ends_before_its_group(options):
         assert code == 1 and len(ranks) == len(told), (code, ranks, told)
         for fault, rank, exit_code, waited in told.values():
             assert (fault, rank, exit_code) == ("peer_lost", victim, "0"), told
+            assert float(waited) < LATE, told
+
+
+def test_ends_between_groups(options):
+    """So do those that wait in the next init_process_group() for one that has left the last group
+    in order."""
+    for victim, how in itertools.product(("0", "1"), ("0", "3", "raise")):
+        code, launcher, ranks, told = end_under_lockstep(options, 3, "between", victim, how)
+        expected = {"raise": "1"}.get(how, how)
+        for record in (launcher, *ranks):
+            assert (record["rank"], record["cause"]) == (victim, f"exit:{expected}"), record
+        assert code == max(1, int(expected)), code
+        # One that still tries to connect to the store is ended soon after the other one.
+        assert len(ranks) == len(told) >= (1 if (victim, how) == ("0", "0") else 2), (ranks, told)
+        for fault, rank, exit_code, waited in told.values():
+            assert (fault, rank, exit_code) == ("peer_lost", victim, expected), told
             assert float(waited) < LATE, told
 
 

@@ -100,17 +100,25 @@ int stay_away(ProcessGroup& world, const std::string& how) {
 }
 
 // Rank 1 calls something else than the others. Each rank then goes on in another group: on a thread
-// that knows nothing of that, as a checkpoint's, or on its main thread. The main thread then throws
-// the Error, or returns 1.
+// that knows nothing of that, as a checkpoint's, or on its main thread, there also by calls that
+// the group's thread runs. The main thread then throws the Error, or returns 1.
 int differ(ProcessGroup& world, const std::string& how) {
   const ProcessGroup other = world.split(0, world.rank());
+  std::vector<float> values(1000, 1.0F);
+  const auto reduce_in_background = [&](const ProcessGroup& group) {
+    const lockstep::Work work = group.all_reduce_async(lockstep::buffer_of(values));
+    while (!work.completed()) std::this_thread::yield();
+    work.wait();
+  };
   try {
     if (world.rank() == 1) world.barrier();
-    reduce_once(world);
+    how == "go-on-in-background" ? reduce_in_background(world) : reduce_once(world);
     return 0;
   } catch (const lockstep::Error&) {
     if (how == "go-on")
       other.barrier();
+    else if (how == "go-on-in-background")
+      reduce_in_background(other);
     else
       std::thread([&] { other.barrier(); }).join();
     if (how == "throw") throw;

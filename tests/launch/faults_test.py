@@ -254,9 +254,10 @@ class Faults(unittest.TestCase):
             self.assertEqual(causes, {"mismatch"}, job.errors())
 
     def test_a_program_that_goes_on_after_a_mismatch_ends_for_another_cause(self):
-        job = self.start("-n", 2, OPTIONS.rank, "differ", "go-on")
-        self.assertEqual(job.wait(), 1, job.errors())
-        self.assertRegex(job.errors(), r"lockstep run: rank \d .* exited with code 1")
+        for how in ("go-on", "go-on-in-background"):
+            job = self.start("-n", 2, OPTIONS.rank, "differ", how)
+            self.assertEqual(job.wait(), 1, job.errors())
+            self.assertRegex(job.errors(), r"lockstep run: rank \d .* exited with code 1")
 
     def test_a_world_size_that_contradicts_the_launchers_is_an_error_on_all_ranks_at_once(self):
         script = 'test "$RANK" != 1 || export WORLD_SIZE=5; exec "$0" fail-to-join -'

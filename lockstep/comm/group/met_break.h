@@ -9,7 +9,8 @@
 
 namespace lockstep::comm {
 
-// Whether this thread has met one, and has called nothing since.
+// Whether this thread has met one, and has called nothing since. Other libraries would have a
+// variable of their own: they call the functions of group_hooks.h.
 inline constinit thread_local bool has_met_break = false;
 
 // Before each call.

@@ -23,6 +23,8 @@ struct RankHooks {
   std::function<void()> agree_on_preemption = [] {};  // The same.
   // Tells the host, the agent and the log of ranks of the job that ended a call of this one.
   std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+  // Tells other hosts if this process ends for want of another rank.
+  std::function<void()> tell_why_it_ends = [] {};
   // Whether a rank of the job was lost, as far as this one knows, and not for its own abort().
   std::function<bool()> knows_of_loss = [] { return false; };
 };
@@ -55,6 +57,7 @@ class RankInJob {
   void expect_preemption() const { hooks_.expect_preemption(); }
   void agree_on_preemption() const { hooks_.agree_on_preemption(); }
   void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
+  void tell_why_it_ends() const { hooks_.tell_why_it_ends(); }
   bool knows_of_loss() const { return hooks_.knows_of_loss(); }
 
  private:
