@@ -92,6 +92,7 @@ void AttemptResult::set_first(const Failure& failure, std::chrono::milliseconds 
 
 void AttemptResult::complete_first(const Failure& end) {
   if (!first_ || first_->rank != end.rank || is_complete(*first_)) return;
+  if (first_->left && end.exit_code == 0) return;  // It left first, and that is why others failed.
   const int detected_by = first_->detected_by;
   first_ = end;
   first_->detected_by = detected_by;

@@ -52,6 +52,16 @@ TEST(AttemptResult, TheEndOfItsRankCompletesTheFirstFailureButNotWhoDetectedIt) 
   EXPECT_EQ(result.exit_code(), 9);
 }
 
+TEST(AttemptResult, ARankThatLeftAndThenEndedInOrderIsTheOneThatLeft) {
+  AttemptResult result;
+  result.set_first({.rank = 2, .left = true}, milliseconds(0));
+  result.complete_first({.rank = 2, .exit_code = 0});
+  EXPECT_EQ(result.first_failure()->exit_code, std::nullopt);
+  EXPECT_TRUE(result.first_failure()->left);
+  result.complete_first({.rank = 2, .exit_code = 3});
+  EXPECT_EQ(result.first_failure()->exit_code, 3);
+}
+
 // Its peers were seen to fail first; their end has no code of its own for the job.
 TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
   AttemptResult result;

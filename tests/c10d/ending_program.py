@@ -5,7 +5,7 @@ ending_program.py [--caught] timeout|operation|size|type   the last rank differs
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
 ending_program.py early CODE                               the last rank ends before the group
 ending_program.py first CODE                               so does rank 0
-ending_program.py chain CODE|destroy                       rank 1 leaves, on which 0 waits, on which 2
+ending_program.py chain CODE|destroy                       rank 1 leaves; 0 waits for it, 2 for 0
 ending_program.py between RANK CODE|raise                  that rank ends between two groups
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 

@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -522,35 +523,42 @@ def test_launcher_names_who_goes_on(options):
         assert (fault, rank, exit_code) == ("peer_lost", "0", "3"), told
 
 
-def errors_on_hosts(hosts, *words):
-    """Runs ending_program.py without a launcher, a rank on each of `hosts`. Returns what each rank
-    got: fault, rank, exit code."""
-    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        free.close()
-        common = os.environ | {"FOLDER": folder, "OMP_NUM_THREADS": "1", "LOCKSTEP_TRUST_NETWORK": "1",
-                               "LOCKSTEP_LOG": "off", "MASTER_ADDR": "127.0.0.1",
-                               "MASTER_PORT": str(port), "WORLD_SIZE": str(len(hosts))}
-        ranks = [subprocess.Popen([sys.executable, HERE / "ending_program.py", *words],
-                                  env=common | {"RANK": str(rank), "LOCKSTEP_HOST_ID": host},
-                                  stderr=subprocess.DEVNULL)
-                 for rank, host in enumerate(hosts)]
-        try:
-            for rank in ranks:
-                rank.wait(120)
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        return {int(file.suffix[1:]): file.read_text().splitlines()[0].split()[:3]
-                for file in pathlib.Path(folder).glob("error.*")}
+def without_launcher(variables, *words):
+    """Runs ending_program.py with the variables of each rank. Returns all that the ranks print, and
+    what each one got: fault, rank, exit code."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        common = os.environ | {"FOLDER": name, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(variables)),
+                               "LOCKSTEP_TRUST_NETWORK": "1"}
+        with (folder / "output").open("w") as output:
+            ranks = [subprocess.Popen([sys.executable, HERE / "ending_program.py", *words],
+                                      env=common | {"RANK": str(rank)} | own,
+                                      stdout=output, stderr=output)
+                     for rank, own in enumerate(variables)]
+            try:
+                for rank in ranks:
+                    rank.wait(120)
+            finally:
+                for rank in ranks:
+                    rank.kill()
+                    rank.wait()
+        return (folder / "output").read_text(), {
+            int(file.suffix[1:]): file.read_text().splitlines()[0].split()[:3]
+            for file in folder.glob("error.*")}
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def test_other_hosts_name_who_left_first(_):
     """Rank 2 waits for rank 0, which ends with an exit code of its own because rank 1 of its host
     has left."""
     for how, caught in itertools.product(("0", "destroy"), (["--caught"], [])):
-        told = errors_on_hosts(["a", "a", "b"], *caught, "chain", how)
+        hosts = [{"LOCKSTEP_HOST_ID": host} for host in ("a", "a", "b")]
+        _, told = without_launcher(hosts, *caught, "chain", how)
         assert told == {0: ["peer_lost", "1", "None"], 2: ["peer_lost", "1", "None"]}, told
 
 
@@ -564,6 +572,36 @@ def test_id_of_the_job(_):
     jobs = [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
     assert code != 0 and jobs, text
     assert all("TORCHELASTIC_RUN_ID%3Djob7" in job for job in jobs), text
+
+
+def jobs_in(text):
+    return [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+
+
+def test_id_of_the_job_under_srun(_):
+    """All ranks give the job one name."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "3",
+            "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NODELIST": "localhost"}
+    text, _ = without_launcher(
+        [step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(3)],
+        "reduce", "0")
+    jobs = jobs_in(text)
+    assert len(jobs) == 2 and len(set(jobs)) == 1 and "MASTER_PORT" in jobs[0], text
+
+
+def test_id_of_the_job_under_mpirun(_):
+    if not shutil.which("mpirun"):
+        return print("skipped: there is no mpirun (Debian's package openmpi-bin)")
+    script = ("RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE MASTER_ADDR=127.0.0.1 "
+              'exec "$0" "$@"')
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 3,
+                            "env", f"MASTER_PORT={port}", "/bin/sh", "-c", script, sys.executable,
+                            HERE / "ending_program.py", "reduce", "0")
+    jobs = jobs_in(text)
+    assert code != 0 and len(jobs) == 2 and len(set(jobs)) == 1, text
+    assert f"MASTER_PORT%3D{port}" in jobs[0], jobs
 
 
 def test_ends_before_its_group(options):
