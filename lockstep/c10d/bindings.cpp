@@ -56,6 +56,7 @@ c10::intrusive_ptr<Backend> make_backend(
 void end_with_exception(const std::string& text, const std::string& traceback,
                         const std::string& fault) {
   Membership::fail_process(text);
+  lockstep::c10d::tell_launcher_of_end(text, lockstep::fault_named(fault));
   lockstep::record_last_exception(text, traceback, lockstep::fault_named(fault));
 }
 
@@ -149,6 +150,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("throw_if_launcher_lost_rank", &lockstep::c10d::throw_if_launcher_lost_rank,
              py::call_guard<py::gil_scoped_release>());
+  module.def("throw_without_store", &lockstep::c10d::throw_without_store, py::arg("place"),
+             py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),
              py::arg("fault") = "", py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exit_code", &Membership::fail_process, py::arg("text"),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/c10d/launcher_news.h"
 
-#include <chrono>
+#include <atomic>
 #include <mutex>
-#include <optional>
-#include <string>
+#include <sstream>
+#include <thread>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/environment.h"
@@ -17,6 +17,31 @@
 namespace lockstep::c10d {
 namespace {
 
+using namespace std::chrono_literals;
+
+// This process on the launcher's own page.
+struct Slot {
+  LaunchEnvironment who;
+  JobPage page;
+  pid_t pid = this_process();
+
+  std::string context() const { return "init_process_group on rank " + std::to_string(who.rank); }
+};
+
+std::atomic<const Slot*> taken{nullptr};
+
+const Slot& our_slot() {
+  constexpr std::chrono::seconds patience{30};
+  static const Slot& ours = [&]() -> const Slot& {
+    const LaunchEnvironment who = read_environment();
+    JobPage page = AgentLine(who.agent_fd.value()).own_page(in(patience));
+    const Slot& made = *new Slot{who, std::move(page)};  // Never destroyed: used at exit.
+    taken = &made;
+    return made;
+  }();
+  return ours;
+}
+
 // That a rank has ended in order is a failure for those that wait for it.
 std::optional<Failure> failure_on(const JobPage& page) {
   for (int slot = 0; slot < page.slots() && !page.failure(); ++slot)
@@ -24,20 +49,73 @@ std::optional<Failure> failure_on(const JobPage& page) {
   return page.failure();
 }
 
+std::string in_seconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << std::chrono::duration<double>(time).count() << " s";
+  return text.str();
+}
+
+std::string without_prefix(const std::string& text, const std::string& prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
+void log_once(const Slot& slot, const Failure& failure, std::chrono::milliseconds since) {
+  static std::once_flag logged;
+  std::call_once(logged,
+                 [&] { log(LogLevel::error, failure_record(slot.page.job_id(), failure, since)); });
+}
+
 }  // namespace
 
 void throw_if_launcher_lost_rank() {
-  constexpr std::chrono::seconds patience{30};
-  static const LaunchEnvironment who = read_environment();
-  static const JobPage page = AgentLine(who.agent_fd.value()).own_page(in(patience));
-  page.await_group(who.local_rank);
-  const auto failure = failure_on(page);
+  const Slot& slot = our_slot();
+  slot.page.await_group(slot.who.local_rank);
+  const auto failure = failure_on(slot.page);
   if (!failure) return;
-  static std::once_flag logged;
-  std::call_once(logged, [&] {
-    log(LogLevel::error, failure_record(page.job_id(), *failure, page.since_failure()));
-  });
-  throw Error("init_process_group on rank " + std::to_string(who.rank), *failure);
+  log_once(slot, *failure, slot.page.since_failure());
+  if (!failure->fault) throw Error(slot.context(), *failure);
+  throw Error(*failure->fault, slot.context() + ": " + describe(*failure), failure->ranks);
+}
+
+void await_loss_from_launcher() {
+  constexpr std::chrono::milliseconds pause{10};
+  for (const Deadline last = in(1s); Clock::now() < last; std::this_thread::sleep_for(pause))
+    throw_if_launcher_lost_rank();
+}
+
+void tell_launcher(const Error& error, std::chrono::milliseconds timeout) {
+  const bool is_late = error.fault() == Fault::timeout;
+  if ((!is_late && error.fault() != Fault::mismatch) || error.ranks().empty()) return;
+  const Slot& slot = our_slot();
+  Failure failure{.rank = error.ranks().front(), .detected_by = slot.who.rank};
+  failure.fault = error.fault();
+  failure.ranks = error.ranks();
+  failure.call = "init_process_group";
+  failure.what = is_late ? "within " + in_seconds(timeout) + "; rank " +
+                               std::to_string(slot.who.rank) + " waited"
+                         : without_prefix(bare_text(error), slot.context() + ": ");
+  slot.page.note_break(slot.who.local_rank, failure);
+  log_once(slot, failure, 0ms);
+}
+
+void throw_without_store(const std::string& place, std::chrono::milliseconds timeout) {
+  const Error error(Fault::timeout,
+                    our_slot().context() + ": rank 0, which serves the store at " + place +
+                        ", did not come within " + in_seconds(timeout),
+                    {0});
+  tell_launcher(error, timeout);
+  throw error;
+}
+
+void tell_launcher_of_new_try() {
+  const Slot& slot = our_slot();
+  slot.page.activity(slot.who.local_rank).resumed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault) {
+  const Slot* const slot = taken;
+  if (slot != nullptr && slot->pid == this_process())
+    slot->page.say_last_words(slot->who.local_rank, text, fault);
 }
 
 }  // namespace lockstep::c10d

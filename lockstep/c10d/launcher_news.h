@@ -1,16 +1,42 @@
 // What `lockstep run` knows of ranks that have ended before they joined a group, the first one or
-// the next.
+// the next; and what it learns of those that wait there in vain.
 //
-// It reports their ends on a page of its own. Ranks that wait in a store for the others look there.
+// Both are on a page of its own. Ranks that wait in a store for the others look there.
+//
+// Thread safety: any thread may call any function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+
 namespace lockstep::c10d {
 
-// To be called only if LOCKSTEP_AGENT_FD is set. Thread safety: any thread may call it. Blocking:
-// the first call, until the agent has answered. Errors: peer_lost, with the rank that has ended;
-// the first such call logs its failure record.
+// To be called only if LOCKSTEP_AGENT_FD is set. Blocking: the first call, until the agent has
+// answered. Errors: peer_lost, with the rank that has ended, or timeout and mismatch, with those
+// for want of which others ended; the first such call logs its failure record.
 void throw_if_launcher_lost_rank();
+
+// As that, but waits for such news, a second at most. To be called when rank 0's store has gone.
+void await_loss_from_launcher();
+
+// Tells the launcher of an Error of init_process_group() for which other ranks are to blame, and
+// logs its failure record. If this process then ends, the launcher names those. To be called only
+// if LOCKSTEP_AGENT_FD is set.
+void tell_launcher(const Error& error, std::chrono::milliseconds timeout);
+
+// Throws that nobody has served the store at `place` within `timeout`. As tell_launcher().
+[[noreturn]] void throw_without_store(const std::string& place, std::chrono::milliseconds timeout);
+
+// This process calls init_process_group(): what it has told the launcher is no longer why it ends.
+void tell_launcher_of_new_try();
+
+// This process ends with this exception. Does nothing if no other function has been called.
+void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault);
 
 }  // namespace lockstep::c10d

@@ -60,18 +60,36 @@ LaunchEnvironment environment_of(const Place& place) {
   return who;
 }
 
+// The store has gone: because the launcher knows of a rank that has ended, or else by itself.
+[[noreturn]] void throw_lost_store(bool has_agent) {
+  if (has_agent) await_loss_from_launcher();
+  const char* const by_torchrun = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const bool is_agents = by_torchrun != nullptr && std::string_view(by_torchrun) == "True";
+  throw Error(Fault::peer_lost, std::string("PyTorch's store cannot be reached any more: ") +
+                                    (is_agents ? "torchrun's agent, which serves it,"
+                                               : "the process that serves it, by default rank 0,") +
+                                    " has ended or is cut off");
+}
+
 ProcessGroup join_world(const Place& place) {
   const LaunchEnvironment who = environment_of(place);
+  if (who.agent_fd) tell_launcher_of_new_try();
   const auto look = [has_agent = who.agent_fd.has_value()] {
     throw_if_interrupted();
     if (has_agent) throw_if_launcher_lost_rank();
   };
-  return init_process_group({.timeout = place.timeout,
-                             .name = place.is_job ? "world" : place.name,
-                             .environment = who,
-                             .store = adapt(place.store, look),
-                             .backend = place.transport,
-                             .interface = place.interface});
+  const auto lost = [has_agent = who.agent_fd.has_value()] { throw_lost_store(has_agent); };
+  try {
+    return init_process_group({.timeout = place.timeout,
+                               .name = place.is_job ? "world" : place.name,
+                               .environment = who,
+                               .store = adapt(place.store, look, lost),
+                               .backend = place.transport,
+                               .interface = place.interface});
+  } catch (const Error& error) {
+    if (who.agent_fd) tell_launcher(error, place.timeout);
+    throw;
+  }
 }
 
 std::vector<std::shared_ptr<Membership>> all_joined() {

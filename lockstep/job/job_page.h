@@ -127,7 +127,8 @@ class LOCKSTEP_API JobPage {
   Failure examine(int slot) const;
 
   // Records that other ranks ended a call of the process in `slot`: a Failure with a `fault`, or of
-  // a rank that `left`. The latest one counts, until the slot is entered anew.
+  // a rank that `left`. The latest one counts, until the slot is entered anew; the process need not
+  // have entered it.
   void note_break(int slot, const Failure& failure) const;
 
   // Returns the latest such record of any process with this fault and known culprits.

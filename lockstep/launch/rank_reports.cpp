@@ -60,7 +60,10 @@ void RankPages::report(const Failure& failure) const {
 }
 
 void RankPages::report_end(int local_rank, const Failure& end) const {
-  report(page().cause_of(slot(local_rank), end));
+  const Failure cause = page().cause_of(slot(local_rank), end);
+  const bool may_have_waited =
+      phase(local_rank) == JobPage::Phase::finished;  // For the next group.
+  report(may_have_waited ? own_.cause_of(local_rank, cause) : cause);
 }
 
 std::optional<Failure> RankPages::failure() const {

@@ -2,15 +2,38 @@
 #include "lockstep/launch/rank_reports.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_descriptor.h"
+#include "lockstep/job/job_page.h"
 
 namespace lockstep::launch::rank_reports_test {
 namespace {
 
 using std::chrono::milliseconds;
+
+Failure late(int rank) {
+  return {.rank = rank, .fault = Fault::timeout, .ranks = {rank}, .call = "init_process_group"};
+}
+
+TEST(RankPages, AnEndBetweenTwoGroupsIsForWantOfThoseWhoDidNotComeToTheNext) {
+  Round round;
+  round.world_size = 2;
+  for (const bool is_between : {true, false}) {
+    RankPages pages(2, round);
+    const JobPage own = JobPage::attach(FileDescriptor(::dup(pages.own_descriptor())));
+    JobPage session = JobPage::create(2, "job");
+    pages.use_session_page(FileDescriptor(::dup(session.descriptor())));
+    own.note_break(0, late(1));
+    session.enter(0);
+    session.leave(0, is_between ? JobPage::Phase::finished : JobPage::Phase::abandoned);
+    pages.report_end(0, {.rank = 0, .exit_code = 1});
+    EXPECT_EQ(pages.failure()->rank, is_between ? 1 : 0);
+  }
+}
 
 TEST(AttemptResult, WithoutFailuresItSucceeded) {
   AttemptResult result;

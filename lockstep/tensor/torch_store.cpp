@@ -42,19 +42,31 @@ auto translated(std::string_view what, Body body, Fault broken = Fault::peer_los
 }
 
 class TorchStore final : public Store {
+ private:
+  template <class Body>
+  auto reached(std::string_view what, Body body) {
+    try {
+      return translated(what, body);
+    } catch (const Error& error) {
+      if (error.fault() == Fault::peer_lost) lost_();
+      throw;
+    }
+  }
+
  public:
-  TorchStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look)
-      : store_(std::move(store)), look_(std::move(look)) {}
+  TorchStore(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look,
+             std::function<void()> lost)
+      : store_(std::move(store)), look_(std::move(look)), lost_(std::move(lost)) {}
 
   void set(std::string_view key, std::string_view value) override {
     require_limits(key, value);
-    translated("set", [&] { store_->set(std::string(key), bytes_of(value)); });
+    reached("set", [&] { store_->set(std::string(key), bytes_of(value)); });
   }
 
   std::optional<std::string> find(std::string_view key) override {
     require_limits(key, {});
     look_();
-    return translated("find", [&]() -> std::optional<std::string> {
+    return reached("find", [&]() -> std::optional<std::string> {
       if (!store_->check({std::string(key)})) return std::nullopt;
       return text_of(store_->get(std::string(key)));
     });
@@ -74,20 +86,20 @@ class TorchStore final : public Store {
 
   std::int64_t add(std::string_view key, std::int64_t amount) override {
     require_limits(key, {});
-    return translated("add", [&] { return store_->add(std::string(key), amount); });
+    return reached("add", [&] { return store_->add(std::string(key), amount); });
   }
 
   std::string compare_set(std::string_view key, std::string_view expected,
                           std::string_view desired) override {
     require_limits(key, desired);
-    return translated("compare_set", [&] {
+    return reached("compare_set", [&] {
       return text_of(store_->compareSet(std::string(key), bytes_of(expected), bytes_of(desired)));
     });
   }
 
   bool erase(std::string_view key) override {
     require_limits(key, {});
-    return translated("erase", [&] { return store_->deleteKey(std::string(key)); });
+    return reached("erase", [&] { return store_->deleteKey(std::string(key)); });
   }
 
  private:
@@ -98,6 +110,7 @@ class TorchStore final : public Store {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::function<void()> look_;
+  const std::function<void()> lost_;
 };
 
 bool torchrun_listens() {
@@ -146,9 +159,10 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
 
 }  // namespace
 
-std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look) {
+std::shared_ptr<Store> adapt(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look,
+                             std::function<void()> lost) {
   require(store.defined(), "adapt: the store is null");
-  return std::make_shared<TorchStore>(std::move(store), std::move(look));
+  return std::make_shared<TorchStore>(std::move(store), std::move(look), std::move(lost));
 }
 
 std::shared_ptr<Store> connect_torch_store() {

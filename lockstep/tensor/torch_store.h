@@ -21,9 +21,11 @@ namespace lockstep {
 
 // Wraps `store`. Its own limits apply where they are narrower than Store's. Each look for a value
 // begins with a call of `look`, on the calling thread; those of wait() are at most 50 ms apart.
-// Errors: as Store's; a network error of c10d becomes peer_lost; those of `look`.
+// When the store cannot be reached, `lost` may throw what it knows of that. Errors: as Store's; a
+// network error of c10d becomes peer_lost; those of `look` and `lost`.
 LOCKSTEP_API std::shared_ptr<Store> adapt(
-    c10::intrusive_ptr<::c10d::Store> store, std::function<void()> look = [] {});
+    c10::intrusive_ptr<::c10d::Store> store, std::function<void()> look = [] {},
+    std::function<void()> lost = [] {});
 
 // Connects to a c10d::TCPStore at MASTER_ADDR and MASTER_PORT. Rank 0 listens there, unless
 // TORCHELASTIC_USE_AGENT_STORE says that torchrun does. The store checks no token: everyone who

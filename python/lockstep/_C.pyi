@@ -2,6 +2,7 @@
 """The library: the backend and its options."""
 
 from datetime import timedelta
+from typing import NoReturn
 
 from torch import Tensor
 from torch._C._distributed_c10d import Backend as _TorchBackend
@@ -75,6 +76,10 @@ def catch_interrupts() -> None:
 def throw_if_launcher_lost_rank() -> None:
     """Raises lockstep.Error if a rank has ended before it joined a group, as far as the launcher
     knows: `lockstep run`, which must have started this process."""
+
+def throw_without_store(place: str, timeout: timedelta) -> NoReturn:
+    """Raises the lockstep.Error for a rank 0 that has served no store there in time, and tells the
+    launcher."""
 
 def end_with_exception(text: str, traceback: str, fault: str = "") -> None:
     """Tells the other ranks and the launcher of the exception that ends this process; `fault` is

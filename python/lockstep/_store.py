@@ -42,30 +42,34 @@ def make_store(original: Callable, *args, **options) -> dist.TCPStore:
 def join_store(original: Callable, options: dict) -> dist.TCPStore:
     """Connects to rank 0's store. The one of the last group may still listen there, and then end:
     the constructor would go on trying."""
-    deadline = time.monotonic() + options["timeout"].total_seconds()
-    while True:
-        await_listener(options["host_name"], options["port"], deadline)
+    from lockstep import _C, _last_words
+
+    host, port, timeout = (options[name] for name in ("host_name", "port", "timeout"))
+    deadline = time.monotonic() + timeout.total_seconds()
+    while await_listener(host, port, deadline):
         left = max(1, deadline - time.monotonic())
         try:
             store = original(**options | {"timeout": timedelta(seconds=min(ATTEMPT, left))})
         except dist.DistError:
-            if left <= ATTEMPT:
-                raise
-        else:
-            store.set_timeout(options["timeout"])
-            return store
+            continue
+        store.set_timeout(timeout)
+        return store
+    _last_words.install()  # The launcher learns whether the process ends by that Error.
+    _C.throw_without_store(f"{host}:{port}", timeout)
 
 
-def await_listener(host: str, port: int, deadline: float) -> None:
-    """Returns when a process listens there, or at the deadline. Raises lockstep.Error if the
+def await_listener(host: str, port: int, deadline: float) -> bool:
+    """Returns whether a process listens there before the deadline. Raises lockstep.Error if the
     launcher knows that a rank has ended."""
     from lockstep import _C
 
     while True:
         _C.throw_if_launcher_lost_rank()
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
         try:
-            return socket.create_connection((host, port), timeout=1).close()
+            socket.create_connection((host, port), timeout=min(1, left)).close()
+            return True
         except OSError:  # Nobody listens yet.
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(PAUSE)
+            time.sleep(min(PAUSE, left))

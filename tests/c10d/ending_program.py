@@ -7,6 +7,8 @@ ending_program.py early CODE                               the last rank ends be
 ending_program.py first CODE                               so does rank 0
 ending_program.py chain CODE|destroy                       rank 1 leaves; 0 waits for it, 2 for 0
 ending_program.py between RANK CODE|raise                  that rank ends between two groups
+ending_program.py late RANK [goes-on]                      that rank comes too late to its group
+ending_program.py dies                                     rank 0 dies while it waits for the last
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
 With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
@@ -14,6 +16,7 @@ error.RANK of FOLDER."""
 
 import os
 import pathlib
+import signal
 import socket
 import sys
 import time
@@ -88,6 +91,25 @@ def go_on(code):
     dist.barrier()
 
 
+def come_late(late, goes_on=None):
+    if RANK == int(late):
+        time.sleep(60)  # Until the launcher ends it.
+    try:
+        dist.init_process_group("lockstep", timeout=timedelta(seconds=3))
+    except lockstep.Error:
+        if goes_on:
+            raise ValueError("something else")
+        raise
+
+
+def die_while_waiting():
+    if IS_LAST:
+        time.sleep(60)
+    if RANK == 0:
+        signal.setitimer(signal.ITIMER_REAL, 3)  # Its SIGALRM ends a process.
+    dist.init_process_group("lockstep")
+
+
 def end_between(rank, how):
     dist.destroy_process_group()
     (FOLDER / f"left.{RANK}").touch()
@@ -106,6 +128,10 @@ def end_between(rank, how):
 def act(what, *how):
     if RANK == {"early": RANKS - 1, "first": 0}.get(what):
         sys.exit(int(how[0]))
+    if what == "late":
+        return come_late(*how)
+    if what == "dies":
+        return die_while_waiting()
     is_short = what == "timeout"
     dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
     dist.barrier()

@@ -507,6 +507,42 @@ def test_launcher_names_who_differs(options):
                 assert (fault, rank) == (launcher["cause"], culprits[0]), told
 
 
+def test_names_who_came_too_late(options):
+    """All ranks that have come to init_process_group() name those that have not, and so does
+    `lockstep run`: also when it is rank 0, which serves PyTorch's store to the others."""
+    for count, victim, caught in [(4, "1", []), (3, "2", ["--caught"]), (3, "0", []),
+                                  (2, "0", ["--caught"])]:
+        code, launcher, ranks, told = end_under_lockstep(options, count, *caught, "late", victim)
+        for record in (launcher, *ranks):
+            assert (record["cause"], record["waits_for"]) == ("timeout", victim), record
+            assert record["rank"] == victim and record["job"] == launcher["job"], record
+        assert code == (5 if caught else 1) and len(ranks) == len(told) == count - 1, (code, told)
+        for fault, rank, *_ in told.values():
+            assert (fault, rank) == ("timeout", victim), told
+
+
+def test_names_who_fails_after_others_were_late(options):
+    """A rank that catches that Error, and then fails by itself, is named for that."""
+    for victim in ("1", "0"):
+        with tempfile.TemporaryDirectory() as folder:
+            code, text = launch(folder, options.lockstep, "run", "-n", 3, sys.executable,
+                                HERE / "ending_program.py", "late", victim, "goes-on")
+        line, = (line for line in text.splitlines()
+                 if line.startswith("lockstep run: lockstep-fail"))
+        record = fields_of(line)
+        assert code == 1 and record["cause"] == "exit:1" and record["rank"] != victim, text
+
+
+def test_store_ends_with_rank_0(options):
+    """Ranks that wait in its store learn from the launcher what has ended rank 0."""
+    code, launcher, ranks, told = end_under_lockstep(options, 4, "dies")
+    for record in (launcher, *ranks):
+        assert (record["rank"], record["cause"]) == ("0", "signal:14(SIGALRM)"), record
+    assert code == 128 + signal.SIGALRM and sorted(told) == [1, 2], (code, told)
+    for fault, rank, *_ in told.values():
+        assert (fault, rank) == ("peer_lost", "0"), told
+
+
 def test_launcher_names_who_left(options):
     """A rank that ends in the middle by sys.exit() is the one that all others name, and not the
     neighbour that ended for want of it; the launcher ends with its code."""

@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/core/given_up.h"
 #include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep::comm {
@@ -111,16 +112,27 @@ std::string wait_for(Store& store, const std::string& key, Deadline deadline, co
   return store.wait(key, deadline);
 }
 
+constexpr std::size_t longest_text = 4096;  // Bytes.
+
 // Other ranks wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
 
 // Returns a text that never occurred before.
 std::string something_new() { return std::string(make_job_token().text()); }
 
+std::string names_of_missing(std::size_t world_size, double seconds,
+                             const std::vector<int>& missing) {
+  return fmt::format("of {} ranks, these did not come within {:.1f} s: {}", world_size, seconds,
+                     fmt::join(missing, ", "));
+}
+
 // Agrees on a start. Rank 0 proposes one to the values that it finds, some of which may be of an
-// earlier start. A rank that finds its own value in the proposal accepts. When all ranks have
-// accepted, rank 0 begins the start. When a rank has changed its value since, rank 0 proposes a new
-// one.
+// earlier start. A rank that finds its own value in the proposal accepts, and says of how many
+// ranks it was told. When all ranks have accepted, rank 0 begins the start. When a rank has changed
+// its value since, rank 0 proposes a new one.
+//
+// A proposal may also say why there is no start. Since the store may end with rank 0, it then waits
+// until those that have come have read it.
 class StartRendezvous {
  public:
   StartRendezvous(Store& store, std::string prefix, int rank, int world_size, LateRanks& late)
@@ -129,14 +141,14 @@ class StartRendezvous {
         prefix_(std::move(prefix)),
         rank_(static_cast<std::size_t>(rank)),
         size_(static_cast<std::size_t>(world_size)),
-        mine_(something_new()) {}
+        mine_(fmt::format("{} process {} on {}", something_new(), ::getpid(), host_name())) {}
 
   std::string lead(Deadline deadline) {
     store_.set(place(0), mine_);
     for (;;) {
       const std::vector<std::string> here = everybody(deadline);
       std::string start = something_new();
-      propose(start, here);
+      propose({{"start", start}, {"here", here}});
       if (all_accept(start, here, deadline)) {
         store_.set(begun(start), "1");
         return start;
@@ -148,14 +160,15 @@ class StartRendezvous {
     store_.set(place(rank_), mine_);
     std::string accepted;
     for (Pause pause;; pause()) {
-      std::string start = proposed_to_me();
-      if (!start.empty() && start != accepted) store_.set(acceptance(start, rank_), "1");
+      std::string start = proposed_to_me(accepted);
       accepted = start;
-      if (!start.empty() && store_.find(begun(start))) return start;
+      if (start.empty())
+        require_own_place();
+      else if (store_.find(begun(start)))
+        return start;
       look();
       if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
-        throw Error(Fault::timeout,
-                    fmt::format("rank 0 did not come within {:.1f} s, or has ended", waited()));
+        give_up_alone(deadline);
     }
   }
 
@@ -166,67 +179,133 @@ class StartRendezvous {
     return fmt::format("{}accepted/{}/{}", prefix_, start, rank);
   }
 
+  bool has_come(int rank) { return store_.find(place(static_cast<std::size_t>(rank))).has_value(); }
+
   void look() {
-    late_.look_for_all(static_cast<int>(size_), [this](int rank) {
-      return store_.find(place(static_cast<std::size_t>(rank))).has_value();
-    });
+    late_.look_for_all(static_cast<int>(size_), [this](int rank) { return has_come(rank); });
   }
 
-  double waited() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+  double waited(Deadline until) const {
+    return std::chrono::duration<double>(std::min(Clock::now(), until) - began_).count();
+  }
 
   // Returns the latest value of every rank.
   std::vector<std::string> everybody(Deadline deadline) {
     std::vector<std::string> here{mine_};
-    std::vector<std::size_t> missing;
+    std::vector<int> missing;
     for (std::size_t rank = 1; rank < size_; ++rank) {
       try {
         here.push_back(wait_for(store_, place(rank), deadline, late_, [&] { look(); }));
       } catch (const Error& error) {
         if (error.fault() != Fault::timeout) throw;
         here.emplace_back();
-        missing.push_back(rank);
+        missing.push_back(static_cast<int>(rank));
       }
     }
-    if (!missing.empty()) give_up(here, missing);
+    if (!missing.empty()) give_up_without(missing, here, deadline);
     return here;
   }
 
-  void propose(const std::string& start, const std::vector<std::string>& here) {
-    store_.set(prefix_ + "proposed", Json{{"start", start}, {"here", here}}.dump());
+  void propose(const Json& proposal) { store_.set(prefix_ + "proposed", proposal.dump()); }
+
+  [[noreturn]] void give_up_without(const std::vector<int>& missing,
+                                    const std::vector<std::string>& here, Deadline deadline) {
+    give_up(Error(Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing),
+            here);
   }
 
-  [[noreturn]] void give_up(const std::vector<std::string>& here,
-                            const std::vector<std::size_t>& missing) {
-    const std::string why = fmt::format("of {} ranks, these did not come within {:.1f} s: {}",
-                                        size_, waited(), fmt::join(missing, ", "));
-    store_.set(prefix_ + "proposed", Json{{"why_not", why}, {"here", here}}.dump());
-    throw Error(Fault::timeout, why);
+  // Throws `why`, of which the ranks `here` learn; or that one of them was told of another size.
+  [[noreturn]] void give_up(const Error& why, const std::vector<std::string>& here) {
+    const std::string start = something_new();
+    propose({{"start", start},
+             {"here", here},
+             {"why_not", bare_text(why)},
+             {"fault", name(why.fault())},
+             {"ranks", why.ranks()}});
+    const auto has_read = [&](std::size_t rank) {
+      const bool is_to_blame = std::ranges::count(why.ranks(), static_cast<int>(rank)) != 0;
+      if (here[rank].empty() || is_to_blame) return true;
+      const auto told = size_told(start, rank);
+      if (told && told != std::to_string(size_)) throw other_size(rank, *told, size_);
+      return told.has_value();
+    };
+    const Deadline last = in(time_for_news);
+    std::size_t read = 1;
+    for (Pause pause; read < size_ && Clock::now() < last; pause())
+      while (read < size_ && has_read(read)) ++read;
+    throw_again(why, bare_text(why));
+  }
+
+  // Of those that do not wait for this rank alone. Rank 0 has come, or has ended.
+  [[noreturn]] void give_up_alone(Deadline deadline) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < static_cast<int>(size_); ++rank)
+      if (!has_come(rank)) missing.push_back(rank);
+    if (missing.empty())
+      throw Error(
+          Fault::timeout,
+          fmt::format("rank 0 did not come within {:.1f} s, or has ended", waited(deadline)), {0});
+    throw Error(Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing);
+  }
+
+  // Returns of how many ranks one was told that has read the proposal.
+  std::optional<std::string> size_told(const std::string& start, std::size_t rank) {
+    return store_.find(acceptance(start, rank));
+  }
+
+  static Error other_size(std::size_t rank, const std::string& its, std::size_t of_rank_0) {
+    return {Fault::mismatch,
+            fmt::format("rank {} was told of {} ranks, rank 0 of {} (WORLD_SIZE)", rank,
+                        clean_text(its), of_rank_0),
+            {static_cast<int>(rank)}};
+  }
+
+  // Errors: mismatch when another process has come as this rank since.
+  void require_own_place() {
+    const auto there = store_.find(place(rank_));
+    if (!there || *there == mine_) return;
+    store_.set(place(rank_), mine_);  // The other process finds it there.
+    const auto who = [](const std::string& value) {
+      return clean_text(value.substr(value.find(' ') + 1));
+    };
+    throw Error(
+        Fault::mismatch,
+        fmt::format("two processes are rank {} (RANK): {}, and {}", rank_, who(mine_), who(*there)),
+        {static_cast<int>(rank_)});
   }
 
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
     for (Pause pause;; pause()) {
-      std::vector<std::size_t> missing;
+      std::vector<int> missing;
       for (std::size_t rank = 1; rank < size_; ++rank) {
         if (store_.find(place(rank)) != here[rank]) return false;
-        if (!store_.find(acceptance(start, rank))) missing.push_back(rank);
+        const auto told = size_told(start, rank);
+        if (!told) missing.push_back(static_cast<int>(rank));
+        if (told && told != std::to_string(size_)) give_up(other_size(rank, *told, size_), here);
       }
       if (missing.empty()) return true;
-      if (Clock::now() >= deadline) give_up(here, missing);
+      if (Clock::now() >= deadline) give_up_without(missing, here, deadline);
     }
   }
 
-  // Returns rank 0's proposed start if it contains this rank's value; else nothing.
-  std::string proposed_to_me() {
+  // Returns rank 0's proposed start if it contains this rank's value; else nothing. Accepts it,
+  // unless it is `accepted`.
+  std::string proposed_to_me(const std::string& accepted) {
     const std::optional<std::string> text = store_.find(prefix_ + "proposed");
     if (!text) return {};
     try {
       const Json proposed = Json::parse(*text);
       const Json& here = proposed.at("here");
-      if (here.size() != size_ || here.at(rank_) != mine_) return {};
+      if (rank_ >= here.size() || here.at(rank_) != mine_) return {};
+      std::string start = proposed.at("start");
+      if (start != accepted) store_.set(acceptance(start, rank_), std::to_string(size_));
+      if (here.size() != size_) throw other_size(rank_, std::to_string(size_), here.size());
       if (proposed.contains("why_not"))
-        throw Error(Fault::timeout, proposed["why_not"].get<std::string>());
-      return proposed.at("start");
+        throw Error(fault_named(proposed.at("fault").get<std::string>()).value_or(Fault::timeout),
+                    clean_text(proposed["why_not"].get<std::string>(), longest_text),
+                    proposed.at("ranks").get<std::vector<int>>());
+      return start;
     } catch (const Json::exception& error) {
       throw Error(Fault::corrupt,
                   fmt::format("the value of rank 0 in the store under '{}' is damaged: {}", prefix_,
@@ -242,8 +321,6 @@ class StartRendezvous {
   const std::string mine_;  // This rank's own value.
   const Clock::time_point began_ = Clock::now();
 };
-
-constexpr std::size_t longest_text = 4096;  // Bytes.
 
 Json to_json(const RankInfo& info) {
   return {{"rank", info.rank},       {"pid", info.pid},
@@ -289,13 +366,13 @@ void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
 std::string gather_infos(Store& store, const std::string& prefix, int world_size, Deadline deadline,
                          const LateRanks& late, const std::function<void()>& look) {
   Json infos = Json::array();
-  std::string missing;
+  std::vector<int> missing;
   for (int rank = 0; rank < world_size; ++rank) {
     try {
       infos.push_back(Json::parse(wait_for(store, key_of(prefix, rank), deadline, late, look)));
     } catch (const Error& error) {
       if (error.fault() != Fault::timeout) throw;
-      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+      missing.push_back(rank);
     }
   }
   if (!missing.empty()) return Json{{"missing", missing}}.dump();
@@ -345,9 +422,10 @@ std::string agree_on_start(Store& store, const std::string& prefix, int rank, in
   StartRendezvous meeting(store, prefix, rank, world_size, late);
   return rank == 0 ? meeting.lead(deadline) : meeting.follow(deadline);
 } catch (const Error& error) {
-  if (error.failure()) throw;  // What the launcher knows of a rank that does not come.
-  throw Error(error.fault(),
-              fmt::format("init_process_group on rank {}: {}", rank, bare_text(error)));
+  const auto context = fmt::format("init_process_group on rank {}: ", rank);
+  const std::string text = bare_text(error);
+  if (text.starts_with(context)) throw;  // What the launcher knows of a rank that does not come.
+  throw_again(error, context + text);
 }
 
 std::string this_place() {
@@ -374,9 +452,13 @@ RankTable exchange_rank_info(Store& store, const std::string& prefix, const Rank
     const bool waits = mine.rank != 0 && deadline != no_deadline;
     const Deadline last = waits ? deadline + time_for_news : deadline;
     const Json said = Json::parse(wait_for(store, all, last, late, look));
-    if (said.contains("missing"))
-      throw Error(Fault::timeout, fmt::format("of {} ranks, these did not come: {}", world_size,
-                                              clean(said["missing"])));
+    if (said.contains("missing")) {
+      const auto missing = said["missing"].get<std::vector<int>>();
+      throw Error(
+          Fault::timeout,
+          fmt::format("of {} ranks, these did not come: {}", world_size, fmt::join(missing, ", ")),
+          missing);
+    }
     RankTable table{.secret = said.at("secret"), .ranks = {}};
     for (const Json& info : said.at("cards")) table.ranks.push_back(info_of(info));
     if (table.ranks.size() != static_cast<std::size_t>(world_size))

@@ -44,8 +44,9 @@ bool is_shared_memory(std::string_view backend);
 // start: each of torchrun's agents has its own count, which does not include a change of hosts.
 // Collective: returns a name that all ranks of this start get, and no others ever had. Ranks of an
 // earlier start must have ended; their values do no harm.
-// Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; corrupt;
-// the store's.
+// Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; mismatch
+// when two processes are the same rank, or were told of different numbers of ranks; corrupt; the
+// store's. Rank 0 throws when the others know why, or 2 s later, as the store may end with it.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
+#include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -74,6 +79,113 @@ TEST(AgreeOnStart, WithoutRank0IsATimeout) {
   InProcessStore store;
   starts_of(store, {0, 1});
   EXPECT_EQ(fault_of([&] { start_of(store, 1, 2, in(100ms)); }), Fault::timeout);
+}
+
+// A process that comes as `rank`, and was told of `size` ranks.
+struct Comer {
+  int rank = 0;
+  int size = 0;
+  Deadline deadline = in(30s);
+  std::string text = {};
+  Fault fault = Fault::bug;
+  std::vector<int> ranks = {};
+};
+
+void come(Store& store, std::vector<Comer>& all) {
+  std::vector<std::jthread> threads;
+  for (Comer& one : all)
+    threads.emplace_back([&] {
+      try {
+        start_of(store, one.rank, one.size, one.deadline);
+      } catch (const Error& error) {
+        one.text = error.what();
+        one.fault = error.fault();
+        one.ranks = error.ranks();
+      }
+    });
+}
+
+TEST(AgreeOnStart, AllWhoCameKnowTheMissingByTheirNumbers) {
+  InProcessStore store;
+  std::vector<Comer> all{{0, 4, in(300ms)}, {2, 4, in(300ms)}, {3, 4, in(30s)}};
+  come(store, all);
+  for (const Comer& one : all) {
+    EXPECT_EQ(one.fault, Fault::timeout) << one.text;
+    EXPECT_EQ(one.ranks, std::vector<int>{1}) << one.text;
+  }
+}
+
+TEST(AgreeOnStart, OneWhoseTimeIsUpBeforeThatOfRank0NamesWhoIsMissing) {
+  InProcessStore store;
+  std::vector<Comer> all{{0, 3, in(4s)}, {2, 3, in(100ms)}};
+  come(store, all);
+  for (const Comer& one : all) EXPECT_EQ(one.ranks, std::vector<int>{1}) << one.text;
+}
+
+// The store may end with rank 0.
+TEST(AgreeOnStart, Rank0ThrowsOnlyWhenTheOthersKnowWhoIsMissing) {
+  class SlowReader final : public Store {
+   public:
+    explicit SlowReader(Store& store) : store_(store) {}
+    void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+    std::optional<std::string> find(std::string_view key) override {
+      std::this_thread::sleep_for(20ms);
+      EXPECT_FALSE(rank_0_has_ended);
+      return store_.find(key);
+    }
+    std::string wait(std::string_view key, Deadline deadline) override {
+      return store_.wait(key, deadline);
+    }
+    std::int64_t add(std::string_view key, std::int64_t amount) override {
+      return store_.add(key, amount);
+    }
+    std::string compare_set(std::string_view key, std::string_view expected,
+                            std::string_view desired) override {
+      return store_.compare_set(key, expected, desired);
+    }
+    bool erase(std::string_view key) override { return store_.erase(key); }
+
+    std::atomic<bool> rank_0_has_ended{false};
+
+   private:
+    Store& store_;
+  };
+  InProcessStore store;
+  SlowReader slow(store);
+  {
+    std::jthread rank_1(
+        [&] { EXPECT_EQ(fault_of([&] { start_of(slow, 1, 3, in(30s)); }), Fault::timeout); });
+    EXPECT_EQ(fault_of([&] { start_of(store, 0, 3, in(100ms)); }), Fault::timeout);
+    slow.rank_0_has_ended = true;
+  }
+}
+
+TEST(AgreeOnStart, DifferentNumbersOfRanksAreAMismatchOnBothSides) {
+  for (const bool rank_0_has_more : {false, true}) {
+    InProcessStore store;
+    starts_of(store, {0, 1, 2});
+    std::vector<Comer> all{{0, rank_0_has_more ? 3 : 2, in(300ms)},
+                           {1, rank_0_has_more ? 2 : 3, in(300ms)}};
+    come(store, all);
+    for (const Comer& one : all) {
+      EXPECT_EQ(one.fault, Fault::mismatch) << one.text;
+      EXPECT_NE(one.text.find(rank_0_has_more ? "rank 1 was told of 2 ranks, rank 0 of 3"
+                                              : "rank 1 was told of 3 ranks, rank 0 of 2"),
+                std::string::npos)
+          << one.text;
+    }
+  }
+}
+
+TEST(AgreeOnStart, TwoProcessesOfOneNumberAreAMismatchForBoth) {
+  InProcessStore store;
+  std::vector<Comer> all{{0, 3, in(1s)}, {1, 3}, {1, 3}};
+  come(store, all);
+  EXPECT_EQ(all[0].ranks, std::vector<int>{2}) << all[0].text;
+  for (const std::size_t one : {1, 2}) {
+    EXPECT_EQ(all[one].fault, Fault::mismatch);
+    EXPECT_NE(all[one].text.find("two processes are rank 1"), std::string::npos) << all[one].text;
+  }
 }
 
 }  // namespace
