@@ -330,12 +330,13 @@ void ProcessGroup::State::retire(End end) {
     const auto turn = child->calls_.take_turn();
     if (!child->life_.is_over()) child->retire(end);
   }
+  // Another thread may be sending. Nothing more may come from a rank that is known to have left.
+  messages_.close(std::make_exception_ptr(
+      Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   if (end == End::alone) {
     life_.leave();
     leave_();
   }
-  messages_.close(std::make_exception_ptr(
-      Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   life_.end();
   const std::lock_guard lock(companions_mutex_);
   companions_.clear();

@@ -495,9 +495,12 @@ TEST(Leaving, EndsMessagesThatCanNoLongerCome) {
   });
 }
 
-// Of a message larger than its pipe; once it is received, and once kept for a later receive.
+// Of a message larger than its pipe; once it is received, and once kept for a later receive. On a
+// busy host it may be whole before its sender leaves.
 TEST(Leaving, InTheMiddleOfAMessageEndsThatMessageAlone) {
   for (const std::int64_t first_tag : {1, 2}) {
+    std::atomic<int> sent = 0;
+    std::atomic<int> received = 0;
     run_in_process(3, [&](const ProcessGroup& world) {
       ProcessGroup group = world.split(0);
       std::vector<float> large(1'000'000, 3);
@@ -505,20 +508,31 @@ TEST(Leaving, InTheMiddleOfAMessageEndsThatMessageAlone) {
         const Work sends = group.send_async(buffer_of(large), 1, 1);
         world.barrier();
         leave_process_group(group);
-        EXPECT_ANY_THROW(sends.wait());
+        try {
+          sends.wait();
+          ++sent;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.fault(), Fault::misuse) << error.what();
+        }
         return;
       }
       world.barrier();
       if (group.rank() == 1)
         for (const std::int64_t tag : {first_tag, std::int64_t{1}, std::int64_t{2}}) {
-          const auto receives = [&] { group.recv(buffer_of(large), 0, tag); };
-          expect_in(text_of(receives, Fault::peer_lost), "rank 0 has left group world.1");
+          try {
+            group.recv(buffer_of(large), 0, tag);
+            ++received;
+          } catch (const Error& error) {
+            EXPECT_EQ(error.fault(), Fault::peer_lost);
+            expect_in(error.what(), "rank 0 has left group world.1");
+          }
         }
       std::vector<float> word{5};
       if (group.rank() == 1) group.send(buffer_of(word), 2);
       if (group.rank() == 2) group.recv(buffer_of(word), 1);
       leave_process_group(group);
     });
+    EXPECT_EQ(received, sent);
   }
 }
 
