@@ -13,9 +13,13 @@
 namespace kineto = torch::autograd::profiler;
 namespace settings = torch::profiler::impl;
 
+namespace {
+
 // The record's own memory comes to lie between that of tensors, so that malloc needs more. What was
 // touched before has no page faults, and train_pytorch.py does the same.
 void touch_memory() { torch::ones(240 << 20); }
+
+}  // namespace
 
 OperatorRecord::OperatorRecord(std::string folder) : folder_(std::move(folder)) {
   ::setenv("KINETO_LOG_LEVEL", "99", 0);  // It would log that it begins and ends.

@@ -84,7 +84,7 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
   times.optimizer += Clock::now() - differentiated;
 }
 
-// Of as many steps as were timed.
+// Makes as many further steps as were timed.
 void record_operators(const Workload& work, const Options& options,
                       torch::optim::Optimizer& optimizer) {
   const OperatorRecord record(options.operators);

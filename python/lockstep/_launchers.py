@@ -8,6 +8,7 @@ import importlib
 import os
 import zlib
 from collections.abc import Callable
+from urllib.parse import urlparse
 
 PORTS = range(20_000, 27_993)  # Below those that Linux assigns by itself.
 
@@ -20,7 +21,8 @@ def wrap() -> None:
 
 
 def rendezvous(original: Callable, url: str, *args, **options):
-    if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ and is_launched():
+    is_told = urlparse(url).query or "RANK" in os.environ or "WORLD_SIZE" in os.environ
+    if not is_told and is_launched():
         for name, value in variables().items():
             os.environ.setdefault(name, value)
     return original(url, *args, **options)

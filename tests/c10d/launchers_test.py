@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import ports  # noqa: E402, from the folder above
 
 PROGRAM = """
-import os, sys
+import os
 import torch
 import torch.distributed as dist
 dist.init_process_group("lockstep")
@@ -45,7 +45,11 @@ def start(variables):
 
 def outputs(ranks):
     """Returns the words of each rank's line; ranks that fail fail the test."""
-    ended = [(rank, *rank.communicate(timeout=PATIENCE)) for rank in ranks]
+    try:
+        ended = [(rank, *rank.communicate(timeout=PATIENCE)) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()  # Those that wait for one that failed.
     for rank, output, errors in ended:
         assert rank.returncode == 0, output + errors
     return [output.split() for _, output, _ in ended]
