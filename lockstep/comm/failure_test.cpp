@@ -557,6 +557,34 @@ TEST(Failure, AStoppedRankFailsTheOthersAtTheDeadline) {
   EXPECT_TRUE(all_succeeded(stopped_for_good.run(2, 30s)));
 }
 
+const Ranks stopped_when_given_up("stopped when given up", [](const Rank& rank) {
+  ProcessGroup group = init_process_group();
+  const pid_t other = pid_of_rank_one(group);
+  if (rank.rank == 1) {
+    ::raise(SIGSTOP);
+    const Fault fault = fault_of([&] { group.barrier(); });
+    EXPECT_TRUE(fault == Fault::aborted || fault == Fault::peer_lost) << name(fault);
+    return;
+  }
+  const Log log;
+  const std::jthread giver([&] {
+    const auto begin = Clock::now();
+    while (log.text().find("STOPPED") == std::string::npos && seconds_since(begin) < 10)
+      std::this_thread::sleep_for(10ms);
+    group.abort("nobody answers");
+  });
+  std::string text;
+  EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::aborted);
+  EXPECT_NE(text.find("nobody answers"), std::string::npos) << text;
+  EXPECT_NE(text.find("without rank 1 (pid " + std::to_string(other)), std::string::npos) << text;
+  EXPECT_NE(text.find("STOPPED"), std::string::npos) << text;
+  ::kill(other, SIGCONT);
+});
+
+TEST(Failure, WhoeverWaitsForAStoppedRankNamesItWhenTheGroupIsGivenUp) {
+  EXPECT_TRUE(all_succeeded(stopped_when_given_up.run(2, 30s)));
+}
+
 const Ranks all_stopped("all stopped", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   const pid_t other = pid_of_rank_one(group);
