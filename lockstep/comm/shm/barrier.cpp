@@ -181,7 +181,7 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     if (watch_) watch_();  // First: who is gone may have left for what this knows better.
     throw_if_waited_in_vain(absent(), context);
     throw_if_they_left(absent, context);
-    throw_if_over(is_given_up() ? context + waits_for_the_stalled(absent()) : context);
+    throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
     if (fair_slices < enough_slices) continue;  // The peers may have been stopped like us.
@@ -208,12 +208,6 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
                         stall ? ", is " : "", stall.value_or(""));
   }
   return text;
-}
-
-// Others may have given up because of one that stands still here, which they cannot see.
-std::string Barrier::waits_for_the_stalled(std::vector<int> absent) const {
-  std::erase_if(absent, [&](int peer) { return !peers_->stall_of(peer); });
-  return absent.empty() ? "" : ": without " + describe(absent);
 }
 
 // The memory is other processes' as well: numbers that cannot be right are left out.
@@ -251,7 +245,12 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
     throw Error(Fault::timeout, text() + ": ranks of another host wait no longer",
                 numbers_of(*peers_, absent));
   const auto why = given_up();
-  if (why && why->fault == Fault::timeout) throw GroupGivenUp(text(), *why);
+  if (!why) return;
+  // One that stands still here is not seen by those who gave up because of it.
+  const bool stalled =
+      std::ranges::any_of(absent, [&](int peer) { return peers_->stall_of(peer).has_value(); });
+  if (why->fault == Fault::timeout || (why->fault == Fault::aborted && stalled))
+    throw GroupGivenUp(text(), *why);
 }
 
 // A rank leaves after all of its calls, so one that is absent once it has left never comes. If it

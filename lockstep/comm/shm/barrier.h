@@ -83,7 +83,6 @@ class Barrier {
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
   std::string describe(const std::vector<int>& absent) const;
-  std::string waits_for_the_stalled(std::vector<int> absent) const;
   std::optional<GivenUp> given_up() const;
   bool is_missed_elsewhere(const std::vector<int>& absent) const;
   template <class Absent>
