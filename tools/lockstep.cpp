@@ -101,10 +101,14 @@ int main(int argc, char** argv) {
     print("lockstep " LOCKSTEP_VERSION "\n");
     return end_output("lockstep", 0);
   }
-  const fs::path program = folder / (std::string(prefix) + std::string(name));
-  if (!name.starts_with('-') && name.find('/') == name.npos) ::execv(program.c_str(), argv + 1);
+  std::string full_name = std::string(prefix) + std::string(name);
+  const fs::path program = folder / full_name;
+  if (!name.starts_with('-') && name.find('/') == name.npos) {
+    argv[1] = full_name.data();  // As ps shows it.
+    ::execv(program.c_str(), argv + 1);
+  }
   if (errno == ENOENT || errno == 0)
-    std::fprintf(stderr, "lockstep: there is no subcommand '%s'\n\n", argv[1]);
+    std::fprintf(stderr, "lockstep: there is no subcommand '%s'\n\n", std::string(name).c_str());
   else
     std::fprintf(stderr, "lockstep: %s: %s\n\n", program.c_str(), std::strerror(errno));
   std::fputs(usage(folder).c_str(), stderr);

@@ -68,5 +68,11 @@ TEST(Lockstep, PassesArgumentsOnToTheSubcommand) {
   EXPECT_EQ(run.code, 9);
 }
 
+TEST(Lockstep, IsShownByPsAsTheSubcommand) {
+  const Finished run = run_command(
+      {LOCKSTEP, "run", "-n", "1", "/bin/sh", "-c", "tr '\\0' ' ' < /proc/$PPID/cmdline"});
+  EXPECT_NE(run.out.find("lockstep-run -n 1 /bin/sh"), run.out.npos) << run.out << run.err;
+}
+
 }  // namespace
 }  // namespace lockstep::test::lockstep_test
