@@ -81,6 +81,20 @@ class Launchers(unittest.TestCase):
         self.check(outputs([start(job | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)})
                             for rank in range(2)]))
 
+    def test_of_mpich_without_the_name_of_the_job(self):
+        """As its own mpiexec starts ranks: two jobs would have one port."""
+        job = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"}
+        rank = start(job | {"PMI_RANK": "0", "MPI_LOCALRANKID": "0"})
+        _, errors = rank.communicate(timeout=PATIENCE)
+        self.assertNotEqual(rank.returncode, 0)
+        self.assertIn("ValueError: PMI does not say which of this host's jobs this is: set "
+                      "MASTER_PORT on all ranks", errors)
+        port = str(ports.free_port())
+        lines = outputs([start(job | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank),
+                                      "MASTER_PORT": port}) for rank in range(2)])
+        self.check(lines)
+        self.assertEqual(lines[0][6:], ["127.0.0.1", port])
+
     def test_of_slurm(self):
         self.check(outputs([start(slurm(rank)) for rank in range(2)]))
 
