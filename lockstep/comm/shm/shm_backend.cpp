@@ -35,7 +35,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
       peer_memory_(peers_, segment_, group_),
-      barrier_(peers_, segment_, group_, timeout, std::move(watch)),
+      barrier_(make_barrier(timeout, std::move(watch))),
       key_(fmt::format("{} {:016x}", short_key(group_), segment_.common().number)),
       regions_(peers_, timeout,
                [this](int owner) {
@@ -70,17 +70,37 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                             group_, number(), seconds_since(begin), peers_->describe(0)),
                 {peers_->number(0)});
   };
-  std::vector<int> slots;
-  for (int rank = 0; rank < size_; ++rank) slots.push_back(peers_->slot(rank));
-  const std::string list = fmt::format("{}", fmt::join(slots, ","));
-  const std::string key = fmt::format("{} of {}", short_key(group_), short_key(list));
-  if (rank_ != 0) return {peers_->obtain(key, bytes, no_deadline, give_up), size_};
+  const std::string key = segment_key();
+  if (rank_ != 0) try {
+      return {peers_->obtain(key, bytes, no_deadline, give_up), size_};
+    } catch (const Error&) {
+      peers_->withdraw(key);
+      throw;
+    }
   try {
     GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
     made.common().number = random_number();
     return made;
   } catch (const Error& error) {
     peers_->refuse(key, size_ - 1, error.what());
+    throw;
+  }
+}
+
+std::string ShmBackend::segment_key() const {
+  std::vector<int> slots;
+  for (int rank = 0; rank < size_; ++rank) slots.push_back(peers_->slot(rank));
+  const std::string list = fmt::format("{}", fmt::join(slots, ","));
+  return fmt::format("{} of {}", short_key(group_), short_key(list));
+}
+
+// If not all come, those that come later find no memory, and those that have it learn why.
+Barrier ShmBackend::make_barrier(std::chrono::milliseconds timeout,
+                                 std::function<void()> watch) const {
+  try {
+    return {peers_, segment_, group_, timeout, std::move(watch)};
+  } catch (const Error&) {
+    peers_->withdraw(segment_key());
     throw;
   }
 }
@@ -184,9 +204,14 @@ void ShmBackend::run_staged(const Collective& collective) {
 }
 
 std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,
-                                           std::chrono::milliseconds timeout) {
-  return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout,
-                                      watch_the_making(pipes_, group_, group, ranks));
+                                           std::chrono::milliseconds timeout,
+                                           const std::function<void()>& watch) {
+  const auto look = watch_the_making(pipes_, group_, group, ranks, watch);
+  try {
+    return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout, look);
+  } catch (const GroupGivenUp& error) {
+    throw_for_the_making(error, look);
+  }
 }
 
 Backend::Allocation ShmBackend::allocate(const Collective& collective) {
