@@ -61,6 +61,16 @@ std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool cou
   return counts_ended ? number + 1 : 0;
 }
 
+// Returns the latest one of these ranks of the job that this one can see.
+std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& ranks,
+                        const GroupName& name, bool counts_ended) {
+  std::uint64_t latest = 0;
+  for (const int rank : ranks)
+    if (const auto activity = in_job.activity_of(rank))
+      latest = std::max(latest, shown_try(activity->making, name, counts_ended));
+  return latest;
+}
+
 // Shows in this rank's activity which group it makes, and in which try. Other threads may show
 // groups of theirs: the last one counts.
 class ShownMaking {
@@ -282,11 +292,15 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
   const std::string base = fmt::format("{}.{}", identity_.name, name);
   const GroupName shown = pack_group_name(fmt::format("{} {}", base, list));
   ChildTries::Turn turn(child_tries_, base, ranks, deadline);
-  for (std::uint64_t least = latest_try(ranks, shown, true);;) {
+  std::vector<int> others;  // As the job calls them.
+  for (const int member : ranks)
+    if (member != identity_.rank) others.push_back(identity_.world_rank(member));
+  const auto in_job = life_.in_job();
+  for (std::uint64_t least = shown_try(*in_job, others, shown, true);;) {
     const std::uint64_t number = turn.next(least);
     const ShownMaking showing(life_.activity(), shown, number);
     const auto watch = [&] {
-      if (latest_try(ranks, shown, false) > number)
+      if (shown_try(*in_job, others, shown, false) > number)
         throw Error(Fault::aborted, fmt::format("making group {}: others have begun anew", base));
     };
     try {
@@ -294,25 +308,12 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
       child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave this list.
       return child;
     } catch (const Error& error) {
-      least = latest_try(ranks, shown, false);
+      least = shown_try(*in_job, others, shown, false);
       const bool goes_on = error.fault() == Fault::timeout || error.fault() == Fault::aborted;
       if (!goes_on || least <= number || Clock::now() >= deadline) throw;
       failure_.throw_if_broken();
     }
   }
-}
-
-// Returns the latest try of the other members that this one can see, as shown_try().
-std::uint64_t ProcessGroup::State::latest_try(const std::vector<int>& members,
-                                              const GroupName& shown, bool counts_ended) const {
-  const auto in_job = life_.in_job();
-  std::uint64_t latest = 0;
-  for (const int member : members) {
-    const auto activity =
-        member == identity_.rank ? nullptr : in_job->activity_of(identity_.world_rank(member));
-    if (activity) latest = std::max(latest, shown_try(activity->making, shown, counts_ended));
-  }
-  return latest;
 }
 
 std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children() {

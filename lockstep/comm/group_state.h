@@ -31,7 +31,6 @@
 #include "lockstep/comm/group/rank_in_job.h"
 #include "lockstep/comm/group_messages.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/job/activity.h"
 
 namespace lockstep {
 
@@ -133,8 +132,6 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
                                     std::chrono::milliseconds timeout,
                                     const std::function<void()>& watch);
-  std::uint64_t latest_try(const std::vector<int>& members, const GroupName& shown,
-                           bool counts_ended) const;
   std::vector<std::shared_ptr<State>> children();
   std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);

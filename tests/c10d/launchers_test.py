@@ -18,13 +18,15 @@ import ports  # noqa: E402, from the folder above
 
 PROGRAM = """
 import os
+import sys
 import torch
 import torch.distributed as dist
 dist.init_process_group("lockstep")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-print(dist.get_rank(), total.item(), *[os.environ.get(name, "-") for name in names])
+words = [dist.get_rank(), total.item(), *[os.environ.get(name, "-") for name in names]]
+sys.stdout.write(" ".join(map(str, words)) + "\\n")  # At once: mpirun mixes what comes in parts.
 dist.destroy_process_group()
 """
 

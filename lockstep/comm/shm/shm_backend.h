@@ -76,8 +76,6 @@ class ShmBackend final : public Backend {
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
                             const std::function<void()>& watch) const;
-  Barrier make_barrier(std::chrono::milliseconds timeout, std::function<void()> watch) const;
-  std::string segment_key() const;
   int number() const { return peers_->number(rank_); }
   void run_in_place(const Collective& collective);
   bool run_outside(const Collective& collective);
