@@ -24,5 +24,5 @@ struct Options {
   std::optional<double> bucket_cap_mb = {};  // As in DistributedDataParallelOptions.
   bool amp = false;            // Operators compute in bfloat16, on channels_last images.
   bool memory = false;         // A memory_report() follows the steps.
-  std::string operators = {};  // The folder of an OperatorRecord of further steps; empty for none.
+  std::string operators = {};  // The folder for a record of further steps; empty for none.
 };

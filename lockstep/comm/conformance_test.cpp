@@ -75,8 +75,9 @@ class LeastBackend final : public Backend {
   void await_messages(std::uint32_t seen) override { whole_->await_messages(seen); }
   std::size_t messages_pending() const override { return whole_->messages_pending(); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
-                                 std::chrono::milliseconds timeout) override {
-    return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout),
+                                 std::chrono::milliseconds timeout,
+                                 const std::function<void()>& watch) override {
+    return std::make_unique<LeastBackend>(whole_->among(ranks, group, timeout, watch),
                                           static_cast<int>(ranks.size()));
   }
   void leave() override { whole_->leave(); }

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -46,22 +47,68 @@ comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backe
   return identity;
 }
 
-// Shows in this rank's activity that it makes a group. Ranks with other lists say the same name.
+// Returns the number of a rank's latest try to make the group, if it is under way or
+// `counts_ended`; of one that has ended, the number after it. Else 0.
+std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool counts_ended) {
+  const std::uint64_t before = making.state.load();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (std::size_t i = 0; i < name.size(); ++i)
+    if (making.group[i].load() != name[i]) return 0;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::uint64_t number = making.state.load() >> 16;
+  if (number != before >> 16 || number == 0) return 0;  // It changes just now.
+  if (making.inside()) return number;
+  return counts_ended ? number + 1 : 0;
+}
+
+// Returns the latest one of these ranks of the job that this one can see.
+std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& ranks,
+                        const GroupName& name, bool counts_ended) {
+  std::uint64_t latest = 0;
+  for (const int rank : ranks)
+    if (const auto activity = in_job.activity_of(rank))
+      latest = std::max(latest, shown_try(activity->making, name, counts_ended));
+  return latest;
+}
+
+// Shows in this rank's activity which group it makes, and in which try. Other threads may show
+// groups of theirs: the last one counts.
 class ShownMaking {
  public:
-  ShownMaking(Activity& activity, const std::string& name, const std::string& list)
-      : making_(activity.making) {
-    making_.enter(pack_group_name(name + " " + list), Operation::split, 0, ticks_now());
+  ShownMaking(Activity& activity, const GroupName& name, std::uint64_t number)
+      : making_(activity.making), name_(name), number_(number) {
+    making_.state.store(0);  // So that shown_try() does not take an old number for this name's.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    making_.enter(name_, Operation::split, number_, ticks_now());
   }
-  ~ShownMaking() { making_.leave(ticks_now()); }
+  ~ShownMaking() {
+    if (shown_try(making_, name_, false) == number_) making_.leave(ticks_now());
+  }
   ShownMaking(const ShownMaking&) = delete;
   ShownMaking& operator=(const ShownMaking&) = delete;
 
  private:
   ShownCall& making_;
+  const GroupName name_;
+  const std::uint64_t number_;
 };
 
+std::string name_of_try(const std::string& name, std::uint64_t number) {
+  return number == 1 ? name : fmt::format("{}#{}", name, number);
+}
+
 }  // namespace
+
+ChildTries::Turn::Turn(ChildTries& all, const std::string& name, const std::vector<int>& ranks,
+                       Deadline deadline)
+    : tries_(all.of(name, ranks)), lock_(tries_.mutex, std::defer_lock) {
+  if (lock_.try_lock()) return;
+  if (deadline == no_deadline)
+    lock_.lock();
+  else if (!lock_.try_lock_until(deadline))
+    throw Error(Fault::timeout,
+                fmt::format("making group {}: another thread still makes one of this name", name));
+}
 
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
@@ -224,12 +271,15 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
     const std::string label = options.label.empty() ? "" : fmt::format(".{}", collective.label);
     const std::string suffix = layout == 0 ? fmt::format(":{}", *color) : "";
     child = make_child(ranks, fmt::format("{}.{}{}{}", identity_.name, splits_, label, suffix),
-                       entered.timeout);
+                       entered.timeout, [] {});
   });
   return child;
 }
 
 // Without a turn: calls of other ranks of this group may be under way.
+//
+// A try that has failed on one member fails on all, but a member that comes late does not know of
+// it. Members therefore show their tries, and follow those of this host that are further.
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::vector<int>& ranks,
                                                                    std::string_view name,
                                                                    const CallOptions& options) {
@@ -238,11 +288,32 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
   const std::string list = fmt::format("of ranks {}", fmt::join(ranks, ","));
   comm::Collective meeting{.signature = {.operation = Operation::split}};
   apply({.timeout = options.timeout, .label = list}, identity_, meeting);
-  std::string full = child_names_.unused(fmt::format("{}.{}", identity_.name, name), ranks);
-  const ShownMaking shown(life_.activity(), full, list);
-  auto child = make_child(ranks, std::move(full), meeting.timeout);
-  child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave the same list.
-  return child;
+  const Deadline deadline = in(meeting.timeout);
+  const std::string base = fmt::format("{}.{}", identity_.name, name);
+  const GroupName shown = pack_group_name(fmt::format("{} {}", base, list));
+  ChildTries::Turn turn(child_tries_, base, ranks, deadline);
+  std::vector<int> others;  // As the job calls them.
+  for (const int member : ranks)
+    if (member != identity_.rank) others.push_back(identity_.world_rank(member));
+  const auto in_job = life_.in_job();
+  for (std::uint64_t least = shown_try(*in_job, others, shown, true);;) {
+    const std::uint64_t number = turn.next(least);
+    const ShownMaking showing(life_.activity(), shown, number);
+    const auto watch = [&] {
+      if (shown_try(*in_job, others, shown, false) > number)
+        throw Error(Fault::aborted, fmt::format("making group {}: others have begun anew", base));
+    };
+    try {
+      auto child = make_child(ranks, name_of_try(base, number), until(deadline), watch);
+      child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave this list.
+      return child;
+    } catch (const Error& error) {
+      least = shown_try(*in_job, others, shown, false);
+      const bool goes_on = error.fault() == Fault::timeout || error.fault() == Fault::aborted;
+      if (!goes_on || least <= number || Clock::now() >= deadline) throw;
+      failure_.throw_if_broken();
+    }
+  }
 }
 
 std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children() {
@@ -254,12 +325,13 @@ std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children(
 }
 
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
-    const std::vector<int>& members, std::string name, std::chrono::milliseconds timeout) {
+    const std::vector<int>& members, std::string name, std::chrono::milliseconds timeout,
+    const std::function<void()>& watch) {
   const auto own = std::find(members.begin(), members.end(), identity_.rank);
   const auto backend = life_.shared_backend();
   Parts parts;
   try {
-    parts.backend = backend->among(members, name, timeout);
+    parts.backend = backend->among(members, name, timeout, watch);
   } catch (const comm::GroupGivenUp&) {  // This group was, and those are its own ranks.
     throw;
   } catch (const Error& error) {

@@ -6,7 +6,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/time.h"
 #include "lockstep/comm/call_queue.h"
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/group/group_collectives.h"
@@ -31,20 +34,40 @@
 
 namespace lockstep {
 
-// Names of groups that their members alone make. Any thread may call it.
-class ChildNames {
+// Counts the tries of members to make a group alone. Each needs another name: stores and
+// connections keep what these ranks told each other under an earlier one. Any thread may call it.
+class ChildTries {
+  struct Tries {
+    std::timed_mutex mutex;
+    std::uint64_t last = 0;
+  };
+
  public:
-  // Returns `name`, with a number from the second time on: stores and connections keep what these
-  // ranks told each other under an earlier name.
-  std::string unused(const std::string& name, const std::vector<int>& ranks) {
-    const std::lock_guard lock(mutex_);
-    const int number = ++given_[{name, ranks}];
-    return number == 1 ? name : name + '#' + std::to_string(number);
-  }
+  // The right of one thread at a time to make a group of this name and these ranks.
+  // Errors: timeout, if another thread still makes one.
+  class Turn {
+   public:
+    Turn(ChildTries& all, const std::string& name, const std::vector<int>& ranks,
+         Deadline deadline);
+
+    // Returns the number of the next try: from 1, and not below `least`.
+    std::uint64_t next(std::uint64_t least) {
+      return tries_.last = std::max(tries_.last + 1, least);
+    }
+
+   private:
+    Tries& tries_;
+    std::unique_lock<std::timed_mutex> lock_;
+  };
 
  private:
+  Tries& of(const std::string& name, const std::vector<int>& ranks) {
+    const std::lock_guard lock(mutex_);
+    return all_[{name, ranks}];
+  }
+
   std::mutex mutex_;
-  std::map<std::pair<std::string, std::vector<int>>, int> given_;  // How often.
+  std::map<std::pair<std::string, std::vector<int>>, Tries> all_;
 };
 
 class ProcessGroup::State : public std::enable_shared_from_this<State> {
@@ -107,7 +130,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   comm::CallQueue::Turn take_turn(comm::Collective& collective);
   std::shared_ptr<State> make_child(const std::vector<int>& members, std::string name,
-                                    std::chrono::milliseconds timeout);
+                                    std::chrono::milliseconds timeout,
+                                    const std::function<void()>& watch);
   std::vector<std::shared_ptr<State>> children();
   std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);
@@ -131,7 +155,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   std::mutex children_mutex_;
   std::vector<std::weak_ptr<State>> children_;
-  ChildNames child_names_;
+  ChildTries child_tries_;
 
   std::mutex companions_mutex_;
   std::map<std::type_index, std::shared_ptr<void>> companions_;

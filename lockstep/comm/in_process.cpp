@@ -22,7 +22,10 @@ ProcessGroup make_group(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
   parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = timeout};
   parts.in_job = std::make_shared<comm::RankInJob>(
       std::shared_ptr<Activity>(team, &peers->activity(rank)),
-      comm::RankHooks{.knows_of_loss = [team] { return team->has_lost_a_rank(); }});
+      comm::RankHooks{.activity_of = [team, peers](int other) -> std::shared_ptr<const Activity> {
+                        return {team, &peers->activity(other)};
+                      },
+                      .knows_of_loss = [team] { return team->has_lost_a_rank(); }});
   parts.abandon = [team, rank] { team->lose(rank); };
   parts.backend =
       std::make_unique<comm::ShmBackend>(std::move(peers), parts.identity.name, timeout);

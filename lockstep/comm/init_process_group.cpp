@@ -212,6 +212,11 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
     const Failure news = comm::news_of_leaving(*strong);
     if (news.rank != strong->rank()) across->lines->tell_failure(news);
   };
+  hooks.activity_of = [host](int rank) -> std::shared_ptr<const Activity> {
+    const auto strong = host.lock();
+    if (!strong || strong->page().pid(rank) == 0) return nullptr;
+    return {strong, &strong->page().activity(rank)};
+  };
   hooks.knows_of_loss = [host] {
     const auto strong = host.lock();
     const auto failure = strong ? strong->page().failure() : std::nullopt;

@@ -319,6 +319,68 @@ TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
   });
 }
 
+// All but one fail to make a group; then all make it. `first`: the late one begins before the
+// others try again, not after them.
+void expect_group_in_second_try(const ProcessGroup& world, int late, bool first) {
+  const std::string name = std::string(first ? "first " : "last ") + std::to_string(late);
+  const auto make = [&](std::chrono::milliseconds timeout) {
+    return world.group_of({0, 1, 2}, name, {.timeout = timeout});
+  };
+  if (world.rank() != late) expect_in(text_of([&] { make(150ms); }, Fault::timeout), name);
+  world.barrier();
+  if ((world.rank() == late) != first) std::this_thread::sleep_for(100ms);
+  for (int round = 0; round < 2; ++round) {
+    ProcessGroup group = make(20s);
+    expect_whole(group);
+    EXPECT_EQ(group.name(), world.name() + "." + name + (round == 0 ? "#2" : "#3"));
+    leave_process_group(group);
+  }
+  world.barrier();
+}
+
+void expect_groups_in_second_try(const ProcessGroup& world) {
+  for (int late = 0; late < world.size(); ++late)
+    for (const bool first : {true, false}) expect_group_in_second_try(world, late, first);
+}
+
+TEST(GroupOf, ThatFailedForWantOfARankIsMadeInTheNextTry) {
+  run_in_process(3, [](const ProcessGroup& world) { expect_groups_in_second_try(world); });
+}
+
+const Ranks second_try("second try", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  expect_groups_in_second_try(world);
+  leave_process_group(world);
+});
+
+TEST(GroupOf, ThatFailedForWantOfARankIsMadeInTheNextTryInProcesses) {
+  EXPECT_TRUE(all_succeeded(second_try.run(3)));
+}
+
+// The late one gets the others' memory just before they give up, or just after.
+TEST(GroupOf, IsMadeInTheEndByRanksThatTryUntilItIs) {
+  run_in_process(3, [](const ProcessGroup& world) {
+    for (int turn = 0; turn < 10; ++turn) {
+      if (world.rank() == turn % 3)
+        std::this_thread::sleep_for(std::chrono::milliseconds(15 + turn));
+      for (bool made = false; !made;) {
+        try {
+          ProcessGroup group =
+              world.group_of({0, 1, 2}, std::to_string(turn), {.timeout = 20ms * (1 + turn % 2)});
+          made = true;
+          expect_whole(group);
+          leave_process_group(group);
+        } catch (const Error& error) {
+          EXPECT_FALSE(made) << error.what();
+          EXPECT_TRUE(error.fault() == Fault::timeout || error.fault() == Fault::aborted)
+              << error.what();
+        }
+      }
+      world.barrier();
+    }
+  });
+}
+
 // Rank 0 makes the memory of all groups here, so the two wait in different places.
 TEST(GroupOf, NamesWhatAbsentRanksMake) {
   run_in_process(2, [](const ProcessGroup& world) {

@@ -104,7 +104,10 @@ void note_latest(Failure& failure, const Activity& activity) {
 std::string describe(const Activity& activity) {
   const ShownCall& making = activity.making;
   const ShownCall& latest = activity.latest();
-  const auto group = [&] { return "making group " + group_of(making); };
+  const auto group = [&] {
+    const std::string which = making.sequence() > 1 ? fmt::format(" #{}", making.sequence()) : "";
+    return "making group " + group_of(making) + which;
+  };
   if (making.inside()) return fmt::format("{} for {:.1f} s", group(), seconds_for(making));
   const bool made = !latest.inside() && making.since.load(std::memory_order_relaxed) >
                                             latest.since.load(std::memory_order_relaxed);

@@ -85,7 +85,7 @@ struct Activity {
   std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
   std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
                                     // first.
-  ShownCall making;  // A group from an older one, with its list of ranks in the name; no number.
+  ShownCall making;  // A group from an older one, with its list of ranks in the name; its tries.
   // Calls that went on after a broken group: begun by threads that had met its Error. Other threads
   // go on in any case.
   std::atomic<std::uint64_t> resumed;

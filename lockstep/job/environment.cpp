@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/variables.h"
 
@@ -17,15 +18,18 @@ namespace {
 
 using job::Variables;
 
+constexpr const char* loopback = "127.0.0.1";
+
 // The variables in which one family of launchers gives a process its place.
 struct Dialect {
   std::string_view launcher;
   const char* rank;
   const char* world_size;
   const char* local_rank;
-  const char* local_world_size;  // SLURM's own is a list: see slurm_local_world_size().
-  const char* hosts;             // Set when the number of ranks per host may be missing.
-  std::vector<const char*> job;  // Together they distinguish this job from others on the host.
+  const char* local_world_size;      // SLURM's own is a list: see slurm_local_world_size().
+  const char* hosts;                 // Set when the number of ranks per host may be missing.
+  std::vector<const char*> job;      // Each distinguishes this job from others on the host.
+  std::vector<const char*> further;  // These do so only together, and not always.
 };
 
 // PMIx alone gives no size: Open MPI and `srun --mpi=pmix` set theirs beside it.
@@ -37,6 +41,7 @@ const std::vector<Dialect>& dialects() {
        "LOCAL_RANK",
        "LOCAL_WORLD_SIZE",
        "GROUP_WORLD_SIZE",
+       {},
        {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
       {"Open MPI",
        "OMPI_COMM_WORLD_RANK",
@@ -44,20 +49,23 @@ const std::vector<Dialect>& dialects() {
        "OMPI_COMM_WORLD_LOCAL_RANK",
        "OMPI_COMM_WORLD_LOCAL_SIZE",
        "OMPI_MCA_orte_num_nodes",
-       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+       {}},
       {"PMI",
        "PMI_RANK",
        "PMI_SIZE",
        "MPI_LOCALRANKID",
        "MPI_LOCALNRANKS",
        "SLURM_STEP_NUM_NODES",
-       {"PMI_JOBID", "HYDI_CONTROL_FD", "SLURM_JOB_ID", "SLURM_STEP_ID"}},
+       {"PMI_JOBID"},
+       {"HYDI_CONTROL_FD", "SLURM_JOB_ID", "SLURM_STEP_ID"}},
       {"SLURM",
        "SLURM_PROCID",
        "SLURM_NTASKS",
        "SLURM_LOCALID",
        nullptr,
        "SLURM_STEP_NUM_NODES",
+       {},
        {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
   };
   return all;
@@ -147,16 +155,40 @@ void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
   });
 }
 
+std::string job_id(const Dialect& dialect, const Variables& variables) {
+  if (const auto ours = variables.text("LOCKSTEP_JOB_ID")) return *ours;
+  std::string id(dialect.launcher);
+  for (const auto* keys : {&dialect.job, &dialect.further})
+    for (const char* key : *keys)
+      if (const auto value = variables.text(key)) id += fmt::format(" {}={}", key, *value);
+  return id;
+}
+
+// Returns a port that other jobs of this host hardly use; empty if nothing tells them from this
+// one, as with MPICH's own mpiexec.
+std::optional<int> port_of_job(const Dialect& dialect, bool by_slurm, const Variables& variables) {
+  if (by_slurm) return job::slurm_port(variables);
+  const auto is_set = [&](const char* key) { return variables.has(key); };
+  if (!is_set("LOCKSTEP_JOB_ID") && std::ranges::none_of(dialect.job, is_set)) return std::nullopt;
+  return job::job_port(hash_of_elements(job_id(dialect, variables)), 0);
+}
+
 // An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT
 // alone distinguishes jobs on one host.
-std::string master(const LaunchEnvironment& found, bool by_slurm, const Variables& variables) {
+std::string master(const LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
+                   const Variables& variables) {
   const bool several_hosts = found.local_world_size < found.world_size;
   const auto address = variables.text("MASTER_ADDR");
   const auto port = variables.number("MASTER_PORT");
-  if (address && port) {
+  const bool is_alone = !several_hosts && !is_bare(dialect);
+  if (port && (address || is_alone)) {
     require(*port > 0 && *port <= 65535,
             [&] { return fmt::format("MASTER_PORT={} is not a port: 1 to 65535", *port); });
-    return to_text(*address, *port);
+    return to_text(address.value_or(loopback), *port);
+  }
+  if (is_alone) {
+    const auto chosen = port_of_job(dialect, by_slurm, variables);
+    return chosen ? to_text(address.value_or(loopback), *chosen) : std::string();
   }
   if (!several_hosts) return {};
   require(!address && !port, [&] {
@@ -165,14 +197,6 @@ std::string master(const LaunchEnvironment& found, bool by_slurm, const Variable
                        address ? "MASTER_PORT" : "MASTER_ADDR");
   });
   return by_slurm ? job::slurm_master(variables) : std::string();
-}
-
-std::string job_id(const Dialect& dialect, const Variables& variables) {
-  if (const auto ours = variables.text("LOCKSTEP_JOB_ID")) return *ours;
-  std::string id(dialect.launcher);
-  for (const char* key : dialect.job)
-    if (const auto value = variables.text(key)) id += fmt::format(" {}={}", key, *value);
-  return id;
 }
 
 int attempt(const Variables& variables) {
@@ -204,7 +228,9 @@ LaunchEnvironment read(const Dialect& dialect, const Variables& variables) {
   found.agent_fd = variables.number("LOCKSTEP_AGENT_FD");
   found.attempt = attempt(variables);
   found.store = variables.text("LOCKSTEP_STORE").value_or("");
-  found.master = master(found, by_slurm, variables);
+  found.master = master(found, dialect, by_slurm, variables);
+  found.master_is_local = !is_bare(dialect) && found.local_world_size == found.world_size &&
+                          !(variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"));
   found.master_is_taken = is_bare(dialect) && !found.master.empty() &&
                           variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   return found;

@@ -27,11 +27,13 @@ struct LaunchEnvironment {
   // agent or none.
   std::string store = {};
 
-  // HOST:PORT where rank 0 opens the job's store when the ranks are on several hosts. Empty when no
-  // variable names it. Normally MASTER_ADDR and MASTER_PORT. SLURM tasks without them use the
-  // step's first node and the first port that SLURM reserved. Without a reserved port, job and step
-  // choose one of 20000 to 27992.
+  // HOST:PORT where rank 0 opens the job's store. Empty when no variable names it. Normally
+  // MASTER_ADDR and MASTER_PORT. SLURM tasks without them use the step's first node and the first
+  // port that SLURM reserved. Without a reserved port, job and step choose one of 20000 to 27992.
+  // If mpirun or srun started all ranks on one host, either variable may be missing: the address is
+  // then 127.0.0.1, and the job's id chooses the port, unless it may be another job's, too.
   std::string master = {};
+  bool master_is_local = false;  // It is of such a host, and not by both variables.
   bool master_is_taken = false;  // torchrun has a store of its own there.
 };
 

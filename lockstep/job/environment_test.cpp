@@ -315,7 +315,7 @@ TEST(Environment, RanksThatAreNotSlurmsTasksTakeNothingFromIt) {
 TEST(Environment, TheMasterOfSlurmsTasksIsTheirFirstNodeAtAPortOfTheStep) {
   Settings variables = of_slurm;
   const std::string first = read(variables).master;
-  EXPECT_EQ(first, "node03:" + std::to_string(slurm_port(7, 0)));
+  EXPECT_EQ(first, "node03:" + std::to_string(job_port(7, 0)));
   variables["SLURM_STEP_ID"] = "1";
   EXPECT_NE(read(variables).master, first);
   variables["SLURM_STEP_RESV_PORTS"] = "12004-12006";
@@ -323,6 +323,63 @@ TEST(Environment, TheMasterOfSlurmsTasksIsTheirFirstNodeAtAPortOfTheStep) {
   variables["MASTER_ADDR"] = "fast7";
   variables["MASTER_PORT"] = "29400";
   EXPECT_EQ(read(variables).master, "fast7:29400");
+}
+
+const Settings of_open_mpi{{"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                           {"PMIX_NAMESPACE", "prterun-node1-77@1"}};
+const Settings of_mpich{
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+
+// Tasks of one step on one host.
+const Settings of_slurm_here{{"SLURM_PROCID", "1"},
+                             {"SLURM_NTASKS", "2"},
+                             {"SLURM_LOCALID", "1"},
+                             {"SLURM_STEP_NUM_NODES", "1"},
+                             {"SLURM_JOB_ID", "7"},
+                             {"SLURM_STEP_ID", "3"},
+                             {"SLURM_STEP_NODELIST", "node03"}};
+
+TEST(Environment, OnOneHostTheMasterIsLoopbackAtAPortOfTheJob) {
+  const auto of = [](Settings variables, const Settings& others) {
+    for (const auto& [key, value] : others) variables[key] = value;
+    const LaunchEnvironment who = read(variables);
+    EXPECT_TRUE(who.master_is_local);
+    EXPECT_TRUE(who.master.starts_with("127.0.0.1:")) << who.master;
+    const int port = std::stoi(who.master.substr(who.master.find(':') + 1));
+    EXPECT_TRUE(port >= first_job_port && port < first_job_port + job_ports) << port;
+    return port;
+  };
+  const Settings rank_0{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}};
+  const int port = of(of_open_mpi, {});
+  EXPECT_EQ(of(of_open_mpi, rank_0), port);
+  EXPECT_NE(of(of_open_mpi, {{"PMIX_NAMESPACE", "prterun-node1-78@1"}}), port);
+  EXPECT_NE(of(of_mpich, {{"PMI_JOBID", "1"}}), of(of_mpich, {{"PMI_JOBID", "2"}}));
+  EXPECT_EQ(of(of_slurm_here, {}), job_port(7, 3));
+  EXPECT_EQ(of(of_slurm_here, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), job_port(7, 3));
+}
+
+TEST(Environment, OnOneHostItIsEmptyIfTwoJobsCouldHaveTheSame) {
+  Settings variables = of_mpich;
+  variables["HYDI_CONTROL_FD"] = "7";  // The same in all jobs of MPICH's mpiexec.
+  EXPECT_EQ(read(variables).master, "");
+  variables["SLURM_JOB_ID"] = "7";  // Two of them may run in one job of SLURM.
+  EXPECT_EQ(read(variables).master, "");
+  variables["MASTER_PORT"] = "29400";
+  EXPECT_EQ(read(variables).master, "127.0.0.1:29400");
+  EXPECT_TRUE(read(variables).master_is_local);
+  variables["MASTER_ADDR"] = "node1";
+  EXPECT_EQ(read(variables).master, "node1:29400");
+  EXPECT_FALSE(read(variables).master_is_local);
+  variables["MASTER_PORT"] = "0";
+  EXPECT_NE(refusal_of(variables).find("MASTER_PORT=0"), std::string::npos);
+}
+
+TEST(Environment, OnOneHostOnlyALauncherChoosesAMaster) {
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29400"}}).master, "");
+  EXPECT_FALSE(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).master_is_local);
 }
 
 }  // namespace

@@ -36,6 +36,13 @@ void HostLink::refuse(std::string_view key, int readers, std::string_view reason
   send(packet);
 }
 
+void HostLink::withdraw(std::string_view key) noexcept try {
+  send(make_packet(Packet::Kind::withdraw, key));
+  const std::lock_guard lock(mutex_);
+  if (const auto found = replies_.find(key); found != replies_.end()) replies_.erase(found);
+} catch (const Error&) {  // NOLINT(bugprone-empty-catch)
+}
+
 void HostLink::request(std::string_view key) { send(make_packet(Packet::Kind::want, key)); }
 
 void HostLink::send(const Packet& packet, int fd) {

@@ -43,6 +43,10 @@ class LOCKSTEP_API HostLink {
   FileDescriptor obtain(
       std::string_view key, Deadline deadline, const std::function<void()>& give_up = [] {});
 
+  // Takes back offer(), refuse() and obtain() of `key`, after which nobody needs it any more. Never
+  // throws: without a switchboard there is nothing to take back.
+  void withdraw(std::string_view key) noexcept;
+
   // obtain() in two steps that do not block. poll() returns nothing until the descriptor has come.
   void request(std::string_view key);
   FileDescriptor poll(std::string_view key);

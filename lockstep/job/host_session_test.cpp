@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/job/step_times.h"
 #include "tests/fault_of.h"
 
@@ -65,6 +66,19 @@ TEST(HostSession, LogsTheLossOfARankUnlessThatWasToldToEnd) {
   ASSERT_EQ(logged.size(), 1U);
   EXPECT_NE(logged[0].find("lockstep-fail job=job rank=1 "), std::string::npos) << logged[0];
   EXPECT_EQ(logged_of_a_loss(true), std::vector<std::string>());
+}
+
+TEST(HostSession, WhatARankHasWithdrawnIsOfferedNoMore) {
+  HostSession session({.job_id = "job", .opens = true, .is_alone = true},
+                      in(std::chrono::seconds(10)));
+  const auto memory = SharedMapping::create("memory", 1);
+  const auto obtain = [&](std::chrono::milliseconds time) {
+    session.link().obtain("memory", in(time));
+  };
+  session.link().offer("memory", 2, memory.descriptor());
+  obtain(std::chrono::seconds(10));
+  session.link().withdraw("memory");
+  EXPECT_EQ(test::fault_of([&] { obtain(std::chrono::milliseconds(100)); }), Fault::timeout);
 }
 
 TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {

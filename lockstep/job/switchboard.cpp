@@ -254,6 +254,9 @@ void Switchboard::serve(Client& client) {
   } else if (packet.kind == Packet::Kind::want) {
     client.wanted.emplace_back(packet.key);
     give(client, packet.key);
+  } else if (packet.kind == Packet::Kind::withdraw) {
+    std::erase(client.wanted, packet.key);
+    offers_.erase(packet.key);
   }
 }
 

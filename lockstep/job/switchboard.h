@@ -35,11 +35,12 @@ namespace lockstep {
 // ends are of the same build on the same host, so it is a plain struct.
 struct Packet {
   enum class Kind : std::uint32_t {
-    hello,   // rank -> board: `text` is the job's identity.
-    offer,   // rank -> board: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
-    want,    // rank -> board: send me `key` when it is there.
-    given,   // board -> rank: the descriptor.
-    refused  // board -> rank: the offering rank refused, for the reason in `text`.
+    hello,    // rank -> board: `text` is the job's identity.
+    offer,    // rank -> board: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
+    want,     // rank -> board: send me `key` when it is there.
+    given,    // board -> rank: the descriptor.
+    refused,  // board -> rank: the offering rank refused, for the reason in `text`.
+    withdraw  // rank -> board: nobody needs `key` any more.
   };
 
   std::uint32_t magic = 0x4c530001;  // Changes with the layout.

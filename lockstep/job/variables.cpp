@@ -60,10 +60,10 @@ std::optional<std::string> first_set(const Variables& variables,
 
 }  // namespace
 
-int slurm_port(std::uint64_t job, std::uint64_t step) {
-  constexpr std::uint64_t ports = slurm_ports;  // A prime, so that no two steps of a job share a
-                                                // port.
-  return first_slurm_port + static_cast<int>((job % ports * 61 + step % ports) % ports);
+int job_port(std::uint64_t job, std::uint64_t step) {
+  constexpr std::uint64_t ports = job_ports;  // A prime, so that no two steps of a job share a
+                                              // port.
+  return first_job_port + static_cast<int>((job % ports * 61 + step % ports) % ports);
 }
 
 std::string first_of_node_list(std::string_view list) {
@@ -116,20 +116,24 @@ std::optional<int> slurm_local_world_size(const Variables& variables) {
   return tasks_on_node(*tasks, *node);
 }
 
-std::string slurm_master(const Variables& variables) {
-  const auto nodes = first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
-  if (!nodes) return {};
-  int port = slurm_port(variables.id("SLURM_JOB_ID").value_or(0),
-                        variables.id("SLURM_STEP_ID").value_or(0));
+std::optional<int> slurm_port(const Variables& variables) {
   if (const auto reserved = variables.text("SLURM_STEP_RESV_PORTS")) {
     std::string_view rest = *reserved;
     const auto first = take_number(rest);
     require(first && *first > 0 && *first <= 65535, [&] {
       return fmt::format("SLURM_STEP_RESV_PORTS='{}' does not begin with a port", *reserved);
     });
-    port = *first;
+    return first;
   }
-  return to_text(first_of_node_list(*nodes), port);
+  const auto job = variables.id("SLURM_JOB_ID");
+  if (!job) return std::nullopt;
+  return job_port(*job, variables.id("SLURM_STEP_ID").value_or(0));
+}
+
+std::string slurm_master(const Variables& variables) {
+  const auto nodes = first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
+  const auto port = slurm_port(variables);
+  return nodes && port ? to_text(first_of_node_list(*nodes), *port) : std::string();
 }
 
 }  // namespace lockstep::job

@@ -34,15 +34,15 @@ class Variables {
   std::function<const char*(const char*)> lookup_;
 };
 
-// The ports that slurm_port() chooses from. They are below those that Linux assigns by itself
+// The ports that job_port() chooses from. They are below those that Linux assigns by itself
 // (32768 and up). They avoid SLURM's own services (6817 to 6819) and its usual MpiParams (12000 and
 // up).
-constexpr int first_slurm_port = 20'000;
-constexpr int slurm_ports = 7'993;
+constexpr int first_job_port = 20'000;
+constexpr int job_ports = 7'993;
 
 // Returns a port for a step of a job. Consecutive jobs get different ports, and so do the first 61
-// steps of a job.
-int slurm_port(std::uint64_t job, std::uint64_t step);
+// steps of a job. Launchers without steps have step 0 only.
+int job_port(std::uint64_t job, std::uint64_t step);
 
 // Returns the first name of a list such as "node[01-03,07],gpu1".
 // Errors: misuse for an unclosed bracket or an empty list.
@@ -55,9 +55,12 @@ int tasks_on_node(std::string_view tasks_per_node, int node);
 // Returns the number of tasks of this process's step on this node; empty when SLURM does not say.
 std::optional<int> slurm_local_world_size(const Variables& variables);
 
-// Returns HOST:PORT where rank 0 of the step may listen: its first node, and the first port that
-// SLURM has reserved (MpiParams=ports=...), else slurm_port(). Empty when SLURM does not name the
-// nodes.
+// Returns a port for this process's step: the first one that SLURM has reserved for it
+// (MpiParams=ports=...), else job_port(). Empty when SLURM names neither ports nor the job.
+std::optional<int> slurm_port(const Variables& variables);
+
+// Returns HOST:PORT where rank 0 of the step may listen: its first node, and slurm_port(). Empty
+// when SLURM does not name them.
 std::string slurm_master(const Variables& variables);
 
 }  // namespace lockstep::job

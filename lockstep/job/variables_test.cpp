@@ -55,11 +55,11 @@ TEST(Slurm, WhatDoesNotTellANodesTasksIsRefused) {
 TEST(Slurm, StepsOfNeighbouringJobsHavePortsOfTheirOwn) {
   std::set<int> ports;
   for (std::uint64_t job = 1'000'000; job < 1'000'010; ++job)
-    for (std::uint64_t step = 0; step < 60; ++step) ports.insert(slurm_port(job, step));
+    for (std::uint64_t step = 0; step < 60; ++step) ports.insert(job_port(job, step));
   EXPECT_EQ(ports.size(), 600U);
   EXPECT_GE(*ports.begin(), 20'000);
   EXPECT_LT(*ports.rbegin(), 32'768);
-  EXPECT_EQ(slurm_port(7, 1), slurm_port(7, 1));
+  EXPECT_EQ(job_port(7, 1), job_port(7, 1));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ def is_registered(tensor: Tensor) -> bool:
 
 class LaunchEnvironment:
     """This process's place in its job, by the variables of its launcher. `master` is HOST:PORT of
-    rank 0's store; empty if no variable names it."""
+    rank 0's store, on one host of mpirun and srun, too; empty if no variable names it."""
 
     launcher: str
     rank: int

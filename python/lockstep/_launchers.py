@@ -6,11 +6,8 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import zlib
 from collections.abc import Callable
 from urllib.parse import urlparse
-
-PORTS = range(20_000, 27_993)  # Below those that Linux assigns by itself.
 
 
 def wrap() -> None:
@@ -37,14 +34,13 @@ def variables() -> dict[str, str]:
     from lockstep import _C
 
     place = _C.launch_environment()
-    if place.master:
-        address, _, port = place.master.rpartition(":")
-        address = address.strip("[]")
-    elif place.local_world_size == place.world_size:
-        address, port = "127.0.0.1", str(PORTS[zlib.crc32(place.job_id.encode()) % len(PORTS)])
-    else:
-        raise ValueError(f"{place.launcher} does not say on which host rank 0 is: set MASTER_ADDR "
-                         "and MASTER_PORT on all ranks, to that host and a free port of it")
+    if not place.master:
+        lacks = ("does not say which of this host's jobs this is: set MASTER_PORT on all ranks, to "
+                 "a free port" if place.local_world_size == place.world_size else
+                 "does not say on which host rank 0 is: set MASTER_ADDR and MASTER_PORT on all "
+                 "ranks, to that host and a free port of it")
+        raise ValueError(f"{place.launcher} {lacks}")
+    address, _, port = place.master.rpartition(":")
     return {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size),
             "LOCAL_RANK": str(place.local_rank), "LOCAL_WORLD_SIZE": str(place.local_world_size),
-            "MASTER_ADDR": address, "MASTER_PORT": port}
+            "MASTER_ADDR": address.strip("[]"), "MASTER_PORT": port}

@@ -18,13 +18,15 @@ import ports  # noqa: E402, from the folder above
 
 PROGRAM = """
 import os
+import sys
 import torch
 import torch.distributed as dist
 dist.init_process_group("lockstep")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-print(dist.get_rank(), total.item(), *[os.environ.get(name, "-") for name in names])
+words = [dist.get_rank(), total.item(), *[os.environ.get(name, "-") for name in names]]
+sys.stdout.write(" ".join(map(str, words)) + "\\n")  # At once: mpirun mixes what comes in parts.
 dist.destroy_process_group()
 """
 
@@ -80,6 +82,20 @@ class Launchers(unittest.TestCase):
         job = {"PMI_SIZE": "2", "PMI_JOBID": str(os.getpid()), "MPI_LOCALNRANKS": "2"}
         self.check(outputs([start(job | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)})
                             for rank in range(2)]))
+
+    def test_of_mpich_without_the_name_of_the_job(self):
+        """As its own mpiexec starts ranks: two jobs would have one port."""
+        job = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"}
+        rank = start(job | {"PMI_RANK": "0", "MPI_LOCALRANKID": "0"})
+        _, errors = rank.communicate(timeout=PATIENCE)
+        self.assertNotEqual(rank.returncode, 0)
+        self.assertIn("ValueError: PMI does not say which of this host's jobs this is: set "
+                      "MASTER_PORT on all ranks", errors)
+        port = str(ports.free_port())
+        lines = outputs([start(job | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank),
+                                      "MASTER_PORT": port}) for rank in range(2)])
+        self.check(lines)
+        self.assertEqual(lines[0][6:], ["127.0.0.1", port])
 
     def test_of_slurm(self):
         self.check(outputs([start(slurm(rank)) for rank in range(2)]))

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -157,9 +158,12 @@ class Backend {
 
   // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
   // these have called it; the others do not take part. May be called by any number of threads,
-  // beside the members above. Errors: also peer_lost, when one of `ranks` has left this group.
+  // beside the members above. `watch` is called meanwhile, and may throw. Errors: also peer_lost,
+  // when one of `ranks` has left this group; GroupGivenUp, when this group was given up. After an
+  // Error on any rank, no rank gets a group that works, and `group` is never used again.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
-                                         std::chrono::milliseconds timeout) = 0;
+                                         std::chrono::milliseconds timeout,
+                                         const std::function<void()>& watch) = 0;
 
   // This rank makes no more calls. A rank that waits for it from now on, or does already, gets an
   // Error(peer_lost) with its number; others notice nothing. Called once, when no collective is

@@ -24,17 +24,24 @@ Error error_of_the_left(const std::string& context, const std::vector<int>& rank
 // A rank may leave its group as soon as the new one is made, while others are about to see that.
 // They have seen it at the second look.
 std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
-                                       std::vector<int> ranks) {
-  return [&pipes, group = std::move(group), context = "making group " + made,
-          ranks = std::move(ranks), had_left = std::vector<int>()]() mutable {
-    pipes.throw_if_over(context);
-    std::vector<int> left;
-    std::ranges::copy_if(ranks, std::back_inserter(left),
-                         [&](int rank) { return pipes.has_left(rank); });
-    if (!left.empty() && left == had_left)
-      throw error_of_the_left(context, left, group, pipes.why_left(left.front()));
-    had_left = std::move(left);
-  };
+                                       std::vector<int> ranks, std::function<void()> watch) {
+  return
+      [&pipes, group = std::move(group), context = "making group " + made, ranks = std::move(ranks),
+       had_left = std::vector<int>(), watch = std::move(watch)]() mutable {
+        pipes.throw_if_over(context);
+        std::vector<int> left;
+        std::ranges::copy_if(ranks, std::back_inserter(left),
+                             [&](int rank) { return pipes.has_left(rank); });
+        if (!left.empty() && left == had_left)
+          throw error_of_the_left(context, left, group, pipes.why_left(left.front()));
+        had_left = std::move(left);
+        watch();
+      };
+}
+
+void throw_for_the_making(const GroupGivenUp& error, const std::function<void()>& watch) {
+  watch();
+  throw Error(error.fault(), bare_text(error), error.ranks());
 }
 
 }  // namespace lockstep::comm

@@ -86,8 +86,13 @@ Error error_of_the_left(const std::string& context, const std::vector<int>& rank
 
 // For `ranks`, which make group `made` of theirs: throws when they will not all come. Called
 // repeatedly while one of them waits for the others. `pipes` are those of the group they are from,
-// `group`, and must outlive it.
+// `group`, and must outlive it. `watch` is called, too.
 std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
-                                       std::vector<int> ranks);
+                                       std::vector<int> ranks, std::function<void()> watch);
+
+// Throws the Error of a making that ended with `error`, by a `watch` of watch_the_making(). Only if
+// the group was given up from which the other is made, it is a GroupGivenUp.
+[[noreturn]] void throw_for_the_making(const GroupGivenUp& error,
+                                       const std::function<void()>& watch);
 
 }  // namespace lockstep::comm

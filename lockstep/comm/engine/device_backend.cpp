@@ -117,14 +117,15 @@ void DeviceBackend::run(const Collective& collective) {
 
 std::unique_ptr<Backend> DeviceBackend::among(const std::vector<int>& ranks,
                                               const std::string& group,
-                                              std::chrono::milliseconds timeout) {
+                                              std::chrono::milliseconds timeout,
+                                              const std::function<void()>& watch) {
   DeviceMembers members{.name = group};
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     members.world_ranks.push_back(members_.world_ranks[static_cast<std::size_t>(ranks[r])]);
     if (ranks[r] == members_.rank) members.rank = static_cast<int>(r);
   }
-  return std::make_unique<DeviceBackend>(inner_->among(ranks, group, timeout), std::move(members),
-                                         engine_);
+  return std::make_unique<DeviceBackend>(inner_->among(ranks, group, timeout, watch),
+                                         std::move(members), engine_);
 }
 
 void DeviceBackend::give_up(const GivenUp& why) {

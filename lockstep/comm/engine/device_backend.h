@@ -17,6 +17,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -79,7 +80,8 @@ class DeviceBackend final : public Backend {
   std::uint32_t message_bell() const override { return inner_->message_bell(); }
   void await_messages(std::uint32_t seen) override { inner_->await_messages(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
-                                 std::chrono::milliseconds timeout) override;
+                                 std::chrono::milliseconds timeout,
+                                 const std::function<void()>& watch) override;
   void leave() override { inner_->leave(); }
   void give_up(const GivenUp& why) override;
 

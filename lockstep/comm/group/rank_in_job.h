@@ -25,6 +25,10 @@ struct RankHooks {
   std::function<void(Failure)> tell_of_break = [](const Failure&) {};
   // Tells other hosts if this process ends for want of another rank.
   std::function<void()> tell_why_it_ends = [] {};
+  // What a rank of the job shows; null for one of another host.
+  std::function<std::shared_ptr<const Activity>(int rank)> activity_of = [](int) {
+    return nullptr;
+  };
   // Whether a rank of the job was lost, as far as this one knows, and not for its own abort().
   std::function<bool()> knows_of_loss = [] { return false; };
 };
@@ -58,6 +62,7 @@ class RankInJob {
   void agree_on_preemption() const { hooks_.agree_on_preemption(); }
   void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
   void tell_why_it_ends() const { hooks_.tell_why_it_ends(); }
+  std::shared_ptr<const Activity> activity_of(int rank) const { return hooks_.activity_of(rank); }
   bool knows_of_loss() const { return hooks_.knows_of_loss(); }
 
  private:

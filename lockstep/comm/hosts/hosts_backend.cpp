@@ -40,22 +40,22 @@ bool HostsBackend::native(Operation operation, DType, ReduceOp) const {
 
 std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                              const std::string& group,
-                                             std::chrono::milliseconds timeout) {
+                                             std::chrono::milliseconds timeout,
+                                             const std::function<void()>& watch) {
   const std::vector<int> members = group_.in_the_job(ranks);
   const HostMap& map = group_.map();
-  const auto watch = watch_the_making(pipes_, group_.name(), group, ranks);
+  const auto look = watch_the_making(pipes_, group_.name(), group, ranks, watch);
   const bool on_one_host = std::all_of(
       ranks.begin(), ranks.end(), [&](int member) { return map.host_of(member) == map.host(); });
-  if (on_one_host)
-    return std::make_unique<ShmBackend>(group_.context()->job->among(members), group, timeout,
-                                        watch);
   const auto me = std::find(ranks.begin(), ranks.end(), group_.rank()) - ranks.begin();
   try {
+    if (on_one_host)
+      return std::make_unique<ShmBackend>(group_.context()->job->among(members), group, timeout,
+                                          look);
     return std::make_unique<HostsBackend>(group_.context(), members, static_cast<int>(me), group,
-                                          timeout, watch);
+                                          timeout, look);
   } catch (const GroupGivenUp& error) {
-    watch();  // Throws if it was this group. Else the error has the new group's ranks.
-    throw Error(error.fault(), bare_text(error), error.ranks());
+    throw_for_the_making(error, look);
   }
 }
 

@@ -53,7 +53,8 @@ class HostsBackend final : public Backend {
   std::uint32_t message_bell() const override { return pipes_.bell(); }
   void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
-                                 std::chrono::milliseconds timeout) override;
+                                 std::chrono::milliseconds timeout,
+                                 const std::function<void()>& watch) override;
   void leave() override;
   void give_up(const GivenUp& why) override;
 

@@ -205,8 +205,10 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
             .token = token_of(who, deadline),
             .host = address_of(who.master, "the job's master address").first,
             .place = store_at(who.master)};
-  if (!who.master.empty()) return meet_at_master(who, interface, deadline, late);
-  if (!is_under_mpi(who))
+  // MPI finds the ranks also where they are not on one host, whatever its variables say.
+  const bool by_mpi = is_under_mpi(who) && (who.master.empty() || who.master_is_local);
+  if (!who.master.empty() && !by_mpi) return meet_at_master(who, interface, deadline, late);
+  if (!by_mpi)
     throw Error(Fault::misuse,
                 fmt::format("{} does not say where ranks of several hosts find each other: set "
                             "MASTER_ADDR and MASTER_PORT, or give InitOptions::store",

@@ -29,7 +29,8 @@ class LateRanks {
   void look_for_all(int size, const std::function<bool(int rank)>& has_come);
 
   // The same for rank 0, where ranks learn of each other only through it. Of those of this host
-  // that wait for it in `job`, the first that is due warns.
+  // that wait for it in `job`, the first that is due warns; each of them, if this process has too
+  // many open files to know.
   void look_for_rank_0(const std::string& job);
   Deadline due() const { return due_; }
 

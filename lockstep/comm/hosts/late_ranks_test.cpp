@@ -2,6 +2,7 @@
 #include "lockstep/comm/hosts/late_ranks.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -121,6 +122,19 @@ TEST(LateRanks, IfItIsRank0TheFirstOfThisHostThatIsDueNamesIt) {
   std::this_thread::sleep_until(second.due());
   second.look_for_rank_0(job);  // The first waits no longer.
   EXPECT_TRUE(warnings.has("on rank 2 has waited"));
+}
+
+TEST(LateRanks, AreNamedAlsoByAProcessThatCanOpenNoMoreFiles) {
+  const Warnings warnings;
+  LateRanks late(2, 0ms);
+  std::this_thread::sleep_until(late.due());
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_NO_THROW(late.look_for_rank_0("a test's job of " + std::to_string(::getpid())));
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_TRUE(warnings.has("on rank 2 has waited") && warnings.has(": rank 0 has not come"));
 }
 
 // --- Ranks that really come late -----------------------------------------------------------------

@@ -117,6 +117,15 @@ constexpr std::size_t longest_text = 4096;  // Bytes.
 // Other ranks wait a little longer than rank 0, which then tells them who is missing.
 constexpr std::chrono::seconds time_for_news{2};
 
+// Within this, those that have come accept a proposal that rank 0 makes at its deadline. Part of
+// time_for_news: they still learn afterwards why there is no start.
+constexpr std::chrono::milliseconds time_to_accept{700};
+
+// Returns those ranks that a job of this size has.
+std::vector<int> ranks_in(const Json& json, std::size_t size) {
+  return ranks_within(json.get<std::vector<int>>(), static_cast<int>(size));
+}
+
 // Returns a text that never occurred before.
 std::string something_new() { return std::string(make_job_token().text()); }
 
@@ -189,32 +198,23 @@ class StartRendezvous {
     return std::chrono::duration<double>(std::min(Clock::now(), until) - began_).count();
   }
 
-  // Returns the latest value of every rank.
+  // Returns the latest value of every rank; empty for those that do not come until the deadline.
   std::vector<std::string> everybody(Deadline deadline) {
     std::vector<std::string> here{mine_};
-    std::vector<int> missing;
     for (std::size_t rank = 1; rank < size_; ++rank) {
       try {
         here.push_back(wait_for(store_, place(rank), deadline, late_, [&] { look(); }));
       } catch (const Error& error) {
         if (error.fault() != Fault::timeout) throw;
         here.emplace_back();
-        missing.push_back(static_cast<int>(rank));
       }
     }
-    if (!missing.empty()) give_up_without(missing, here, deadline);
     return here;
   }
 
   void propose(const Json& proposal) { store_.set(prefix_ + "proposed", proposal.dump()); }
 
-  [[noreturn]] void give_up_without(const std::vector<int>& missing,
-                                    const std::vector<std::string>& here, Deadline deadline) {
-    give_up(Error(Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing),
-            here);
-  }
-
-  // Throws `why`, of which the ranks `here` learn; or that one of them was told of another size.
+  // Throws `why`, of which the ranks `here` learn.
   [[noreturn]] void give_up(const Error& why, const std::vector<std::string>& here) {
     const std::string start = something_new();
     propose({{"start", start},
@@ -225,9 +225,7 @@ class StartRendezvous {
     const auto has_read = [&](std::size_t rank) {
       const bool is_to_blame = std::ranges::count(why.ranks(), static_cast<int>(rank)) != 0;
       if (here[rank].empty() || is_to_blame) return true;
-      const auto told = size_told(start, rank);
-      if (told && told != std::to_string(size_)) throw other_size(rank, *told, size_);
-      return told.has_value();
+      return size_told(start, rank).has_value();
     };
     const Deadline last = in(time_for_news);
     std::size_t read = 1;
@@ -274,18 +272,24 @@ class StartRendezvous {
         {static_cast<int>(rank_)});
   }
 
+  // Whether all accept. Before it gives up without some, it lets the others say of how many ranks
+  // they were told: another number explains more than an absence.
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
+    const Deadline last = std::max(deadline, in(time_to_accept));
     for (Pause pause;; pause()) {
-      std::vector<int> missing;
+      std::vector<int> absent, silent;
       for (std::size_t rank = 1; rank < size_; ++rank) {
-        if (store_.find(place(rank)) != here[rank]) return false;
+        if (store_.find(place(rank)).value_or("") != here[rank]) return false;
         const auto told = size_told(start, rank);
-        if (!told) missing.push_back(static_cast<int>(rank));
+        if (!told) (here[rank].empty() ? absent : silent).push_back(static_cast<int>(rank));
         if (told && told != std::to_string(size_)) give_up(other_size(rank, *told, size_), here);
       }
+      const std::vector<int>& missing = absent.empty() ? silent : absent;
       if (missing.empty()) return true;
-      if (Clock::now() >= deadline) give_up_without(missing, here, deadline);
+      if (silent.empty() || Clock::now() >= last)
+        give_up({Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing},
+                here);
     }
   }
 
@@ -304,7 +308,7 @@ class StartRendezvous {
       if (proposed.contains("why_not"))
         throw Error(fault_named(proposed.at("fault").get<std::string>()).value_or(Fault::timeout),
                     clean_text(proposed["why_not"].get<std::string>(), longest_text),
-                    proposed.at("ranks").get<std::vector<int>>());
+                    ranks_in(proposed.at("ranks"), size_));
       return start;
     } catch (const Json::exception& error) {
       throw Error(Fault::corrupt,
@@ -453,7 +457,7 @@ RankTable exchange_rank_info(Store& store, const std::string& prefix, const Rank
     const Deadline last = waits ? deadline + time_for_news : deadline;
     const Json said = Json::parse(wait_for(store, all, last, late, look));
     if (said.contains("missing")) {
-      const auto missing = said["missing"].get<std::vector<int>>();
+      const auto missing = ranks_in(said["missing"], static_cast<std::size_t>(world_size));
       throw Error(
           Fault::timeout,
           fmt::format("of {} ranks, these did not come: {}", world_size, fmt::join(missing, ", ")),

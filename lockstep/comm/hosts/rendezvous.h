@@ -46,7 +46,7 @@ bool is_shared_memory(std::string_view backend);
 // earlier start must have ended; their values do no harm.
 // Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; mismatch
 // when two processes are the same rank, or were told of different numbers of ranks; corrupt; the
-// store's. Rank 0 throws when the others know why, or 2 s later, as the store may end with it.
+// store's. Rank 0 throws when the others know why, or 3 s later, as the store may end with it.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 

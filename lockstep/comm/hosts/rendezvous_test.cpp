@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/job/store/store.h"
@@ -174,6 +176,77 @@ TEST(AgreeOnStart, DifferentNumbersOfRanksAreAMismatchOnBothSides) {
                 std::string::npos)
           << one.text;
     }
+  }
+}
+
+TEST(AgreeOnStart, RanksThatWereToldAlikeLearnOfADifferentNumberToo) {
+  InProcessStore store;
+  std::vector<Comer> all{{0, 4, in(300ms)}, {1, 4}, {2, 3}};  // Rank 3 does not come.
+  come(store, all);
+  for (const Comer& one : all) {
+    EXPECT_EQ(one.fault, Fault::mismatch) << one.text;
+    EXPECT_EQ(one.ranks, std::vector<int>{2}) << one.text;
+    EXPECT_NE(one.text.find("rank 2 was told of 3 ranks, rank 0 of 4"), std::string::npos)
+        << one.text;
+  }
+}
+
+// Calls `answer` with each value that is set.
+class AnsweringStore final : public Store {
+ public:
+  AnsweringStore(InProcessStore& store,
+                 std::function<void(std::string_view key, std::string_view value)> answer)
+      : store_(store), answer_(std::move(answer)) {}
+  void set(std::string_view key, std::string_view value) override {
+    store_.set(key, value);
+    answer_(key, value);
+  }
+  std::optional<std::string> find(std::string_view key) override { return store_.find(key); }
+  std::string wait(std::string_view key, Deadline deadline) override {
+    return store_.wait(key, deadline);
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    return store_.add(key, amount);
+  }
+  std::string compare_set(std::string_view key, std::string_view expected,
+                          std::string_view desired) override {
+    return store_.compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return store_.erase(key); }
+
+ private:
+  InProcessStore& store_;
+  std::function<void(std::string_view key, std::string_view value)> answer_;
+};
+
+TEST(AgreeOnStart, NumbersThatNoRankHasAreNotBlamed) {
+  InProcessStore plain;
+  AnsweringStore store(plain, [&](std::string_view key, std::string_view value) {
+    if (key != "job/here/1") return;
+    plain.set("job/proposed", R"({"start":"s","here":["x",")" + std::string(value) +
+                                  R"("],"why_not":"why","fault":"timeout",)"
+                                  R"("ranks":[7,0,-3,2000000000,0]})");
+  });
+  std::vector<Comer> all{{1, 2}};
+  come(store, all);
+  EXPECT_EQ(all[0].fault, Fault::timeout) << all[0].text;
+  EXPECT_EQ(all[0].ranks, std::vector<int>{0});
+}
+
+TEST(ExchangeRankInfo, NumbersThatNoRankHasAreNotMissing) {
+  InProcessStore store;
+  store.set("job/all", R"({"missing":[0,5,-1,2000000000]})");
+  LateRanks late(1, 30s);
+  try {
+    RankInfo mine;
+    mine.rank = 1;
+    exchange_rank_info(store, "job/", mine, 2, in(5s), late);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
+    EXPECT_EQ(error.ranks(), std::vector<int>{0}) << error.what();
+    EXPECT_NE(std::string(error.what()).find("these did not come: 0 ["), std::string::npos)
+        << error.what();
   }
 }
 

@@ -90,7 +90,13 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
       watch_(std::move(watch)),
       named_stalled_(static_cast<std::size_t>(size_)) {
   ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
-  step({.signature = {.operation = Operation::none}, .timeout = timeout});
+  const Collective making{.signature = {.operation = Operation::none}, .timeout = timeout};
+  try {
+    step(making);
+  } catch (const Error& error) {  // Those that come later do not count this rank.
+    give_up(given_up_for(error, peers_->number(rank_), context(making)));
+    throw;
+  }
   watch_ = nullptr;
   crowded_ = outnumber_cores(segment_, size_);
   spins_ = crowded_ ? 0 : 2000;

@@ -28,7 +28,7 @@ namespace lockstep::comm {
 
 class Barrier {
  public:
-  // Returns once all ranks of the group have made theirs.
+  // Returns once all ranks of the group have made theirs. Gives the group up before it throws.
   // `watch` is called while they wait for that, and may throw.
   Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);

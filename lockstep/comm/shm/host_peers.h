@@ -30,6 +30,7 @@ class HostPeers final : public Peers {
   SharedMemory hand_out(const std::string& key, std::size_t bytes) override;
   SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
                      const std::function<void()>& give_up) override;
+  void withdraw(const std::string& key) noexcept override { session_->link().withdraw(key); }
   void request(const std::string& key) override { session_->link().request(key); }
   SharedMemory poll(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }

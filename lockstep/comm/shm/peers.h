@@ -60,6 +60,9 @@ class Peers {
   virtual SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                               const std::function<void()>& give_up) = 0;
 
+  // Takes back offer(), refuse() and obtain() of `key`, after which nobody needs it any more.
+  virtual void withdraw(const std::string& key) noexcept = 0;
+
   // obtain() in two steps that do not block. poll() returns null until the memory has come; it
   // throws Error(system) after a refusal.
   virtual void request(const std::string& key) = 0;

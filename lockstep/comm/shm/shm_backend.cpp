@@ -25,6 +25,26 @@ std::string short_key(const std::string& text) {
   return fmt::format("{:016x}{}", hash_of_elements(text), tail);
 }
 
+// Groups of other ranks may have the same name meanwhile.
+std::string segment_key(const Peers& peers, const std::string& group) {
+  std::vector<int> slots;
+  for (int rank = 0; rank < peers.size(); ++rank) slots.push_back(peers.slot(rank));
+  const std::string list = fmt::format("{}", fmt::join(slots, ","));
+  return fmt::format("{} of {}", short_key(group), short_key(list));
+}
+
+// If not all come, those that come later find no memory, and those that have it learn why.
+Barrier make_barrier(const std::shared_ptr<Peers>& peers, const GroupSegment& segment,
+                     const std::string& group, std::chrono::milliseconds timeout,
+                     std::function<void()> watch) {
+  try {
+    return {peers, segment, group, timeout, std::move(watch)};
+  } catch (const Error&) {
+    peers->withdraw(segment_key(*peers, group));
+    throw;
+  }
+}
+
 }  // namespace
 
 ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
@@ -35,7 +55,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       size_(peers_->size()),
       segment_(make_segment(timeout, watch)),
       peer_memory_(peers_, segment_, group_),
-      barrier_(peers_, segment_, group_, timeout, std::move(watch)),
+      barrier_(make_barrier(peers_, segment_, group_, timeout, std::move(watch))),
       key_(fmt::format("{} {:016x}", short_key(group_), segment_.common().number)),
       regions_(peers_, timeout,
                [this](int owner) {
@@ -50,8 +70,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
-// One rank makes the memory, the others obtain it. A failure is an Error on all of them. Groups of
-// other ranks may have the same name meanwhile.
+// One rank makes the memory, the others obtain it. A failure is an Error on all of them.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -70,11 +89,13 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                             group_, number(), seconds_since(begin), peers_->describe(0)),
                 {peers_->number(0)});
   };
-  std::vector<int> slots;
-  for (int rank = 0; rank < size_; ++rank) slots.push_back(peers_->slot(rank));
-  const std::string list = fmt::format("{}", fmt::join(slots, ","));
-  const std::string key = fmt::format("{} of {}", short_key(group_), short_key(list));
-  if (rank_ != 0) return {peers_->obtain(key, bytes, no_deadline, give_up), size_};
+  const std::string key = segment_key(*peers_, group_);
+  if (rank_ != 0) try {
+      return {peers_->obtain(key, bytes, no_deadline, give_up), size_};
+    } catch (const Error&) {
+      peers_->withdraw(key);
+      throw;
+    }
   try {
     GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
     made.common().number = random_number();
@@ -184,9 +205,14 @@ void ShmBackend::run_staged(const Collective& collective) {
 }
 
 std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const std::string& group,
-                                           std::chrono::milliseconds timeout) {
-  return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout,
-                                      watch_the_making(pipes_, group_, group, ranks));
+                                           std::chrono::milliseconds timeout,
+                                           const std::function<void()>& watch) {
+  const auto look = watch_the_making(pipes_, group_, group, ranks, watch);
+  try {
+    return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout, look);
+  } catch (const GroupGivenUp& error) {
+    throw_for_the_making(error, look);
+  }
 }
 
 Backend::Allocation ShmBackend::allocate(const Collective& collective) {

@@ -99,6 +99,11 @@ void ThreadPeers::refuse(const std::string& key, int readers, std::string_view r
   team_->offer(key, {nullptr, std::string(reason), readers});
 }
 
+void ThreadPeers::withdraw(const std::string& key) noexcept {
+  const std::lock_guard lock(team_->mutex_);
+  team_->offers_.erase(key);
+}
+
 SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                                  const std::function<void()>& give_up) {
   while (true) {

@@ -58,6 +58,7 @@ class ThreadPeers : public Peers {
   SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved,
                      int readers) override;
   void refuse(const std::string& key, int readers, std::string_view reason) override;
+  void withdraw(const std::string& key) noexcept override;
   SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
                       const std::function<void()>& give_up) override;
   SharedMemory hand_out(const std::string& key, std::size_t bytes) override;

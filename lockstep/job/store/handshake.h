@@ -32,7 +32,7 @@ constexpr std::size_t max_job_id_bytes = 123;
 enum class Channel : std::uint32_t {
   store = 0,   // Ranks to a TcpStoreServer.
   agents = 1,  // Launchers to their coordinator. The numbers in JobMember do not count.
-  lines = 5,   // Ranks on different hosts to each other; 2 to 4 had earlier versions of frames.
+  lines = 6,   // Ranks on different hosts to each other; 2 to 5 had earlier versions of frames.
 };
 
 // Returns random bytes from OpenSSL.

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/operator_profile.h"
 
-#include <torch/csrc/autograd/profiler_kineto.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -19,12 +16,10 @@
 #include "lockstep/job/profile_window.h"
 #include "lockstep/job/step_clock.h"
 #include "lockstep/job/timeline_recorder.h"
+#include "lockstep/parallel/gradients/operator_record.h"
 
 namespace lockstep::parallel {
 namespace {
-
-namespace kineto = torch::autograd::profiler;
-namespace settings = torch::profiler::impl;
 
 std::optional<ProfileWindow> window_of_environment() {
   const char* const told = std::getenv("LOCKSTEP_PROFILE");
@@ -43,35 +38,31 @@ class OperatorProfile {
   explicit OperatorProfile(ProfileWindow window) : window_(window) {}
 
   void at_step(std::int64_t step, const ProcessGroup& group) {
-    if (state_ == State::waits && step >= window_.first && step < window_.end) begin(group);
-    if (state_ == State::records && step >= window_.end) end();
+    if (!has_begun_ && step >= window_.first && step < window_.end) begin(group);
+    if (step >= window_.end) end();
   }
 
  private:
-  enum class State { waits, records, is_over };
-
   void begin(const ProcessGroup& group) {
-    const settings::ProfilerConfig config(settings::ProfilerState::KINETO);
-    const std::set<settings::ActivityType> activities{settings::ActivityType::CPU};
-    kineto::prepareProfiler(config, activities);
-    kineto::enableProfiler(config, activities);
-    state_ = State::records;
+    has_begun_ = true;
+    record_.emplace();
     before_end(group, last_act_);  // For a run that ends within the window.
   }
 
   // Must not throw: training goes on without a profile.
   void end() {
-    if (state_ != State::records) return;
-    state_ = State::is_over;
+    if (!record_) return;
     try {
-      kineto::disableProfiler()->save(TimelineRecorder::current()->operators_file().string());
+      record_->save(TimelineRecorder::current()->operators_file().string());
     } catch (const std::exception& error) {
       log(LogLevel::warning, "the timeline lacks the operators: " + std::string(error.what()));
     }
+    record_.reset();
   }
 
   const ProfileWindow window_;
-  State state_ = State::waits;
+  bool has_begun_ = false;
+  std::optional<OperatorRecord> record_;
   const std::shared_ptr<const std::function<void()>> last_act_ =
       std::make_shared<const std::function<void()>>([this] { end(); });
 };
@@ -81,7 +72,7 @@ class OperatorProfile {
 void profile_operators(const ProcessGroup& group) {
   static const std::optional<ProfileWindow> window = window_of_environment();
   if (!window) return;
-  static OperatorProfile profile(*window);
+  static auto& profile = *new OperatorProfile(*window);  // Outlives Kineto.
   if (StepClock* const clock = StepClock::adopted()) profile.at_step(clock->steps(), group);
 }
 

@@ -1,0 +1,30 @@
+// A record of LibTorch's operators by LibTorch's own profiler, Kineto; one at a time in a process.
+//
+// Operators of these threads count: the one that makes the record, and those of autograd.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace lockstep {
+
+class OperatorRecord {
+ public:
+  // Begins it.
+  OperatorRecord();
+
+  // Drops it, unless save() has ended it.
+  ~OperatorRecord();
+  OperatorRecord(const OperatorRecord&) = delete;
+  OperatorRecord& operator=(const OperatorRecord&) = delete;
+
+  // Ends it and writes `file`, in Chrome's format for traces. To be called once. Errors: Kineto's,
+  // which are std::exceptions.
+  void save(const std::string& file);
+
+ private:
+  bool has_ended_ = false;
+};
+
+}  // namespace lockstep
