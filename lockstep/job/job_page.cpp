@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c35;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c36;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -181,7 +181,7 @@ struct JobPage::Layout {
   std::int32_t slots;
   std::int32_t world_size;
   std::int64_t oom_kills;  // Count before the job began; -1 when unknown.
-  char job_id[128];
+  char job_id[384];  // Room for all variables of torchrun, with the longest name of a host.
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
   alignas(64) Slot slot[1];  // One for each rank of the host.
@@ -197,7 +197,7 @@ JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
   Layout& layout = page.layout();  // All zeros: the initial value of every atomic in it.
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
-  copy_text(layout.job_id, job_id);
+  copy_text(layout.job_id, cut_text(job_id, sizeof layout.job_id - 1));
   const auto kills = oom_kills();
   layout.oom_kills = kills ? static_cast<std::int64_t>(*kills) : -1;
   for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);

@@ -340,6 +340,21 @@ TEST(JobPage, AnotherProcessSeesTheSamePage) {
   EXPECT_EQ(other.activity(2).collective.sequence(), 5U);
 }
 
+TEST(JobPage, TheIdOfAJobUnderTorchrunIsKeptWhole) {
+  const std::string id = "environment MASTER_ADDR=" + std::string(253, 'a') +
+                         " MASTER_PORT=65535 TORCHELASTIC_RUN_ID=" + std::string(36, 'b') +
+                         " TORCHELASTIC_RESTART_COUNT=0";
+  EXPECT_EQ(JobPage::create(1, id).job_id(), id);
+}
+
+TEST(JobPage, AnIdIsNotCutWithinACharacter) {
+  std::string id;
+  for (int i = 0; i < 300; ++i) id += "\xc3\xa9";
+  const JobPage page = JobPage::create(1, id);
+  EXPECT_EQ(page.job_id().size() % 2, 0U);
+  EXPECT_TRUE(id.starts_with(page.job_id()));
+}
+
 TEST(JobPage, MemoryOfAnotherKindIsRefused) {
   SharedMapping other = SharedMapping::create("something else", 4096);
   EXPECT_THROW(JobPage::attach(FileDescriptor(::fcntl(other.descriptor(), F_DUPFD_CLOEXEC, 0))),

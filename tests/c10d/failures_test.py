@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from datetime import timedelta
 
 from forked_ranks import FORK, Ranks
@@ -607,20 +608,22 @@ def test_other_hosts_name_who_left_first(_):
         assert told == {0: ["peer_lost", "1", "None"], 2: ["peer_lost", "1", "None"]}, told
 
 
+def jobs_in(text):
+    return [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+
+
 def test_id_of_the_job(_):
-    """Failure records of ranks have the id of the job that torchrun gives."""
+    """Failure records of ranks have the whole id of the job that torchrun gives."""
+    job = str(uuid.uuid4())  # As torchrun makes one.
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, sys.executable, "-m", "torch.distributed.run",
                             "--nproc-per-node", 2, "--rdzv-backend", "c10d",
-                            "--rdzv-endpoint", "localhost:0", "--rdzv-id", "job7",
+                            "--rdzv-endpoint", "localhost:0", "--rdzv-id", job,
                             HERE / "ending_program.py", "reduce", "3")
-    jobs = [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+    jobs = jobs_in(text)
     assert code != 0 and jobs, text
-    assert all("TORCHELASTIC_RUN_ID%3Djob7" in job for job in jobs), text
-
-
-def jobs_in(text):
-    return [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+    end = f"TORCHELASTIC_RUN_ID%3D{job}%20TORCHELASTIC_RESTART_COUNT%3D0"
+    assert all(said.endswith(end) for said in jobs), text
 
 
 def test_id_of_the_job_under_srun(_):
