@@ -73,9 +73,11 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
   std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
-  std::atomic<bool> is_told_to_end;              // For all processes that come here, and
-  std::atomic<bool> awaits_group;                // the next two, too.
-  FailureRecord end;
+  // The next three are of the process that the agent has started in this place, whichever process
+  // enters the slot: enter() leaves them as they are.
+  std::atomic<bool> is_told_to_end;
+  std::atomic<bool> awaits_group;
+  FailureRecord end;  // JobPage::note_end().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -181,7 +183,7 @@ struct JobPage::Layout {
   std::int32_t slots;
   std::int32_t world_size;
   std::int64_t oom_kills;  // Count before the job began; -1 when unknown.
-  char job_id[384];  // Room for all variables of torchrun, with the longest name of a host.
+  char job_id[384];        // Room for all variables of torchrun, with the longest name of a host.
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
   alignas(64) Slot slot[1];  // One for each rank of the host.
@@ -323,13 +325,29 @@ void JobPage::await_group(int slot) const {
   layout().slot[slot].awaits_group = true;
 }
 
+void JobPage::join_group(int slot) const {
+  layout().slot[slot].awaits_group = false;
+  layout().slot[slot].broke.state = 0;
+}
+
 bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
 
 void JobPage::note_end(int slot, const Failure& end) const {
   record_once(layout().slot[slot].end, end);
 }
 
-std::optional<Failure> JobPage::end_of(int slot) const { return read(layout().slot[slot].end); }
+std::optional<Failure> JobPage::first_end() const {
+  std::optional<Failure> first;
+  Clock::rep when = 0;
+  for (int slot = 0; slot < slots(); ++slot) {
+    FailureRecord& record = layout().slot[slot].end;
+    auto one = read(record);
+    if (!one || (first && record.reported >= when)) continue;
+    first = std::move(one);
+    when = record.reported;
+  }
+  return first;
+}
 
 void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;

@@ -683,6 +683,18 @@ def test_ends_between_groups(options):
             assert float(waited) < LATE, told
 
 
+def test_names_who_fails_in_a_group_of_the_rest(options):
+    """Ranks that go on without one that has ended in order are named for their own end."""
+    for how, cause in (("kill", "signal:9(SIGKILL)"), ("3", "exit:3")):
+        code, launcher, _, told = end_under_lockstep(options, 3, "rest", how)
+        assert (launcher["rank"], launcher["cause"]) == ("2", cause), launcher
+        assert code == (3 if how == "3" else 128 + signal.SIGKILL), code
+        for fault, rank, exit_code, waited in told.values():
+            assert (fault, rank, exit_code) == ("peer_lost", "1", "0"), told
+            assert float(waited) < LATE, told
+        assert sorted(told) == [0, 2], told
+
+
 # --- All ----------------------------------------------------------------------------------------
 
 def left_behind():
