@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/processes.h"
@@ -42,11 +44,10 @@ const Slot& our_slot() {
   return ours;
 }
 
-// That a rank has ended in order is a failure for those that wait for it.
-std::optional<Failure> failure_on(const JobPage& page) {
-  for (int slot = 0; slot < page.slots() && !page.failure(); ++slot)
-    if (const auto end = page.end_of(slot)) page.report(*end);
-  return page.failure();
+// Null before the first call of our_slot(), and in a fork()ed child.
+const Slot* slot_if_taken() {
+  const Slot* const slot = taken;
+  return slot != nullptr && slot->pid == this_process() ? slot : nullptr;
 }
 
 std::string in_seconds(std::chrono::milliseconds time) {
@@ -59,10 +60,22 @@ std::string without_prefix(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
+// Each kind of failure of a rank once.
 void log_once(const Slot& slot, const Failure& failure, std::chrono::milliseconds since) {
-  static std::once_flag logged;
-  std::call_once(logged,
-                 [&] { log(LogLevel::error, failure_record(slot.page.job_id(), failure, since)); });
+  using Key = std::pair<int, std::optional<Fault>>;
+  static std::mutex logging;
+  static std::set<Key>& logged = *new std::set<Key>;  // Never destroyed.
+  const std::lock_guard lock(logging);
+  if (logged.emplace(failure.rank, failure.fault).second)
+    log(LogLevel::error, failure_record(slot.page.job_id(), failure, since));
+}
+
+// That another rank has ended in order is a failure for those alone that wait for it.
+std::optional<Failure> loss_for(const Slot& slot) {
+  if (auto failure = slot.page.failure()) return failure;
+  auto end = slot.page.first_end();
+  if (end) slot.page.note_break(slot.who.local_rank, *end);
+  return end;
 }
 
 }  // namespace
@@ -70,7 +83,7 @@ void log_once(const Slot& slot, const Failure& failure, std::chrono::millisecond
 void throw_if_launcher_lost_rank() {
   const Slot& slot = our_slot();
   slot.page.await_group(slot.who.local_rank);
-  const auto failure = failure_on(slot.page);
+  const auto failure = loss_for(slot);
   if (!failure) return;
   log_once(slot, *failure, slot.page.since_failure());
   if (!failure->fault) throw Error(slot.context(), *failure);
@@ -108,13 +121,16 @@ void throw_without_store(const std::string& place, std::chrono::milliseconds tim
 }
 
 void tell_launcher_of_new_try() {
-  const Slot& slot = our_slot();
-  slot.page.activity(slot.who.local_rank).resumed.fetch_add(1, std::memory_order_relaxed);
+  if (const Slot* const slot = slot_if_taken())
+    slot->page.activity(slot->who.local_rank).resumed.fetch_add(1, std::memory_order_relaxed);
+}
+
+void tell_launcher_of_group() {
+  if (const Slot* const slot = slot_if_taken()) slot->page.join_group(slot->who.local_rank);
 }
 
 void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault) {
-  const Slot* const slot = taken;
-  if (slot != nullptr && slot->pid == this_process())
+  if (const Slot* const slot = slot_if_taken())
     slot->page.say_last_words(slot->who.local_rank, text, fault);
 }
 

@@ -17,9 +17,9 @@
 
 namespace lockstep::c10d {
 
-// To be called only if LOCKSTEP_AGENT_FD is set. Blocking: the first call, until the agent has
-// answered. Errors: peer_lost, with the rank that has ended, or timeout and mismatch, with those
-// for want of which others ended; the first such call logs its failure record.
+// To be called only if LOCKSTEP_AGENT_FD is set, by a process that waits for a group. Blocking: the
+// first call, until the agent has answered. Errors: peer_lost, with the rank that has ended, or
+// timeout and mismatch, with those for want of which others ended. Logs their failure record once.
 void throw_if_launcher_lost_rank();
 
 // As that, but waits for such news, a second at most. To be called when rank 0's store has gone.
@@ -33,10 +33,15 @@ void tell_launcher(const Error& error, std::chrono::milliseconds timeout);
 // Throws that nobody has served the store at `place` within `timeout`. As tell_launcher().
 [[noreturn]] void throw_without_store(const std::string& place, std::chrono::milliseconds timeout);
 
-// This process calls init_process_group(): what it has told the launcher is no longer why it ends.
+// The next three do nothing if no function above has been called.
+//
+// This process makes another group: what it has told the launcher is no longer why it ends.
 void tell_launcher_of_new_try();
 
-// This process ends with this exception. Does nothing if no other function has been called.
+// It has joined the group.
+void tell_launcher_of_group();
+
+// It ends with this exception.
 void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault);
 
 }  // namespace lockstep::c10d

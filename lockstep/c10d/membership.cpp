@@ -73,7 +73,6 @@ LaunchEnvironment environment_of(const Place& place) {
 
 ProcessGroup join_world(const Place& place) {
   const LaunchEnvironment who = environment_of(place);
-  if (who.agent_fd) tell_launcher_of_new_try();
   const auto look = [has_agent = who.agent_fd.has_value()] {
     throw_if_interrupted();
     if (has_agent) throw_if_launcher_lost_rank();
@@ -153,9 +152,11 @@ std::optional<ProcessGroup> join_part_of_world(const Place& place) {
 }  // namespace
 
 std::shared_ptr<Membership> Membership::join(const Place& place) {
+  tell_launcher_of_new_try();
   auto part = join_part_of_world(place);
   const bool is_world = !part;
   ProcessGroup group = part ? *std::move(part) : join_world(place);
+  tell_launcher_of_group();
   std::shared_ptr<Membership> made(new Membership(place, std::move(group), is_world));
   Joined& groups = joined();
   const std::lock_guard lock(groups.mutex);

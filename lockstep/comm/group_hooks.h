@@ -41,8 +41,8 @@ LOCKSTEP_API void note_met_break();
 LOCKSTEP_API bool take_met_break();
 
 // This process ends without leaving `group`. If it does so for want of another rank, this tells the
-// ranks of other hosts which one; of its own end they learn in any case. Errors: misuse for a
-// destroyed group, and in a fork()ed child.
+// ranks of other hosts which one, once for the group and all that were made from it; of its own end
+// they learn in any case. Errors: misuse for a destroyed group, and in a fork()ed child.
 LOCKSTEP_API void tell_why_it_ends(const ProcessGroup& group);
 
 // Collective. The host of each rank of `group`, numbered in the order of their first ranks.

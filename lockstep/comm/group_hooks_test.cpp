@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -24,11 +25,11 @@ struct Alone {
 
   std::uint64_t step() const { return peers->activity(0).step; }
 
-  static ProcessGroup make(const std::shared_ptr<ThreadPeers>& peers) {
+  static ProcessGroup make(const std::shared_ptr<ThreadPeers>& peers, RankHooks hooks = {}) {
     ProcessGroup::State::Parts parts;
     parts.identity.name = "world";
-    parts.in_job =
-        std::make_shared<RankInJob>(std::shared_ptr<Activity>(peers, &peers->activity(0)));
+    parts.in_job = std::make_shared<RankInJob>(
+        std::shared_ptr<Activity>(peers, &peers->activity(0)), std::move(hooks));
     parts.backend = std::make_unique<ShmBackend>(peers, "world", std::chrono::minutes(1));
     return GroupAccess::make(std::move(parts));
   }
@@ -65,6 +66,19 @@ TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
   destroy_process_group(rank.group);
   EXPECT_EQ(test::fault_of([&] { rank.group.set_step(1); }), Fault::misuse);
   EXPECT_EQ(test::fault_of([&] { count_step(rank.group); }), Fault::misuse);
+}
+
+TEST(WhyItEnds, IsToldOnceForAllGroupsOfARank) {
+  int told = 0;
+  const ProcessGroup group =
+      Alone::make(std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0),
+                  {.tell_why_it_ends = [&] { ++told; }});
+  const ProcessGroup part = group.split(0);
+  tell_why_it_ends(part);
+  EXPECT_EQ(told, 1);
+  tell_why_it_ends(group.split(0));
+  tell_why_it_ends(group);
+  EXPECT_EQ(told, 1);
 }
 
 TEST(LastActs, ComeInTheOppositeOrder) {

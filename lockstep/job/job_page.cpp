@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c35;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c36;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -73,9 +73,11 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
   std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
-  std::atomic<bool> is_told_to_end;              // For all processes that come here, and
-  std::atomic<bool> awaits_group;                // the next two, too.
-  FailureRecord end;
+  // The next three are of the process that the agent has started in this place, whichever process
+  // enters the slot: enter() leaves them as they are.
+  std::atomic<bool> is_told_to_end;
+  std::atomic<bool> awaits_group;
+  FailureRecord end;  // JobPage::note_end().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -181,7 +183,7 @@ struct JobPage::Layout {
   std::int32_t slots;
   std::int32_t world_size;
   std::int64_t oom_kills;  // Count before the job began; -1 when unknown.
-  char job_id[128];
+  char job_id[384];        // Room for all variables of torchrun, with the longest name of a host.
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
   alignas(64) Slot slot[1];  // One for each rank of the host.
@@ -197,7 +199,7 @@ JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
   Layout& layout = page.layout();  // All zeros: the initial value of every atomic in it.
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
-  copy_text(layout.job_id, job_id);
+  copy_text(layout.job_id, cut_text(job_id, sizeof layout.job_id - 1));
   const auto kills = oom_kills();
   layout.oom_kills = kills ? static_cast<std::int64_t>(*kills) : -1;
   for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);
@@ -323,13 +325,29 @@ void JobPage::await_group(int slot) const {
   layout().slot[slot].awaits_group = true;
 }
 
+void JobPage::join_group(int slot) const {
+  layout().slot[slot].awaits_group = false;
+  layout().slot[slot].broke.state = 0;
+}
+
 bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
 
 void JobPage::note_end(int slot, const Failure& end) const {
   record_once(layout().slot[slot].end, end);
 }
 
-std::optional<Failure> JobPage::end_of(int slot) const { return read(layout().slot[slot].end); }
+std::optional<Failure> JobPage::first_end() const {
+  std::optional<Failure> first;
+  Clock::rep when = 0;
+  for (int slot = 0; slot < slots(); ++slot) {
+    FailureRecord& record = layout().slot[slot].end;
+    auto one = read(record);
+    if (!one || (first && record.reported >= when)) continue;
+    first = std::move(one);
+    when = record.reported;
+  }
+  return first;
+}
 
 void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;

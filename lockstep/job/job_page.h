@@ -104,15 +104,19 @@ class LOCKSTEP_API JobPage {
   void agree_on_preemption() const;
   bool preemption_agreed() const;
 
-  // Records that the process in `slot` waits for a group, and looks for failure() and end_of()
-  // meanwhile. It need not have entered the slot.
+  // Records that the process in `slot` waits for a group, and looks for failure() and first_end()
+  // meanwhile; or that it has joined one, and that no earlier break will be why it ends. It need
+  // not have entered the slot.
   void await_group(int slot) const;
+  void join_group(int slot) const;
   bool awaits_group(int slot) const;
 
   // Records how the process in `slot` ended after it had left its groups in order: no failure,
-  // unless others wait for it in a new one.
+  // except for those that wait for it in a new one.
   void note_end(int slot, const Failure& end) const;
-  std::optional<Failure> end_of(int slot) const;
+
+  // Returns the first such end, of any slot.
+  std::optional<Failure> first_end() const;
 
   // Records that the agent has told the process in `slot` to end. That it then ends is no failure.
   void tell_to_end(int slot) const;

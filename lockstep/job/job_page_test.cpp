@@ -227,6 +227,65 @@ TEST(JobPage, ABreakIsReadWholeWhileAnotherIsNoted) {
   EXPECT_EQ(torn, 0);
 }
 
+TEST(JobPage, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_break(0, rank_one_did_not_come);
+  page.join_group(0);
+  page.say_last_words(0, "lockstep::Error: timeout: barrier #9", Fault::timeout);
+  EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
+  EXPECT_FALSE(page.latest_break(Fault::timeout));
+  page.note_break(0, rank_one_did_not_come);
+  EXPECT_TRUE(is_that_break(page.cause_of(0, threw))) << "a later break counts again";
+}
+
+// --- Waiting for a group ------------------------------------------------------------------------
+
+TEST(JobPage, ARankAwaitsAGroupUntilItJoinsOne) {
+  const JobPage page = JobPage::create(2, "job");
+  EXPECT_FALSE(page.awaits_group(1));
+  page.await_group(1);
+  page.await_group(1);
+  EXPECT_TRUE(page.awaits_group(1));
+  EXPECT_FALSE(page.awaits_group(0));
+  page.join_group(1);
+  EXPECT_FALSE(page.awaits_group(1));
+  page.await_group(1);
+  EXPECT_TRUE(page.awaits_group(1)) << "the next one";
+}
+
+TEST(JobPage, AnEndInOrderIsKnownToThoseThatWaitAndIsNoFailure) {
+  const JobPage page = JobPage::create(3, "job");
+  EXPECT_FALSE(page.first_end());
+  page.note_end(1, {.rank = 4, .host = "a", .pid = 5, .exit_code = 0});
+  ASSERT_TRUE(page.first_end());
+  EXPECT_EQ(page.first_end()->rank, 4);
+  EXPECT_EQ(page.first_end()->host, "a");
+  EXPECT_EQ(page.first_end()->pid, 5);
+  EXPECT_EQ(page.first_end()->exit_code, 0);
+  EXPECT_FALSE(page.failure());
+  EXPECT_EQ(page.since_failure().count(), 0);
+}
+
+TEST(JobPage, OfSeveralEndsInOrderAllRanksSeeTheFirst) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_end(2, {.rank = 2, .exit_code = 0});
+  page.note_end(0, {.rank = 0, .exit_code = 0});
+  page.note_end(2, {.rank = 2, .exit_code = 3});
+  EXPECT_EQ(page.first_end()->rank, 2);
+  EXPECT_EQ(page.first_end()->exit_code, 0);
+}
+
+TEST(JobPage, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) {
+  const JobPage page = JobPage::create(3, "job");
+  page.note_end(1, {.rank = 1, .exit_code = 0});
+  page.note_break(0, *page.first_end());
+  EXPECT_EQ(page.cause_of(0, exited).rank, 1);
+  EXPECT_EQ(page.cause_of(0, exited).exit_code, 0);
+  page.activity(0).resumed = 1;  // It has caught the Error and gone on.
+  EXPECT_EQ(page.cause_of(0, exited).rank, 0);
+  EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
+}
+
 TEST(JobPage, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
   const JobPage page = JobPage::create(2, "job", 8);
   EXPECT_EQ(page.world_size(), 8);
@@ -338,6 +397,21 @@ TEST(JobPage, AnotherProcessSeesTheSamePage) {
   EXPECT_EQ(other.job_id(), "the job");
   page.activity(2).collective.enter({}, Operation::barrier, 5, ticks_now());
   EXPECT_EQ(other.activity(2).collective.sequence(), 5U);
+}
+
+TEST(JobPage, TheIdOfAJobUnderTorchrunIsKeptWhole) {
+  const std::string id = "environment MASTER_ADDR=" + std::string(253, 'a') +
+                         " MASTER_PORT=65535 TORCHELASTIC_RUN_ID=" + std::string(36, 'b') +
+                         " TORCHELASTIC_RESTART_COUNT=0";
+  EXPECT_EQ(JobPage::create(1, id).job_id(), id);
+}
+
+TEST(JobPage, AnIdIsNotCutWithinACharacter) {
+  std::string id;
+  for (int i = 0; i < 300; ++i) id += "\xc3\xa9";
+  const JobPage page = JobPage::create(1, id);
+  EXPECT_EQ(page.job_id().size() % 2, 0U);
+  EXPECT_TRUE(id.starts_with(page.job_id()));
 }
 
 TEST(JobPage, MemoryOfAnotherKindIsRefused) {

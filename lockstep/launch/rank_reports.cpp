@@ -53,9 +53,9 @@ Failure RankPages::examine(int local_rank, pid_t pid) const {
   return failure;
 }
 
-// Ranks that wait for a group look at the agent's own page, and may have reported whom they miss.
+// Ranks that wait for a group look at the agent's own page.
 void RankPages::report(const Failure& failure) const {
-  page().report(own_.failure().value_or(failure));
+  page().report(failure);
   if (session_) own_.report(session_->failure().value_or(failure));
 }
 
@@ -64,11 +64,6 @@ void RankPages::report_end(int local_rank, const Failure& end) const {
   const bool may_have_waited =
       phase(local_rank) == JobPage::Phase::finished;  // For the next group.
   report(may_have_waited ? own_.cause_of(local_rank, cause) : cause);
-}
-
-std::optional<Failure> RankPages::failure() const {
-  auto failure = page().failure();
-  return failure ? failure : own_.failure();
 }
 
 RankTimes RankPages::times(int local_rank) const {

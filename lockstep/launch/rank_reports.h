@@ -66,7 +66,7 @@ class RankPages {
   void report_end(int local_rank, const Failure& end) const;
 
   // The first failure that was reported, by a rank or by the agent.
-  std::optional<Failure> failure() const;
+  std::optional<Failure> failure() const { return page().failure(); }
 
   // The rank has ended in order. Tells those that wait for it in a new group.
   void note_end(int local_rank, const Failure& end) const { own_.note_end(local_rank, end); }

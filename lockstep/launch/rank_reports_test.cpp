@@ -35,6 +35,69 @@ TEST(RankPages, AnEndBetweenTwoGroupsIsForWantOfThoseWhoDidNotComeToTheNext) {
   }
 }
 
+// Ranks 0 and 1 have left their group in order, on its own page, and rank 1 has ended.
+struct BetweenGroups {
+  BetweenGroups() {
+    pages.use_session_page(FileDescriptor(::dup(session.descriptor())));
+    for (const int rank : {0, 1}) {
+      session.enter(rank);
+      session.leave(rank, JobPage::Phase::finished);
+    }
+    pages.note_end(1, {.rank = 1, .exit_code = 0});
+  }
+
+  // Rank 0 waits for the next group and learns of that.
+  void wait() const {
+    own.await_group(0);
+    own.note_break(0, own.first_end().value());
+  }
+
+  RankPages pages{2, [] {
+                    Round round;
+                    round.world_size = 2;
+                    return round;
+                  }()};
+  JobPage own = JobPage::attach(FileDescriptor(::dup(pages.own_descriptor())));
+  JobPage session = JobPage::create(2, "job");
+};
+
+TEST(RankPages, WhoeverEndsForWantOfARankThatHadEndedInOrderNamesThat) {
+  const BetweenGroups job;
+  job.wait();
+  EXPECT_FALSE(job.pages.failure());
+  job.pages.report_end(0, {.rank = 0, .exit_code = 1});
+  EXPECT_EQ(job.pages.failure()->rank, 1);
+  EXPECT_EQ(job.pages.failure()->exit_code, 0);
+  EXPECT_EQ(job.own.failure()->rank, 1);
+}
+
+TEST(RankPages, ALaterFailureOfWhoeverWentOnIsItsOwn) {
+  for (const bool is_killed : {true, false}) {
+    const BetweenGroups job;
+    job.wait();
+    job.own.activity(0).resumed = 1;
+    job.own.join_group(0);  // Of the rest.
+    Failure end{.rank = 0};
+    if (is_killed)
+      end.signal = SIGKILL;
+    else
+      end.exit_code = 3;
+    job.pages.report_end(0, end);
+    EXPECT_EQ(job.pages.failure()->rank, 0);
+    EXPECT_EQ(job.pages.failure()->signal, end.signal);
+    EXPECT_EQ(job.own.failure()->exit_code, end.exit_code);
+  }
+}
+
+TEST(RankPages, ARankListensWhileItAwaitsAGroup) {
+  const BetweenGroups job;
+  EXPECT_FALSE(job.pages.listens(0));
+  job.wait();
+  EXPECT_TRUE(job.pages.listens(0));
+  job.own.join_group(0);
+  EXPECT_FALSE(job.pages.listens(0));
+}
+
 TEST(AttemptResult, WithoutFailuresItSucceeded) {
   AttemptResult result;
   EXPECT_EQ(result.outcome(), Outcome::succeeded);

@@ -7,6 +7,7 @@ ending_program.py early CODE                               the last rank ends be
 ending_program.py first CODE                               so does rank 0
 ending_program.py chain CODE|destroy                       rank 1 leaves; 0 waits for it, 2 for 0
 ending_program.py between RANK CODE|raise                  that rank ends between two groups
+ending_program.py rest CODE|kill                           so does rank 1; then the last fails
 ending_program.py late RANK [goes-on]                      that rank comes too late to its group
 ending_program.py dies                                     rank 0 dies while it waits for the last
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
@@ -125,6 +126,32 @@ def end_between(rank, how):
     dist.init_process_group("lockstep")
 
 
+def go_on_with_rest(how):
+    """The ranks that are left catch that rank 1 has ended, and make a group of their own."""
+    dist.destroy_process_group()
+    if RANK == 1:
+        sys.exit()
+    began = time.monotonic()
+    try:
+        dist.init_process_group("lockstep")
+    except lockstep.Error as error:
+        write(error, began)
+    dist.init_process_group("lockstep", init_method=f"file://{FOLDER}/rest", rank=RANK // 2,
+                            world_size=2)
+    dist.barrier()
+    if not IS_LAST:
+        time.sleep(60)  # Until the launcher ends it.
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(int(how))
+
+
+def write(error, began):
+    waited = time.monotonic() - began
+    (FOLDER / f"error.{RANK}").write_text(
+        f"{error.fault} {error.rank} {error.exit_code} {waited}\n{error}")
+
+
 def act(what, *how):
     if RANK == {"early": RANKS - 1, "first": 0}.get(what):
         sys.exit(int(how[0]))
@@ -135,7 +162,7 @@ def act(what, *how):
     is_short = what == "timeout"
     dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
     dist.barrier()
-    acts = {"go-on": go_on, "between": end_between}
+    acts = {"go-on": go_on, "between": end_between, "rest": go_on_with_rest}
     if what in acts:
         return acts[what](*how)
     exchange = {"ring": ring, "reduce": reduce, "chain": chain}.get(what)
@@ -155,9 +182,7 @@ def main():
     try:
         act(*[word for word in sys.argv[1:] if word != "--caught"])
     except lockstep.Error as error:
-        waited = time.monotonic() - began
-        (FOLDER / f"error.{RANK}").write_text(
-            f"{error.fault} {error.rank} {error.exit_code} {waited}\n{error}")
+        write(error, began)
         if caught:
             sys.exit(5)
         raise

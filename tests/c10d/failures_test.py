@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from datetime import timedelta
 
 from forked_ranks import FORK, Ranks
@@ -607,20 +608,22 @@ def test_other_hosts_name_who_left_first(_):
         assert told == {0: ["peer_lost", "1", "None"], 2: ["peer_lost", "1", "None"]}, told
 
 
+def jobs_in(text):
+    return [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+
+
 def test_id_of_the_job(_):
-    """Failure records of ranks have the id of the job that torchrun gives."""
+    """Failure records of ranks have the whole id of the job that torchrun gives."""
+    job = str(uuid.uuid4())  # As torchrun makes one.
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, sys.executable, "-m", "torch.distributed.run",
                             "--nproc-per-node", 2, "--rdzv-backend", "c10d",
-                            "--rdzv-endpoint", "localhost:0", "--rdzv-id", "job7",
+                            "--rdzv-endpoint", "localhost:0", "--rdzv-id", job,
                             HERE / "ending_program.py", "reduce", "3")
-    jobs = [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+    jobs = jobs_in(text)
     assert code != 0 and jobs, text
-    assert all("TORCHELASTIC_RUN_ID%3Djob7" in job for job in jobs), text
-
-
-def jobs_in(text):
-    return [fields_of(line)["job"] for line in text.splitlines() if "lockstep-fail job=" in line]
+    end = f"TORCHELASTIC_RUN_ID%3D{job}%20TORCHELASTIC_RESTART_COUNT%3D0"
+    assert all(said.endswith(end) for said in jobs), text
 
 
 def test_id_of_the_job_under_srun(_):
@@ -678,6 +681,18 @@ def test_ends_between_groups(options):
         for fault, rank, exit_code, waited in told.values():
             assert (fault, rank, exit_code) == ("peer_lost", victim, expected), told
             assert float(waited) < LATE, told
+
+
+def test_names_who_fails_in_a_group_of_the_rest(options):
+    """Ranks that go on without one that has ended in order are named for their own end."""
+    for how, cause in (("kill", "signal:9(SIGKILL)"), ("3", "exit:3")):
+        code, launcher, _, told = end_under_lockstep(options, 3, "rest", how)
+        assert (launcher["rank"], launcher["cause"]) == ("2", cause), launcher
+        assert code == (3 if how == "3" else 128 + signal.SIGKILL), code
+        for fault, rank, exit_code, waited in told.values():
+            assert (fault, rank, exit_code) == ("peer_lost", "1", "0"), told
+            assert float(waited) < LATE, told
+        assert sorted(told) == [0, 2], told
 
 
 # --- All ----------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class Faults(unittest.TestCase):
             headline,
             rf"^rank {rank} did not come to all_reduce #3 of group world "
             rf"(within 1 s; rank ({waited}) waited; last seen: rank {rank} \(pid \d+ on |"
-            rf"in time; rank ({waited}) \(waits for: {rank}\): .* another host wait no longer)")
+            rf"in time; rank ({waited}) waited for rank {rank}: .* another host wait no longer)")
         for line in re.findall(r"lockstep-fail (job=.*)", errors):
             record = dict(field.split("=", 1) for field in line.split())
             self.assertEqual((record["rank"], record["cause"], record["waits_for"]),

@@ -12,11 +12,15 @@
 namespace lockstep::comm {
 namespace {
 
-std::string whom_it_blames(const GivenUp& why) {
-  if (why.ranks.empty() || why.fault == Fault::peer_lost) return {};  // Or `reason` names them.
-  const std::string more = why.more > 0 ? fmt::format(" and {} more", why.more) : "";
-  return fmt::format(" ({}: {}{})", why.fault == Fault::timeout ? "waits for" : "differ",
-                     as_ranges(why.ranks), more);
+// "rank 2 waited for ranks 1,3-4", or "rank 2 found that rank 1 differs".
+std::string finding_of(const GivenUp& why) {
+  const std::string who = fmt::format("rank {}", why.rank);
+  if (why.ranks.empty() || why.fault == Fault::peer_lost) return who;  // Or `reason` names them.
+  const bool is_one = why.ranks.size() == 1 && why.more == 0;
+  const std::string blamed =
+      name_of_ranks(why.ranks) + (why.more > 0 ? fmt::format(" and {} more", why.more) : "");
+  if (why.fault == Fault::timeout) return fmt::format("{} waited for {}", who, blamed);
+  return fmt::format("{} found that {} {}", who, blamed, is_one ? "differs" : "differ");
 }
 
 std::string text_without(const std::string& context, const Error& error) {
@@ -34,7 +38,7 @@ const GivenUp* reason_of_another(const Error& error) {
 
 std::string describe(const GivenUp& why) {
   std::string text;
-  if (why.rank >= 0) text += fmt::format("rank {}{}: ", why.rank, whom_it_blames(why));
+  if (why.rank >= 0) text += finding_of(why) + ": ";
   if (!why.call.empty()) text += why.call + ": ";
   return text + why.reason;
 }

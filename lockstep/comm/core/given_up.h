@@ -28,8 +28,8 @@ struct GivenUp {
   bool is_own_loss() const { return fault == Fault::peer_lost && rank < 0; }
 };
 
-// Returns text such as "rank 0 (waits for 1,3-4): barrier #4 of group world on rank 0: 3 of 9 ranks
-// did not ...".
+// Returns text such as "rank 0 waited for ranks 1,3-4: barrier #4 of group world on rank 0: 3 of 9
+// ranks did not ...".
 std::string describe(const GivenUp& why);
 
 // Throws a copy of `error`, which has no Failure, with another text.

@@ -27,7 +27,7 @@ TEST(Blame, OfATimeoutIsThoseThatDidNotCome) {
 TEST(Blame, IsTheSameForThoseWhoLearnOfIt) {
   const GivenUp why = given_up_for(waited, 2, context);
   EXPECT_EQ(describe(why),
-            "rank 2 (waits for: 1,3-4): " + context + ": 3 of 9 ranks did not come in time");
+            "rank 2 waited for ranks 1,3-4: " + context + ": 3 of 9 ranks did not come in time");
   const std::string own = "send of 1 float32 to rank 0 in group world on rank 5";
   const GroupGivenUp learned(own, why);
   EXPECT_EQ(learned.fault(), Fault::timeout);
@@ -51,6 +51,15 @@ TEST(Blame, OfAMismatchIsTheSameForThoseWhoLearnOfIt) {
   }
 }
 
+TEST(Blame, OfAMismatchIsSaidInOneSentence) {
+  const auto text_of = [](const std::vector<int>& ranks) {
+    return describe(given_up_for(Error(Fault::mismatch, context + ": x", ranks), 2, context));
+  };
+  EXPECT_EQ(text_of({1}), "rank 2 found that rank 1 differs: " + context + ": x");
+  EXPECT_EQ(text_of({0, 1}), "rank 2 found that ranks 0-1 differ: " + context + ": x");
+  EXPECT_EQ(text_of({}), "rank 2: " + context + ": x");
+}
+
 TEST(Blame, IsTheSameForThoseWhoLearnOfItAtSecondHand) {
   const std::string own = "split #4 of group world on rank 1";
   const GroupGivenUp learned(own, given_up_for(waited, 2, context));
@@ -72,7 +81,7 @@ TEST(Blame, SurvivesAnotherText) {
 
 TEST(Blame, IsNobodysInAText) {
   const Error aborted(Fault::timeout,
-                      context + ": the group was given up: rank 2 (waits for: 1-3): x");
+                      context + ": the group was given up: rank 2 waited for ranks 1-3: x");
   const Failure failure = blame_in(aborted, 2, context, 1s);
   EXPECT_TRUE(failure.ranks.empty());
   EXPECT_EQ(failure.rank, -1);
@@ -85,7 +94,7 @@ TEST(Blame, OfManyRanksNamesSomeAndCountsTheRest) {
   const GivenUp why = given_up_for(Error(Fault::timeout, "x", ranks), 100, context);
   EXPECT_EQ(why.ranks.size(), most_blamed);
   EXPECT_EQ(why.more, 36);
-  EXPECT_NE(describe(why).find("(waits for: 0-63 and 36 more)"), std::string::npos);
+  EXPECT_NE(describe(why).find("rank 100 waited for ranks 0-63 and 36 more: "), std::string::npos);
 }
 
 TEST(Blame, FallsOnRanksThatAGroupHas) {

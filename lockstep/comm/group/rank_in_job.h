@@ -61,14 +61,20 @@ class RankInJob {
   void expect_preemption() const { hooks_.expect_preemption(); }
   void agree_on_preemption() const { hooks_.agree_on_preemption(); }
   void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
-  void tell_why_it_ends() const { hooks_.tell_why_it_ends(); }
   std::shared_ptr<const Activity> activity_of(int rank) const { return hooks_.activity_of(rank); }
+
+  // Only the first call does: it is said for all groups of the rank.
+  void tell_why_it_ends() {
+    if (!why_is_told_.exchange(true)) hooks_.tell_why_it_ends();
+  }
+
   bool knows_of_loss() const { return hooks_.knows_of_loss(); }
 
  private:
   const std::shared_ptr<Activity> activity_;
   const RankHooks hooks_;
   std::atomic<bool> step_is_told_{false};
+  std::atomic<bool> why_is_told_{false};
   std::atomic<std::uint64_t> reduced_bytes_{0};
 };
 
