@@ -37,11 +37,22 @@ c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
   return options;
 }
 
+// The tensors of a message, which the thread that completes it may be the last to have.
+struct Moved {
+  Moved(const Tensors& tensors, std::string_view what) : parts(tensors, what) {}
+  ~Moved() { keep_thread_state(); }
+  Moved(const Moved&) = delete;
+  Moved& operator=(const Moved&) = delete;
+
+  Parts parts;
+};
+
 std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what) {
   require(tensors.size() == 1, [&] {
     return std::string(what) + ": one tensor was expected, not " + std::to_string(tensors.size());
   });
-  return std::make_shared<Parts>(tensors, what);
+  const auto moved = std::make_shared<Moved>(tensors, what);
+  return {moved, &moved->parts};
 }
 
 // The ranks of the job that are `ranks` of `group`; none if it does not know.
@@ -70,10 +81,7 @@ Backend::Backend(const Place& place, c10::intrusive_ptr<BackendOptions> options)
                   })),
       options_(std::move(options)) {}
 
-Backend::~Backend() {
-  const WithoutGil without_gil;  // Callbacks that are under way need it.
-  membership()->leave();
-}
+Backend::~Backend() { membership()->leave(); }
 
 c10::intrusive_ptr<Backend::Options> Backend::getBackendOptions() {
   return c10::make_intrusive<BackendOptions>(*options_);

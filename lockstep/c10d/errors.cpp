@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/c10d/gil.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -50,7 +51,7 @@ std::exception_ptr in_python(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Error& known) {
     if (!Py_IsInitialized()) return error;
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     return std::make_exception_ptr(exception_of(known));
   } catch (...) {
     return error;

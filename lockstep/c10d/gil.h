@@ -1,4 +1,5 @@
-// Python's lock, which one thread holds while it runs Python's code.
+// Python's lock, which one thread holds while it runs Python's code, and the thread states that
+// Python has of threads.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,6 +20,29 @@ class WithoutGil {
 
  private:
   PyThreadState* const saved_;
+};
+
+// Gives the calling thread a thread state of Python for the rest of its life, unless it has one.
+// Every thread of this library calls this before it first runs what may take the GIL: callbacks of
+// futures, and destructors of tensors, which may belong to an object of Python.
+//
+// Otherwise Python makes a state each time that the thread takes the GIL, and holds a lock of its
+// own meanwhile, without the GIL. Before 3.11.8, the child of a fork() at that moment waits for
+// that lock for ever: https://github.com/python/cpython/issues/112275. The state that this makes is
+// made while nobody forks.
+//
+// The thread takes the GIL at its end: nobody joins it with the GIL.
+void keep_thread_state();
+
+// While it exists, its thread holds the GIL. Keeps the thread state.
+class WithGil {
+ private:
+  struct Kept {
+    Kept() { keep_thread_state(); }
+  };
+
+  Kept kept_;  // First.
+  py::gil_scoped_acquire gil_;
 };
 
 }  // namespace lockstep::c10d

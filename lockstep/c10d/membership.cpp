@@ -11,6 +11,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/launcher_news.h"
 #include "lockstep/c10d/registered_allocator.h"
@@ -181,7 +182,11 @@ void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
                  rethrow_in_python);
 }
 
-Membership::~Membership() { leave(); }
+Membership::~Membership() {
+  const WithoutGil without_gil;  // The group's threads may need it at their ends.
+  leave();
+  const ProcessGroup last = std::move(group_);
+}
 
 std::chrono::milliseconds Membership::timeout_of(std::chrono::milliseconds asked) const {
   return asked == ::c10d::kUnsetTimeout ? timeout_.load() : asked;
@@ -218,6 +223,7 @@ bool Membership::end_calls() {
 }
 
 void Membership::leave() {
+  const WithoutGil without_gil;  // Callbacks that are under way need it, and threads that end.
   if (end_calls()) leave_in_order(group_);
 }
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/work.h"
 
 namespace lockstep::c10d {
@@ -92,6 +93,7 @@ void OrderedCalls::run_front(Lock& lock, bool is_own_thread) {
 }
 
 void OrderedCalls::loop() {
+  keep_thread_state();
   Lock lock(mutex_);
   while (!ending_) {
     const Clock::time_point begin =

@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "lockstep/c10d/gil.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/engine/plugin.h"
@@ -79,7 +80,7 @@ py::object class_of_gloo() {
 }
 
 c10::intrusive_ptr<::c10d::Backend> make_gloo(const lockstep_engine_config& config) {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   try {
     const py::object gloo = class_of_gloo();
     // Not lazily: it would use the store later, in calls.

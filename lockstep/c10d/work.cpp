@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
 #include "lockstep/c10d/errors.h"
+#include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/comm/group_hooks.h"
 
@@ -177,7 +178,11 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
   const auto self = c10::intrusive_ptr<MessageWork>::unsafe_reclaim_from_nonowning(this);
-  if (!has_future()) message_.on_completion([self] { self->settle(); });
+  if (!has_future())
+    message_.on_completion([self] {
+      keep_thread_state();
+      self->settle();
+    });
   return OperationWork::getFuture();
 }
 
