@@ -816,6 +816,14 @@ Finished run_body(const std::string& body, int ranks) {
                       std::to_string(ranks), "/tmp"});
 }
 
+TEST(LockstepRun, ARankThatEndsInOrderWithoutAGroupIsNotNamedForALaterFailure) {
+  const Finished run =
+      run_command(ranks_of_script(2, "[ $RANK = 1 ] || { sleep 0.5; kill -9 $$; }"));
+  EXPECT_EQ(run.code, 137);
+  EXPECT_TRUE(contains(run.err, "lockstep run: rank 0 (pid ")) << run.err;
+  EXPECT_FALSE(contains(run.err, "rank 1")) << run.err;
+}
+
 TEST(LockstepRun, TheOthersAreToldWhoWasKilledInWhichOperationAndMayEndByThemselves) {
   const Finished run = run_body("one rank is killed in an operation", 3);
   EXPECT_EQ(run.code, 137);

@@ -126,7 +126,7 @@ void tell_launcher_of_new_try() {
 }
 
 void tell_launcher_of_group() {
-  if (const Slot* const slot = slot_if_taken()) slot->page.join_group(slot->who.local_rank);
+  if (const Slot* const slot = slot_if_taken()) slot->page.await_group(slot->who.local_rank, false);
 }
 
 void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault) {

@@ -281,13 +281,18 @@ bool HostSession::serves_others() const {
 void HostSession::throw_if_peer_lost(std::string_view context) const {
   const auto failure = find_failure();
   if (!failure) return;
+  // The agent does not know that this rank waited for one that ended in order.
+  if (!page_->failure()) page_->note_break(rank_, *failure);
   log_once(*failure);
   throw Error(context, *failure);
 }
 
-// Returns the job's first failure; this process may be the first to see it.
+// Returns the job's first failure; this process may be the first to see it. As long as a slot is
+// vacant, all ranks wait for its process, which may have ended in order.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
+  const auto end = page_->first_end();
+  if (end && page_->phase(end->rank) == JobPage::Phase::vacant) return end;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || !page_->lost(peer) || page_->follows_abort(peer)) continue;
     const Failure seen = page_->cause_of(peer, examine(peer));

@@ -320,14 +320,10 @@ bool JobPage::is_told_to_end(int slot) const {
   return slot >= 0 && slot < slots() && layout().slot[slot].is_told_to_end;
 }
 
-void JobPage::await_group(int slot) const {
+void JobPage::await_group(int slot, bool waits) const {
   require(slot >= 0 && slot < slots(), "this job page has no such slot");
-  layout().slot[slot].awaits_group = true;
-}
-
-void JobPage::join_group(int slot) const {
-  layout().slot[slot].awaits_group = false;
-  layout().slot[slot].broke.state = 0;
+  layout().slot[slot].awaits_group = waits;
+  if (!waits) layout().slot[slot].broke.state = 0;
 }
 
 bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }

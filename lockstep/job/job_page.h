@@ -105,18 +105,15 @@ class LOCKSTEP_API JobPage {
   bool preemption_agreed() const;
 
   // Records that the process in `slot` waits for a group, and looks for failure() and first_end()
-  // meanwhile; or that it has joined one, and that no earlier break will be why it ends. It need
-  // not have entered the slot.
-  void await_group(int slot) const;
-  void join_group(int slot) const;
+  // meanwhile; or else that it has joined one, and that no earlier break will be why it ends. It
+  // need not have entered the slot.
+  void await_group(int slot, bool waits = true) const;
   bool awaits_group(int slot) const;
 
-  // Records how the process in `slot` ended after it had left its groups in order: no failure,
-  // except for those that wait for it in a new one.
+  // Records how the process in `slot` ended in order, before its first group or after it had left
+  // the last one: no failure, except for those that wait for it in a new one.
   void note_end(int slot, const Failure& end) const;
-
-  // Returns the first such end, of any slot.
-  std::optional<Failure> first_end() const;
+  std::optional<Failure> first_end() const;  // Of any slot.
 
   // Records that the agent has told the process in `slot` to end. That it then ends is no failure.
   void tell_to_end(int slot) const;

@@ -230,7 +230,7 @@ TEST(JobPage, ABreakIsReadWholeWhileAnotherIsNoted) {
 TEST(JobPage, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {
   const JobPage page = JobPage::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
-  page.join_group(0);
+  page.await_group(0, false);
   page.say_last_words(0, "lockstep::Error: timeout: barrier #9", Fault::timeout);
   EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
   EXPECT_FALSE(page.latest_break(Fault::timeout));
@@ -247,7 +247,7 @@ TEST(JobPage, ARankAwaitsAGroupUntilItJoinsOne) {
   page.await_group(1);
   EXPECT_TRUE(page.awaits_group(1));
   EXPECT_FALSE(page.awaits_group(0));
-  page.join_group(1);
+  page.await_group(1, false);
   EXPECT_FALSE(page.awaits_group(1));
   page.await_group(1);
   EXPECT_TRUE(page.awaits_group(1)) << "the next one";

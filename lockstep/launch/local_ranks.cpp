@@ -117,7 +117,7 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
   if (ending()) return;
   if (failed)
     on_failure(local_rank, failure);
-  else if (!preempted && pages_.phase(local_rank) != JobPage::Phase::finished)
+  else if (!preempted && pages_.is_attached(local_rank))
     // The other ranks may be done as well, so they are not told to end. But a collective that waits
     // for this rank, now or later, must throw.
     pages_.report_end(local_rank, failure);

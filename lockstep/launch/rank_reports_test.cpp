@@ -76,7 +76,7 @@ TEST(RankPages, ALaterFailureOfWhoeverWentOnIsItsOwn) {
     const BetweenGroups job;
     job.wait();
     job.own.activity(0).resumed = 1;
-    job.own.join_group(0);  // Of the rest.
+    job.own.await_group(0, false);  // Of the rest.
     Failure end{.rank = 0};
     if (is_killed)
       end.signal = SIGKILL;
@@ -94,7 +94,7 @@ TEST(RankPages, ARankListensWhileItAwaitsAGroup) {
   EXPECT_FALSE(job.pages.listens(0));
   job.wait();
   EXPECT_TRUE(job.pages.listens(0));
-  job.own.join_group(0);
+  job.own.await_group(0, false);
   EXPECT_FALSE(job.pages.listens(0));
 }
 

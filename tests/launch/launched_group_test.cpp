@@ -155,7 +155,7 @@ TEST(LaunchedGroup, ARankThatReturnsBeforeItJoinsIsNamedToThoseWhoWaitForIt) {
   const Finished done = launch(one_returns_early, 2);
   EXPECT_NE(done.code, 0) << done.err;
   EXPECT_TRUE(contains(done.err, "peer_lost")) << done.err;
-  EXPECT_TRUE(contains(done.err, "rank 1")) << done.err;
+  EXPECT_TRUE(contains(done.err, "lockstep run: rank 1 (pid ")) << done.err;
 }
 
 const Ranks one_throws("one throws", [](const Rank& rank) {
