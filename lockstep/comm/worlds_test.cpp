@@ -627,8 +627,7 @@ const Ranks leaves_for_another("leaves for another", [](const Rank& rank) {
       group.group_of({0, 2}, "pair");
       ADD_FAILURE() << "rank 2 has not come";
     } catch (const Error& error) {
-      ASSERT_TRUE(error.failure()) << error.what();
-      EXPECT_EQ(error.failure()->rank, 1) << error.what();
+      EXPECT_TRUE(error.failure() && error.failure()->rank == 1) << error.what();
     }
     std::filesystem::create_directory(rank.scratch / "done");
   } else {

@@ -127,7 +127,10 @@ template <class T>
 void check(Mesh& mesh, ReduceOp op, std::size_t count) {
   const Combine combine =
       combine_for(static_cast<std::uint8_t>(dtype_of<T>), static_cast<std::uint8_t>(op));
-  if (combine == nullptr) return;
+  if (combine == nullptr) {
+    ADD_FAILURE() << "no " << name(op) << " of " << name(dtype_of<T>);
+    return;
+  }
   constexpr auto around = static_cast<T>(77);
   std::vector<T> data(count + 2, around);
   for (std::size_t i = 0; i < count; ++i) data[i + 1] = element<T>(mesh.rank, i);
@@ -147,11 +150,18 @@ void check(Mesh& mesh, ReduceOp op, std::size_t count) {
                 << +*differ.in2;
 }
 
+// Those that the plugin combines. The core makes an average of a sum.
+template <class T>
+std::vector<ReduceOp> reductions() {
+  std::vector<ReduceOp> all{ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
+  if (std::is_integral_v<T>) all.insert(all.end(), {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor});
+  return all;
+}
+
 template <class T>
 void check_every_reduction(Mesh& mesh) {
-  for (int op = 0; op < reduce_op_count; ++op)
-    for (const std::size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 10'007})
-      check<T>(mesh, static_cast<ReduceOp>(op), count);
+  for (const ReduceOp op : reductions<T>())
+    for (const std::size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 10'007}) check<T>(mesh, op, count);
 }
 
 // Counts at which one more element makes a difference: to the scratch memory, to the number of
@@ -229,11 +239,11 @@ void stop_within_a_call(std::chrono::milliseconds call_timeout,
 }
 
 TEST(Ring, EndsByItsTimeoutIfAMemberStopsWithinACall) {
-  stop_within_a_call(500ms, [](const Meshes&) {});
+  stop_within_a_call(5s, [](const Meshes&) {});
 }
 
 TEST(Ring, EndsWhenItIsGivenUpWithinACall) {
-  stop_within_a_call(1h, [](const Meshes& meshes) {
+  stop_within_a_call(1min, [](const Meshes& meshes) {
     for (const auto& mesh : meshes) mesh->give_up("one has stopped");
   });
 }
