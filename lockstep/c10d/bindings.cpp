@@ -123,7 +123,11 @@ PYBIND11_MODULE(_C, module) {
            }),
            py::kw_only(), py::arg("interface") = "", py::arg("transport") = "")
       .def_readwrite("interface", &BackendOptions::interface)
-      .def_readwrite("transport", &BackendOptions::transport);
+      .def_readwrite("transport", &BackendOptions::transport)
+      .def("__repr__", [](const BackendOptions& options) {
+        return py::str("lockstep.Options(interface={!r}, transport={!r})")
+            .format(options.interface, options.transport);
+      });
 
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(py::init(&make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
