@@ -22,6 +22,7 @@
 #include "lockstep/c10d/backend.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
+#include "lockstep/c10d/job_store.h"
 #include "lockstep/c10d/launcher_news.h"
 #include "lockstep/c10d/membership.h"
 #include "lockstep/c10d/registered_allocator.h"
@@ -123,7 +124,11 @@ PYBIND11_MODULE(_C, module) {
            }),
            py::kw_only(), py::arg("interface") = "", py::arg("transport") = "")
       .def_readwrite("interface", &BackendOptions::interface)
-      .def_readwrite("transport", &BackendOptions::transport);
+      .def_readwrite("transport", &BackendOptions::transport)
+      .def("__repr__", [](const BackendOptions& options) {
+        return py::str("lockstep.Options(interface={!r}, transport={!r})")
+            .format(options.interface, options.transport);
+      });
 
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "Backend")
       .def(py::init(&make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
@@ -150,8 +155,11 @@ PYBIND11_MODULE(_C, module) {
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("throw_if_launcher_lost_rank", &lockstep::c10d::throw_if_launcher_lost_rank,
              py::call_guard<py::gil_scoped_release>());
-  module.def("throw_without_store", &lockstep::c10d::throw_without_store, py::arg("place"),
+  module.def("connect_to_store", &lockstep::c10d::connect_to_store, py::arg("host"),
+             py::arg("port"), py::arg("world_size"), py::arg("use_libuv"), py::arg("attempt"),
              py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
+  module.def("throw_without_store", &lockstep::c10d::throw_without_store, py::arg("place"),
+             py::arg("timeout"), py::arg("reason"), py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),
              py::arg("fault") = "", py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exit_code", &Membership::fail_process, py::arg("text"),

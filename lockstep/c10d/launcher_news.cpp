@@ -111,10 +111,12 @@ void tell_launcher(const Error& error, std::chrono::milliseconds timeout) {
   log_once(slot, failure, 0ms);
 }
 
-void throw_without_store(const std::string& place, std::chrono::milliseconds timeout) {
+void throw_without_store(const std::string& place, std::chrono::milliseconds timeout,
+                         const std::string& reason) {
   const Error error(Fault::timeout,
                     our_slot().context() + ": rank 0, which serves the store at " + place +
-                        ", did not come within " + in_seconds(timeout),
+                        ", did not come within " + in_seconds(timeout) +
+                        (reason.empty() ? "" : "; the last try to reach it: " + reason),
                     {0});
   tell_launcher(error, timeout);
   throw error;

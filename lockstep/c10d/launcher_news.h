@@ -30,8 +30,10 @@ void await_loss_from_launcher();
 // if LOCKSTEP_AGENT_FD is set.
 void tell_launcher(const Error& error, std::chrono::milliseconds timeout);
 
-// Throws that nobody has served the store at `place` within `timeout`. As tell_launcher().
-[[noreturn]] void throw_without_store(const std::string& place, std::chrono::milliseconds timeout);
+// Throws that nobody has served the store at `place` within `timeout`; `reason` is that of the last
+// try to use it, or empty. As tell_launcher().
+[[noreturn]] void throw_without_store(const std::string& place, std::chrono::milliseconds timeout,
+                                      const std::string& reason);
 
 // The next three do nothing if no function above has been called.
 //

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from torch import Tensor
 from torch._C._distributed_c10d import Backend as _TorchBackend
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import Store, TCPStore
 
 class Options(_TorchBackend.Options):
     """Options of a group, for `pg_options` of init_process_group() and new_group().
@@ -77,9 +77,16 @@ def throw_if_launcher_lost_rank() -> None:
     """Raises lockstep.Error if a rank has ended before it joined a group, as far as the launcher
     knows: `lockstep run`, which must have started this process."""
 
-def throw_without_store(place: str, timeout: timedelta) -> NoReturn:
+def connect_to_store(
+    host: str, port: int, world_size: int, use_libuv: bool, attempt: timedelta, timeout: timedelta
+) -> tuple[TCPStore | None, str]:
+    """Returns PyTorch's store that is served there, or why PyTorch gave up after some `attempt`;
+    neither if what listens there says nothing within `timeout`. Raises lockstep.Error as
+    throw_if_launcher_lost_rank(), and KeyboardInterrupt."""
+
+def throw_without_store(place: str, timeout: timedelta, reason: str) -> NoReturn:
     """Raises the lockstep.Error for a rank 0 that has served no store there in time, and tells the
-    launcher."""
+    launcher; `reason` is that of the last try to reach it, or empty."""
 
 def end_with_exception(text: str, traceback: str, fault: str = "") -> None:
     """Tells the other ranks and the launcher of the exception that ends this process; `fault` is

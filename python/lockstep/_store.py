@@ -36,26 +36,29 @@ def make_store(original: Callable, *args, **options) -> dist.TCPStore:
         return original(*args, **options)
     if options["is_master"]:
         return original(**options | {"wait_for_workers": False})
-    return join_store(original, options)
+    return join_store(options)
 
 
-def join_store(original: Callable, options: dict) -> dist.TCPStore:
+def join_store(options: dict) -> dist.TCPStore:
     """Connects to rank 0's store. The one of the last group may still listen there, and then end:
-    the constructor would go on trying."""
+    the constructor would go on trying. Or another program listens there."""
     from lockstep import _C, _last_words
 
     host, port, timeout = (options[name] for name in ("host_name", "port", "timeout"))
     deadline = time.monotonic() + timeout.total_seconds()
+    reason = ""
     while await_listener(host, port, deadline):
         left = max(1, deadline - time.monotonic())
-        try:
-            store = original(**options | {"timeout": timedelta(seconds=min(ATTEMPT, left))})
-        except dist.DistError:
-            continue
-        store.set_timeout(timeout)
-        return store
+        store, failure = _C.connect_to_store(
+            host, port, options["world_size"], options.get("use_libuv", True),
+            timedelta(seconds=min(ATTEMPT, left)), timedelta(seconds=left))
+        if store:
+            store.set_timeout(timeout)
+            return store
+        reason = failure or reason or "what listens there does not answer as PyTorch's store does"
+        time.sleep(PAUSE)
     _last_words.install()  # The launcher learns whether the process ends by that Error.
-    _C.throw_without_store(f"{host}:{port}", timeout)
+    _C.throw_without_store(f"{host}:{port}", timeout, reason)
 
 
 def await_listener(host: str, port: int, deadline: float) -> bool:

@@ -9,6 +9,7 @@ ending_program.py chain CODE|destroy                       rank 1 leaves; 0 wait
 ending_program.py between RANK CODE|raise                  that rank ends between two groups
 ending_program.py rest CODE|kill                           so does rank 1; then the last fails
 ending_program.py late RANK [goes-on]                      that rank comes too late to its group
+ending_program.py foreign closes|silent                    rank 0 serves something else there
 ending_program.py dies                                     rank 0 dies while it waits for the last
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
@@ -103,6 +104,20 @@ def come_late(late, goes_on=None):
         raise
 
 
+def serve_nothing(how):
+    """Rank 0 accepts connections where the others expect its store, and does not come."""
+    if RANK == 0:
+        with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
+            accepted = []
+            while True:  # Until the launcher ends it.
+                accepted.append(server.accept()[0])
+                if how == "closes":
+                    accepted.pop().close()
+    # The constructor of PyTorch's store tries for some 6 s before it fails.
+    limit = timedelta(seconds=12 if how == "closes" else 3)
+    dist.init_process_group("lockstep", timeout=limit)
+
+
 def die_while_waiting():
     if IS_LAST:
         time.sleep(60)
@@ -157,6 +172,8 @@ def act(what, *how):
         sys.exit(int(how[0]))
     if what == "late":
         return come_late(*how)
+    if what == "foreign":
+        return serve_nothing(*how)
     if what == "dies":
         return die_while_waiting()
     is_short = what == "timeout"

@@ -17,7 +17,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 sys.path.insert(0, str(HERE.parent))
 
+from ports import free_port  # noqa: E402
 from processes import is_running  # noqa: E402
 
 LATE = 20  # Seconds in which every rank has ended, however busy this host is.
@@ -522,6 +522,21 @@ def test_names_who_came_too_late(options):
             assert (fault, rank) == ("timeout", victim), told
 
 
+def test_another_server_where_the_store_should_be(options):
+    """Ranks that cannot use what listens there end in time, and say why. Rank 0 did not come."""
+    for how, reason in (("closes", "Broken pipe|Connection reset"), ("silent", "does not answer")):
+        with tempfile.TemporaryDirectory() as name:
+            code, text = launch(name, options.lockstep, "run", "-n", 3, sys.executable,
+                                HERE / "ending_program.py", "foreign", how)
+            told = [file.read_text() for file in pathlib.Path(name).glob("error.*")]
+        assert code == 1 and len(told) == 2, text
+        for lines in told:
+            known, message = lines.split("\n", 1)
+            fault, rank, _, waited = known.split()
+            assert (fault, rank) == ("timeout", "0") and float(waited) < LATE, lines
+            assert re.search(f"the last try to reach it: .*({reason})", message), lines
+
+
 def test_names_who_fails_after_others_were_late(options):
     """A rank that catches that Error, and then fails by itself, is named for that."""
     for victim in ("1", "0"):
@@ -592,11 +607,6 @@ def without_launcher(variables, *words):
         return (folder / "output").read_text(), {
             int(file.suffix[1:]): file.read_text().splitlines()[0].split()[:3]
             for file in folder.glob("error.*")}
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def test_other_hosts_name_who_left_first(_):

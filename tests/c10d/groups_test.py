@@ -111,6 +111,14 @@ def check_options():
     assert [one.group_name for one in options] == [group.group_name for group in groups]
 
 
+def check_options_show_what_they_say():
+    for options in (lockstep.Options(), lockstep.Options(interface="lo", transport="shm+gloo")):
+        copy = eval(repr(options))
+        assert (copy.interface, copy.transport) == (options.interface, options.transport)
+        assert repr(options) == (f"lockstep.Options(interface={options.interface!r}, "
+                                 f"transport={options.transport!r})"), options
+
+
 def check_mesh():
     """Rows and columns of a mesh of one by three."""
     mesh = init_device_mesh("cpu", (1, 3), mesh_dim_names=("replica", "tensor"))

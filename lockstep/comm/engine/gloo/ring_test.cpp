@@ -150,11 +150,18 @@ void check(Mesh& mesh, ReduceOp op, std::size_t count) {
                 << +*differ.in2;
 }
 
+// Those that the plugin combines. The core makes an average of a sum.
+template <class T>
+std::vector<ReduceOp> reductions() {
+  std::vector<ReduceOp> all{ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
+  if (std::is_integral_v<T>) all.insert(all.end(), {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor});
+  return all;
+}
+
 template <class T>
 void check_every_reduction(Mesh& mesh) {
-  for (int op = 0; op < reduce_op_count; ++op)
-    for (const std::size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 10'007})
-      check<T>(mesh, static_cast<ReduceOp>(op), count);
+  for (const ReduceOp op : reductions<T>())
+    for (const std::size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 10'007}) check<T>(mesh, op, count);
 }
 
 // Counts at which one more element makes a difference: to the scratch memory, to the number of
