@@ -154,9 +154,8 @@ class LOCKSTEP_API ProcessGroup {
   // anything meanwhile, even leave. All of them pass the same list and the same `name`. The group
   // is called "GROUP.NAME"; the second try of the same ranks and name makes "GROUP.NAME#2", and so
   // on. Errors: misuse when this rank is not listed, or one is listed twice or does not exist;
-  // timeout when one does not come, or comes with another list; aborted when others have given this
-  // try up. This group is not broken by them. All members may then try again. Members on this host
-  // follow each other to the same try; across hosts, each has to make all tries.
+  // timeout when one does not come, or comes with another list; aborted when others begin anew.
+  // This group is not broken by them: all members may try again, across hosts equally often.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 
