@@ -2,14 +2,18 @@
 #include "lockstep/job/environment.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/variables.h"
 
@@ -164,13 +168,34 @@ std::string job_id(const Dialect& dialect, const Variables& variables) {
   return id;
 }
 
+// MPICH's mpiexec names no job. On each host a process of its own serves all ranks there, each
+// through a socket that it has made. Returns that process; empty if the socket is none of a process
+// above this one.
+std::optional<pid_t> server_of_pmi(const Variables& variables) {
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  const auto fd = variables.number("PMI_FD");
+  if (!fd || ::getsockopt(*fd, SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0) return std::nullopt;
+  pid_t above = ::getppid();
+  while (above > 0 && above != maker.pid) {
+    const auto stat = process_stat(above);
+    above = stat ? stat->parent : 0;
+  }
+  return above > 0 ? std::optional(above) : std::nullopt;
+}
+
 // Returns a port that other jobs of this host hardly use; empty if nothing tells them from this
-// one, as with MPICH's own mpiexec.
+// one.
 std::optional<int> port_of_job(const Dialect& dialect, bool by_slurm, const Variables& variables) {
   if (by_slurm) return job::slurm_port(variables);
+  std::string id = job_id(dialect, variables);
   const auto is_set = [&](const char* key) { return variables.has(key); };
-  if (!is_set("LOCKSTEP_JOB_ID") && std::ranges::none_of(dialect.job, is_set)) return std::nullopt;
-  return job::job_port(hash_of_elements(job_id(dialect, variables)), 0);
+  if (!is_set("LOCKSTEP_JOB_ID") && std::ranges::none_of(dialect.job, is_set)) {
+    const auto server = server_of_pmi(variables);
+    if (!server) return std::nullopt;
+    id += fmt::format(" by process {}", *server);
+  }
+  return job::job_port(hash_of_elements(id), 0);
 }
 
 // An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT

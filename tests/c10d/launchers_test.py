@@ -6,6 +6,7 @@ under mpirun, and with those of MPICH's and SLURM's. What a program sets itself 
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import unittest
@@ -40,9 +41,10 @@ def clean_environment():
     return {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
 
 
-def start(variables):
-    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=clean_environment() | variables,
-                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def start(variables, *wrapper, **options):
+    return subprocess.Popen([*wrapper, sys.executable, "-c", PROGRAM],
+                            env=clean_environment() | variables, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def outputs(ranks):
@@ -83,8 +85,19 @@ class Launchers(unittest.TestCase):
         self.check(outputs([start(job | {"PMI_RANK": str(rank), "MPI_LOCALRANKID": str(rank)})
                             for rank in range(2)]))
 
+    def test_of_mpichs_own_mpiexec(self):
+        """It names no job, but serves the ranks of one, through a socket each."""
+        ranks = []
+        for rank in range(2):
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                ranks.append(start({"PMI_SIZE": "2", "PMI_RANK": str(rank), "MPI_LOCALNRANKS": "2",
+                                    "MPI_LOCALRANKID": str(rank), "PMI_FD": str(theirs.fileno())},
+                                   "sh", "-c", '"$@"; exit $?', "sh", pass_fds=[theirs.fileno()]))
+        self.check(outputs(ranks))
+
     def test_of_mpich_without_the_name_of_the_job(self):
-        """As its own mpiexec starts ranks: two jobs would have one port."""
+        """Two jobs would have one port."""
         job = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"}
         rank = start(job | {"PMI_RANK": "0", "MPI_LOCALRANKID": "0"})
         _, errors = rank.communicate(timeout=PATIENCE)
