@@ -39,12 +39,15 @@ c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
 
 // The tensors of a message, which the thread that completes it may be the last to have.
 struct Moved {
-  Moved(const Tensors& tensors, std::string_view what) : parts(tensors, what) {}
-  ~Moved() { keep_thread_state(); }
+  Moved(const Tensors& tensors, std::string_view what)
+      : parts(std::make_unique<Parts>(tensors, what)) {}
+  ~Moved() {
+    if (!before_python_ends([&] { parts.reset(); })) static_cast<void>(parts.release());
+  }
   Moved(const Moved&) = delete;
   Moved& operator=(const Moved&) = delete;
 
-  Parts parts;
+  std::unique_ptr<Parts> parts;
 };
 
 std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what) {
@@ -52,7 +55,7 @@ std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what)
     return std::string(what) + ": one tensor was expected, not " + std::to_string(tensors.size());
   });
   const auto moved = std::make_shared<Moved>(tensors, what);
-  return {moved, &moved->parts};
+  return {moved, moved->parts.get()};
 }
 
 // The ranks of the job that are `ranks` of `group`; none if it does not know.

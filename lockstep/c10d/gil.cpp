@@ -4,30 +4,72 @@
 #include <pthread.h>
 #include <torch/csrc/utils/pythoncapi_compat.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 
 namespace lockstep::c10d {
 namespace {
 
-std::mutex making;  // Held while a thread state is made, and by a thread that forks.
+// Of Python, by threads of this library.
+struct Use {
+  std::mutex mutex;  // Held while a thread state is made, and by a thread that forks.
+  std::condition_variable changed;
+  int bodies = 0;  // Under way.
+  bool ended = false;
+};
+
+Use& use = *new Use;  // Never destroyed: threads use it until the process ends.
+
+thread_local int own_bodies = 0;  // This thread's, one within another.
 
 // When the module is loaded, before there are such threads.
 [[maybe_unused]] const int registered =
-    ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); }, [] { making.unlock(); });
+    ::pthread_atfork([] { use.mutex.lock(); }, [] { use.mutex.unlock(); },
+                     [] {
+                       use.bodies = own_bodies;
+                       use.mutex.unlock();
+                     });
 
 bool python_runs() { return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0; }
+
+// While it exists, Python does not end, if it is true.
+class Body {
+ public:
+  Body() {
+    const std::lock_guard lock(use.mutex);
+    begun_ = (!use.ended || own_bodies > 0) && python_runs();
+    if (!begun_) return;
+    ++use.bodies;
+    ++own_bodies;
+  }
+  ~Body() {
+    if (!begun_) return;
+    const std::lock_guard lock(use.mutex);
+    --own_bodies;
+    --use.bodies;
+    use.changed.notify_all();
+  }
+  Body(const Body&) = delete;
+  Body& operator=(const Body&) = delete;
+  explicit operator bool() const { return begun_; }
+
+ private:
+  bool begun_ = false;
+};
 
 class ThreadState {
  public:
   // Needs no GIL, which a thread that forks may hold.
   ThreadState() {
-    const std::lock_guard lock(making);
+    const std::lock_guard lock(use.mutex);
     state_ = PyThreadState_New(PyInterpreterState_Main());
   }
 
   // Python deletes the states that are left when it ends.
   ~ThreadState() {
-    if (state_ == nullptr || !python_runs()) return;
+    const Body body;
+    if (state_ == nullptr || !body) return;
     PyEval_RestoreThread(state_);
     PyThreadState_Clear(state_);
     PyThreadState_DeleteCurrent();
@@ -45,6 +87,21 @@ class ThreadState {
 void keep_thread_state() {
   if (!python_runs() || PyGILState_GetThisThreadState() != nullptr) return;
   thread_local const ThreadState ours;
+}
+
+bool before_python_ends(const std::function<void()>& body) {
+  const Body ours;
+  if (!ours) return false;
+  keep_thread_state();
+  body();
+  return true;
+}
+
+void expect_end_of_python() {
+  constexpr std::chrono::seconds patience{1};
+  std::unique_lock lock(use.mutex);
+  use.ended = true;
+  use.changed.wait_for(lock, patience, [] { return use.bodies == own_bodies; });
 }
 
 }  // namespace lockstep::c10d

@@ -6,6 +6,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <functional>
+
 namespace lockstep::c10d {
 
 // While it exists, its thread does not hold the GIL, whether it did before or not.
@@ -33,6 +35,15 @@ class WithoutGil {
 //
 // The thread takes the GIL at its end: nobody joins it with the GIL.
 void keep_thread_state();
+
+// Calls `body`, which may take the GIL, on a thread that keeps its thread state. Returns false
+// without calling it once Python is about to end: Python then ends each thread that asks for the
+// GIL by an exception, which no destructor lets through.
+bool before_python_ends(const std::function<void()>& body);
+
+// Python is about to end, so no such body begins any more. Waits for those under way, a second at
+// most. To be called without the GIL.
+void expect_end_of_python();
 
 // While it exists, its thread holds the GIL. Keeps the thread state.
 class WithGil {

@@ -237,6 +237,7 @@ void Membership::leave_all() {
   auto all = all_joined();
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
     (*membership)->leave();
+  expect_end_of_python();
 }
 
 // A handler of on_exit() learns the exit code. One of atexit() does not, and neither does Python's.
@@ -245,6 +246,7 @@ void Membership::leave_all_at_exit() {
   auto all = all_joined();
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
     if ((*membership)->end_calls()) kept.push_back((*membership)->group_);
+  expect_end_of_python();
   const auto leave = [](int exit_code, void*) {
     try {
       for (ProcessGroup& group : kept)

@@ -177,11 +177,14 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
-  const auto self = c10::intrusive_ptr<MessageWork>::unsafe_reclaim_from_nonowning(this);
+  auto self = c10::intrusive_ptr<MessageWork>::unsafe_reclaim_from_nonowning(this);
   if (!has_future())
-    message_.on_completion([self] {
-      keep_thread_state();
-      self->settle();
+    message_.on_completion([self = std::move(self)]() mutable {
+      const auto settle = [&] {
+        self->settle();
+        self.reset();  // Callbacks of Python go with it.
+      };
+      if (!before_python_ends(settle)) static_cast<void>(self.release());
     });
   return OperationWork::getFuture();
 }
