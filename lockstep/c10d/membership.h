@@ -71,7 +71,8 @@ class Membership {
   // Leaves the group in order, without the other ranks. Only the first call does.
   void leave();
 
-  // Leaves all groups of this process, the last one first. To be called once it makes no more calls.
+  // Leaves all groups of this process, the last one first. To be called once it makes no more
+  // calls.
   static void leave_all();
 
   // As leave_all(), but the groups are left when the process exits, and only if its exit code is 0.
