@@ -13,7 +13,7 @@ namespace {
 
 // Of Python, by threads of this library.
 struct Use {
-  std::mutex mutex;  // Held while a thread state is made, and by a thread that forks.
+  std::mutex mutex;  // Also held by a thread that forks.
   std::condition_variable changed;
   int bodies = 0;  // Under way.
   bool ended = false;
@@ -60,9 +60,11 @@ class Body {
 
 class ThreadState {
  public:
-  // Needs no GIL, which a thread that forks may hold.
+  // Needs no GIL, which a thread that forks may hold. Since 3.12, Python makes this and forks safe
+  // for each other. Since 3.13 it forks with the lock that this takes, so we may hold none.
   ThreadState() {
-    const std::lock_guard lock(use.mutex);
+    std::unique_lock lock(use.mutex, std::defer_lock);
+    if (PY_VERSION_HEX < 0x030C0000) lock.lock();
     state_ = PyThreadState_New(PyInterpreterState_Main());
   }
 

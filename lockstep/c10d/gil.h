@@ -30,8 +30,8 @@ class WithoutGil {
 //
 // Otherwise Python makes a state each time that the thread takes the GIL, and holds a lock of its
 // own meanwhile, without the GIL. Before 3.11.8, the child of a fork() at that moment waits for
-// that lock for ever: https://github.com/python/cpython/issues/112275. The state that this makes is
-// made while nobody forks.
+// that lock for ever: https://github.com/python/cpython/issues/112275. There, the state that this
+// makes is made while nobody forks.
 //
 // The thread takes the GIL at its end: nobody joins it with the GIL.
 void keep_thread_state();

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <set>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "lockstep/base/log.h"
@@ -78,22 +77,23 @@ std::optional<Failure> loss_for(const Slot& slot) {
   return end;
 }
 
+[[noreturn]] void throw_failure(const Slot& slot, const Failure& failure) {
+  log_once(slot, failure, slot.page.since_failure());
+  if (!failure.fault) throw Error(slot.context(), failure);
+  throw Error(*failure.fault, slot.context() + ": " + describe(failure), failure.ranks);
+}
+
 }  // namespace
 
 void throw_if_launcher_lost_rank() {
   const Slot& slot = our_slot();
   slot.page.await_group(slot.who.local_rank);
-  const auto failure = loss_for(slot);
-  if (!failure) return;
-  log_once(slot, *failure, slot.page.since_failure());
-  if (!failure->fault) throw Error(slot.context(), *failure);
-  throw Error(*failure->fault, slot.context() + ": " + describe(*failure), failure->ranks);
+  if (const auto failure = loss_for(slot)) throw_failure(slot, *failure);
 }
 
-void await_loss_from_launcher() {
-  constexpr std::chrono::milliseconds pause{10};
-  for (const Deadline last = in(1s); Clock::now() < last; std::this_thread::sleep_for(pause))
-    throw_if_launcher_lost_rank();
+void throw_if_job_failed() {
+  const Slot& slot = our_slot();
+  if (const auto failure = slot.page.failure()) throw_failure(slot, *failure);
 }
 
 void tell_launcher(const Error& error, std::chrono::milliseconds timeout) {

@@ -22,8 +22,8 @@ namespace lockstep::c10d {
 // timeout and mismatch, with those for want of which others ended. Logs their failure record once.
 void throw_if_launcher_lost_rank();
 
-// As that, but waits for such news, a second at most. To be called when rank 0's store has gone.
-void await_loss_from_launcher();
+// As that, for a process that waits for no group: that a rank has ended in order is no loss to it.
+void throw_if_job_failed();
 
 // Tells the launcher of an Error of init_process_group() for which other ranks are to blame, and
 // logs its failure record. If this process then ends, the launcher names those. To be called only

@@ -2,14 +2,19 @@
 #include "lockstep/c10d/membership.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/time.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/interrupts.h"
@@ -62,8 +67,11 @@ LaunchEnvironment environment_of(const Place& place) {
 }
 
 // The store has gone: because the launcher knows of a rank that has ended, or else by itself.
-[[noreturn]] void throw_lost_store(bool has_agent) {
-  if (has_agent) await_loss_from_launcher();
+[[noreturn]] void throw_lost_store(const std::function<void()>& look) {
+  constexpr std::chrono::milliseconds pause{10};
+  for (const Deadline last = in(std::chrono::seconds(1)); Clock::now() < last;
+       std::this_thread::sleep_for(pause))
+    look();
   const char* const by_torchrun = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   const bool is_agents = by_torchrun != nullptr && std::string_view(by_torchrun) == "True";
   throw Error(Fault::peer_lost, std::string("PyTorch's store cannot be reached any more: ") +
@@ -74,18 +82,22 @@ LaunchEnvironment environment_of(const Place& place) {
 
 ProcessGroup join_world(const Place& place) {
   const LaunchEnvironment who = environment_of(place);
-  const auto look = [has_agent = who.agent_fd.has_value()] {
+  // The group keeps its store: engines meet there in their first calls.
+  const auto is_joining = std::make_shared<std::atomic<bool>>(true);
+  const auto look = [is_joining, has_agent = who.agent_fd.has_value()] {
     throw_if_interrupted();
-    if (has_agent) throw_if_launcher_lost_rank();
+    if (has_agent) *is_joining ? throw_if_launcher_lost_rank() : throw_if_job_failed();
   };
-  const auto lost = [has_agent = who.agent_fd.has_value()] { throw_lost_store(has_agent); };
+  const auto lost = [look] { throw_lost_store(look); };
   try {
-    return init_process_group({.timeout = place.timeout,
-                               .name = place.is_job ? "world" : place.name,
-                               .environment = who,
-                               .store = adapt(place.store, look, lost),
-                               .backend = place.transport,
-                               .interface = place.interface});
+    ProcessGroup world = init_process_group({.timeout = place.timeout,
+                                             .name = place.is_job ? "world" : place.name,
+                                             .environment = who,
+                                             .store = adapt(place.store, look, lost),
+                                             .backend = place.transport,
+                                             .interface = place.interface});
+    *is_joining = false;
+    return world;
   } catch (const Error& error) {
     if (who.agent_fd) tell_launcher(error, place.timeout);
     throw;

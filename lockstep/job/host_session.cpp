@@ -292,7 +292,8 @@ void HostSession::throw_if_peer_lost(std::string_view context) const {
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
   const auto end = page_->first_end();
-  if (end && page_->phase(end->rank) == JobPage::Phase::vacant) return end;
+  const bool is_ours = end && end->rank >= 0 && end->rank < size();
+  if (is_ours && page_->phase(end->rank) == JobPage::Phase::vacant) return end;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || !page_->lost(peer) || page_->follows_abort(peer)) continue;
     const Failure seen = page_->cause_of(peer, examine(peer));

@@ -82,8 +82,9 @@ struct Slot {
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
   Announcement announcement;
-  FailureRecord broke;           // Break of its group by living ranks.
-  std::uint64_t resumed_before;  // Activity::resumed at the break.
+  FailureRecord broke;                   // Break of its group by living ranks.
+  std::atomic<std::uint32_t> forgotten;  // Breaks up to this state of the record.
+  std::uint64_t resumed_before;          // Activity::resumed at the break.
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -168,6 +169,11 @@ std::optional<Failure> read(FailureRecord& record) {
   }
 }
 
+// Empty if the process has made or joined another group since.
+std::optional<Failure> read_break(Slot& slot) {
+  return slot.broke.state > slot.forgotten ? read(slot.broke) : std::nullopt;
+}
+
 // Async-signal-safe.
 void record_once(FailureRecord& record, const Failure& failure) {
   std::uint32_t empty = 0;
@@ -245,6 +251,7 @@ void JobPage::enter(int slot) {
   mine.activity.gave_up = 0;
   mine.activity.making.state = 0;  // A killed predecessor may have been in it.
   mine.steps.reset();
+  mine.forgotten = 0;
   mine.broke.state = 0;  // A killed predecessor may have left it half written.
   mine.phase = Phase::alive;
 }
@@ -323,7 +330,7 @@ bool JobPage::is_told_to_end(int slot) const {
 void JobPage::await_group(int slot, bool waits) const {
   require(slot >= 0 && slot < slots(), "this job page has no such slot");
   layout().slot[slot].awaits_group = waits;
-  if (!waits) layout().slot[slot].broke.state = 0;
+  if (!waits) layout().slot[slot].forgotten = layout().slot[slot].broke.state.load();
 }
 
 bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
@@ -407,7 +414,7 @@ std::optional<Failure> JobPage::latest_break(Fault fault) const {
   for (int slot = 0; slot < slots(); ++slot) {
     FailureRecord& record = layout().slot[slot].broke;
     const Clock::rep reported = record.reported;
-    auto one = read(record);
+    auto one = read_break(layout().slot[slot]);
     if (!one || one->fault != fault || one->ranks.empty() || (latest && reported <= when)) continue;
     latest = std::move(one);
     when = reported;
@@ -417,7 +424,7 @@ std::optional<Failure> JobPage::latest_break(Fault fault) const {
 
 Failure JobPage::cause_of(int slot, const Failure& end) const {
   Slot& ended = layout().slot[slot];
-  const auto broke = read(ended.broke);
+  const auto broke = read_break(ended);
   const bool crashed = end.signal && end.signal != SIGABRT;
   if (!broke || crashed) return end;
   const Fault fault = broke->fault.value_or(Fault::peer_lost);

@@ -93,7 +93,15 @@ def go_on(code):
     dist.barrier()
 
 
+def meet():
+    """Waits until all ranks have imported torch, which takes seconds on a busy host."""
+    (FOLDER / f"imported.{RANK}").touch()
+    while len(list(FOLDER.glob("imported.*"))) < RANKS:
+        time.sleep(0.01)
+
+
 def come_late(late, goes_on=None):
+    meet()
     if RANK == int(late):
         time.sleep(60)  # Until the launcher ends it.
     try:
@@ -106,6 +114,7 @@ def come_late(late, goes_on=None):
 
 def serve_nothing(how):
     """Rank 0 accepts connections where the others expect its store, and does not come."""
+    meet()
     if RANK == 0:
         with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
             accepted = []
@@ -119,6 +128,7 @@ def serve_nothing(how):
 
 
 def die_while_waiting():
+    meet()
     if IS_LAST:
         time.sleep(60)
     if RANK == 0:

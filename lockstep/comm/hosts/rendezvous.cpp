@@ -121,6 +121,9 @@ constexpr std::chrono::seconds time_for_news{2};
 // time_for_news: they still learn afterwards why there is no start.
 constexpr std::chrono::milliseconds time_to_accept{700};
 
+// Within this, ranks that have started at the last moment describe themselves.
+constexpr std::chrono::seconds time_to_describe{1};
+
 // Returns those ranks that a job of this size has.
 std::vector<int> ranks_in(const Json& json, std::size_t size) {
   return ranks_within(json.get<std::vector<int>>(), static_cast<int>(size));
@@ -452,7 +455,8 @@ RankTable exchange_rank_info(Store& store, const std::string& prefix, const Rank
   try {
     put_down(store, prefix, mine);
     if (mine.rank == 0)
-      store.set(all, gather_infos(store, prefix, world_size, deadline, late, look));
+      store.set(all, gather_infos(store, prefix, world_size,
+                                  std::max(deadline, in(time_to_describe)), late, look));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
     const Deadline last = waits ? deadline + time_for_news : deadline;
     const Json said = Json::parse(wait_for(store, all, last, late, look));

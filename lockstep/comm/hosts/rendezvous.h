@@ -45,8 +45,9 @@ bool is_shared_memory(std::string_view backend);
 // Collective: returns a name that all ranks of this start get, and no others ever had. Ranks of an
 // earlier start must have ended; their values do no harm.
 // Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; mismatch
-// when two processes are the same rank, or were told of different numbers of ranks; corrupt; the
-// store's. Rank 0 throws when the others know why, or 3 s later, as the store may end with it.
+// when two processes are the same rank, or were told of different numbers of ranks, except for
+// ranks that rank 0 was not told of: they wait until the deadline; corrupt; the store's. Rank 0
+// throws when the others know why, or 3 s later, as the store may end with it.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 

@@ -7,9 +7,11 @@
 
 #include <string>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-class OperatorRecord {
+class LOCKSTEP_API OperatorRecord {
  public:
   // Begins it.
   OperatorRecord();
