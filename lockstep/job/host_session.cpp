@@ -291,7 +291,7 @@ void HostSession::throw_if_peer_lost(std::string_view context) const {
 // vacant, all ranks wait for its process, which may have ended in order.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
-  const auto end = page_->first_end();
+  auto end = page_->first_end();
   const bool is_ours = end && end->rank >= 0 && end->rank < size();
   if (is_ours && page_->phase(end->rank) == JobPage::Phase::vacant) return end;
   for (int peer = 0; peer < size(); ++peer) {

@@ -14,7 +14,7 @@ namespace {
 
 // "rank 2 waited for ranks 1,3-4", or "rank 2 found that rank 1 differs".
 std::string finding_of(const GivenUp& why) {
-  const std::string who = fmt::format("rank {}", why.rank);
+  std::string who = fmt::format("rank {}", why.rank);
   if (why.ranks.empty() || why.fault == Fault::peer_lost) return who;  // Or `reason` names them.
   const bool is_one = why.ranks.size() == 1 && why.more == 0;
   const std::string blamed =
