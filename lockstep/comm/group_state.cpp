@@ -51,10 +51,8 @@ comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backe
 // `counts_ended`; of one that has ended, the number after it. Else 0.
 std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool counts_ended) {
   const std::uint64_t before = making.state.load();
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (std::size_t i = 0; i < name.size(); ++i)
     if (making.group[i].load() != name[i]) return 0;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   const std::uint64_t number = making.state.load() >> 16;
   if (number != before >> 16 || number == 0) return 0;  // It changes just now.
   if (making.inside()) return number;
@@ -77,9 +75,12 @@ class ShownMaking {
  public:
   ShownMaking(Activity& activity, const GroupName& name, std::uint64_t number)
       : making_(activity.making), name_(name), number_(number) {
-    making_.state.store(0);  // So that shown_try() does not take an old number for this name's.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    making_.enter(name_, Operation::split, number_, ticks_now());
+    // As ShownCall::enter(), but others see it in this order, too: shown_try() does not take an old
+    // number for this name's.
+    making_.state.store(0);
+    for (std::size_t i = 0; i < name_.size(); ++i) making_.group[i].store(name_[i]);
+    making_.since.store(ticks_now());
+    making_.state.store(number_ << 16 | static_cast<std::uint64_t>(Operation::split) << 8 | 1);
   }
   ~ShownMaking() {
     if (shown_try(making_, name_, false) == number_) making_.leave(ticks_now());
