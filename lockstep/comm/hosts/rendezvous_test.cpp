@@ -109,7 +109,7 @@ void come(Store& store, std::vector<Comer>& all) {
 
 TEST(AgreeOnStart, AllWhoCameKnowTheMissingByTheirNumbers) {
   InProcessStore store;
-  std::vector<Comer> all{{0, 4, in(300ms)}, {2, 4, in(300ms)}, {3, 4, in(30s)}};
+  std::vector<Comer> all{{0, 4, in(1s)}, {2, 4, in(1s)}, {3, 4, in(30s)}};
   come(store, all);
   for (const Comer& one : all) {
     EXPECT_EQ(one.fault, Fault::timeout) << one.text;
@@ -166,8 +166,8 @@ TEST(AgreeOnStart, DifferentNumbersOfRanksAreAMismatchOnBothSides) {
   for (const bool rank_0_has_more : {false, true}) {
     InProcessStore store;
     starts_of(store, {0, 1, 2});
-    std::vector<Comer> all{{0, rank_0_has_more ? 3 : 2, in(300ms)},
-                           {1, rank_0_has_more ? 2 : 3, in(300ms)}};
+    std::vector<Comer> all{{0, rank_0_has_more ? 3 : 2, in(1s)},
+                           {1, rank_0_has_more ? 2 : 3, in(1s)}};
     come(store, all);
     for (const Comer& one : all) {
       EXPECT_EQ(one.fault, Fault::mismatch) << one.text;
