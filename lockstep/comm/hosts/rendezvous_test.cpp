@@ -181,7 +181,7 @@ TEST(AgreeOnStart, DifferentNumbersOfRanksAreAMismatchOnBothSides) {
 
 TEST(AgreeOnStart, RanksThatWereToldAlikeLearnOfADifferentNumberToo) {
   InProcessStore store;
-  std::vector<Comer> all{{0, 4, in(300ms)}, {1, 4}, {2, 3}};  // Rank 3 does not come.
+  std::vector<Comer> all{{0, 4, in(1s)}, {1, 4}, {2, 3}};  // Rank 3 does not come.
   come(store, all);
   for (const Comer& one : all) {
     EXPECT_EQ(one.fault, Fault::mismatch) << one.text;
