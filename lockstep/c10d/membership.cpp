@@ -66,12 +66,15 @@ LaunchEnvironment environment_of(const Place& place) {
   return who;
 }
 
-// The store has gone: because the launcher knows of a rank that has ended, or else by itself.
-[[noreturn]] void throw_lost_store(const std::function<void()>& look) {
+// When the store has gone: the launcher may soon know of a rank that has ended.
+void await_news(const std::function<void()>& look) {
   constexpr std::chrono::milliseconds pause{10};
   for (const Deadline last = in(std::chrono::seconds(1)); Clock::now() < last;
        std::this_thread::sleep_for(pause))
     look();
+}
+
+[[noreturn]] void throw_lost_store() {
   const char* const by_torchrun = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   const bool is_agents = by_torchrun != nullptr && std::string_view(by_torchrun) == "True";
   throw Error(Fault::peer_lost, std::string("PyTorch's store cannot be reached any more: ") +
@@ -88,7 +91,10 @@ ProcessGroup join_world(const Place& place) {
     throw_if_interrupted();
     if (has_agent) *is_joining ? throw_if_launcher_lost_rank() : throw_if_job_failed();
   };
-  const auto lost = [look] { throw_lost_store(look); };
+  const auto lost = [look, has_agent = who.agent_fd.has_value()] {
+    if (has_agent) await_news(look);
+    throw_lost_store();
+  };
   try {
     ProcessGroup world = init_process_group({.timeout = place.timeout,
                                              .name = place.is_job ? "world" : place.name,

@@ -124,33 +124,40 @@ TEST(AgreeOnStart, OneWhoseTimeIsUpBeforeThatOfRank0NamesWhoIsMissing) {
   for (const Comer& one : all) EXPECT_EQ(one.ranks, std::vector<int>{1}) << one.text;
 }
 
+// Passes all on to another store. Tests override what they watch.
+class StoreOfAnother : public Store {
+ public:
+  explicit StoreOfAnother(Store& store) : store_(store) {}
+  void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+  std::optional<std::string> find(std::string_view key) override { return store_.find(key); }
+  std::string wait(std::string_view key, Deadline deadline) override {
+    return store_.wait(key, deadline);
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    return store_.add(key, amount);
+  }
+  std::string compare_set(std::string_view key, std::string_view expected,
+                          std::string_view desired) override {
+    return store_.compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return store_.erase(key); }
+
+ private:
+  Store& store_;
+};
+
 // The store may end with rank 0.
 TEST(AgreeOnStart, Rank0ThrowsOnlyWhenTheOthersKnowWhoIsMissing) {
-  class SlowReader final : public Store {
+  class SlowReader final : public StoreOfAnother {
    public:
-    explicit SlowReader(Store& store) : store_(store) {}
-    void set(std::string_view key, std::string_view value) override { store_.set(key, value); }
+    using StoreOfAnother::StoreOfAnother;
     std::optional<std::string> find(std::string_view key) override {
       std::this_thread::sleep_for(20ms);
       EXPECT_FALSE(rank_0_has_ended);
-      return store_.find(key);
+      return StoreOfAnother::find(key);
     }
-    std::string wait(std::string_view key, Deadline deadline) override {
-      return store_.wait(key, deadline);
-    }
-    std::int64_t add(std::string_view key, std::int64_t amount) override {
-      return store_.add(key, amount);
-    }
-    std::string compare_set(std::string_view key, std::string_view expected,
-                            std::string_view desired) override {
-      return store_.compare_set(key, expected, desired);
-    }
-    bool erase(std::string_view key) override { return store_.erase(key); }
 
     std::atomic<bool> rank_0_has_ended{false};
-
-   private:
-    Store& store_;
   };
   InProcessStore store;
   SlowReader slow(store);
@@ -192,30 +199,17 @@ TEST(AgreeOnStart, RanksThatWereToldAlikeLearnOfADifferentNumberToo) {
 }
 
 // Calls `answer` with each value that is set.
-class AnsweringStore final : public Store {
+class AnsweringStore final : public StoreOfAnother {
  public:
-  AnsweringStore(InProcessStore& store,
+  AnsweringStore(Store& store,
                  std::function<void(std::string_view key, std::string_view value)> answer)
-      : store_(store), answer_(std::move(answer)) {}
+      : StoreOfAnother(store), answer_(std::move(answer)) {}
   void set(std::string_view key, std::string_view value) override {
-    store_.set(key, value);
+    StoreOfAnother::set(key, value);
     answer_(key, value);
   }
-  std::optional<std::string> find(std::string_view key) override { return store_.find(key); }
-  std::string wait(std::string_view key, Deadline deadline) override {
-    return store_.wait(key, deadline);
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount) override {
-    return store_.add(key, amount);
-  }
-  std::string compare_set(std::string_view key, std::string_view expected,
-                          std::string_view desired) override {
-    return store_.compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return store_.erase(key); }
 
  private:
-  InProcessStore& store_;
   std::function<void(std::string_view key, std::string_view value)> answer_;
 };
 
