@@ -56,36 +56,42 @@ void answer_with_clock(const ProcessGroup& world, int peer) {
   }
 }
 
-// Rank 0's clock minus this one's, in nanoseconds.
-std::int64_t ask_for_clock(const ProcessGroup& world) {
-  std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
-  std::int64_t offset = 0;
+// Of rank 0's clock minus this one's, in nanoseconds.
+struct ClockBounds {
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+};
+
+// An answer's time lies between the question and the arrival of the answer: all answers together
+// tell more than the fastest one.
+ClockBounds ask_for_clock(const ProcessGroup& world) {
+  ClockBounds bounds{std::numeric_limits<std::int64_t>::min(),
+                     std::numeric_limits<std::int64_t>::max()};
   for (int i = 0; i < round_trips; ++i) {
     std::int64_t theirs = 0;
     const std::int64_t begin = steady_ns(Clock::now());
     world.send(buffer_of(theirs), 0, clock_tag);
     world.recv(buffer_of(theirs), 0, clock_tag);
-    const std::int64_t took = steady_ns(Clock::now()) - begin;
-    if (took >= shortest) continue;
-    shortest = took;
-    offset = theirs - (begin + took / 2);
+    bounds = {std::max(bounds.low, theirs - steady_ns(Clock::now())),
+              std::min(bounds.high, theirs - begin)};
   }
-  return offset;
+  return bounds;
 }
 
 void align_clocks(const ProcessGroup& world, const std::vector<int>& host_of_rank) {
   const int hosts = 1 + std::ranges::max(host_of_rank);
   if (hosts == 1) return;
   const int leader = leader_of(host_of_rank[static_cast<std::size_t>(world.rank())], host_of_rank);
-  std::int64_t offset = 0;
+  ClockBounds own;
   if (world.rank() == 0)
     for (int host = 1; host < hosts; ++host)
       answer_with_clock(world, leader_of(host, host_of_rank));
   else if (world.rank() == leader)
-    offset = ask_for_clock(world);
-  const auto offsets = all_gather_value(offset, world);
-  TimelineRecorder::current()->add_offset(
-      std::chrono::nanoseconds(offsets[static_cast<std::size_t>(leader)]));
+    own = ask_for_clock(world);
+  const auto [low, high] = all_gather_value(own, world)[static_cast<std::size_t>(leader)];
+  const std::int64_t error = (high - low) / 2;
+  TimelineRecorder::current()->add_offset(std::chrono::nanoseconds(low + error),
+                                          std::chrono::nanoseconds(error));
 }
 
 // --- One host for all files ---------------------------------------------------------------------

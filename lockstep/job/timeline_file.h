@@ -24,10 +24,11 @@ struct ClockPair {
   std::int64_t steady_ns = 0;
 };
 
-// This rank's steady clock plus `offset_ns` is that of rank 0.
+// This rank's steady clock plus `offset_ns` is that of rank 0, give or take `error_ns`.
 struct ClockOffset {
   std::int64_t at_steady_ns = 0;
   std::int64_t offset_ns = 0;
+  std::int64_t error_ns = 0;
 };
 
 struct PhaseSpan {
@@ -52,7 +53,7 @@ struct CollectiveSpan {
 };
 
 struct TimelineHeader {
-  static constexpr std::array<char, 16> right_magic{"lockstep-span-2"};
+  static constexpr std::array<char, 16> right_magic{"lockstep-span-3"};
   static constexpr std::size_t most_offsets = 16;
 
   std::array<char, 16> magic;

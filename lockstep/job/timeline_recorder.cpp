@@ -163,13 +163,13 @@ void TimelineRecorder::collective(const Collective& collective) {
   if (number % clock_interval == clock_interval - 1) note_clock();
 }
 
-void TimelineRecorder::add_offset(std::chrono::nanoseconds offset) {
+void TimelineRecorder::add_offset(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) {
   const std::lock_guard lock(clock_mutex_);
   TimelineHeader& head = header();
   const std::uint32_t count = head.offset_count.load(std::memory_order_relaxed);
   // The last place is that of the latest one.
   const std::size_t place = std::min<std::size_t>(count, TimelineHeader::most_offsets - 1);
-  head.offsets[place] = {steady_ns(Clock::now()), offset.count()};
+  head.offsets[place] = {steady_ns(Clock::now()), offset.count(), error.count()};
   head.offset_count.store(static_cast<std::uint32_t>(place) + 1, std::memory_order_release);
 }
 

@@ -84,8 +84,9 @@ class LOCKSTEP_API TimelineRecorder {
   };
   void collective(const Collective& collective);
 
-  // The steady clock of this process plus `offset` is that of rank 0 at this time.
-  void add_offset(std::chrono::nanoseconds offset);
+  // The steady clock of this process plus `offset` is that of rank 0 at this time, give or take
+  // `error`.
+  void add_offset(std::chrono::nanoseconds offset, std::chrono::nanoseconds error);
 
   // Makes the file exact up to now.
   void note_clock();

@@ -67,8 +67,11 @@ class Training:
         return subprocess.Popen([*prefix, *command], env=os.environ | variables, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
+    def merged(self):
+        return json.loads(self.timeline.read_text())
+
     def events(self):
-        return json.loads(self.timeline.read_text())["traceEvents"]
+        return self.merged()["traceEvents"]
 
 
 def read_events(test, training):
@@ -188,15 +191,19 @@ class Timeline(unittest.TestCase):
         run = json.loads((training.folder / "run.json").read_text())
         self.assertEqual((run["hosts"], run["host_of_rank"]), (2, [0, 1]))
         self.assertEqual([link["name"] for link in run["links"]], ["gloo"])
-        # A collective has a moment at which both ranks are in it.
+        # A collective has a moment at which both ranks are in it, as far as clocks are known.
+        errors = training.merged()["otherData"]["clock_errors"]
+        self.assertEqual([(error["rank"], error["attempt"]) for error in errors], [(1, 0)])
+        error = errors[0]["microseconds"] + 0.002
+        self.assertLess(error, 1e6, "the clocks are 1000 s apart")
         pairs = collections.defaultdict(list)
         for event in spans(events, "collective"):
             pairs[event["args"]["group"], event["args"]["sequence"]].append(event)
         both = [pair for pair in pairs.values() if len(pair) == 2]
         self.assertGreaterEqual(len(both), STEPS)
         for one, other in both:
-            self.assertLess(one["ts"], other["ts"] + other["dur"])
-            self.assertLess(other["ts"], one["ts"] + one["dur"])
+            self.assertLess(one["ts"], other["ts"] + other["dur"] + error)
+            self.assertLess(other["ts"], one["ts"] + one["dur"] + error)
 
     def test_perfetto_loads_it(self):
         try:

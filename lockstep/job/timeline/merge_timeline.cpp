@@ -250,7 +250,7 @@ class Merge {
     ++summary_.operators;
   }
 
-  // Tells what is not there.
+  // Tells what is not there, and by how much clocks of hosts may differ.
   std::string facts() const {
     json left_out = json::array();
     for (const auto& [rank, from] : ranks_)
@@ -259,7 +259,14 @@ class Merge {
                             {"attempt", rank.attempt},
                             {"phases", rank.phases_left_out},
                             {"collectives", rank.collectives_left_out}});
+    json clock_errors = json::array();
+    for (const auto& [rank, from] : ranks_)
+      if (rank.clock_error_ns > 0)
+        clock_errors.push_back({{"rank", rank.rank},
+                                {"attempt", rank.attempt},
+                                {"microseconds", static_cast<double>(rank.clock_error_ns) / 1000}});
     const json facts{{"ranks", summary_.ranks},
+                     {"clock_errors", clock_errors},
                      {"left_out", left_out},
                      {"unreadable", summary_.unreadable},
                      {"other_jobs", summary_.other_jobs}};

@@ -173,14 +173,14 @@ TEST(Timeline, HasTheClockOfRank0AndItsDrift) {
   std::int64_t after = 0;
   {
     TimelineRecorder recorder(options);
-    recorder.add_offset(1s);
+    recorder.add_offset(1s, 3us);
     recorder.phase(StepPhase::data, ticks_now(), ticks_now() + 1);
     before = steady(Clock::now());
     std::this_thread::sleep_for(20ms);
     after = steady(Clock::now());
     recorder.phase(StepPhase::data, ticks_now(), ticks_now() + 1);
     recorder.note_clock();
-    recorder.add_offset(2s);
+    recorder.add_offset(2s, 7us);
   }
   const fs::path file = options.folder / TimelineRecorder::spans_name(0, 1);
   const std::string packed = packed_rank_timeline(read_file(file.string()));
@@ -193,6 +193,7 @@ TEST(Timeline, HasTheClockOfRank0AndItsDrift) {
   const auto last = static_cast<double>(timeline.phases[1].begin - after);
   EXPECT_NEAR(first / second, 1, 0.2) << "an offset of one second";
   EXPECT_NEAR(last / second, 2, 0.2) << "and of two seconds 20 ms later";
+  EXPECT_EQ(timeline.clock_error_ns, 7'000) << "of the less exact one";
 }
 
 TEST(Timeline, LeavesOutWhatAKilledRankHasNotFinished) {
@@ -337,7 +338,7 @@ TEST(Timeline, HasTheSpansOfThreadsThatRecordAtATime) {
           recorder.phase(StepPhase::data, ticks_now(), ticks_now());
         recorder.collective({});
         recorder.note_clock();
-        recorder.add_offset(0s);
+        recorder.add_offset(0s, 0s);
       });
   }
   const RankTimeline timeline = read_rank_timeline(recorder.file());
