@@ -5,7 +5,7 @@ Gloo and torchrun, and with what the machine can give: one copy of the bare mode
 once. Every side has one thread per rank and fused Adam, on this host. PyTorch uses
 gradient_as_bucket_view and static_graph.
 
-The default model is a CNN with 8.7 MB of gradients, on 3x32x32 images, at several batch sizes.
+The default model is a CNN with 8.5 MB of gradients, on 3x32x32 images, at several batch sizes.
 --models measures any of these at one batch size: on 1, 2 and 4 ranks with buffers synchronised, and
 on 2 ranks with find_unused_parameters, too:
 

@@ -174,7 +174,7 @@ def ratio_text(ratio):
 
 def print_training(rows):
     print("""
-Training steps of a CNN with 8.7 MB of gradients; samples/s of all ranks, and the ms of a step on
+Training steps of a CNN with 8.5 MB of gradients; samples/s of all ranks, and the ms of a step on
 rank 0. Gradients of bf16 and fp16 travel in half of the bytes. PowerSGD has rank 4 from the third
 step on, error feedback and warm start on both sides: PyTorch's and `25 MB` with one bucket of up to
 25 MB, `PowerSGD` with Lockstep's default buckets. PyTorch's cannot run with several over Gloo.""")

@@ -3,7 +3,7 @@
 """Measures what one copy of the weights per host (share_parameters) gains in time and memory. The
 peers are a copy in each rank (plain DistributedDataParallel) and ZeRO, Lockstep's and PyTorch's.
 
-The first part is training steps of a CNN with 8.7 MB of gradients and a GPT with 55 MB, at several
+The first part is training steps of a CNN with 8.5 MB of gradients and a GPT with 55 MB, at several
 batch sizes. It shows samples/s against PyTorch and against what the machine can give, and the time
 to sum gradients and step weights. The second part is the bytes of parameters, gradients, optimizer
 state and buckets on 1, 2, 4 and 8 ranks, predicted and measured.

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -56,7 +57,7 @@ void answer_with_clock(const ProcessGroup& world, int peer) {
   }
 }
 
-// Of rank 0's clock minus this one's, in nanoseconds.
+// Rank 0's clock minus this one's lies in between, in nanoseconds.
 struct ClockBounds {
   std::int64_t low = 0;
   std::int64_t high = 0;
@@ -89,8 +90,9 @@ void align_clocks(const ProcessGroup& world, const std::vector<int>& host_of_ran
   else if (world.rank() == leader)
     own = ask_for_clock(world);
   const auto [low, high] = all_gather_value(own, world)[static_cast<std::size_t>(leader)];
-  const std::int64_t error = (high - low) / 2;
-  TimelineRecorder::current()->add_offset(std::chrono::nanoseconds(low + error),
+  // A clock that is being adjusted may make the bounds cross.
+  const std::int64_t error = (std::abs(high - low) + 1) / 2;
+  TimelineRecorder::current()->add_offset(std::chrono::nanoseconds(std::midpoint(low, high)),
                                           std::chrono::nanoseconds(error));
 }
 

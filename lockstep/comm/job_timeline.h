@@ -14,9 +14,10 @@ namespace lockstep::comm {
 // 0's, unless the folder is on a file system that they share.
 //
 // Clocks of hosts are compared by messages to and from rank 0, now and at the end; between the two,
-// a clock is taken to drift evenly. Each of 32 round trips says between which bounds the difference
-// lies, and the middle of what fits all of them counts, so the error is at most half of the fastest
-// one's duration. The file has it. Ranks of a host have one clock.
+// a clock is taken to drift evenly. Each of 32 round trips tells between which bounds the
+// difference lies; the middle of what fits all of them counts. At that moment the error is at most
+// half of the fastest round trip, and the rank's file says how large it may be. Ranks of a host
+// have one clock.
 //
 // Errors: as TimelineRecorder's and ProcessGroup's.
 void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who);

@@ -264,6 +264,7 @@ class Merge {
       if (rank.clock_error_ns > 0)
         clock_errors.push_back({{"rank", rank.rank},
                                 {"attempt", rank.attempt},
+                                {"comparisons", rank.clock_comparisons},
                                 {"microseconds", static_cast<double>(rank.clock_error_ns) / 1000}});
     const json facts{{"ranks", summary_.ranks},
                      {"clock_errors", clock_errors},

@@ -58,7 +58,9 @@ class RankClock {
                                   share * static_cast<double>(next->offset_ns - before.offset_ns));
   }
 
-  // Of the worst measurement: in between, the error lies between theirs.
+  int comparisons() const { return static_cast<int>(offsets_.size()); }
+
+  // The largest error of a comparison.
   std::int64_t error() const {
     return offsets_.empty() ? 0 : std::ranges::max(offsets_, {}, &ClockOffset::error_ns).error_ns;
   }
@@ -131,6 +133,7 @@ RankTimeline read_rank_timeline(const std::filesystem::path& file) {
   RankTimeline timeline{.job = head.job, .rank = head.rank, .attempt = head.attempt};
   timeline.host = std::string(head.host, ::strnlen(head.host, sizeof head.host));
   timeline.wall_minus_this_ns = head.wall_minus_steady_ns - clock.offset_at(head.first.steady_ns);
+  timeline.clock_comparisons = clock.comparisons();
   timeline.clock_error_ns = clock.error();
   timeline.began_wall_ns = head.first.steady_ns + head.wall_minus_steady_ns;
   const char* const phases = bytes.data() + job::spans_offset;

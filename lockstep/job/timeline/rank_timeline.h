@@ -50,7 +50,8 @@ struct RankTimeline {
 
   std::int64_t wall_minus_this_ns = 0;  // The rank's wall clock minus the clock of these times.
   std::int64_t began_wall_ns = 0;       // When it began to record, by its wall clock.
-  std::int64_t clock_error_ns = 0;      // By how much its times may differ from rank 0's clock.
+  int clock_comparisons = 0;            // How often its clock was compared with rank 0's.
+  std::int64_t clock_error_ns = 0;      // By how much it may have differed at these moments.
 };
 
 // TimelineRecorder::stamp() of the file; empty if there is none.

@@ -173,14 +173,14 @@ TEST(Timeline, HasTheClockOfRank0AndItsDrift) {
   std::int64_t after = 0;
   {
     TimelineRecorder recorder(options);
-    recorder.add_offset(1s, 3us);
+    recorder.add_offset(1s, 7us);
     recorder.phase(StepPhase::data, ticks_now(), ticks_now() + 1);
     before = steady(Clock::now());
     std::this_thread::sleep_for(20ms);
     after = steady(Clock::now());
     recorder.phase(StepPhase::data, ticks_now(), ticks_now() + 1);
     recorder.note_clock();
-    recorder.add_offset(2s, 7us);
+    recorder.add_offset(2s, 3us);
   }
   const fs::path file = options.folder / TimelineRecorder::spans_name(0, 1);
   const std::string packed = packed_rank_timeline(read_file(file.string()));
@@ -193,7 +193,11 @@ TEST(Timeline, HasTheClockOfRank0AndItsDrift) {
   const auto last = static_cast<double>(timeline.phases[1].begin - after);
   EXPECT_NEAR(first / second, 1, 0.2) << "an offset of one second";
   EXPECT_NEAR(last / second, 2, 0.2) << "and of two seconds 20 ms later";
-  EXPECT_EQ(timeline.clock_error_ns, 7'000) << "of the less exact one";
+  const fs::path merged = scratch.path() / "t.json";
+  merge_timeline({options.folder}, merged);
+  const json facts = json::parse(read_file(merged.string())).at("otherData");
+  const json less_exact{{"rank", 1}, {"attempt", 0}, {"comparisons", 2}, {"microseconds", 7.0}};
+  EXPECT_EQ(facts.at("clock_errors"), json::array({less_exact}));
 }
 
 TEST(Timeline, LeavesOutWhatAKilledRankHasNotFinished) {
