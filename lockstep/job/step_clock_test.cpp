@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/job/step_times.h"
+#include "tests/optimized_code.h"
 
 namespace lockstep::job::step_clock_test {
 namespace {
@@ -131,9 +132,7 @@ TEST(StepTimes, OfACollectiveInTheBackgroundCountWhileTheLoopWaitsForIt) {
 // which it waits for another rank. 0.1 % of a step of a millisecond are 1,000 nanoseconds. Of many
 // short rounds, some are not interrupted on a busy host, either.
 TEST(StepTimes, CostLessThanAThousandthOfAStepOfAMillisecond) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
-  GTEST_SKIP() << "the time of optimized code is measured";
-#endif
+  if (!test::is_optimized_code) GTEST_SKIP() << "the time of optimized code is measured";
   const StepClock::OfThread mine;
   StepClock& clock = *StepClock::of_this_thread();
   const auto step = [&] {

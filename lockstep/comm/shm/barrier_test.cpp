@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -17,6 +19,7 @@
 #include "lockstep/comm/shm/core_sharing.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "lockstep/comm/shm/thread_peers.h"
+#include "tests/optimized_code.h"
 #include "tests/ranks.h"
 
 namespace lockstep::comm::barrier_test {
@@ -57,13 +60,18 @@ double seconds_of_spinning() {
   return cpu_seconds() - begin;
 }
 
+// A rank that spins does so in every round; one that does not may still lose time in some, to the
+// host.
 void expect_to_sleep_at_once(const std::function<void()>& act) {
   move_to_the_first_core();
   act();
-  const double begin = cpu_seconds();
-  act();
-  const double used = cpu_seconds() - begin;
-  EXPECT_LT(used, seconds_of_spinning() / 2) << "it spins where its peer should run";
+  double least = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 5; ++round) {
+    const double begin = cpu_seconds();
+    act();
+    least = std::min(least, cpu_seconds() - begin);
+  }
+  EXPECT_LT(least, seconds_of_spinning() / 2) << "it spins where its peer should run";
 }
 
 const Ranks calls_on_one_core("calls on one core", [](const Rank&) {
@@ -159,6 +167,7 @@ TEST(Barrier, AThreadThatWaitsForMessagesIsNotTakenForThatOfTheCollectives) {
 TEST(Barrier, RanksOnOneCoreOfManyLeaveItToEachOther) {
   const cpu_set_t cores = allowed_cores();
   if (CPU_COUNT(&cores) < 2) GTEST_SKIP() << "this process may use one core only";
+  if (!test::is_optimized_code) GTEST_SKIP() << "the time of optimized code is measured";
   EXPECT_TRUE(all_succeeded(calls_on_one_core.run(2)));
   EXPECT_TRUE(all_succeeded(messages_on_one_core.run(2)));
 }
