@@ -17,6 +17,29 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 import models
 
 
+def no_pause(_until):
+    pass
+
+
+def sleep(until):
+    time.sleep(max(0, until - time.perf_counter()))
+
+
+def spin(until):
+    while time.perf_counter() < until:
+        pass
+
+
+def copy(until, blocks=torch.zeros(2, 16 << 20, dtype=torch.uint8)):
+    """Copies memory at about the rate of gradients that come over a link."""
+    while time.perf_counter() < until:
+        blocks[0].copy_(blocks[1])
+        time.sleep(0.003)
+
+
+PAUSES = {"none": no_pause, "sleep": sleep, "spin": spin, "copy": copy}
+
+
 def parse_options():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=models.WORKLOADS, default="cnn")
@@ -37,6 +60,9 @@ def parse_options():
     parser.add_argument("--on-cue", action="store_true",
                         help="print `ready` after the warm-up, and go on at a line of input")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
+    parser.add_argument("--pause", choices=PAUSES, default="none",
+                        help="what is done between backward and optimizer, in place of a wait")
+    parser.add_argument("--pause-ms", type=float, default=70)
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -63,18 +89,20 @@ def optimizer_of(net, options):
     return torch.optim.Adam(net.parameters(), 1e-4, fused=True)
 
 
-def step(net, adam, inputs, targets, amp):
+def step(net, adam, inputs, targets, options):
     """Returns the seconds of forward, loss and backward, and optimizer."""
     begun = time.perf_counter()
-    with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+    with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
         logits = net(inputs)
         forwarded = time.perf_counter()
         loss = nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
     loss.backward()
     differentiated = time.perf_counter()
+    PAUSES[options.pause](differentiated + options.pause_ms / 1e3)
+    paused = time.perf_counter()
     adam.step()
     adam.zero_grad()
-    return forwarded - begun, differentiated - forwarded, time.perf_counter() - differentiated
+    return forwarded - begun, differentiated - forwarded, time.perf_counter() - paused
 
 
 def train(options):
@@ -92,20 +120,20 @@ def train(options):
         net = torch.compile(net)
     adam = optimizer_of(net, options)
     for _ in range(options.warmup):
-        step(net, adam, inputs, targets, options.amp)
+        step(net, adam, inputs, targets, options)
     if not options.alone:
         dist.barrier()
     if options.on_cue:
         print("ready", flush=True)
         input()
     before, started = usage(), time.perf_counter()
-    times = [step(net, adam, inputs, targets, options.amp) for _ in range(options.steps)]
+    times = [step(net, adam, inputs, targets, options) for _ in range(options.steps)]
     if not options.alone:
         dist.barrier()
     seconds, after = time.perf_counter() - started, usage()
     if options.operators:
         record_operators(options.operators, options.steps,
-                         lambda: step(net, adam, inputs, targets, options.amp))
+                         lambda: step(net, adam, inputs, targets, options))
     return seconds, [sum(part) for part in zip(*times)], [b - a for a, b in zip(before, after)]
 
 

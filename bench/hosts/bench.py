@@ -18,6 +18,9 @@ the fewest ranks a host: by DiLoCo, with a synchronisation every 100 steps, by
 DistributedDataParallel, and without any communication, which is what the machine can give. Final
 losses of the first two are compared once, after 2,000 steps on an unshaped link, unless --quick.
 
+Parts of a step are those of the CNN with one rank a host and 1 Gbit/s: by perf's record of all its
+packets (Debian's linux-perf), and what a pause of that length alone costs PyTorch.
+
 Two CPUs need some 8 minutes for: ./dev bench hosts --only ddp local_steps --links "1 Gbit/s"
 """
 
@@ -26,6 +29,7 @@ import time
 
 import jobs
 import report
+import step_parts
 from all_reduce import Engines, measure_all_reduce
 from jobs import measure
 from training import measure_local_steps, measure_losses, measure_training
@@ -35,10 +39,11 @@ EXAMPLES = """examples:
   ./dev bench hosts --quick
   ./dev bench hosts --only ddp --links "1 Gbit/s" --rounds 7
   ./dev bench hosts --only local_steps --links "1 Gbit/s" --ranks 1
+  ./dev bench hosts --only step_parts --links "1 Gbit/s" --ranks 1
   ./dev bench hosts --only all_reduce --engines gloo oneccl --ranks 2 --json hosts.json
 """
 
-PARTS = ("all_reduce", "ddp", "local_steps")
+PARTS = ("all_reduce", "ddp", "local_steps", "step_parts")
 ENGINES = ("gloo", "mpi", "oneccl")
 
 
@@ -65,11 +70,17 @@ def parse_options():
     if "all_reduce" in options.only:
         measure.require_built(parser, options, "bench_collectives")
         measure.require_built(parser, options, "bench_hosts_engine")
-    if "ddp" in options.only:
+    if {"ddp", "step_parts"} & set(options.only):
         measure.require_built(parser, options, "bench_ddp")
     if "local_steps" in options.only:
         measure.require_built(parser, options, "bench_hosts_local_steps")
     return options
+
+
+def is_measured(part, link, ranks, options):
+    if part == "local_steps":
+        return ranks == min(options.ranks)
+    return part != "step_parts" or (link, ranks) == (step_parts.LINK, step_parts.RANKS)
 
 
 def run_round(number, options, parts, started):
@@ -85,7 +96,7 @@ def run_round(number, options, parts, started):
                                               f"{ranks} ranks a host, link {link}")
 
                 for name, act in parts.items():
-                    if name != "local_steps" or ranks == min(options.ranks):
+                    if is_measured(name, link, ranks, options):
                         figures[name, link, ranks] = act(job, link, number, say)
     return figures
 
@@ -106,6 +117,12 @@ def main():
     parts = {"all_reduce": lambda *args: measure_all_reduce(engines, options, *args),
              "ddp": lambda *args: measure_training(engines.absent, options, *args),
              "local_steps": lambda job, link, *args: measure_local_steps(options, job, *args)}
+    if "step_parts" in options.only:
+        if why := step_parts.why_not(options):
+            engines.absent["parts of a step"] = why
+        else:
+            parts["step_parts"] = lambda job, link, *args: step_parts.measure_step_parts(
+                options, job, *args)
     parts = {name: act for name, act in parts.items() if name in options.only}
     started = time.monotonic()
     losses = losses_of(options, started)

@@ -7,6 +7,7 @@ import statistics
 from all_reduce import SIZES, Side
 from cases import MB, Case
 from jobs import HOSTS, measure
+import step_parts
 from training import KINDS as KINDS_OF_STEPS, LOSS_STEPS, SIDES, SYNC_EVERY
 
 KINDS = ("Lockstep", "flat", "own", "PyTorch")
@@ -33,7 +34,8 @@ DILOCO_GOAL, LOSS_GOAL = 0.95, 0.99
 
 def results_of(rounds, losses):
     """Returns a list of figures for each part, from all rounds so far, and losses with theirs."""
-    rows_of = {"all_reduce": all_reduce_rows, "ddp": training_rows, "local_steps": local_rows}
+    rows_of = {"all_reduce": all_reduce_rows, "ddp": training_rows, "local_steps": local_rows,
+               "step_parts": lambda figures, link, ranks: step_parts.rows(figures)}
     results = {part: [] for part in rows_of}
     for part, link, ranks in rounds[0]:
         figures = [entry[part, link, ranks] for entry in rounds]
@@ -127,6 +129,8 @@ def print_all(results, options, absent):
         print_training(results["ddp"])
     if results["local_steps"]:
         print_local_steps(results["local_steps"], results["losses"])
+    for row in results["step_parts"]:
+        step_parts.print_rows(row)
     print_goals(results)
     if len(os.sched_getaffinity(0)) < HOSTS * max(options.ranks):
         print(
