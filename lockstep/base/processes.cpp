@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,6 +129,13 @@ pid_t this_process() {
     known->store(pid, std::memory_order_relaxed);
   }
   return pid;
+}
+
+std::optional<SocketPeer> peer_of(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return SocketPeer{.process = peer.pid, .user = peer.uid};
 }
 
 }  // namespace lockstep

@@ -63,6 +63,15 @@ LOCKSTEP_API std::string command_of(pid_t pid);
 // parent's pid.
 LOCKSTEP_API pid_t this_process();
 
+// Who made the other end of a Unix socket.
+struct SocketPeer {
+  pid_t process = 0;  // 0 in another namespace of processes.
+  uid_t user = 0;     // The effective one.
+};
+
+// Returns nothing for what is no socket; nobody, process 0 and user -1, for a TCP socket.
+LOCKSTEP_API std::optional<SocketPeer> peer_of(int socket);
+
 // Returns this host's name, for messages.
 inline std::string host_name() {
   char name[65] = {};

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,6 +133,31 @@ TEST(Command, HasASpaceBetweenArguments) {
   const std::string command = command_of(::getpid());
   EXPECT_NE(command.find("base_test"), command.npos) << command;
   EXPECT_EQ(command.find('\0'), command.npos);
+}
+
+TEST(SocketPeer, IsWhoMadeTheOtherEnd) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const FileDescriptor mine(ends[0]);
+  const FileDescriptor other(ends[1]);
+  const auto peer = peer_of(mine.get());
+  ASSERT_TRUE(peer);
+  EXPECT_EQ(peer->process, ::getpid());
+  EXPECT_EQ(peer->user, ::geteuid());
+}
+
+TEST(SocketPeer, IsNobodyForATcpSocket) {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto peer = peer_of(socket.get());
+  ASSERT_TRUE(peer);
+  EXPECT_EQ(peer->process, 0);
+  EXPECT_EQ(peer->user, static_cast<uid_t>(-1));
+}
+
+TEST(SocketPeer, IsNothingForAFile) {
+  const FileDescriptor file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_FALSE(peer_of(file.get()));
+  EXPECT_FALSE(peer_of(-1));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "lockstep/job/environment.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -172,12 +171,11 @@ std::string job_id(const Dialect& dialect, const Variables& variables) {
 // through a socket that it has made. Returns that process; empty if the socket is none of a process
 // above this one.
 std::optional<pid_t> server_of_pmi(const Variables& variables) {
-  ucred maker{};
-  socklen_t size = sizeof maker;
   const auto fd = variables.number("PMI_FD");
-  if (!fd || ::getsockopt(*fd, SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0) return std::nullopt;
+  const auto maker = fd ? peer_of(*fd) : std::nullopt;
+  if (!maker) return std::nullopt;
   pid_t above = ::getppid();
-  while (above > 0 && above != maker.pid) {
+  while (above > 0 && above != maker->process) {
     const auto stat = process_stat(above);
     above = stat ? stat->parent : 0;
   }

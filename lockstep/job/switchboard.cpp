@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/base/processes.h"
 
 namespace lockstep {
 namespace {
@@ -60,10 +61,8 @@ FileDescriptor connect_to_abstract_socket(std::string_view identity) {
 }
 
 bool peer_is_this_user(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.uid == ::geteuid();
+  const auto peer = peer_of(socket);
+  return peer && peer->user == ::geteuid();
 }
 
 // Connects to a switchboard and asks it for `key`; empty when nobody hears it.

@@ -43,17 +43,9 @@ FileDescriptor listen_as(const std::string& job_id) {
   return listener;
 }
 
-// Returns the user at the other end of a connection.
-std::optional<uid_t> peer_of(const FileDescriptor& socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  const int result = ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length);
-  return result == 0 ? std::optional(peer.uid) : std::nullopt;
-}
-
 bool may_ask(const FileDescriptor& socket) {
-  const auto user = peer_of(socket);
-  return user == ::geteuid() || user == uid_t{0};
+  const auto peer = peer_of(socket.get());
+  return peer && (peer->user == ::geteuid() || peer->user == 0);
 }
 
 // Parts of an agent's address, lockstep/UID/agent/PID.N/JOB.
@@ -98,7 +90,10 @@ std::vector<std::string> listening_names() {
 }
 
 // Any user may listen under any name: the listener must be the user in the name.
-bool is_of_user(const Asked& agent) { return peer_of(agent.socket) == agent.name.user; }
+bool is_of_user(const Asked& agent) {
+  const auto peer = peer_of(agent.socket.get());
+  return peer && peer->user == agent.name.user;
+}
 
 // Returns nothing when the agent is not for us, or has ended.
 std::optional<Asked> ask(const std::string& address_name) {
