@@ -83,6 +83,22 @@ std::optional<Failure> loss_for(const Slot& slot) {
   throw Error(*failure.fault, slot.context() + ": " + describe(failure), failure.ranks);
 }
 
+// `why` ends what other ranks read of this one's wait, and may be empty.
+void tell(const Error& error, std::chrono::milliseconds timeout, const std::string& why) {
+  const bool is_late = error.fault() == Fault::timeout;
+  if ((!is_late && error.fault() != Fault::mismatch) || error.ranks().empty()) return;
+  const Slot& slot = our_slot();
+  Failure failure{.rank = error.ranks().front(), .detected_by = slot.who.rank};
+  failure.fault = error.fault();
+  failure.ranks = error.ranks();
+  failure.call = "init_process_group";
+  failure.what = is_late ? "within " + in_seconds(timeout) + "; rank " +
+                               std::to_string(slot.who.rank) + " waited" + why
+                         : without_prefix(bare_text(error), slot.context() + ": ");
+  slot.page.note_break(slot.who.local_rank, failure);
+  log_once(slot, failure, 0ms);
+}
+
 }  // namespace
 
 void throw_if_launcher_lost_rank() {
@@ -97,28 +113,17 @@ void throw_if_job_failed() {
 }
 
 void tell_launcher(const Error& error, std::chrono::milliseconds timeout) {
-  const bool is_late = error.fault() == Fault::timeout;
-  if ((!is_late && error.fault() != Fault::mismatch) || error.ranks().empty()) return;
-  const Slot& slot = our_slot();
-  Failure failure{.rank = error.ranks().front(), .detected_by = slot.who.rank};
-  failure.fault = error.fault();
-  failure.ranks = error.ranks();
-  failure.call = "init_process_group";
-  failure.what = is_late ? "within " + in_seconds(timeout) + "; rank " +
-                               std::to_string(slot.who.rank) + " waited"
-                         : without_prefix(bare_text(error), slot.context() + ": ");
-  slot.page.note_break(slot.who.local_rank, failure);
-  log_once(slot, failure, 0ms);
+  tell(error, timeout, "");
 }
 
 void throw_without_store(const std::string& place, std::chrono::milliseconds timeout,
                          const std::string& reason) {
+  const std::string why = reason.empty() ? "" : "; the last try to reach it: " + reason;
   const Error error(Fault::timeout,
                     our_slot().context() + ": rank 0, which serves the store at " + place +
-                        ", did not come within " + in_seconds(timeout) +
-                        (reason.empty() ? "" : "; the last try to reach it: " + reason),
+                        ", did not come within " + in_seconds(timeout) + why,
                     {0});
-  tell_launcher(error, timeout);
+  tell(error, timeout, why);
   throw error;
 }
 

@@ -122,8 +122,9 @@ def serve_nothing(how):
                 accepted.append(server.accept()[0])
                 if how == "closes":
                     accepted.pop().close()
-    # The constructor of PyTorch's store tries for some 6 s before it fails.
-    limit = timedelta(seconds=12 if how == "closes" else 3)
+    # The constructor of PyTorch's store tries for some 6 s before it fails. The last rank has time:
+    # it learns of the other's failure.
+    limit = timedelta(seconds=60 if IS_LAST else 12 if how == "closes" else 3)
     dist.init_process_group("lockstep", timeout=limit)
 
 

@@ -523,7 +523,8 @@ def test_names_who_came_too_late(options):
 
 
 def test_another_server_where_the_store_should_be(options):
-    """Ranks that cannot use what listens there end in time, and say why. Rank 0 did not come."""
+    """Ranks that cannot use what listens there end in time, and say why; one that still has time
+    says it in the other's words. Rank 0 did not come."""
     for how, reason in (("closes", "Broken pipe|Connection reset"), ("silent", "does not answer")):
         with tempfile.TemporaryDirectory() as name:
             code, text = launch(name, options.lockstep, "run", "-n", 3, sys.executable,
