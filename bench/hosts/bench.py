@@ -18,8 +18,8 @@ the fewest ranks a host: by DiLoCo, with a synchronisation every 100 steps, by
 DistributedDataParallel, and without any communication, which is what the machine can give. Final
 losses of the first two are compared once, after 2,000 steps on an unshaped link, unless --quick.
 
-Parts of a step are those of the CNN with one rank a host and 1 Gbit/s: by perf's record of all its
-packets (Debian's linux-perf), and what a pause of that length alone costs PyTorch.
+Parts of a step are those of the CNN with one rank a host and 1 Gbit/s, by the packets that the
+kernel records (tracefs), and what a pause of that length alone costs PyTorch.
 
 Two CPUs need some 8 minutes for: ./dev bench hosts --only ddp local_steps --links "1 Gbit/s"
 """

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a training step between hosts goes: a part of bench.py.
 
-Its gradients are followed by their packets, which perf records where a device sends them, and the
-rest by a rank's own clock. What a pause of that length alone costs a step is measured beside it, in
-PyTorch without any communication."""
+Its gradients are followed by their packets, which the kernel records where a device sends them, and
+the rest by a rank's own clock. What a pause of that length alone costs a step is measured beside
+it, in PyTorch without any communication."""
 
 import collections
 import contextlib
 import os
 import pathlib
 import re
-import shutil
-import signal
 import statistics
-import struct
-import subprocess
-import tempfile
-import time
 
 from jobs import HERE, HOSTS, measure, sides
 
@@ -24,16 +18,17 @@ LINK, RANKS = "1 Gbit/s", 1
 BYTES_PER_MS = 125_000
 CASE = sides.Case("cnn", 32, RANKS, False, 5, 100)
 
-EVENT = "net:net_dev_start_xmit"
+TRACING = pathlib.Path("/sys/kernel/tracing")
+BUFFER_KB = 32 << 10  # Of a CPU: many times the need of CASE.steps.
+
 # Of each packet on the wire: Ethernet, IP, and TCP with timestamps. A device is given many packets
 # as one, with the headers of a single one.
 HEADER_BYTES = 66
 # Smaller packets carry no gradients.
 LEAST_BYTES = 1000
-# Within the gradients of a step, the link is never idle for as long as between two steps.
-PAUSE_MS = 12
-# Less than the CNN's gradients: steps of which perf has lost packets do not count.
-LEAST_STEP_BYTES = 8_500_000
+# A step begins after a pause as long as this if the last one has sent as many bytes: somewhat less
+# than the CNN's gradients.
+PAUSE_MS, STEP_BYTES = 12, 8_500_000
 LATE_MS = 3  # Over the median.
 
 # A pause between backward and optimizer, for as long as the link needs for the gradients.
@@ -45,8 +40,8 @@ Step = collections.namedtuple("Step", "sending wire rest")  # All in ms.
 
 def why_not(options):
     """Returns why this cannot be measured here; empty when it can."""
-    if not shutil.which("perf"):
-        return "no perf in PATH: it is in linux-perf"
+    if not os.access(TRACING / "instances", os.W_OK):
+        return f"no tracefs at {TRACING}: mount -t tracefs tracefs {TRACING}"
     return measure.why_no_torch(options.python)
 
 
@@ -54,7 +49,7 @@ def measure_step_parts(options, job, number, say):
     """Returns the parts of steps by their packets, a rank's own figures, and those with pauses."""
     work = CASE._replace(steps=CASE.steps // 3) if options.quick else CASE
     say("parts of a step")
-    with awake_cores(), recorded_packets() as packets:
+    with recorded_packets() as packets:
         figures = job.train("Lockstep", work)
     paused = {}
     for pause in measure.in_turn(number, PAUSES):
@@ -67,62 +62,51 @@ def measure_step_parts(options, job, number, say):
 
 
 @contextlib.contextmanager
-def awake_cores():
-    """Keeps idle cores from sleeping: a virtual one is late when the link's timer wakes it."""
-    with contextlib.ExitStack() as stack:
-        quality = pathlib.Path("/dev/cpu_dma_latency")
-        if os.access(quality, os.W_OK):  # For as long as the file is open.
-            file = stack.enter_context(quality.open("wb", buffering=0))
-            file.write(struct.pack("i", 0))
-        yield
-
-
-@contextlib.contextmanager
 def recorded_packets():
-    """Yields a list that has all whole Steps when the context has ended."""
+    """Yields a list that has the Steps of all packets sent meanwhile when the context has ended."""
     steps = []
-    with tempfile.TemporaryDirectory() as folder:
-        data = pathlib.Path(folder) / "packets"
-        perf = subprocess.Popen(
-            ["perf", "record", "-q", "-a", "-m", "4096", "-e", EVENT, "-o", data],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            time.sleep(0.5)  # Until it records.
-            yield steps
-        finally:
-            perf.send_signal(signal.SIGINT)
-            perf.wait()
-        text = measure.run(["perf", "script", "-i", data, "-F", "time,trace"])
-    for packets in packets_by_device(text).values():
-        steps += steps_of(packets)
+    trace = TRACING / "instances" / f"lockstep-{os.getpid()}"  # With buffers of its own.
+    trace.mkdir()
+    try:
+        (trace / "buffer_size_kb").write_text(str(BUFFER_KB))
+        event = trace / "events" / "net" / "net_dev_start_xmit"
+        (event / "filter").write_text(f"len > {LEAST_BYTES}")
+        (event / "enable").write_text("1")
+        yield steps
+        (event / "enable").write_text("0")
+        for packets in packets_by_device((trace / "trace").read_text()).values():
+            steps += steps_of(packets)
+    finally:
+        trace.rmdir()
 
 
 def packets_by_device(text):
-    """Returns the times in ms and the bytes on the wire of all packets with gradients, by the
-    device that leads to a host."""
+    """Returns the times in ms and the bytes on the wire of all packets of a trace, by the device
+    that leads to a host."""
     found = {f"node{i + 1}": [] for i in range(HOSTS)}
     pattern = re.compile(r"([\d.]+): .*\bdev=(\S+) .*\blen=(\d+) .*\bgso_segs=(\d+)")
     for seconds, device, size, segments in pattern.findall(text):
-        size = int(size) + HEADER_BYTES * max(0, int(segments) - 1)
-        if device in found and size > LEAST_BYTES:
-            found[device].append((float(seconds) * 1e3, size))
+        if device in found:
+            headers = HEADER_BYTES * max(0, int(segments) - 1)
+            found[device].append((float(seconds) * 1e3, int(size) + headers))
     return found
 
 
 def steps_of(packets):
     """Returns the Steps of packets to one host, without those of the warm-up and the last one."""
-    bursts = [[]]
-    for packet in packets:
-        if bursts[-1] and packet[0] - bursts[-1][-1][0] > PAUSE_MS:
+    bursts, sent, last = [], STEP_BYTES, -PAUSE_MS
+    for begin, size in packets:
+        if sent >= STEP_BYTES and begin - last >= PAUSE_MS:
             bursts.append([])
-        bursts[-1].append(packet)
+            sent = 0
+        bursts[-1].append((begin, size))
+        sent, last = sent + size, begin
     bursts = bursts[CASE.warmup:]
-    whole = [sum(size for _, size in burst) > LEAST_STEP_BYTES for burst in bursts]
+    # The last packet of a step is on the wire after its time.
     return [Step(burst[-1][0] - burst[0][0],
                  sum(size for _, size in burst[:-1]) / BYTES_PER_MS,
                  following[0][0] - burst[-1][0])
-            for burst, following, is_whole, follows in zip(bursts, bursts[1:], whole, whole[1:])
-            if is_whole and follows]
+            for burst, following in zip(bursts, bursts[1:])]
 
 
 # --- Results --------------------------------------------------------------------------------------
@@ -132,15 +116,8 @@ def rows(figures):
     steps = [step for entry in figures for step in entry["steps"]]
     own = {name: statistics.mean(entry["rank"][name] for entry in figures)
            for name in ("forward", "optimizer")}
-    row = {"ms_with_pause": {pause: {name: statistics.median(entry["paused"][pause][name]
-                                                             for entry in figures)
-                                     for name in ("forward", "backward", "optimizer")}
-                             for pause in PAUSES}}
-    if len(steps) < 10:
-        return [row]
     rest = spread([step.rest for step in steps])
-    row["steps"] = len(steps)
-    row["ms"] = {
+    ms = {
         "from the first byte of the gradients to the last": spread([s.sending for s in steps]),
         "  bytes on the wire": spread([s.wire for s in steps]),
         "  the link is idle": spread([s.sending - s.wire for s in steps]),
@@ -150,9 +127,12 @@ def rows(figures):
         "  backward before the first large gradient": {"mean": rest["mean"] - sum(own.values())},
         "the whole step": spread([s.sending + s.rest for s in steps])
     }
-    late = late_steps([step.sending + step.rest for step in steps])
-    row["late_share"], row["late_ms_a_step"] = len(late) / len(steps), sum(late) / len(steps)
-    return [row]
+    late, while_sending = late_steps(steps)
+    paused = {pause: {name: statistics.median(entry["paused"][pause][name] for entry in figures)
+                      for name in ("forward", "backward", "optimizer")} for pause in PAUSES}
+    return [{"steps": len(steps), "ms": ms, "late_share": len(late) / len(steps),
+             "late_ms_a_step": sum(late) / len(steps),
+             "late_ms_a_step_while_sending": while_sending / len(steps), "ms_with_pause": paused}]
 
 
 def spread(values):
@@ -160,25 +140,27 @@ def spread(values):
     return {"mean": statistics.mean(values), "low": deciles[0], "high": deciles[-1]}
 
 
-def late_steps(times):
-    """Returns by how much each late step is over the median."""
-    median = statistics.median(times)
-    return [time - median for time in times if time > median + LATE_MS]
+def late_steps(steps):
+    """Returns by how much each late step is over the median, and how much of it all is between its
+    first byte and its last."""
+    median = statistics.median(step.sending + step.rest for step in steps)
+    median_sending = statistics.median(step.sending for step in steps)
+    late = [step for step in steps if step.sending + step.rest > median + LATE_MS]
+    return ([step.sending + step.rest - median for step in late],
+            sum(step.sending - median_sending for step in late))
 
 
 def print_rows(row):
-    print(f"\nWhere a step of the CNN goes, one rank a host, batch {CASE.batch}, link {LINK}, "
-          "cores that do not sleep:\nby the packets of its gradients, both ways")
-    if "ms" not in row:
-        print("perf has recorded too few whole steps")
-    for name, value in row.get("ms", {}).items():
+    print(f"\nWhere a step of the CNN goes, one rank a host, batch {CASE.batch}, link {LINK},\n"
+          "by the packets of its gradients, both ways")
+    for name, value in row["ms"].items():
         low_high = (f" ({measure.short(value['low'])} - {measure.short(value['high'])})"
                     if "low" in value else "")
         print(f"{name:<50}{measure.short(value['mean']):>7}{low_high}")
-    if "ms" in row:
-        print(f"ms, mean (first - last decile) of {row['steps']} steps. Those over {LATE_MS} ms "
-              f"longer than the median,\n{row['late_share']:.0%}, cost "
-              f"{measure.short(row['late_ms_a_step'])} ms a step.")
+    print(f"ms, mean (first - last decile) of {row['steps']} steps. Those over {LATE_MS} ms longer "
+          f"than the median,\n{row['late_share']:.0%}, cost "
+          f"{measure.short(row['late_ms_a_step'])} ms a step, "
+          f"{measure.short(row['late_ms_a_step_while_sending'])} of them before the last byte.")
     print("\nA step of PyTorch without communication, in two processes, with a pause of "
           f"{PAUSE_OF_STEP_MS} ms before its optimizer\n"
           f"{'pause':<8}{'forward':>9}{'backward':>10}{'optimizer':>11}")
