@@ -3,6 +3,7 @@
 with their fastest settings."""
 
 import argparse
+import functools
 import os
 import pathlib
 import resource
@@ -30,11 +31,17 @@ def spin(until):
         pass
 
 
-def copy(until, blocks=torch.zeros(2, 16 << 20, dtype=torch.uint8)):
-    """Copies memory at about the rate of gradients that come over a link."""
+def copy(until):
+    """Copies memory at 1 Gbit/s, as gradients come over such a link."""
     while time.perf_counter() < until:
+        blocks = blocks_to_copy()
         blocks[0].copy_(blocks[1])
-        time.sleep(0.003)
+        sleep(min(until, time.perf_counter() + 0.003))
+
+
+@functools.cache
+def blocks_to_copy():
+    return torch.zeros(2, 375_000, dtype=torch.uint8)  # As many bytes as come in 3 ms.
 
 
 PAUSES = {"none": no_pause, "sleep": sleep, "spin": spin, "copy": copy}

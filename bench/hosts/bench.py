@@ -19,7 +19,7 @@ DistributedDataParallel, and without any communication, which is what the machin
 losses of the first two are compared once, after 2,000 steps on an unshaped link, unless --quick.
 
 Parts of a step are those of the CNN with one rank a host and 1 Gbit/s, by the packets that the
-kernel records (tracefs), and what a pause of that length alone costs PyTorch.
+kernel records, which needs tracefs; and what a pause of that length alone costs PyTorch.
 
 Two CPUs need some 8 minutes for: ./dev bench hosts --only ddp local_steps --links "1 Gbit/s"
 """
@@ -67,6 +67,10 @@ def parse_options():
         parser.error("rounds must be positive")
     if why := jobs.network_hosts.why_not():
         parser.error(f"no hosts can be made here: {why}")
+    if not any(is_measured(part, link, ranks, options) for part in options.only
+               for link in options.links for ranks in options.ranks):
+        parser.error(f"step_parts needs --links \"{step_parts.LINK}\" and --ranks "
+                     f"{step_parts.RANKS}")
     if "all_reduce" in options.only:
         measure.require_built(parser, options, "bench_collectives")
         measure.require_built(parser, options, "bench_hosts_engine")

@@ -4,10 +4,10 @@
 import os
 import statistics
 
+import step_parts
 from all_reduce import SIZES, Side
 from cases import MB, Case
 from jobs import HOSTS, measure
-import step_parts
 from training import KINDS as KINDS_OF_STEPS, LOSS_STEPS, SIDES, SYNC_EVERY
 
 KINDS = ("Lockstep", "flat", "own", "PyTorch")

@@ -63,13 +63,14 @@ LOCKSTEP_API std::string command_of(pid_t pid);
 // parent's pid.
 LOCKSTEP_API pid_t this_process();
 
-// Who made the other end of a Unix socket.
+// Who called connect(), listen() or socketpair() for the other end of a Unix socket.
 struct SocketPeer {
-  pid_t process = 0;  // 0 in another namespace of processes.
+  pid_t process = 0;  // 0 for one that this process's pid namespace does not show.
   uid_t user = 0;     // The effective one.
 };
 
-// Returns nothing for what is no socket; nobody, process 0 and user -1, for a TCP socket.
+// Returns nothing for what is no socket, and process 0 of user static_cast<uid_t>(-1), who is
+// nobody, for a TCP socket.
 LOCKSTEP_API std::optional<SocketPeer> peer_of(int socket);
 
 // Returns this host's name, for messages.

@@ -83,8 +83,8 @@ std::optional<Failure> loss_for(const Slot& slot) {
   throw Error(*failure.fault, slot.context() + ": " + describe(failure), failure.ranks);
 }
 
-// `why` ends what other ranks read of this one's wait, and may be empty.
-void tell(const Error& error, std::chrono::milliseconds timeout, const std::string& why) {
+// After a timeout, other ranks read `why` behind how long this one waited.
+void tell(const Error& error, std::chrono::milliseconds timeout, const std::string& why = "") {
   const bool is_late = error.fault() == Fault::timeout;
   if ((!is_late && error.fault() != Fault::mismatch) || error.ranks().empty()) return;
   const Slot& slot = our_slot();
@@ -113,7 +113,7 @@ void throw_if_job_failed() {
 }
 
 void tell_launcher(const Error& error, std::chrono::milliseconds timeout) {
-  tell(error, timeout, "");
+  tell(error, timeout);
 }
 
 void throw_without_store(const std::string& place, std::chrono::milliseconds timeout,

@@ -26,6 +26,7 @@ from processes import is_running  # noqa: E402
 
 AGENT = pathlib.Path(__file__).resolve().parent / "launch_agent.sh"
 PREFIX = "lockstep-test"
+BURST_BYTES = 256 << 10  # Of a shaped link, unless told otherwise.
 # Folder of files that `ip netns exec` puts in the place of /etc/*.
 OF_NAMESPACES = pathlib.Path("/etc/netns")
 
@@ -152,8 +153,9 @@ class Host:
         """Puts the cable back. The switch forwards again at once."""
         self._at_switch("ip", "link", "set", self.name, "up")
 
-    def shape(self, rate="1gbit", burst="256kb", latency="50ms"):
-        """Limits the rate in both directions; `rate` is None for no limit."""
+    def shape(self, rate="1gbit", burst=BURST_BYTES, latency="50ms"):
+        """Limits the rate in both directions; `rate` is None for no limit. After a pause, `burst`
+        bytes pass at once."""
         ends = [(self.namespace, "eth0"), (self._hosts.switch, self.name)]
         for namespace, device in ends:
             if rate is None:

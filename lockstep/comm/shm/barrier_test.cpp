@@ -60,8 +60,7 @@ double seconds_of_spinning() {
   return cpu_seconds() - begin;
 }
 
-// A rank that spins does so in every round; one that does not may still lose time in some, to the
-// host.
+// The best of five rounds counts: in the others the host may have taken time.
 void expect_to_sleep_at_once(const std::function<void()>& act) {
   move_to_the_first_core();
   act();
