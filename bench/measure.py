@@ -34,6 +34,8 @@ def arguments(description, examples=None):
 def writable(name):
     """Checks before any measurement that the file at this path can be written; returns the path."""
     path = pathlib.Path(name)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder")
     if not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(
             f"{path.parent} is no folder in which a file may be written")
@@ -110,7 +112,8 @@ def why_no_open_mpi(build):
 
 def why_no_torch(python):
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    found = subprocess.run([python, "-c", look], check=False).returncode == 0
+    found = bool(shutil.which(python)) and subprocess.run([python, "-c", look],
+                                                          check=False).returncode == 0
     return "" if found else f"{python} has no torch; --python names one that has"
 
 

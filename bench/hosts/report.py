@@ -132,7 +132,9 @@ def print_all(results, options, absent):
     for row in results["step_parts"]:
         step_parts.print_rows(row)
     print_goals(results)
-    if len(os.sched_getaffinity(0)) < HOSTS * max(options.ranks):
+    ranks = [row["ranks_a_host"] for part in ("all_reduce", "ddp", "local_steps", "step_parts")
+             for row in results[part]]
+    if len(os.sched_getaffinity(0)) < HOSTS * max(ranks, default=0):
         print(
             "This machine has fewer CPUs than ranks: what a rank waits for waits for its CPU, too.")
     for peer, why in absent.items():

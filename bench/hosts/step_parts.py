@@ -13,6 +13,7 @@ import pathlib
 import re
 import statistics
 import sys
+import tempfile
 
 from jobs import HERE, HOSTS, measure, network_hosts, sides
 
@@ -31,15 +32,18 @@ HEADER_BYTES = 66
 LEAST_BYTES = 1000
 # A step begins after a pause as long as this if the last one has sent as many bytes. The CNN's
 # gradients have 8.49 million, and 8.88 with headers.
-PAUSE_MS, STEP_BYTES = 12, 8_700_000
+PAUSE_MS, STEP_BYTES, MOST_STEP_BYTES = 12, 8_700_000, 9_100_000
 LATE_MS = 3  # Over the median.
 
 # A pause between backward and optimizer, for as long as the link needs for the gradients.
 PAUSES = ("none", "sleep", "spin", "copy")
 PAUSE_OF_STEP_MS = 70
 
-# In ms. `wire` is the least time in which the link can send the bytes.
-Step = collections.namedtuple("Step", "sending wire rest")
+# In ms. A link that has been idle lets some bytes pass at once, to make up for it. `wire` is the
+# least time in which it can send the bytes: `sending` without what it could not make up for, until
+# BEGIN_BYTES were sent, later, and at the end.
+Step = collections.namedtuple("Step", "sending wire lost_at_begin lost_later lost_at_end rest")
+BEGIN_BYTES = 500_000
 
 
 def why_not(options):
@@ -96,10 +100,10 @@ def trace_instance():
     run left behind goes when the next one begins."""
     prefix = "lockstep-bench-"
     for stale in (TRACING / "instances").glob(f"{prefix}*"):
-        if not pathlib.Path("/proc", stale.name.removeprefix(prefix)).exists():
+        if not pathlib.Path("/proc", stale.name.removeprefix(prefix).partition("-")[0]).exists():
             stale.rmdir()
-    trace = TRACING / "instances" / f"{prefix}{os.getpid()}"
-    trace.mkdir()
+    trace = pathlib.Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-",
+                                          dir=TRACING / "instances"))
     try:
         yield trace
     finally:
@@ -108,7 +112,7 @@ def trace_instance():
 
 def steps_of(packets, work):
     """Returns the Steps of the packets to one host, without those of the warm-up and the last one.
-    None if a step could not be told from the next one."""
+    None if a step cannot be told from the next one, or from another job's."""
     bursts, sent, last = [], STEP_BYTES, -math.inf
     for begin, size in packets:
         if sent >= STEP_BYTES and begin - last >= PAUSE_MS:
@@ -120,10 +124,25 @@ def steps_of(packets, work):
     if len(bursts) - work.warmup - work.steps not in (0, 1):
         return None
     bursts = bursts[-work.steps:]
-    return [Step(burst[-1][0] - burst[0][0],
-                 (sum(size for _, size in burst) - network_hosts.BURST_BYTES) / BYTES_PER_MS,
-                 following[0][0] - burst[-1][0])
+    if any(sum(size for _, size in burst) > MOST_STEP_BYTES for burst in bursts):
+        return None
+    return [Step(burst[-1][0] - burst[0][0], *link_of(burst), following[0][0] - burst[-1][0])
             for burst, following in zip(bursts, bursts[1:])]
+
+
+def link_of(burst):
+    """Returns the parts of a Step between its first byte and its last."""
+    at_once = network_hosts.BURST_BYTES  # What may be sent now; more is lost.
+    sent, last = 0, burst[0][0]
+    lost = {True: 0, False: 0}
+    for begin, size in burst:
+        at_once += (begin - last) * BYTES_PER_MS
+        over = max(0, at_once - network_hosts.BURST_BYTES)
+        lost[sent < BEGIN_BYTES] += over
+        at_once -= over + size
+        sent, last = sent + size, begin
+    return [bytes_ / BYTES_PER_MS for bytes_ in (sent - network_hosts.BURST_BYTES, lost[True],
+                                                 lost[False], at_once)]
 
 
 # --- Results --------------------------------------------------------------------------------------
@@ -148,16 +167,15 @@ def parts_of(steps, ranks):
     return {"steps": len(steps), "late_share": len(late) / len(steps),
             "late_ms_a_step": sum(late) / len(steps),
             "late_ms_a_step_while_sending": while_sending / len(steps),
-            "ms": {
-                "from the first byte of the gradients to the last":
-                    spread([step.sending for step in steps]),
-                "  the link's least time for the bytes": spread([step.wire for step in steps]),
-                "  above it": spread([step.sending - step.wire for step in steps]),
-                "from the last byte to the next step's first": rest,
-                "  forward": {"mean": own["forward"]},
-                "  optimizer": {"mean": own["optimizer"]},
-                "  the rest, mostly backward": {"mean": rest["mean"] - sum(own.values())},
-                "the whole step": spread([step.sending + step.rest for step in steps])}}
+            "ms": {"sending": spread([step.sending for step in steps]),
+                   "least_of_link": spread([step.wire for step in steps]),
+                   "lost_at_begin": spread([step.lost_at_begin for step in steps]),
+                   "lost_later": spread([step.lost_later for step in steps]),
+                   "lost_at_end": spread([step.lost_at_end for step in steps]),
+                   "between": rest, "forward": {"mean": own["forward"]},
+                   "optimizer": {"mean": own["optimizer"]},
+                   "backward": {"mean": rest["mean"] - sum(own.values())},
+                   "step": spread([step.sending + step.rest for step in steps])}}
 
 
 def spread(values):
@@ -178,26 +196,41 @@ def late_steps(steps):
 def print_rows(row):
     print(f"\nWhere a step of the CNN goes, one rank a host, batch {CASE.batch}, link {LINK}, by "
           "the packets of its\ngradients. After a pause, "
-          f"{network_hosts.BURST_BYTES >> 10} KiB pass the link at once.")
+          f"{network_hosts.BURST_BYTES >> 10} KiB pass the link at once.\n"
+          "Milliseconds: means, and the first and the last decile.")
     if row["unclear"]:
-        print(f"{row['unclear']} of {row['recordings']} recordings do not count: two steps could "
-              "not be told apart")
+        print(f"{row['unclear']} of {row['recordings']} recordings do not count: steps could not "
+              "be told from each other, or from another job's")
     if "ms" in row:
         print_parts(row)
     print("\nA step of PyTorch without communication, in two processes, with a pause of "
-          f"{PAUSE_OF_STEP_MS} ms before its\noptimizer; medians of the rounds in ms\n"
+          f"{PAUSE_OF_STEP_MS} ms before its\noptimizer. Milliseconds: medians of the rounds.\n"
           f"{'pause':<8}{'forward':>9}{'backward':>10}{'optimizer':>11}")
     for pause, parts in row["ms_with_pause"].items():
         print(f"{pause:<8}{measure.short(parts['forward']):>9}"
               f"{measure.short(parts['backward']):>10}{measure.short(parts['optimizer']):>11}")
 
 
+LABELS = {
+    "sending": "from the first byte of the gradients to the last",
+    "least_of_link": "  the link's least time for the bytes",
+    "lost_at_begin": f"  lost until {BEGIN_BYTES / 1e6} MB were sent",
+    "lost_later": "  lost later",
+    "lost_at_end": "  lost at the end",
+    "between": "from the last byte to the next step's first",
+    "forward": "  forward, by rank 0's clock",
+    "optimizer": "  optimizer, by rank 0's clock",
+    "backward": "  the rest, mostly backward",
+    "step": "the whole step",
+}
+
+
 def print_parts(row):
     for name, value in row["ms"].items():
         low_high = (f" ({measure.short(value['low'])} - {measure.short(value['high'])})"
                     if "low" in value else "")
-        print(f"{name:<50}{measure.short(value['mean']):>7}{low_high}")
-    print(f"ms, mean (first - last decile) of {row['steps']} intervals, those of both directions. "
-          f"The {row['late_share']:.0%} over\n{LATE_MS} ms longer than the median cost "
-          f"{measure.short(row['late_ms_a_step'])} ms a step, "
-          f"{measure.short(row['late_ms_a_step_while_sending'])} of them before the last byte.")
+        print(f"{LABELS[name]:<50}{measure.short(value['mean']):>7}{low_high}")
+    print(f"{row['steps']} intervals, each step's in both directions. {row['late_share']:.0%} took "
+          f"over {LATE_MS} ms longer than the median:\n"
+          f"that costs {measure.short(row['late_ms_a_step'])} ms a step, "
+          f"{measure.short(row['late_ms_a_step_while_sending'])} of them while bytes are sent.")
