@@ -180,7 +180,8 @@ def parts_of(steps, ranks):
 
 def spread(values):
     deciles = statistics.quantiles(values, n=10)
-    return {"mean": statistics.mean(values), "low": deciles[0], "high": deciles[-1]}
+    return {"mean": statistics.mean(values), "median": statistics.median(values),
+            "low": deciles[0], "high": deciles[-1]}
 
 
 def late_steps(steps):
