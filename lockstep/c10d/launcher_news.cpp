@@ -112,9 +112,7 @@ void throw_if_job_failed() {
   if (const auto failure = slot.page.failure()) throw_failure(slot, *failure);
 }
 
-void tell_launcher(const Error& error, std::chrono::milliseconds timeout) {
-  tell(error, timeout);
-}
+void tell_launcher(const Error& error, std::chrono::milliseconds timeout) { tell(error, timeout); }
 
 void throw_without_store(const std::string& place, std::chrono::milliseconds timeout,
                          const std::string& reason) {
