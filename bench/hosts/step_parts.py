@@ -64,10 +64,10 @@ def measure_step_parts(options, job, number, say):
     paused = {}
     for pause in measure.in_turn(number, PAUSES):
         say(f"a step with a pause: {pause}")
-        words = [] if pause == "none" else ["--pause", pause, "--pause-ms", PAUSE_OF_STEP_MS]
         paused[pause] = sides.copies(
             [options.python, HERE.parent / "ddp" / "train_pytorch.py", *sides.work_of(work),
-             "--alone", "--on-cue", *words], HOSTS, sides.MALLOC)
+             "--alone", "--on-cue", "--pause", pause, "--pause-ms", PAUSE_OF_STEP_MS],
+            HOSTS, sides.MALLOC)
     return {"steps": [steps_of(sent, work) for sent in packets.values()], "rank": figures,
             "paused": paused}
 
@@ -90,8 +90,9 @@ def traced_packets():
         sys.exit(f"the kernel has kept {kept} of {written} packets: BUFFERS_KB is too small")
     pattern = re.compile(r"([\d.]+): .*\bdev=(\S+) .*\blen=(\d+) .*\bgso_segs=(\d+)")
     for seconds, device, size, segments in pattern.findall(text):
-        headers = HEADER_BYTES * max(0, int(segments) - 1)
-        packets[device].append((float(seconds) * 1e3, int(size) + headers))
+        if device in packets:  # Another job may have more hosts.
+            headers = HEADER_BYTES * max(0, int(segments) - 1)
+            packets[device].append((float(seconds) * 1e3, int(size) + headers))
 
 
 @contextlib.contextmanager
