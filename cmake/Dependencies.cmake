@@ -67,13 +67,19 @@ print(pathlib.Path(torch.origin).parent / 'share/cmake/Torch' if torch else '', 
 endif()
 
 if(LOCKSTEP_WITH_TORCH OR LOCKSTEP_BUILD_PYTHON)
-  set(LOCKSTEP_TORCH_VERSION 2.13)
-  # The CPU wheel's config warns about the static libraries that a wheel leaves out.
-  find_package(Torch ${LOCKSTEP_TORCH_VERSION} REQUIRED)
-  if(NOT Torch_VERSION MATCHES "^${LOCKSTEP_TORCH_VERSION}([.]|$)")
-    message(FATAL_ERROR "Lockstep needs LibTorch ${LOCKSTEP_TORCH_VERSION}, but ${Torch_DIR} holds "
-                        "LibTorch ${Torch_VERSION}. Name another with -DTorch_DIR=DIR.")
+  include(cmake/Torch.cmake)
+  lockstep_locate_torch()
+  string(REPLACE ";" ", " versions "${LOCKSTEP_TORCH_VERSIONS}")
+  if(NOT Torch_DIR)
+    message(FATAL_ERROR "Lockstep needs LibTorch (${versions}), but CMake finds none. Name the "
+                        "folder of its TorchConfig.cmake with -DTorch_DIR=DIR.")
   endif()
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" LOCKSTEP_TORCH_VERSION "${Torch_VERSION}")
+  if(NOT LOCKSTEP_TORCH_VERSION IN_LIST LOCKSTEP_TORCH_VERSIONS)
+    message(FATAL_ERROR "Lockstep needs LibTorch ${versions}, but ${Torch_DIR} holds LibTorch "
+                        "${Torch_VERSION}. Name another with -DTorch_DIR=DIR.")
+  endif()
+  lockstep_define_torch("${TORCH_INSTALL_PREFIX}")
 endif()
 
 if(LOCKSTEP_WITH_TORCH)

@@ -60,6 +60,6 @@ configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake
                               INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR)
 # Before 1.0 every minor version may break programs built with the one before.
 write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake cmake/Torch.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
         DESTINATION ${package} COMPONENT dev)

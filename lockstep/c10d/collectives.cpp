@@ -20,6 +20,7 @@
 #include "lockstep/c10d/sparse.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/torch_version.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -423,7 +424,8 @@ Started Collectives::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& 
   return throwing_in_python([&] {
     require_one_for_each(outputs.size(), inputs.size(), "reduce_scatter_tensor_coalesced");
     return start(
-        {Op::REDUCE_SCATTER_TENSOR_COALESCED, "lockstep:reduce_scatter", inputs, {outputs}}, opts,
+        {reduce_scatter_tensor_coalesced_type<Op>(), "lockstep:reduce_scatter", inputs, {outputs}},
+        opts,
         [outputs, inputs, reduction = reduction_of(opts.reduceOp)](const ProcessGroup& group,
                                                                    const CallOptions& options) {
           for (std::size_t i = 0; i < inputs.size(); ++i)

@@ -10,7 +10,7 @@ namespace {
 
 Reduction weighted_sum_of(const ::c10d::ReduceOp& op) {
   const auto weight =
-      c10::dynamic_intrusive_pointer_cast<::c10d::PreMulSumSupplement>(op.supplement_);
+      c10::dynamic_intrusive_pointer_cast<::c10d::NCCLPreMulSumSupplement>(op.supplement_);
   require(weight.defined(), "PREMUL_SUM without a factor");
   if (weight->tensor_factor.defined()) return {.factor = weight->tensor_factor};
   return {.factor = at::scalar_tensor(weight->double_factor, at::kDouble)};

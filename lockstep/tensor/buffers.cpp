@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/tensor/torch_version.h"
 
 namespace lockstep {
 namespace {
@@ -24,7 +25,7 @@ void set_device(Buffer& buffer, const at::Tensor& tensor) {
   cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
   buffer.device = DeviceKind::cuda;
   buffer.device_index = tensor.device().index();
-  buffer.stream = stream.native_handle();
+  buffer.stream = native_handle_of(stream);
 }
 
 Buffer buffer_of(const at::Tensor& tensor, DType dtype) {

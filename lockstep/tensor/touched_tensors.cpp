@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/operator_interception.h"
+#include "lockstep/tensor/torch_version.h"
 
 namespace lockstep {
 namespace {
@@ -136,13 +137,13 @@ void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const 
   c10::StorageImpl& storage = storage_of(watched);
   storage.set_data_ptr_noswap(
       data_of(data, watched.device(), {old.watcher, old.id, std::move(memory)}));
-  storage.clear_data_ptr_access_error_msg_();
+  clear_access_error(storage);
 }
 
 void detach_memory(const at::Tensor& watched, const std::string& text) {
   if (context_of(watched) == nullptr) return;  // It was given other memory.
   attach_memory(watched, nullptr, nullptr);
-  storage_of(watched).release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+  set_access_error(storage_of(watched), text);
 }
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 #include "lockstep/parallel/gradients/gradient_hook.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/node.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>

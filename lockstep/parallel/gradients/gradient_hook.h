@@ -11,7 +11,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
 #include <memory>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/torch_version.h"
 
 namespace torch::autograd {
 struct Node;
@@ -66,8 +66,7 @@ class GradientHook {
  private:
   class Post;
 
-  const c10::intrusive_ptr<torch::autograd::Node>
-      accumulator_;   // Lives only as long as we hold it.
+  const NodePtr accumulator_;  // Lives only as long as we hold it.
   Post* const post_;  // Owned by the accumulator.
 };
 

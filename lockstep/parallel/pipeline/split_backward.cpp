@@ -13,6 +13,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/tensor/torch_version.h"
+
 namespace lockstep::parallel {
 
 using torch::autograd::AccumulateGrad;
@@ -20,7 +22,6 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-using NodePtr = c10::intrusive_ptr<Node>;
 
 // The gradients that come to a node, one for each of its outputs in forward.
 struct IncomingGradients {

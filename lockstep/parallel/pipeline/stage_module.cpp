@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/name_pattern.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/torch_version.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -82,7 +83,7 @@ at::Tensor StageModule::forward() {
   auto edges = torch::autograd::collect_next_edges(trained);
   at::Tensor result = at::zeros({});
   torch::autograd::create_gradient_edge(
-      result, c10::make_intrusive<AllGradients>(std::move(trained), std::move(edges)));
+      result, make_node<AllGradients>(std::move(trained), std::move(edges)));
   return result;
 }
 

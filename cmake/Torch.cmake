@@ -1,0 +1,62 @@
+# lockstep_find_torch() finds LibTorch and defines the imported target Lockstep::torch. The build
+# includes this file, and so does an installed LockstepConfig.cmake.
+#
+# find_package(Torch) is not used for the targets. In a CUDA build of LibTorch it fails without a
+# CUDA toolkit, of which Lockstep needs nothing. Its targets also exist in one directory only, which
+# fails for a project that adds Lockstep as a subdirectory.
+
+# Minor versions with which Lockstep is tested, oldest first. The last is the one that ./dev fetches.
+set(LOCKSTEP_TORCH_VERSIONS 2.12 2.13 2.14 2.15)
+
+# Sets, in the caller's scope, Torch_DIR (the folder of TorchConfig.cmake, empty if none was found),
+# Torch_VERSION and TORCH_INSTALL_PREFIX. CMake looks as for any package, by Torch_DIR and
+# CMAKE_PREFIX_PATH, and last in the folders of ARGN.
+function(lockstep_locate_torch)
+  find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake PATHS ${ARGN})
+  if(NOT Torch_FOUND)
+    set(Torch_DIR "" PARENT_SCOPE)
+    return()
+  endif()
+  cmake_path(CONVERT "${Torch_DIR}/../../.." TO_CMAKE_PATH_LIST prefix NORMALIZE)
+  string(REGEX REPLACE "/$" "" prefix "${prefix}")
+  set(Torch_DIR "${Torch_DIR}" PARENT_SCOPE)
+  set(Torch_VERSION "${PACKAGE_VERSION}" PARENT_SCOPE)  # Set by TorchConfigVersion.cmake.
+  set(TORCH_INSTALL_PREFIX "${prefix}" PARENT_SCOPE)
+endfunction()
+
+# Defines Lockstep::torch for the LibTorch below `prefix`.
+function(lockstep_define_torch prefix)
+  if(TARGET Lockstep::torch)
+    return()
+  endif()
+  foreach(part c10 torch_cpu)
+    add_library(Lockstep::${part} SHARED IMPORTED GLOBAL)
+    set_target_properties(Lockstep::${part} PROPERTIES
+      IMPORTED_LOCATION "${prefix}/lib/lib${part}.so" IMPORTED_SONAME lib${part}.so)
+  endforeach()
+  add_library(Lockstep::torch INTERFACE IMPORTED GLOBAL)
+  set_target_properties(Lockstep::torch PROPERTIES
+    INTERFACE_COMPILE_DEFINITIONS "USE_C10D_GLOO;USE_DISTRIBUTED;USE_RPC;USE_TENSORPIPE"
+    INTERFACE_INCLUDE_DIRECTORIES "${prefix}/include;${prefix}/include/torch/csrc/api/include"
+    INTERFACE_LINK_LIBRARIES "Lockstep::torch_cpu;Lockstep::c10"
+    # libtorch_cpu.so of a CUDA build needs libraries of NVIDIA's own wheels, which its RUNPATH names.
+    INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined")
+endfunction()
+
+# Sets `result` to the link item for the libraries that a program needs for tensors on CUDA devices, or to nothing. By
+# default they are linked if LibTorch has them and this machine has NVIDIA's driver: a program on
+# CPUs starts faster without them.
+function(lockstep_torch_cuda result prefix)
+  set(default OFF)
+  if(EXISTS "${prefix}/lib/libtorch_cuda.so" AND EXISTS /dev/nvidiactl)
+    set(default ON)
+  endif()
+  option(LOCKSTEP_TORCH_CUDA "Link programs with LibTorch's libraries for CUDA" ${default})
+  set(libraries "")
+  if(LOCKSTEP_TORCH_CUDA)
+    # Programs call them through LibTorch's dispatcher, which the linker does not see.
+    set(libraries "${prefix}/lib/libtorch_cuda.so,${prefix}/lib/libc10_cuda.so")
+    set(libraries "-Wl,--push-state,--no-as-needed,${libraries},--pop-state")
+  endif()
+  set(${result} "${libraries}" PARENT_SCOPE)
+endfunction()

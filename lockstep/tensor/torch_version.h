@@ -1,0 +1,67 @@
+// Differences between the minor versions of LibTorch, in one place.
+//
+// Each function asks for the member that a version has or lacks, so that no version number occurs.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+// The pointer that owns a node of the autograd graph: a std::shared_ptr before LibTorch 2.13.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+template <class Node, class... Args>
+NodePtr make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>)
+    return std::make_shared<Node>(std::forward<Args>(args)...);
+  else
+    return c10::make_intrusive<Node>(std::forward<Args>(args)...);
+}
+
+// Makes every access to the elements of `storage` an exception with `text`. Errors: unsupported
+// before LibTorch 2.12, which cannot take it back.
+template <class Storage>
+void set_access_error(Storage& storage, const std::string& text) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+  else
+    throw Error(Fault::unsupported, "parameters without memory need LibTorch 2.12 or later");
+}
+
+template <class Storage>
+void clear_access_error(Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.clear_data_ptr_access_error_msg_();
+}
+
+// The device's own handle of a stream, such as a cudaStream_t. Before LibTorch 2.12, only the
+// default stream's is known. Errors: unsupported for others.
+template <class Stream>
+void* native_handle_of(const Stream& stream) {
+  if constexpr (requires { stream.native_handle(); })
+    return stream.native_handle();
+  else if (stream.id() != 0)
+    throw Error(Fault::unsupported, "CUDA streams other than the default need LibTorch 2.12");
+  return nullptr;
+}
+
+// The kind of call that a c10d::Work reports for reduce_scatter_tensor_coalesced().
+template <class OpType>
+constexpr OpType reduce_scatter_tensor_coalesced_type() {
+  if constexpr (requires { OpType::REDUCE_SCATTER_TENSOR_COALESCED; })
+    return OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+  else
+    return OpType::COALESCED;
+}
+
+}  // namespace lockstep
