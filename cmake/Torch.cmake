@@ -1,11 +1,11 @@
-# lockstep_find_torch() finds LibTorch and defines the imported target Lockstep::torch. The build
-# includes this file, and so does an installed LockstepConfig.cmake.
+# Finds LibTorch and defines the imported target Lockstep::torch. The build includes this file, and so
+# does an installed LockstepConfig.cmake.
 #
 # find_package(Torch) is not used for the targets. In a CUDA build of LibTorch it fails without a
 # CUDA toolkit, of which Lockstep needs nothing. Its targets also exist in one directory only, which
 # fails for a project that adds Lockstep as a subdirectory.
 
-# Minor versions with which Lockstep is tested, oldest first. The last is the one that ./dev fetches.
+# Minor versions of LibTorch that Lockstep can be built with, oldest first.
 set(LOCKSTEP_TORCH_VERSIONS 2.12 2.13 2.14 2.15)
 
 # Sets, in the caller's scope, Torch_DIR (the folder of TorchConfig.cmake, empty if none was found),
@@ -39,13 +39,13 @@ function(lockstep_define_torch prefix)
     INTERFACE_COMPILE_DEFINITIONS "USE_C10D_GLOO;USE_DISTRIBUTED;USE_RPC;USE_TENSORPIPE"
     INTERFACE_INCLUDE_DIRECTORIES "${prefix}/include;${prefix}/include/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES "Lockstep::torch_cpu;Lockstep::c10"
-    # libtorch_cpu.so of a CUDA build needs libraries of NVIDIA's own wheels, which its RUNPATH names.
+    # libtorch_cpu.so of a CUDA build needs libraries in NVIDIA's wheels, which its RUNPATH names.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined")
 endfunction()
 
-# Sets `result` to the link item for the libraries that a program needs for tensors on CUDA devices, or to nothing. By
-# default they are linked if LibTorch has them and this machine has NVIDIA's driver: a program on
-# CPUs starts faster without them.
+# Sets `result` to the link item of LibTorch's libraries for CUDA devices, or to nothing. By default
+# programs are linked with them if LibTorch has them and this machine has NVIDIA's driver. A program
+# on CPUs starts faster without them.
 function(lockstep_torch_cuda result prefix)
   set(default OFF)
   if(EXISTS "${prefix}/lib/libtorch_cuda.so" AND EXISTS /dev/nvidiactl)

@@ -237,7 +237,13 @@ def comm(args):
 def torch_of(prefix):
     """Returns the folder of the LibTorch with which the copy was built."""
     config = next(prefix.rglob("LockstepConfig.cmake")).read_text()
-    return pathlib.Path(re.search(r'PATHS "(.*)/share/cmake/Torch"', config)[1])
+    return pathlib.Path(re.search(r'lockstep_locate_torch."(.*)/share/cmake/Torch"', config)[1])
+
+
+def torch_version(prefix):
+    """Returns the minor version of that LibTorch, such as 2.13."""
+    config = next(prefix.rglob("LockstepConfig.cmake")).read_text()
+    return re.search(r"Lockstep needs LibTorch (\d+\.\d+),", config)[1]
 
 
 def forget(prefix, folder):
@@ -280,6 +286,20 @@ def install_and_move(build, prefix):
             sys.exit(f"{file} names {first}, where the copy no longer is")
 
 
+OTHER_TORCH = """
+extern "C" unsigned long aoti_torch_abi_version() { return 2UL << 56 | 99UL << 48; }
+"""
+
+
+def refuses_other_torch(scratch, binary, version):
+    """The program ends with one sentence if the LibTorch that it loads has another version."""
+    source, preloaded = scratch / "other_torch.cpp", scratch / "other_torch.so"
+    source.write_text(OTHER_TORCH)
+    run("c++", "-shared", "-fPIC", source, "-o", preloaded)
+    refusal = run(binary, fails=True, LD_PRELOAD=str(preloaded))
+    expect(f"this program was built for LibTorch {version} but loads LibTorch 2.99", refusal)
+
+
 def moved_torch(args):
     prefix, project = args.scratch / "prefix", args.scratch / "project"
     install_and_move(args.build, prefix)
@@ -293,7 +313,8 @@ def moved_torch(args):
     (project / "CMakeLists.txt").write_text(TORCH_PROJECT)
 
     refusal = refused_configuration(project, prefix)
-    expect("Lockstep needs LibTorch 2.13", refusal)
+    version = torch_version(prefix)
+    expect(f"Lockstep needs LibTorch {version}, with which it was built", refusal)
     expect("pass -DTorch_DIR=DIR", refusal)
     other = args.scratch / "other"
     other.mkdir()
@@ -314,15 +335,16 @@ def moved_torch(args):
         for library in ("liblockstep.so", "liblockstep_comm.so"):
             expect(str(next(prefix.rglob(library))), libraries)
         run(binary, weights if program == SAVES else project)
+        refuses_other_torch(args.scratch, binary, version)
 
     # The copy's own program finds no LibTorch, reports this, and takes the one that it is told of.
     show = (lockstep, "checkpoint", "show", weights)
     refusal = run(*show, fails=True)
     expect("cannot open shared object file", refusal)
-    expect("name the folder of LibTorch 2.13's libraries in LD_LIBRARY_PATH", refusal)
+    remedy = f"name the folder of LibTorch {version}'s libraries in LD_LIBRARY_PATH"
+    expect(remedy, refusal)
     expect("float32 [3]", run(*show, LD_LIBRARY_PATH=str(torch / "lib")))
-    expect("name the folder of LibTorch 2.13's libraries in LD_LIBRARY_PATH",
-           run(lockstep, "doctor", fails=True))
+    expect(remedy, run(lockstep, "doctor", fails=True))
 
 
 def without_torch(args):
