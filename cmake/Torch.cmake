@@ -1,5 +1,5 @@
-# Finds LibTorch and defines the imported target Lockstep::torch. The build includes this file, and so
-# does an installed LockstepConfig.cmake.
+# Finds LibTorch and defines the imported target Lockstep::torch. The build includes this file; an
+# installed LockstepConfig.cmake does, too.
 #
 # find_package(Torch) is not used for the targets. In a CUDA build of LibTorch it fails without a
 # CUDA toolkit, of which Lockstep needs nothing. Its targets also exist in one directory only, which
