@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 
 namespace lockstep {
 namespace {
@@ -20,8 +21,8 @@ namespace {
 constexpr std::array<std::string_view, 4> level_names{"error", "warning", "info", "debug"};
 
 std::string_view wanted_level() {
-  const char* text = ::getenv("LOCKSTEP_LOG");
-  return text == nullptr || *text == '\0' ? "warning" : text;
+  const char* text = ::getenv("LOCKSTEP_LOG");  // read_variable() would call log().
+  return text == nullptr || *text == '\0' || is_service_link(text) ? "warning" : text;
 }
 
 // Returns the highest LogLevel to print, -1 for none; empty if `wanted` is no level.
@@ -59,7 +60,8 @@ void log(LogLevel level, std::string_view message) {
 }
 
 void require_known_log_level() {
-  const std::string_view wanted = wanted_level();
+  const char* const set = read_variable("LOCKSTEP_LOG");
+  const std::string_view wanted = set == nullptr ? wanted_level() : set;
   require(number_of(wanted).has_value(), [&] {
     return fmt::format("LOCKSTEP_LOG='{}' is no level: error, warning, info, debug or off",
                        clean_text(wanted, 100));

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/time.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/interrupts.h"
@@ -75,7 +76,7 @@ void await_news(const std::function<void()>& look) {
 }
 
 [[noreturn]] void throw_lost_store() {
-  const char* const by_torchrun = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const char* const by_torchrun = read_variable("TORCHELASTIC_USE_AGENT_STORE");
   const bool is_agents = by_torchrun != nullptr && std::string_view(by_torchrun) == "True";
   throw Error(Fault::peer_lost, std::string("PyTorch's store cannot be reached any more: ") +
                                     (is_agents ? "torchrun's agent, which serves it,"

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/variables.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -25,9 +26,9 @@ std::atomic<RegisteredAllocator*> first_made{nullptr};
 constexpr std::size_t most_sizes = 4096;
 
 std::size_t limit_from_environment() {
-  const char* const text = std::getenv("LOCKSTEP_REGISTERED_MB");
+  const char* const text = read_variable("LOCKSTEP_REGISTERED_MB");
   std::size_t mb = RegisteredAllocator::default_limit_mb;
-  if (text != nullptr && *text != '\0') {
+  if (text != nullptr) {
     const std::string_view digits = text;
     const auto [stop, problem] = std::from_chars(digits.begin(), digits.end(), mb);
     require(problem == std::errc() && stop == digits.end() && mb < (std::size_t{1} << 40), [&] {

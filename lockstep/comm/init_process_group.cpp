@@ -13,6 +13,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
@@ -93,8 +94,7 @@ class Worlds {
 
 // A program that does not know `lockstep plan` would train instead of being measured.
 void require_no_plan() {
-  const char* const plan = std::getenv("LOCKSTEP_PLAN");
-  require(plan == nullptr || *plan == '\0',
+  require(read_variable("LOCKSTEP_PLAN") == nullptr,
           "init_process_group: `lockstep plan` started this program, which has to call "
           "lockstep::plan_if_asked() before init_process_group()");
 }
@@ -104,7 +104,7 @@ void require_no_plan() {
 bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
   const bool told = who.local_world_size == who.world_size || (who.agent_fd && who.store.empty());
   return told && !options.store && options.mpi_communicator == nullptr &&
-         std::getenv("LOCKSTEP_HOST_ID") == nullptr;
+         read_variable("LOCKSTEP_HOST_ID") == nullptr;
 }
 
 bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {

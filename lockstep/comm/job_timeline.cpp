@@ -24,6 +24,7 @@
 #include "lockstep/base/random_number.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/base/time.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/values.h"
@@ -185,8 +186,8 @@ std::uint64_t number_of_job(const LaunchEnvironment& who) {
 }  // namespace
 
 void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who) {
-  const char* const folder = std::getenv(TimelineRecorder::variable);
-  if (folder == nullptr || *folder == '\0') return;
+  const char* const folder = read_variable(TimelineRecorder::variable);
+  if (folder == nullptr) return;
   // The label is what a mismatch, or a timeout, says where other ranks go on without a timeline.
   const std::uint64_t job = broadcast_value(
       number_of_job(who), world, 0,

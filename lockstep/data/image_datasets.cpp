@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/data/image_files.h"
 
 namespace lockstep {
@@ -25,10 +26,7 @@ namespace {
 using Path = std::filesystem::path;
 
 // Null when none is set.
-const char* folder_of_datasets() {
-  const char* root = std::getenv("LOCKSTEP_DATA");
-  return root != nullptr && *root != '\0' ? root : nullptr;
-}
+const char* folder_of_datasets() { return read_variable("LOCKSTEP_DATA"); }
 
 bool is_name(const Path& directory) { return !directory.has_parent_path() && !directory.empty(); }
 

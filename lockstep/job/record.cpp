@@ -27,6 +27,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/job_page.h"
 
 namespace lockstep {
@@ -81,8 +82,8 @@ bool may_be_replaced(const std::string& path) {
 // Symbolic links are not followed, except /proc/self/fd/N. Does nothing without that variable or
 // when the write fails: the caller already has worse news.
 void write_error_file(const ErrorReport& report) noexcept {
-  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
-  if (path == nullptr || *path == '\0') return;
+  const char* path = read_variable("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr) return;
   try {
     const std::string text = json(report);
     if (may_be_replaced(path)) return write_small_file(path, text);

@@ -6,14 +6,14 @@
 #include <charconv>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep::job {
 
 std::optional<std::string> Variables::text(const char* key) const {
-  const char* found = lookup_(key);
-  if (found == nullptr || *found == '\0') return std::nullopt;
-  return found;
+  const char* const found = accept_variable(key, lookup_(key));
+  return found == nullptr ? std::nullopt : std::optional<std::string>(found);
 }
 
 template <class Number>

@@ -14,7 +14,7 @@
 
 namespace lockstep::job {
 
-// Looks variables up. An empty one counts as unset.
+// Looks variables up. An empty one and a service link (base/variables.h) count as unset.
 class Variables {
  public:
   explicit Variables(std::function<const char*(const char*)> lookup) : lookup_(std::move(lookup)) {}

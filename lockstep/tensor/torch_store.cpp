@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/job/store/foreign_store.h"
 
@@ -114,13 +115,13 @@ class TorchStore final : public Store {
 };
 
 bool torchrun_listens() {
-  const char* text = ::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const char* text = read_variable("TORCHELASTIC_USE_AGENT_STORE");
   return text != nullptr && std::string_view(text) == "True";
 }
 
 std::string required_variable(const char* name) {
-  const char* text = ::getenv(name);
-  require(text != nullptr && *text != '\0', [&] {
+  const char* text = read_variable(name);
+  require(text != nullptr, [&] {
     return std::string("connect_torch_store: ") + name +
            " is not set: MASTER_ADDR and MASTER_PORT must name PyTorch's store";
   });

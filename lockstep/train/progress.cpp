@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/train/progress_line.h"
 
@@ -32,7 +33,7 @@ std::string text_of(const StepTimes& times) {
 
 // The width of the terminal that our launcher writes to; 0 if it reported none.
 int relayed_columns() {
-  const char* text = std::getenv("LOCKSTEP_TERMINAL");
+  const char* text = read_variable("LOCKSTEP_TERMINAL");
   return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, 10'000);
 }
 

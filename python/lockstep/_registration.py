@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from torch import distributed as dist
 
-from lockstep import _launchers, _memory, _names, _store
+from lockstep import _launchers, _memory, _names, _store, _variables
 
 if TYPE_CHECKING:
     from lockstep._C import Backend
@@ -21,12 +20,12 @@ def register() -> None:
     if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
         return
     dist.Backend.register_backend(NAME, make_backend, extended_api=True, devices=["cpu"])
-    if os.environ.get("LOCKSTEP_WRAP_NAMES", "1") != "0":
+    if _variables.read("LOCKSTEP_WRAP_NAMES") != "0":
         _names.wrap()
         _memory.keep_buckets()
         _store.wrap()
         _launchers.wrap()
-    if os.environ.get("LOCKSTEP_AS_GLOO", "0") not in ("", "0"):
+    if _variables.read("LOCKSTEP_AS_GLOO", "0") != "0":
         from lockstep import as_gloo
 
         as_gloo.install()

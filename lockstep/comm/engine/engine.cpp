@@ -20,6 +20,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/signals.h"
+#include "lockstep/base/variables.h"
 
 namespace lockstep {
 namespace {
@@ -184,7 +185,7 @@ fs::path folder_of_this_library() {
 
 std::vector<EngineFolder> engine_folders() {
   std::vector<EngineFolder> folders;
-  if (const char* variable = ::getenv("LOCKSTEP_ENGINE_PATH")) {
+  if (const char* variable = read_variable("LOCKSTEP_ENGINE_PATH")) {
     const std::string_view all = variable;
     for (std::size_t begin = 0; begin <= all.size();) {
       const std::size_t end = std::min(all.find(':', begin), all.size());

@@ -13,6 +13,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 
 namespace lockstep::comm {
 namespace {
@@ -99,8 +100,8 @@ std::string flight_record(const FlightRecordHeader& header, const FlightRecorder
 
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept {
   try {
-    const char* folder = ::getenv("LOCKSTEP_FLIGHT_RECORD");
-    if (folder != nullptr && *folder != '\0' && save_in(folder, header, json)) return;
+    const char* folder = read_variable("LOCKSTEP_FLIGHT_RECORD");
+    if (folder != nullptr && save_in(folder, header, json)) return;
     log(LogLevel::info, fmt::format("flight record: {}", json));
   } catch (...) {  // For example out of memory. The caller's first error matters more.
   }

@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/job/store/tcp_store.h"
 
@@ -441,7 +442,7 @@ std::string this_place() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
   std::string boot;
   in >> boot;
-  const char* told = std::getenv("LOCKSTEP_HOST_ID");
+  const char* told = read_variable("LOCKSTEP_HOST_ID");
   return fmt::format("{} {} {} {}", boot, net, ::getuid(), told == nullptr ? "" : told);
 }
 

@@ -10,12 +10,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/random_number.h"
+#include "lockstep/base/variables.h"
 
 namespace lockstep::comm {
 namespace {
 
 bool is_wanted() {
-  const char* const text = std::getenv(PeerMemory::variable);
+  const char* const text = read_variable(PeerMemory::variable);
   const std::string_view value = text == nullptr ? "" : text;
   require(value.empty() || value == "0" || value == "1", [&] {
     return std::string(PeerMemory::variable) + "='" + std::string(value) + "' is neither 0 nor 1";

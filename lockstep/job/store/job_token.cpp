@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/store/handshake.h"
 #include "lockstep/job/store/tcp_store.h"
 
@@ -75,6 +76,12 @@ struct Wiped {
   ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
+// Returns the text where /proc/PID/environ shows it, to be wiped; null if none is set.
+char* token_variable() {
+  constexpr const char* name = "LOCKSTEP_JOB_TOKEN";
+  return read_variable(name) == nullptr ? nullptr : ::getenv(name);
+}
+
 // Wipes in place: /proc/PID/environ shows this memory.
 void wipe_variable(char* text) {
   OPENSSL_cleanse(text, std::strlen(text));
@@ -124,8 +131,8 @@ JobToken make_job_token() {
 }
 
 std::optional<JobToken> read_job_token() {
-  const char* path = ::getenv("LOCKSTEP_JOB_TOKEN_FILE");
-  char* text = ::getenv("LOCKSTEP_JOB_TOKEN");
+  const char* path = read_variable("LOCKSTEP_JOB_TOKEN_FILE");
+  char* text = token_variable();
   require(path == nullptr || text == nullptr,
           "both LOCKSTEP_JOB_TOKEN_FILE and LOCKSTEP_JOB_TOKEN are set: unset one of them");
   if (path != nullptr) return read_token_file(path);
@@ -137,7 +144,7 @@ std::optional<JobToken> read_job_token() {
 
 const std::optional<Secret>& secret_of_environment() {
   static const std::optional<Secret> kept = []() -> std::optional<Secret> {
-    char* text = ::getenv("LOCKSTEP_JOB_TOKEN");
+    char* text = token_variable();
     if (text == nullptr) return std::nullopt;
     const Secret secret(text);
     wipe_variable(text);

@@ -28,6 +28,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 
 namespace lockstep {
 namespace {
@@ -197,7 +198,7 @@ void tune_stream(int socket) {
 
 void require_protection(const SocketAddress& address, const std::string& host, bool has_token,
                         std::string_view what) {
-  const char* trust = ::getenv("LOCKSTEP_TRUST_NETWORK");
+  const char* trust = read_variable("LOCKSTEP_TRUST_NETWORK");
   if (address.is_loopback() || has_token || (trust != nullptr && trust == std::string_view("1")))
     return;
   throw Error(Fault::misuse,

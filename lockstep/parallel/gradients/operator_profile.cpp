@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/profile_window.h"
 #include "lockstep/job/step_clock.h"
@@ -22,9 +23,8 @@ namespace lockstep::parallel {
 namespace {
 
 std::optional<ProfileWindow> window_of_environment() {
-  const char* const told = std::getenv("LOCKSTEP_PROFILE");
-  if (told == nullptr || *told == '\0' || TimelineRecorder::current() == nullptr)
-    return std::nullopt;
+  const char* const told = read_variable("LOCKSTEP_PROFILE");
+  if (told == nullptr || TimelineRecorder::current() == nullptr) return std::nullopt;
   const auto window = profile_window_of(told);
   require(window.has_value(), [&] {
     return "LOCKSTEP_PROFILE must be steps=FIRST:END, a window of steps, not " +

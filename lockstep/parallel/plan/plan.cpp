@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text_file.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/parallel/plan/model_profile.h"
 #include "lockstep/parallel/plan/profile_host.h"
@@ -21,7 +22,7 @@ constexpr const char* variable = "LOCKSTEP_PLAN";
 
 // The file to write; empty unless `lockstep plan` started this process.
 std::string asked_file() {
-  const char* const file = std::getenv(variable);
+  const char* const file = read_variable(variable);
   return file != nullptr ? file : "";
 }
 
