@@ -11,7 +11,7 @@ import argparse
 import pathlib
 import sys
 
-from tidy import arrows, bans, headers, report, sizes, versions
+from tidy import arrows, bans, headers, launchers, report, sizes, versions
 from tidy.lists import ShrinkingList
 from tidy.tree import Tree
 
@@ -39,7 +39,7 @@ def lists(root, tree):
 
 def check(root, tree):
     found = [*arrows.complaints(tree), *bans.complaints(tree), *headers.complaints(tree),
-             *versions.complaints(tree)]
+             *launchers.complaints(tree), *versions.complaints(tree)]
     for known, offences in lists(root, tree):
         found += known.complaints(offences)
     print("\n".join([*bans.notes(tree), *(found or ["tidy"])]))

@@ -28,6 +28,7 @@
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/c10d/torch_engine.h"
 #include "lockstep/job/environment.h"
+#include "lockstep/job/launchers.h"
 #include "lockstep/job/record.h"
 
 namespace {
@@ -151,6 +152,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("job_id", &lockstep::LaunchEnvironment::job_id)
       .def_readonly("master", &lockstep::LaunchEnvironment::master);
   module.def("launch_environment", [] { return lockstep::read_environment(); });
+  module.def("is_launched", &lockstep::is_launched);
 
   module.def("catch_interrupts", &lockstep::c10d::catch_interrupts);
   module.def("throw_if_launcher_lost_rank", &lockstep::c10d::throw_if_launcher_lost_rank,

@@ -7,79 +7,26 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/text.h"
+#include "lockstep/job/launcher_variables.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/job/variables.h"
 
 namespace lockstep {
 namespace {
 
+using job::LauncherVariables;
 using job::Variables;
 
 constexpr const char* loopback = "127.0.0.1";
-
-// The variables in which one family of launchers gives a process its place.
-struct Dialect {
-  std::string_view launcher;
-  const char* rank;
-  const char* world_size;
-  const char* local_rank;
-  const char* local_world_size;      // SLURM's own is a list: see slurm_local_world_size().
-  const char* hosts;                 // Set when the number of ranks per host may be missing.
-  std::vector<const char*> job;      // Each distinguishes this job from others on the host.
-  std::vector<const char*> further;  // These do so only together, and not always.
-};
-
-// PMIx alone gives no size: Open MPI and `srun --mpi=pmix` set theirs beside it.
-const std::vector<Dialect>& dialects() {
-  static const std::vector<Dialect> all{
-      {"environment",
-       "RANK",
-       "WORLD_SIZE",
-       "LOCAL_RANK",
-       "LOCAL_WORLD_SIZE",
-       "GROUP_WORLD_SIZE",
-       {},
-       {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}},
-      {"Open MPI",
-       "OMPI_COMM_WORLD_RANK",
-       "OMPI_COMM_WORLD_SIZE",
-       "OMPI_COMM_WORLD_LOCAL_RANK",
-       "OMPI_COMM_WORLD_LOCAL_SIZE",
-       "OMPI_MCA_orte_num_nodes",
-       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
-       {}},
-      {"PMI",
-       "PMI_RANK",
-       "PMI_SIZE",
-       "MPI_LOCALRANKID",
-       "MPI_LOCALNRANKS",
-       "SLURM_STEP_NUM_NODES",
-       {"PMI_JOBID"},
-       {"HYDI_CONTROL_FD", "SLURM_JOB_ID", "SLURM_STEP_ID"}},
-      {"SLURM",
-       "SLURM_PROCID",
-       "SLURM_NTASKS",
-       "SLURM_LOCALID",
-       nullptr,
-       "SLURM_STEP_NUM_NODES",
-       {},
-       {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-  };
-  return all;
-}
-
-bool speaks(const Dialect& dialect, const Variables& variables) {
-  return variables.has(dialect.rank) && variables.has(dialect.world_size);
-}
-
-bool is_bare(const Dialect& dialect) { return dialect.launcher == "environment"; }
-bool is_slurm(const Dialect& dialect) { return dialect.launcher == "SLURM"; }
+constexpr const char* use_srun =
+    "Start the program with srun, which makes each task a rank: srun PROGRAM ARGS...";
 
 // Whether an agent set RANK and WORLD_SIZE. It may run inside another launcher's job.
 bool is_of_agent(const Variables& variables) {
@@ -95,76 +42,142 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
 }
 
 // Returns the launcher around variables that were set by hand. A single SLURM task does not count:
-// it is the shell of `srun --pty`. Nor do the variables of sbatch's script, which is not a step.
-const Dialect* outer_launcher(const Variables& variables) {
-  for (const Dialect& dialect : dialects()) {
-    if (is_bare(dialect) || !speaks(dialect, variables)) continue;
-    const bool counts = !is_slurm(dialect) || (variables.has("SLURM_STEP_ID") &&
-                                               variables.number(dialect.world_size) != 1);
-    if (counts) return &dialect;
+// it is the shell of `srun --pty`. The script of sbatch, which is no task, does not count either.
+const LauncherVariables* outer_launcher(const Variables& variables) {
+  for (const LauncherVariables& set : job::launcher_variables()) {
+    if (set.is_bare() || !set.is_complete(variables)) continue;
+    const bool counts = !set.is_slurm() ||
+                        (job::is_task_of_srun(variables) && variables.number(set.world_size) != 1);
+    if (counts) return &set;
   }
   return nullptr;
 }
 
 void require_outer_launcher_agrees(const LaunchEnvironment& found, const Variables& variables) {
-  const Dialect* outer = outer_launcher(variables);
+  const LauncherVariables* outer = outer_launcher(variables);
   if (outer == nullptr) return;
   const int rank = *variables.number(outer->rank);
   const int world_size = *variables.number(outer->world_size);
   require(found.rank == rank && found.world_size == world_size, [&] {
     return fmt::format(
         "RANK={} and WORLD_SIZE={} contradict {}, which has started this process with {}={} and "
-        "{}={}: unset RANK and WORLD_SIZE, or make them agree",
+        "{}={}: unset RANK and WORLD_SIZE, or make them agree, or set LOCKSTEP_LAUNCHER=env where "
+        "they are right",
         found.rank, found.world_size, outer->launcher, outer->rank, rank, outer->world_size,
         world_size);
   });
 }
 
-// Whether the tasks of this process's SLURM step are the ranks.
-bool ranks_are_slurms(const Dialect& dialect, const LaunchEnvironment& found,
-                      const Variables& variables) {
-  if (is_slurm(dialect)) return true;
-  return !is_of_agent(variables) && variables.has("SLURM_STEP_ID") &&
-         variables.number("SLURM_PROCID") == found.rank &&
-         variables.number("SLURM_NTASKS") == found.world_size;
+// Whether `set` gives this process the same place as the variables that were chosen.
+bool agrees(const LauncherVariables& set, const LaunchEnvironment& found,
+            const Variables& variables) {
+  return set.is_complete(variables) && (!set.is_slurm() || job::is_task_of_srun(variables)) &&
+         variables.number(set.rank) == found.rank &&
+         variables.number(set.world_size) == found.world_size;
 }
 
-// Kubernetes operators tell a pod only its rank and rank 0's address. The ranks find out when they
-// meet which of them share a host.
-bool may_be_alone(const Dialect& dialect, const Variables& variables) {
-  const auto master = variables.text("MASTER_ADDR");
-  if (!is_bare(dialect) || variables.has(dialect.local_rank) || !master) return false;
-  return *master != "localhost" && *master != "::1" && !master->starts_with("127.");
+// The number of ranks on this host, as one set of variables gives it.
+struct LocalPlace {
+  const LauncherVariables* set;
+  int world_size;
+};
+
+std::optional<LocalPlace> local_place_in(const LauncherVariables& set, int world_size,
+                                         const Variables& variables) {
+  const auto number = [&](const char* key) {
+    return key == nullptr ? std::nullopt : variables.number(key);
+  };
+  auto size = number(set.local_world_size);
+  if (!size && set.is_slurm()) size = job::slurm_local_world_size(variables);
+  if (size) return LocalPlace{&set, *size};
+  const auto hosts = number(set.hosts);
+  if (!hosts || *hosts < 1) return std::nullopt;
+  // Ranks that are unevenly spread may be more.
+  const int even = (world_size + *hosts - 1) / *hosts;
+  return LocalPlace{&set,
+                    std::min(world_size, std::max(even, number(set.local_rank).value_or(0) + 1))};
 }
 
-void read_local(LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
+// The variables of one process: those that count, and what others add to them.
+struct Chosen {
+  const LauncherVariables* set;     // Names the rank.
+  std::optional<LocalPlace> local;  // Empty if no set gives the ranks per host.
+  bool is_by_slurm;                 // The ranks are the tasks of a step of SLURM.
+};
+
+// If the set that counts does not give the ranks per host, the first other one does that names the
+// same rank and number of ranks. An agent sets all variables itself.
+Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
                 const Variables& variables) {
-  const char* size_key = dialect.local_world_size;
-  auto size = size_key == nullptr ? std::nullopt : variables.number(size_key);
-  auto rank = variables.number(dialect.local_rank);
-  if (size_key == nullptr) size_key = "the tasks per node in SLURM's variables";
-  if (by_slurm && !size) size = job::slurm_local_world_size(variables);
-  if (by_slurm && !rank) rank = variables.number("SLURM_LOCALID");
+  Chosen chosen{&set, local_place_in(set, found.world_size, variables), set.is_slurm()};
+  if (set.is_bare() && is_of_agent(variables)) return chosen;
+  for (const LauncherVariables& other : job::launcher_variables()) {
+    if (&other == &set || !agrees(other, found, variables)) continue;
+    if (!chosen.local) chosen.local = local_place_in(other, found.world_size, variables);
+    chosen.is_by_slurm = chosen.is_by_slurm || other.is_slurm();
+  }
+  return chosen;
+}
 
-  const int hosts =
-      std::max(1, variables.number(dialect.hosts)
-                      .value_or(may_be_alone(dialect, variables) ? found.world_size : 1));
-  found.local_world_size = size.value_or((found.world_size + hosts - 1) / hosts);
+// Returns the number of ranks per host where no variable gives it: 1 if ranks may be on several
+// hosts. They then find out which of them share a host when they meet. A launcher may always have
+// spread its ranks. Without a launcher, ranks may be spread if MASTER_ADDR is not loopback:
+// Kubernetes operators set only the rank and rank 0's address in a pod.
+int unknown_local_world_size(const Chosen& chosen, int world_size, const Variables& variables) {
+  if (!chosen.set->is_bare()) return 1;
+  const auto master = variables.text("MASTER_ADDR");
+  const bool is_here = !master || variables.has(chosen.set->local_rank) || *master == "localhost" ||
+                       *master == "::1" || master->starts_with("127.");
+  return is_here ? world_size : 1;
+}
+
+void read_local(LaunchEnvironment& found, const Chosen& chosen, const Variables& variables) {
+  const LauncherVariables& set = chosen.local ? *chosen.local->set : *chosen.set;
+  found.local_world_size = chosen.local
+                               ? chosen.local->world_size
+                               : unknown_local_world_size(chosen, found.world_size, variables);
+  const auto rank = set.local_rank == nullptr || (!chosen.local && !set.is_bare())
+                        ? std::nullopt
+                        : variables.number(set.local_rank);
   found.local_rank = rank.value_or(found.rank % std::max(1, found.local_world_size));
-  require_below(found.local_rank, dialect.local_rank, found.local_world_size, size_key);
+  const char* const rank_key = set.local_rank == nullptr ? "the local rank" : set.local_rank;
+  const char* const size_key = set.local_world_size == nullptr
+                                   ? "the ranks per host in its launcher's variables"
+                                   : set.local_world_size;
+  require_below(found.local_rank, rank_key, found.local_world_size, size_key);
   require(found.local_world_size <= found.world_size, [&] {
     return fmt::format("{}={} is more than {}={}", size_key, found.local_world_size,
-                       dialect.world_size, found.world_size);
+                       chosen.set->world_size, found.world_size);
   });
 }
 
-std::string job_id(const Dialect& dialect, const Variables& variables) {
+// The sets whose variables name the job.
+std::vector<const LauncherVariables*> sets_of(const Chosen& chosen) {
+  if (!chosen.local || chosen.local->set == chosen.set) return {chosen.set};
+  return {chosen.set, chosen.local->set};
+}
+
+std::string job_id(const Chosen& chosen, const Variables& variables) {
   if (const auto ours = variables.text("LOCKSTEP_JOB_ID")) return *ours;
-  std::string id(dialect.launcher);
-  for (const auto* keys : {&dialect.job, &dialect.further})
-    for (const char* key : *keys)
-      if (const auto value = variables.text(key)) id += fmt::format(" {}={}", key, *value);
+  std::string id(chosen.set->launcher);
+  const auto add = [&](const char* key) {
+    const auto value = key == nullptr ? std::nullopt : variables.text(key);
+    if (value) id += fmt::format(" {}={}", key, *value);
+  };
+  for (const LauncherVariables* const set : sets_of(chosen)) {
+    std::ranges::for_each(set->job, add);
+    std::ranges::for_each(set->further, add);
+  }
   return id;
+}
+
+// Whether a variable distinguishes this job from all others of this host.
+bool has_job_id(const Chosen& chosen, const Variables& variables) {
+  const auto is_set = [&](const char* key) { return key != nullptr && variables.has(key); };
+  return is_set("LOCKSTEP_JOB_ID") ||
+         std::ranges::any_of(sets_of(chosen), [&](const LauncherVariables* set) {
+           return std::ranges::any_of(set->job, is_set);
+         });
 }
 
 // MPICH's mpiexec names no job. On each host a process of its own serves all ranks there, each
@@ -184,11 +197,10 @@ std::optional<pid_t> server_of_pmi(const Variables& variables) {
 
 // Returns a port that other jobs of this host hardly use; empty if nothing tells them from this
 // one.
-std::optional<int> port_of_job(const Dialect& dialect, bool by_slurm, const Variables& variables) {
-  if (by_slurm) return job::slurm_port(variables);
-  std::string id = job_id(dialect, variables);
-  const auto is_set = [&](const char* key) { return variables.has(key); };
-  if (!is_set("LOCKSTEP_JOB_ID") && std::ranges::none_of(dialect.job, is_set)) {
+std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables) {
+  if (chosen.is_by_slurm) return job::slurm_port(variables);
+  std::string id = job_id(chosen, variables);
+  if (!has_job_id(chosen, variables)) {
     const auto server = server_of_pmi(variables);
     if (!server) return std::nullopt;
     id += fmt::format(" by process {}", *server);
@@ -198,20 +210,20 @@ std::optional<int> port_of_job(const Dialect& dialect, bool by_slurm, const Vari
 
 // An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT
 // alone distinguishes jobs on one host.
-std::string master(const LaunchEnvironment& found, const Dialect& dialect, bool by_slurm,
+std::string master(const LaunchEnvironment& found, const Chosen& chosen,
                    const Variables& variables) {
   const bool several_hosts = found.local_world_size < found.world_size;
   const auto address = variables.text("MASTER_ADDR");
   const auto port = variables.number("MASTER_PORT");
-  const bool is_alone = !several_hosts && !is_bare(dialect);
+  const bool is_alone = !several_hosts && !chosen.set->is_bare();
   if (port && (address || is_alone)) {
     require(*port > 0 && *port <= 65535,
             [&] { return fmt::format("MASTER_PORT={} is not a port: 1 to 65535", *port); });
     return to_text(address.value_or(loopback), *port);
   }
   if (is_alone) {
-    const auto chosen = port_of_job(dialect, by_slurm, variables);
-    return chosen ? to_text(address.value_or(loopback), *chosen) : std::string();
+    const auto port_of_this = port_of_job(chosen, variables);
+    return port_of_this ? to_text(address.value_or(loopback), *port_of_this) : std::string();
   }
   if (!several_hosts) return {};
   require(!address && !port, [&] {
@@ -219,7 +231,7 @@ std::string master(const LaunchEnvironment& found, const Dialect& dialect, bool 
                        address ? "MASTER_ADDR" : "MASTER_PORT",
                        address ? "MASTER_PORT" : "MASTER_ADDR");
   });
-  return by_slurm ? job::slurm_master(variables) : std::string();
+  return chosen.is_by_slurm ? job::slurm_master(variables) : std::string();
 }
 
 int attempt(const Variables& variables) {
@@ -231,51 +243,95 @@ int attempt(const Variables& variables) {
   return 0;
 }
 
-std::string launcher_name(const Dialect& dialect, const Variables& variables) {
-  if (variables.has("LOCKSTEP_AGENT_FD")) return "lockstep run";
-  if (is_bare(dialect) && variables.has("TORCHELASTIC_RUN_ID")) return "torchrun";
-  return std::string(dialect.launcher);
+std::string launcher_name(const LauncherVariables& set, const Variables& variables) {
+  if (set.is_bare() && variables.has("LOCKSTEP_AGENT_FD")) return "lockstep run";
+  if (set.is_bare() && variables.has("TORCHELASTIC_RUN_ID")) return "torchrun";
+  return std::string(set.launcher);
 }
 
-LaunchEnvironment read(const Dialect& dialect, const Variables& variables) {
-  LaunchEnvironment found;
-  found.launcher = launcher_name(dialect, variables);
-  found.rank = *variables.number(dialect.rank);
-  found.world_size = *variables.number(dialect.world_size);
-  require_below(found.rank, dialect.rank, found.world_size, dialect.world_size);
-  if (is_bare(dialect) && !is_of_agent(variables)) require_outer_launcher_agrees(found, variables);
+// sbatch starts its script once. Its program would wait for the other tasks, which do not exist.
+void require_not_in_script(const LauncherVariables& set, int tasks, const Variables& variables) {
+  require(!set.is_slurm() || job::is_task_of_srun(variables) || tasks == 1, [&] {
+    return fmt::format(
+        "SLURM's job {} has {} tasks (SLURM_NTASKS), and this process is none of them: a script "
+        "of sbatch or a shell of salloc has started it. {}",
+        variables.text("SLURM_JOB_ID").value_or("without a name"), tasks, use_srun);
+  });
+}
 
-  const bool by_slurm = ranks_are_slurms(dialect, found, variables);
-  read_local(found, dialect, by_slurm, variables);
-  found.job_id = job_id(dialect, variables);
+LaunchEnvironment read(const LauncherVariables& set, bool is_asked_for,
+                       const Variables& variables) {
+  LaunchEnvironment found;
+  found.launcher = launcher_name(set, variables);
+  found.rank = *variables.number(set.rank);
+  found.world_size = *variables.number(set.world_size);
+  require_below(found.rank, set.rank, found.world_size, set.world_size);
+  require_not_in_script(set, found.world_size, variables);
+  if (set.is_bare() && !is_of_agent(variables) && !is_asked_for)
+    require_outer_launcher_agrees(found, variables);
+
+  const Chosen chosen = complete(set, found, variables);
+  read_local(found, chosen, variables);
+  found.job_id = job_id(chosen, variables);
   found.agent_fd = variables.number("LOCKSTEP_AGENT_FD");
   found.attempt = attempt(variables);
   found.store = variables.text("LOCKSTEP_STORE").value_or("");
-  found.master = master(found, dialect, by_slurm, variables);
-  found.master_is_local = !is_bare(dialect) && found.local_world_size == found.world_size &&
+  found.master = master(found, chosen, variables);
+  found.master_is_local = !set.is_bare() && found.local_world_size == found.world_size &&
                           !(variables.has("MASTER_ADDR") && variables.has("MASTER_PORT"));
-  found.master_is_taken = is_bare(dialect) && !found.master.empty() &&
+  found.master_is_taken = set.is_bare() && !found.master.empty() &&
                           variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   return found;
 }
 
-[[noreturn]] void throw_nothing_found(const Variables& variables) {
-  std::string text = "no launcher has said who this process is. Looked for";
-  for (const Dialect& dialect : dialects()) {
+// A job of this process alone, whatever has started it.
+LaunchEnvironment alone() {
+  LaunchEnvironment found;
+  found.launcher = "none";
+  found.job_id = fmt::format("none by process {}", this_process());
+  return found;
+}
+
+[[noreturn]] void throw_nothing_found(const std::optional<std::string>& asked,
+                                      const Variables& variables) {
+  std::string text = asked ? fmt::format(
+                                 "LOCKSTEP_LAUNCHER={}, but that launcher has not given "
+                                 "this process a rank. Looked for",
+                                 *asked)
+                           : "no launcher has given this process a rank. Looked for";
+  std::string last;
+  for (const LauncherVariables& set : job::launcher_variables()) {
+    if (asked && !job::is_named(set, *asked)) continue;
     const auto state = [&](const char* key) { return variables.text(key).value_or("unset"); };
-    text += fmt::format("\n  {} ({}) and {} ({})", dialect.rank, state(dialect.rank),
-                        dialect.world_size, state(dialect.world_size));
+    std::string line = fmt::format("\n  {} ({}) and {} ({})", set.rank, state(set.rank),
+                                   set.world_size, state(set.world_size));
+    if (line != last) text += line;
+    last = std::move(line);
   }
-  throw Error(Fault::misuse, text + "\nStart the program with: lockstep run -n 2 PROGRAM ARGS...");
+  if (variables.has("PMIX_RANK") || variables.has("PALS_RANKID"))
+    text += "\nPMIx and PALS do not give the number of ranks: pass WORLD_SIZE to all ranks";
+  text += "\nStart the program with: lockstep run -n 2 PROGRAM ARGS...";
+  if (variables.has("SLURM_JOB_ID")) text += fmt::format("\nIn a job of SLURM: {}", use_srun);
+  throw Error(Fault::misuse, text);
 }
 
 }  // namespace
 
 LaunchEnvironment read_environment(const std::function<const char*(const char*)>& lookup) {
   const Variables variables(lookup);
-  for (const Dialect& dialect : dialects())
-    if (speaks(dialect, variables)) return read(dialect, variables);
-  throw_nothing_found(variables);
+  const auto asked = variables.text("LOCKSTEP_LAUNCHER");
+  if (asked == "none") return alone();
+  const auto counts = [&](const LauncherVariables& set) {
+    return !asked || job::is_named(set, *asked);
+  };
+  const auto sets = job::launcher_variables();
+  require(std::ranges::any_of(sets, counts), [&] {
+    return fmt::format("LOCKSTEP_LAUNCHER='{}' is not one of: {}", clean_text(*asked, 100),
+                       job::launcher_names());
+  });
+  for (const LauncherVariables& set : sets)
+    if (counts(set) && set.is_complete(variables)) return read(set, asked.has_value(), variables);
+  throw_nothing_found(asked, variables);
 }
 
 LaunchEnvironment read_environment() {

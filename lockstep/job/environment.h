@@ -12,12 +12,12 @@
 namespace lockstep {
 
 struct LaunchEnvironment {
-  std::string launcher;  // "lockstep run", "torchrun", "Open MPI", "PMI", "SLURM", "environment".
+  std::string launcher;  // "lockstep run", "torchrun", "environment", or one of job/launchers.cpp.
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;           // Rank within this host.
-  int local_world_size = 1;     // Without a variable for it: world_size, or 1 if MASTER_ADDR is not
-                                // loopback.
+  int local_world_size = 1;     // Without a variable for it: 1 under a launcher, or if MASTER_ADDR
+                                // is not loopback; otherwise world_size.
   std::string job_id;           // Equal on all ranks of the job, and different from other jobs on
                                 // this host.
   std::optional<int> agent_fd;  // This process's end of the socket pair to `lockstep run`.
@@ -37,11 +37,11 @@ struct LaunchEnvironment {
   bool master_is_taken = false;  // torchrun has a store of its own there.
 };
 
-// Tries the variables of these launchers and uses the first set that is present: RANK and
-// WORLD_SIZE (lockstep run, torchrun, Kubernetes operators), Open MPI, PMI (MPICH, Intel MPI),
-// SLURM. docs/guide/clusters.md has the order and the rules. `lookup` is getenv() except in tests.
+// Uses the first set of a launcher's variables that is present, or the one that LOCKSTEP_LAUNCHER
+// names; with "none", this process is a job of its own. docs/guide/clusters.md has the sets, their
+// order and the rules. `lookup` is getenv() except in tests.
 // Errors: misuse
-// - when no set is present; the message lists the variables;
+// - when no set is present, and in a script of sbatch; the message lists the variables, or advises;
 // - when a value is not a number or is out of range, or one set contradicts itself;
 // - when only one of MASTER_ADDR and MASTER_PORT is set and ranks are on several hosts;
 // - when RANK and WORLD_SIZE, set by hand inside another launcher's job, contradict that launcher.

@@ -2,11 +2,14 @@
 #include "lockstep/job/environment.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/launchers.h"
 #include "lockstep/job/variables.h"
 
 namespace lockstep::job::environment_test {
@@ -32,26 +35,423 @@ std::string refusal_of(const Settings& variables) {
   return {};
 }
 
-TEST(Environment, UnderTorchrunItsVariablesCount) {
-  const auto who = read({{"RANK", "3"},
-                         {"WORLD_SIZE", "4"},
-                         {"LOCAL_RANK", "1"},
-                         {"LOCAL_WORLD_SIZE", "2"},
-                         {"TORCHELASTIC_RUN_ID", "none"},
-                         {"SLURM_PROCID", "0"},
-                         {"SLURM_NTASKS", "1"}});
-  EXPECT_EQ(who.launcher, "torchrun");
-  EXPECT_EQ(who.rank, 3);
-  EXPECT_EQ(who.world_size, 4);
-  EXPECT_EQ(who.local_rank, 1);
-  EXPECT_EQ(who.local_world_size, 2);
+// One environment, and the place that it gives a process.
+struct Row {
+  const char* what;
+  Settings variables;
+  const char* launcher;
+  int rank;
+  int world_size;
+  int local_rank;
+  int local_world_size;
+  bool is_mpi;
+  const char* master;  // Its beginning; empty for none.
+};
+
+// A service link of Kubernetes.
+const char* const link = "tcp://10.0.0.1:29400";
+
+const std::vector<Row> rows{
+    {"torchrun inside of a SLURM task",
+     {{"RANK", "3"},
+      {"WORLD_SIZE", "4"},
+      {"LOCAL_RANK", "1"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"TORCHELASTIC_RUN_ID", "none"},
+      {"SLURM_PROCID", "0"},
+      {"SLURM_NTASKS", "1"}},
+     "torchrun",
+     3,
+     4,
+     1,
+     2,
+     false,
+     ""},
+    {"a Kubernetes operator",
+     {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "job-0"}, {"MASTER_PORT", "23456"}},
+     "environment",
+     2,
+     4,
+     0,
+     1,
+     false,
+     "job-0:23456"},
+    {"a Kubernetes service named master, and no master",
+     {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", link}},
+     "environment",
+     1,
+     2,
+     1,
+     2,
+     false,
+     ""},
+    {"Kubernetes services named master and lockstep-store beside mpirun",
+     {{"OMPI_COMM_WORLD_RANK", "1"},
+      {"OMPI_COMM_WORLD_SIZE", "2"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"PMIX_NAMESPACE", "job@1"},
+      {"MASTER_PORT", link},
+      {"LOCKSTEP_STORE", link}},
+     "Open MPI",
+     1,
+     2,
+     1,
+     2,
+     true,
+     "127.0.0.1:"},
+    {"Open MPI without ranks per host",
+     {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+     "Open MPI",
+     1,
+     2,
+     0,
+     1,
+     true,
+     ""},
+    {"MVAPICH2 on two hosts",
+     {{"MV2_COMM_WORLD_RANK", "3"},
+      {"MV2_COMM_WORLD_SIZE", "4"},
+      {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+      {"MV2_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"PMI_RANK", "3"},
+      {"PMI_SIZE", "4"}},
+     "MVAPICH2",
+     3,
+     4,
+     1,
+     2,
+     true,
+     ""},
+    {"IBM's jsrun",
+     {{"JSM_NAMESPACE_RANK", "5"},
+      {"JSM_NAMESPACE_SIZE", "8"},
+      {"JSM_NAMESPACE_LOCAL_RANK", "1"},
+      {"JSM_NAMESPACE_LOCAL_SIZE", "4"},
+      {"PMIX_RANK", "5"}},
+     "JSM",
+     5,
+     8,
+     1,
+     4,
+     true,
+     ""},
+    {"MPICH or Intel MPI on one host",
+     {{"PMI_RANK", "1"},
+      {"PMI_SIZE", "2"},
+      {"MPI_LOCALRANKID", "1"},
+      {"MPI_LOCALNRANKS", "2"},
+      {"PMI_JOBID", "7"}},
+     "PMI",
+     1,
+     2,
+     1,
+     2,
+     true,
+     "127.0.0.1:"},
+    {"PMI without ranks per host, which is not one host",
+     {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_JOBID", "7"}},
+     "PMI",
+     1,
+     2,
+     0,
+     1,
+     true,
+     ""},
+    {"PMI of a single rank", {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}, "PMI", 0, 1, 0, 1, true, ""},
+    {"PMI whose job Flux has started on two hosts",
+     {{"PMI_RANK", "2"},
+      {"PMI_SIZE", "4"},
+      {"FLUX_TASK_RANK", "2"},
+      {"FLUX_JOB_SIZE", "4"},
+      {"FLUX_TASK_LOCAL_ID", "1"},
+      {"FLUX_JOB_NNODES", "2"}},
+     "PMI",
+     2,
+     4,
+     1,
+     2,
+     true,
+     ""},
+    {"mpiexec inside of a task of Flux",
+     {{"PMI_RANK", "2"},
+      {"PMI_SIZE", "4"},
+      {"FLUX_TASK_RANK", "0"},
+      {"FLUX_JOB_SIZE", "1"},
+      {"FLUX_TASK_LOCAL_ID", "0"},
+      {"FLUX_JOB_NNODES", "1"}},
+     "PMI",
+     2,
+     4,
+     0,
+     1,
+     true,
+     ""},
+    {"Cray's PMI",
+     {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "4"}},
+     "PMI",
+     5,
+     8,
+     1,
+     4,
+     true,
+     ""},
+    {"PALS, which sets PMI's variables, too",
+     {{"PMI_RANK", "5"},
+      {"PMI_SIZE", "8"},
+      {"PALS_RANKID", "5"},
+      {"PALS_LOCAL_RANKID", "1"},
+      {"PALS_LOCAL_SIZE", "4"}},
+     "PMI",
+     5,
+     8,
+     1,
+     4,
+     true,
+     ""},
+    {"PALS without PMI",
+     {{"PALS_RANKID", "5"},
+      {"WORLD_SIZE", "8"},
+      {"PALS_LOCAL_RANKID", "1"},
+      {"PALS_LOCAL_SIZE", "4"}},
+     "PALS",
+     5,
+     8,
+     1,
+     4,
+     true,
+     ""},
+    {"Flux on one host",
+     {{"FLUX_TASK_RANK", "1"},
+      {"FLUX_JOB_SIZE", "2"},
+      {"FLUX_TASK_LOCAL_ID", "1"},
+      {"FLUX_JOB_NNODES", "1"},
+      {"FLUX_JOB_ID", "f1"}},
+     "Flux",
+     1,
+     2,
+     1,
+     2,
+     false,
+     "127.0.0.1:"},
+    {"Flux on two hosts with one and four tasks",
+     {{"FLUX_TASK_RANK", "3"},
+      {"FLUX_JOB_SIZE", "5"},
+      {"FLUX_TASK_LOCAL_ID", "3"},
+      {"FLUX_JOB_NNODES", "2"}},
+     "Flux",
+     3,
+     5,
+     3,
+     4,
+     false,
+     ""},
+    {"srun on two hosts",
+     {{"SLURM_PROCID", "3"},
+      {"SLURM_NTASKS", "4"},
+      {"SLURM_LOCALID", "1"},
+      {"SLURM_STEP_NUM_NODES", "2"},
+      {"SLURM_JOB_ID", "7"},
+      {"SLURM_STEP_ID", "0"},
+      {"SLURM_STEP_NODELIST", "node[03,07]"}},
+     "SLURM",
+     3,
+     4,
+     1,
+     2,
+     false,
+     "node03:"},
+    {"srun --mpi=pmix",
+     {{"SLURM_PROCID", "3"},
+      {"SLURM_NTASKS", "4"},
+      {"SLURM_STEP_NUM_NODES", "2"},
+      {"SLURM_STEP_ID", "0"},
+      {"PMIX_RANK", "3"}},
+     "SLURM",
+     3,
+     4,
+     1,
+     2,
+     false,
+     ""},
+    {"a script of sbatch with one task",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "7"}},
+     "SLURM",
+     0,
+     1,
+     0,
+     1,
+     false,
+     "127.0.0.1:"},
+    {"PMIx with a number of ranks by the user",
+     {{"PMIX_RANK", "1"}, {"WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "prterun-1@1"}},
+     "PMIx",
+     1,
+     2,
+     0,
+     1,
+     true,
+     ""},
+    {"independent trainings as tasks of one srun",
+     {{"LOCKSTEP_LAUNCHER", "none"},
+      {"SLURM_PROCID", "3"},
+      {"SLURM_NTASKS", "4"},
+      {"SLURM_STEP_ID", "0"},
+      {"MASTER_ADDR", "node1"},
+      {"MASTER_PORT", "29400"}},
+     "none",
+     0,
+     1,
+     0,
+     1,
+     false,
+     ""},
+    {"jobs of two by hand as tasks of one srun",
+     {{"LOCKSTEP_LAUNCHER", "env"},
+      {"RANK", "1"},
+      {"WORLD_SIZE", "2"},
+      {"SLURM_PROCID", "3"},
+      {"SLURM_NTASKS", "4"},
+      {"SLURM_STEP_ID", "0"}},
+     "environment",
+     1,
+     2,
+     1,
+     2,
+     false,
+     ""},
+    {"SLURM chosen before PMI",
+     {{"LOCKSTEP_LAUNCHER", "slurm"},
+      {"PMI_RANK", "0"},
+      {"PMI_SIZE", "1"},
+      {"SLURM_PROCID", "1"},
+      {"SLURM_NTASKS", "2"},
+      {"SLURM_STEP_ID", "0"},
+      {"SLURM_STEP_NUM_NODES", "1"},
+      {"SLURM_JOB_ID", "7"}},
+     "SLURM",
+     1,
+     2,
+     1,
+     2,
+     false,
+     "127.0.0.1:"},
+    {"any MPI chosen before RANK",
+     {{"LOCKSTEP_LAUNCHER", "mpi"},
+      {"RANK", "0"},
+      {"WORLD_SIZE", "1"},
+      {"PMI_RANK", "1"},
+      {"PMI_SIZE", "2"},
+      {"PMI_LOCAL_RANK", "1"},
+      {"PMI_LOCAL_SIZE", "2"}},
+     "PMI",
+     1,
+     2,
+     1,
+     2,
+     true,
+     ""},
+};
+
+TEST(Environment, EachLauncherGivesItsPlace) {
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.what);
+    const LaunchEnvironment who = read(row.variables);
+    EXPECT_EQ(who.launcher, row.launcher);
+    EXPECT_EQ(who.rank, row.rank);
+    EXPECT_EQ(who.world_size, row.world_size);
+    EXPECT_EQ(who.local_rank, row.local_rank);
+    EXPECT_EQ(who.local_world_size, row.local_world_size);
+    EXPECT_EQ(is_mpi_launcher(who.launcher), row.is_mpi);
+    EXPECT_EQ(who.store, "");
+    EXPECT_EQ(who.master.empty(), *row.master == '\0') << who.master;
+    EXPECT_TRUE(who.master.starts_with(row.master)) << who.master;
+  }
 }
 
-TEST(Environment, OpenMpiPmiAndSlurmAreUnderstood) {
-  EXPECT_EQ(read({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).launcher,
-            "Open MPI");
-  EXPECT_EQ(read({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).launcher, "PMI");
-  EXPECT_EQ(read({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}).launcher, "SLURM");
+// One environment that gives no place, and what the message must have.
+struct Refusal {
+  const char* what;
+  Settings variables;
+  std::vector<std::string> words;
+};
+
+const Settings of_sbatch{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"}};
+
+Settings joined(Settings one, const Settings& other) {
+  for (const auto& [key, value] : other) one[key] = value;
+  return one;
+}
+
+const std::vector<Refusal> refusals{
+    {"nothing",
+     {},
+     {"RANK (unset) and WORLD_SIZE (unset)", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
+      "JSM_NAMESPACE_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID",
+      "PMIX_RANK", "lockstep run"}},
+    {"a program in a script of sbatch",
+     of_sbatch,
+     {"SLURM's job 7 has 4 tasks", "script of sbatch", "srun PROGRAM"}},
+    {"the same, with a number for the script's step",
+     joined(of_sbatch, {{"SLURM_STEP_ID", "4294967291"}}),
+     {"srun PROGRAM"}},
+    {"a shell of salloc", {{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}}, {"srun PROGRAM"}},
+    {"PMIx without a number of ranks", {{"PMIX_RANK", "1"}}, {"PMIX_RANK (1)", "pass WORLD_SIZE"}},
+    {"PALS without a number of ranks",
+     {{"PALS_RANKID", "1"}, {"PALS_LOCAL_SIZE", "4"}},
+     {"PALS_RANKID (1)", "pass WORLD_SIZE"}},
+    {"a launcher that is not there",
+     joined(of_sbatch, {{"LOCKSTEP_LAUNCHER", "openmpi"}}),
+     {"LOCKSTEP_LAUNCHER=openmpi, but", "OMPI_COMM_WORLD_RANK (unset)"}},
+    {"an unknown launcher",
+     {{"LOCKSTEP_LAUNCHER", "slrum"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}},
+     {"LOCKSTEP_LAUNCHER='slrum'",
+      "none, mpi, env, openmpi, mvapich2, jsm, pmi, pals, flux, slurm, pmix"}},
+};
+
+TEST(Environment, EachLackIsRefusedWithAnAdvice) {
+  for (const Refusal& row : refusals) {
+    const std::string text = refusal_of(row.variables);
+    for (const std::string& word : row.words)
+      EXPECT_NE(text.find(word), text.npos) << row.what << ": '" << word << "' in: " << text;
+  }
+}
+
+TEST(Environment, FluxConnectsTheRanksOfMpiIfItHasPmix) {
+  EXPECT_FALSE(is_mpi_launcher("Flux"));
+  ::setenv("PMIX_RANK", "0", 1);
+  EXPECT_TRUE(is_mpi_launcher("Flux"));
+  EXPECT_FALSE(is_mpi_launcher("SLURM")) << "its own variables say where rank 0 is";
+  ::unsetenv("PMIX_RANK");
+}
+
+TEST(Environment, ALauncherIsKnownByItsRank) {
+  const auto is_launched_with = [](const Settings& variables) {
+    for (const auto& [key, value] : variables) ::setenv(key.c_str(), value.c_str(), 1);
+    const bool is = is_launched();
+    for (const auto& [key, value] : variables) ::unsetenv(key.c_str());
+    return is;
+  };
+  EXPECT_FALSE(is_launched_with({}));
+  EXPECT_FALSE(is_launched_with({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
+  EXPECT_FALSE(is_launched_with(of_sbatch));
+  EXPECT_TRUE(is_launched_with(joined(of_sbatch, {{"SLURM_STEP_ID", "0"}})));
+  EXPECT_TRUE(is_launched_with({{"FLUX_TASK_RANK", "0"}}));
+  EXPECT_TRUE(is_launched_with({{"LOCKSTEP_LAUNCHER", "none"}}));
+}
+
+TEST(Environment, IndependentTrainingsOfOneHostAreDifferentJobs) {
+  const std::string id = read({{"LOCKSTEP_LAUNCHER", "none"}}).job_id;
+  EXPECT_NE(id.find(std::to_string(::getpid())), id.npos) << id;
+}
+
+TEST(Environment, JobsOfFluxDifferAlsoByPmisVariables) {
+  Settings variables = {{"PMI_RANK", "0"},      {"PMI_SIZE", "2"},        {"FLUX_TASK_RANK", "0"},
+                        {"FLUX_JOB_SIZE", "2"}, {"FLUX_JOB_NNODES", "1"}, {"FLUX_JOB_ID", "f1"}};
+  const LaunchEnvironment first = read(variables);
+  variables["FLUX_JOB_ID"] = "f2";
+  EXPECT_NE(read(variables).job_id, first.job_id);
+  EXPECT_NE(read(variables).master, first.master);
 }
 
 TEST(Environment, WithoutLocalVariablesAllRanksAreOnThisHost) {
@@ -107,26 +507,10 @@ TEST(Environment, RanksOfSeveralAgentsAreToldTheirStore) {
   EXPECT_EQ(read(variables).store, "");
 }
 
-TEST(Environment, NothingSetIsRefusedWithWhatWasLookedFor) {
-  const std::string text = refusal_of({});
-  for (const char* key :
-       {"WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "lockstep run"})
-    EXPECT_NE(text.find(key), text.npos) << key;
-}
-
 TEST(Environment, AnEmptyVariableIsAsGoodAsNone) {
   EXPECT_NE(refusal_of({{"RANK", ""}, {"WORLD_SIZE", "2"}}).find("no launcher"), std::string::npos);
   EXPECT_EQ(read({{"RANK", ""}, {"WORLD_SIZE", ""}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).launcher,
             "PMI");
-}
-
-TEST(Environment, StepsOfSlurmOnSeveralHostsAreSeenAsSuch) {
-  const auto who = read({{"SLURM_PROCID", "3"},
-                         {"SLURM_NTASKS", "4"},
-                         {"SLURM_LOCALID", "1"},
-                         {"SLURM_STEP_NUM_NODES", "2"}});
-  EXPECT_EQ(who.local_world_size, 2);
-  EXPECT_EQ(who.local_rank, 1);
 }
 
 TEST(Environment, ContradictionsAndNonsenseAreRefusedByName) {
@@ -145,7 +529,7 @@ TEST(Environment, ContradictionsAndNonsenseAreRefusedByName) {
 }
 
 TEST(Environment, TheFirstFamilyOfLaunchersThatSpeaksCounts) {
-  const Settings slurm{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}};
+  const Settings slurm{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_ID", "0"}};
   Settings pmi = slurm;
   pmi.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}});
   Settings open_mpi = pmi;

@@ -98,6 +98,8 @@ std::vector<std::string> environment_of(const RankPlace& place, const char* cons
     variables.erase(secret);  // A rank gets the token from its agent.
   variables.insert_or_assign("LOCKSTEP_JOB_ID", place.round.job_id);
   variables.insert_or_assign("LOCKSTEP_ATTEMPT", std::to_string(place.round.attempt));
+  // It fixes the launcher of programs that other launchers start. These ranks are this launcher's.
+  variables.erase("LOCKSTEP_LAUNCHER");
   variables.erase("LOCKSTEP_STORE");
   if (!place.round.store.empty()) variables.emplace("LOCKSTEP_STORE", place.round.store);
   variables.insert_or_assign("LOCKSTEP_AGENT_FD", std::to_string(place.agent_fd));

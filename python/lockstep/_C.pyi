@@ -68,7 +68,11 @@ class LaunchEnvironment:
     master: str
 
 def launch_environment() -> LaunchEnvironment:
-    """Raises lockstep.Error if no launcher has said who this process is."""
+    """Raises lockstep.Error if no launcher has given this process a rank."""
+
+def is_launched() -> bool:
+    """Whether LOCKSTEP_LAUNCHER is set, or a launcher that does not set RANK has started this
+    process."""
 
 def catch_interrupts() -> None:
     """From now on, Ctrl-C ends a call of the main thread that waits for other ranks."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of mpirun and srun, which name ranks by other variables than torch.distributed reads."""
+"""Jobs of mpirun, srun and others, which name ranks by other variables than torch.distributed
+reads."""
 
 from __future__ import annotations
 
@@ -9,24 +10,37 @@ import os
 from collections.abc import Callable
 from urllib.parse import urlparse
 
+from lockstep import _variables
+
 
 def wrap() -> None:
-    """Lets init_process_group() find out its rank also under mpirun and srun."""
+    """Lets init_process_group() find its rank under these launchers, too."""
     # Not the function of the same name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     handlers["env"] = functools.partial(rendezvous, handlers["env"])
 
 
 def rendezvous(original: Callable, url: str, *args, **options):
-    is_told = urlparse(url).query or "RANK" in os.environ or "WORLD_SIZE" in os.environ
-    if not is_told and is_launched():
-        for name, value in variables().items():
-            os.environ.setdefault(name, value)
+    if "MASTER_PORT" in os.environ and not _variables.read("MASTER_PORT"):
+        del os.environ["MASTER_PORT"]  # PyTorch takes any text for a number.
+    if not urlparse(url).query:
+        if _variables.read("LOCKSTEP_LAUNCHER", "env") != "env":
+            os.environ.update(variables())
+        elif is_launched():
+            os.environ.update(variables() | os.environ)
     return original(url, *args, **options)
 
 
 def is_launched() -> bool:
-    return any(name in os.environ for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID"))
+    """Whether Lockstep finds the rank by variables that PyTorch does not read, or can explain why
+    there is none: in a script of sbatch."""
+    if _variables.read("LOCKSTEP_LAUNCHER") or "RANK" in os.environ:
+        return False
+    if "WORLD_SIZE" in os.environ:  # The user passes it on where the launcher sets none.
+        return "PMIX_RANK" in os.environ or "PALS_RANKID" in os.environ
+    from lockstep import _C
+
+    return _C.is_launched() or "SLURM_JOB_ID" in os.environ
 
 
 def variables() -> dict[str, str]:
@@ -34,13 +48,13 @@ def variables() -> dict[str, str]:
     from lockstep import _C
 
     place = _C.launch_environment()
-    if not place.master:
+    if not place.master and place.world_size > 1:
         lacks = ("does not say which of this host's jobs this is: set MASTER_PORT on all ranks, to "
                  "a free port" if place.local_world_size == place.world_size else
                  "does not say on which host rank 0 is: set MASTER_ADDR and MASTER_PORT on all "
                  "ranks, to that host and a free port of it")
         raise ValueError(f"{place.launcher} {lacks}")
-    address, _, port = place.master.rpartition(":")
+    address, _, port = (place.master or "127.0.0.1:0").rpartition(":")
     return {"RANK": str(place.rank), "WORLD_SIZE": str(place.world_size),
             "LOCAL_RANK": str(place.local_rank), "LOCAL_WORLD_SIZE": str(place.local_world_size),
             "MASTER_ADDR": address.strip("[]"), "MASTER_PORT": port}

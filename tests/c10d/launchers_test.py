@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """init_process_group("lockstep") finds its rank by the variables of launchers other than torchrun:
-under mpirun, and with those of MPICH's and SLURM's. What a program sets itself stays."""
+under mpirun, and with those of MPICH's, SLURM's and Flux's. What a program sets itself stays."""
 
 import os
 import pathlib
@@ -37,7 +37,7 @@ PATIENCE = 100  # Seconds on a busy machine.
 def clean_environment():
     """Without any launcher's variables."""
     launchers = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_",
-                 "LOCKSTEP_JOB", "LOCKSTEP_AGENT", "TORCHELASTIC")
+                 "FLUX_", "LOCKSTEP_LAUNCHER", "LOCKSTEP_JOB", "LOCKSTEP_AGENT", "TORCHELASTIC")
     return {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
 
 
@@ -112,6 +112,33 @@ class Launchers(unittest.TestCase):
 
     def test_of_slurm(self):
         self.check(outputs([start(slurm(rank)) for rank in range(2)]))
+
+    def test_of_flux(self):
+        job = {"FLUX_JOB_SIZE": "2", "FLUX_JOB_NNODES": "1", "FLUX_JOB_ID": f"f{os.getpid()}"}
+        self.check(outputs([start(job | {"FLUX_TASK_RANK": str(rank),
+                                         "FLUX_TASK_LOCAL_ID": str(rank)}) for rank in range(2)]))
+
+    def test_with_none_each_process_is_a_job_of_its_own(self):
+        port = str(ports.free_port())
+        lines = outputs([start(slurm(rank, LOCKSTEP_LAUNCHER="none", RANK="7", MASTER_PORT=port))
+                         for rank in range(2)])
+        self.assertEqual(lines, [["0", "1.0", "0", "1", "0", "1", "127.0.0.1", "0"]] * 2)
+
+    def test_a_port_that_kubernetes_has_set_for_a_service_is_ignored_with_a_warning(self):
+        link = "tcp://10.0.0.1:29400"
+        ranks = [start(slurm(rank, MASTER_PORT=link)) for rank in range(2)]
+        ended = [rank.communicate(timeout=PATIENCE) for rank in ranks]
+        self.check([output.split() for output, _ in ended])
+        for _, errors in ended:
+            self.assertEqual(errors.count(f"lockstep warning: ignoring MASTER_PORT={link}"), 1)
+
+    def test_a_script_of_sbatch_is_advised_to_use_srun(self):
+        variables = slurm(0)
+        del variables["SLURM_STEP_ID"]
+        rank = start(variables)
+        _, errors = rank.communicate(timeout=PATIENCE)
+        self.assertNotEqual(rank.returncode, 0)
+        self.assertIn("Start the program with srun", errors)
 
     def test_what_is_set_stays(self):
         port = str(ports.free_port())

@@ -14,7 +14,7 @@ from run_tests import run_tests
 from slurm import Slurm
 
 
-# Variables that lockstep/job/environment.cpp and variables.cpp read.
+# Variables that lockstep/job/launcher_variables.cpp and variables.cpp read.
 READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",
         "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
         "SLURM_JOB_ID", "SLURM_STEP_ID")
@@ -32,6 +32,8 @@ print(signal.sigwait([signal.SIGUSR1]).name, flush=True)
 
 @unittest.skipIf(slurm.why_not(), slurm.why_not())
 class SlurmTest(unittest.TestCase):
+    rank = ""  # A program that joins the job of its launcher.
+
     @classmethod
     def setUpClass(cls):
         cls.slurm = Slurm(nodes=2)
@@ -77,6 +79,20 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual((said["SLURM_PROCID"], said["SLURM_NTASKS"]), ("0", "2"))
         self.assertNotIn("SLURM_STEP_ID", said)
 
+    def test_a_program_in_the_script_of_sbatch_fails_at_once_and_advises_srun(self):
+        script = self.slurm.folder / "without_srun.sh"
+        script.write_text(f"#!/bin/sh\nexec '{self.rank}' --steps 1\n")
+        out = self.slurm.folder / "without_srun.out"
+        done = self.slurm.run(["sbatch", "--wait", "-n", "2", "-o", out, script], check=False)
+        self.assertNotEqual(done.returncode, 0)
+        for words in ("fault=misuse", "has 2 tasks", "srun PROGRAM"):
+            self.assertIn(words, out.read_text())
+
+    def test_tasks_of_one_srun_may_be_independent_jobs(self):
+        done = self.slurm.run(["srun", "-n", "2", "env", "LOCKSTEP_LAUNCHER=none", self.rank,
+                               "--steps", "1"])
+        self.assertEqual(done.stdout.count(" size=1 "), 2, done.stdout)
+
     def test_a_signal_of_scancel_reaches_each_task(self):
         with self.waiting_tasks() as step:
             jobs = self.slurm.run(["squeue", "-h", "-o", "%A"]).stdout.split()
@@ -121,4 +137,5 @@ class SlurmOnHostsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    run_tests(sys.argv[1:])
+    SlurmTest.rank = sys.argv[1]
+    run_tests(sys.argv[2:])

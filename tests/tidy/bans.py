@@ -21,6 +21,23 @@ BANNED = {
     r"\b(class|struct) \w*(Manager|Helper|Utils?)\b": "name what it does",
 }
 ANY_BANNED = re.compile("|".join(BANNED))
+
+# Variables that are options are read by read_variable() alone: lockstep/base/variables.h. These
+# files read others, or need getenv() itself.
+GETENV = re.compile(r"(?<![\w.>])getenv\(")
+READERS = {
+    "lockstep/base/log.cpp": "read_variable() logs",
+    "lockstep/base/variables.cpp": "it is that function's",
+    "lockstep/comm/engine/mpi/library.cpp": "a plugin: launchers' variables",
+    "lockstep/comm/engine/nccl/devices.cpp": "a plugin: NCCL's",
+    "lockstep/job/environment.cpp": "passes it to Variables, which accepts values by the same rule",
+    "lockstep/job/launchers.cpp": "the same",
+    "lockstep/job/store/job_token.cpp": "wipes the text in place",
+    "lockstep/launch/console.cpp": "the terminal's",
+    "lockstep/launch/rank_starter.cpp": "OMP_NUM_THREADS",
+    "lockstep/launch/run.cpp": "PATH",
+    "lockstep/launch/topology.cpp": "hwloc's",
+}
 TORCH = re.compile(r"#include <(torch|ATen|c10|caffe2)/")
 FMT = re.compile(r"#include <(fmt|spdlog)/")
 
@@ -67,6 +84,9 @@ def of_library(file):
             elif file.room not in WITHOUT_TORCH:
                 yield number, ("torch brings another fmt: "
                                "fmt and spdlog are for rooms without torch")
+        if (not file.is_test and str(file.path) not in READERS
+                and GETENV.search(code_of(line))):
+            yield number, "options are read by read_variable(): lockstep/base/variables.h"
         if not file.is_test and ANY_BANNED.search(line):
             for pattern, reason in BANNED.items():
                 if re.search(pattern, code_of(line)):

@@ -316,8 +316,29 @@ class Bans(MadeUp):
         self.passes({"lockstep/comm/a_test.cpp": code, "examples/a.cpp": code})
         self.fails({"lockstep/comm/a.cpp": code}, "lockstep/comm/a.cpp:3: libraries do not print")
 
+    def test_options_are_read_in_one_place(self):
+        code = HEAD + 'const char* a = std::getenv("LOCKSTEP_A");  // getenv(\n'
+        self.passes({"lockstep/comm/a_test.cpp": code, "examples/a.cpp": code,
+                     "lockstep/base/variables.cpp": code})
+        self.fails({"lockstep/comm/a.cpp": code},
+                   "lockstep/comm/a.cpp:3: options are read by read_variable()")
+
     def test_headers_and_sources_name_their_licence(self):
         self.fails({"lockstep/comm/a.h": "int a;\n"}, "a.h:1: no SPDX line", "no #pragma once")
+
+
+class Launchers(MadeUp):
+    SETS = HEAD + ('constexpr Set sets[] = {{"env", "environment", false, "RANK", "SIZE"},\n'
+                   '{"pmi", "PMI", true,\n"PMI_RANK", "PMI_SIZE", nullptr}};\n')
+    ROWS = ["| env | by hand | RANK, SIZE | LOCAL_RANK |\n",
+            "| pmi | mpiexec | PMI_RANK, PMI_SIZE | |\n"]
+
+    def test_the_guide_has_those_that_are_read_in_their_order(self):
+        code = {"lockstep/job/launcher_variables.cpp": self.SETS}
+        self.passes(code | {"docs/guide/clusters.md": "".join(self.ROWS)})
+        for rows in (self.ROWS[:1], self.ROWS[::-1]):
+            self.fails(code | {"docs/guide/clusters.md": "".join(rows)},
+                       "the table of launchers has [('")
 
 
 class Cpp(unittest.TestCase):

@@ -15,7 +15,9 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/environment.h"
+#include "lockstep/job/launchers.h"
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/binding.h"
 
@@ -85,18 +87,12 @@ Network network(const std::string& wanted, const std::string& master) {
 }
 
 std::string variable(const char* name) {
-  const char* value = ::getenv(name);
+  const char* value = read_variable(name);
   return value == nullptr ? "" : value;
 }
 
-bool is_in_a_job() {
-  for (const char* rank : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (!variable(rank).empty()) return true;
-  return false;
-}
-
 Launcher launcher(std::string& master) {
-  if (!is_in_a_job()) return {};
+  if (variable("RANK").empty() && !is_launched()) return {};
   try {
     const LaunchEnvironment who = read_environment();
     master = who.master;

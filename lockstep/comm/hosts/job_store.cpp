@@ -13,6 +13,7 @@
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/job/host_link.h"
+#include "lockstep/job/launchers.h"
 #include "lockstep/job/network.h"
 #include "lockstep/job/store/foreign_store.h"
 #include "lockstep/job/store/handshake.h"
@@ -177,10 +178,6 @@ std::string member_id(const std::string& job_id) {
                      job_id.substr(0, begin));
 }
 
-bool is_under_mpi(const LaunchEnvironment& who) {
-  return who.launcher == "Open MPI" || who.launcher == "PMI";
-}
-
 MpiWorld identify_by_mpi(const void* communicator) {
   MpiWorld world;
   std::int32_t rank = 0;
@@ -206,13 +203,19 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
             .host = address_of(who.master, "the job's master address").first,
             .place = store_at(who.master)};
   // MPI finds the ranks also where they are not on one host, whatever its variables say.
-  const bool by_mpi = is_under_mpi(who) && (who.master.empty() || who.master_is_local);
+  const bool by_mpi = is_mpi_launcher(who.launcher) && (who.master.empty() || who.master_is_local);
   if (!who.master.empty() && !by_mpi) return meet_at_master(who, interface, deadline, late);
   if (!by_mpi)
     throw Error(Fault::misuse,
                 fmt::format("{} does not say where ranks of several hosts find each other: set "
                             "MASTER_ADDR and MASTER_PORT, or give InitOptions::store",
                             who.launcher));
+  if (const std::string why = why_no_engine("mpi"); !why.empty())
+    throw Error(
+        Fault::unsupported,
+        fmt::format("{} does not say where ranks of several hosts find each other, and MPI "
+                    "cannot connect them ({}): set MASTER_ADDR and MASTER_PORT on all ranks",
+                    who.launcher, why));
   return meet_by_mpi(who, nullptr, interface, deadline);
 }
 

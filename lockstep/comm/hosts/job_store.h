@@ -23,9 +23,6 @@ struct JobStore {
 // Returns a short name for the job: launchers' variables may be too long for a handshake.
 std::string member_id(const std::string& job_id);
 
-// Whether an MPI launcher started this process.
-bool is_under_mpi(const LaunchEnvironment& who);
-
 // Returns this process's place in `communicator`, an MPI_Comm* from the program, or in the whole
 // job when it is null. Collective over it. Errors: unsupported without MPI, or when its thread
 // level is too low.

@@ -11,11 +11,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/comm/hosts/choose_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/job/host_link.h"
+#include "lockstep/job/launchers.h"
 #include "lockstep/job/network.h"
 #include "lockstep/job/record.h"
 
@@ -24,7 +26,7 @@ namespace {
 
 std::string option_or_variable(const std::string& option, const char* variable) {
   if (!option.empty()) return option;
-  const char* told = std::getenv(variable);
+  const char* told = read_variable(variable);
   return told == nullptr ? "" : told;
 }
 
@@ -158,7 +160,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const
   who.job_id = member_id(who.job_id);
   const std::string backend = backend_asked_for(options);
   const std::string wanted = option_or_variable(options.interface, "LOCKSTEP_INTERFACE");
-  const bool under_mpi = options.mpi_communicator != nullptr || is_under_mpi(who);
+  const bool under_mpi = options.mpi_communicator != nullptr || is_mpi_launcher(who.launcher);
   const auto engines = look_at_engines(backend, under_mpi);
   // The store may have values of earlier starts.
   const bool outlives = who.launcher == "torchrun" || !options.name.empty();

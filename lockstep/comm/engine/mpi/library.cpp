@@ -39,12 +39,13 @@ bool is_finalized() {
 // Requires a variable of a launcher that waits for this process to start MPI. Without a launcher
 // MPI would start as a job of one rank.
 void require_launcher() {
-  for (const char* variable :
-       {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD"})
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK",
+                               "PMI_RANK", "PMI_SIZE", "PMI_FD"})
     if (std::getenv(variable) != nullptr) return;
   throw Failed{Fault::unsupported,
                "no launcher of MPI has started this process: none of OMPI_COMM_WORLD_SIZE, "
-               "PMIX_RANK, PMI_RANK, PMI_SIZE and PMI_FD is set. Start the ranks with mpirun or "
+               "MV2_COMM_WORLD_SIZE, PMIX_RANK, PMI_RANK, PMI_SIZE and PMI_FD is set. Start the "
+               "ranks with mpirun or "
                "with srun --mpi=pmix or pmi2, or choose another engine"};
 }
 
@@ -56,7 +57,8 @@ struct Launched {
 // Returns the number of ranks, if the launcher gives it. Open MPI's ranks also have Slurm's
 // variable, for the step that started its daemons, so the order matters.
 std::optional<Launched> launched() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+  for (const char* variable :
+       {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
     if (const char* value = std::getenv(variable)) return Launched{variable, std::atoi(value)};
   return std::nullopt;
 }

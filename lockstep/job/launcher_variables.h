@@ -1,0 +1,50 @@
+// The environment variables in which launchers give a process its rank.
+//
+// Thread safety: that of the lookup.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/job/variables.h"
+
+namespace lockstep::job {
+
+// One set of variables. A name is null if the launcher sets no such variable.
+struct LauncherVariables {
+  std::string_view name;      // Its value of LOCKSTEP_LAUNCHER. Several sets may share it.
+  std::string_view launcher;  // LaunchEnvironment::launcher.
+  bool is_mpi;                // MPI_Init() connects the ranks.
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+  const char* hosts;                        // Number of hosts, if ranks are evenly spread.
+  std::array<const char*, 2> job = {};      // Each distinguishes this job from others on the host.
+  std::array<const char*, 4> further = {};  // These do so only together, and not always.
+
+  bool is_bare() const { return name == "env"; }
+  bool is_slurm() const { return name == "slurm"; }
+
+  // Whether rank and number of ranks are set.
+  bool is_complete(const Variables& variables) const;
+};
+
+// All sets, in the order in which they count.
+std::span<const LauncherVariables> launcher_variables();
+
+// Returns all values of LOCKSTEP_LAUNCHER, with commas between: "none, env, mpi, openmpi, ...".
+std::string launcher_names();
+
+// Whether `set` is one of those that a value of LOCKSTEP_LAUNCHER names: its own name, or "mpi".
+bool is_named(const LauncherVariables& set, std::string_view value);
+
+// Whether srun started this process as a task. The script of sbatch and a shell of salloc have the
+// variables of task 0, but not the step of a task.
+bool is_task_of_srun(const Variables& variables);
+
+}  // namespace lockstep::job

@@ -1,0 +1,22 @@
+// What started this process, for those that do not need its rank.
+//
+// Thread safety: that of getenv().
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string_view>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Whether MPI_Init() connects the ranks that `launcher`, a LaunchEnvironment::launcher, has
+// started. Flux can do without PMI and PMIx; their own variables count.
+LOCKSTEP_API bool is_mpi_launcher(std::string_view launcher);
+
+// Whether LOCKSTEP_LAUNCHER is set, or a launcher that sets variables other than RANK has started
+// this process. A script of sbatch does not count.
+LOCKSTEP_API bool is_launched();
+
+}  // namespace lockstep
