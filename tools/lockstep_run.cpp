@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/console.h"
 #include "lockstep/launch/run.h"
@@ -56,8 +57,11 @@ int start(const tools::RunCommandLine& line) {
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   tools::RunCommandLine line;
+  set_log_sink(
+      [&](LogLevel, std::string_view text) { say_info(tools::log_format_in(arguments), text); });
   try {
     line = tools::parse_run(arguments);
+    set_log_sink({});
   } catch (const Error& error) {
     const LogFormat format = tools::log_format_in(arguments);
     if (error.fault() != Fault::misuse) return say(format, bare_text(error), exit_system);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "tools/run/option_variables.h"
 #include "tools/run/options.h"
 
 namespace lockstep::tools {
@@ -17,8 +18,8 @@ constexpr const char* about =
     "environment, as under torchrun.\n";
 
 constexpr const char* examples = R"(
-Every option has a variable, named after it, which is used if the option is not given. Options may
-be spelled with - or with _, as torchrun's.
+Every option has a variable, named after it, which is used if the option is not given; below it,
+options of torchrun have torchrun's PET_ variable. Options may be spelled with - or with _.
 
 One host:
   lockstep run -n 4 ./my_program --epochs 5
@@ -67,8 +68,10 @@ struct Setting {
 };
 
 constexpr Setting settings[] = {
-    {ranks_group, "n", "nproc-per-node", "N|auto",
-     "Number of ranks on this host; 'auto' is one per usable core", "1"},
+    {ranks_group, "n", "nproc-per-node", "N|auto|cpu|gpu",
+     "Number of ranks on this host; 'auto' and 'cpu' are one per usable core, 'gpu' is one per "
+     "NVIDIA GPU. -np N is the same",
+     "1"},
     {ranks_group, "", "bind", "auto|cache|core|numa|none",
      "Bind ranks to the cores of an L3 cache (auto: if there is a core for each), of their own, or "
      "of a NUMA node",
@@ -138,6 +141,11 @@ constexpr Other others[] = {
     {"--virtual-local-rank", "every rank has its own LOCAL_RANK; leave it out"},
 };
 
+std::string long_name_of(const Other& other) {
+  const std::string names = other.names;
+  return names.substr(names.find("--") + 2);
+}
+
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
@@ -147,13 +155,6 @@ std::string with_underscores(std::string name) {
 std::string both_spellings(const std::string& name) {
   const std::string other = with_underscores(name);
   return "--" + name + (other == name ? "" : ",--" + other);
-}
-
-std::string variable_of(const std::string& name) {
-  std::string variable = "LOCKSTEP_" + with_underscores(name);
-  for (char& letter : variable)
-    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
-  return variable;
 }
 
 // Replaces a space by a newline wherever a line would be longer.
@@ -194,7 +195,10 @@ class Formatter : public CLI::Formatter {
     std::string text = option->get_description();
     if (!option->get_default_str().empty()) text += " [" + option->get_default_str() + "]";
     text = wrapped(text, 100 - column);
-    if (!option->get_envname().empty()) text += "\n" + option->get_envname();
+    const std::string& name = option->get_lnames()[0];
+    if (name == "help") return text;
+    text += "\n" + variable_of(name);
+    if (const std::string below = torchrun_variable_of(name); !below.empty()) text += ", " + below;
     return text;
   }
 
@@ -217,12 +221,12 @@ void declare_options(CLI::App& app) {
     CLI::Option* option = *setting.type == '\0'
                               ? app.add_flag(names, text)
                               : app.add_option(names, text)->type_name(setting.type);
-    option->envname(variable_of(setting.name))->group(setting.group)->take_last();
+    option->group(setting.group)->take_last();
     option->default_str(setting.preset);
   }
   for (const Other& other : others) {
     const std::string names = other.names;
-    const auto spelled = names.substr(names.find("--") + 2);
+    const std::string spelled = long_name_of(other);
     const std::string text;
     app.add_option(names.substr(0, names.find("--")) + both_spellings(spelled), text)
         ->expected(0, 1)
@@ -231,11 +235,22 @@ void declare_options(CLI::App& app) {
   }
 }
 
+std::vector<std::string> option_names() {
+  std::vector<std::string> names;
+  for (const Setting& setting : settings) names.emplace_back(setting.name);
+  return names;
+}
+
+std::vector<std::pair<std::string, std::string>> options_without_effect() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const Other& other : others) found.emplace_back(long_name_of(other), other.instead);
+  return found;
+}
+
 void refuse_others(const CLI::App& app) {
-  for (const Other& other : others) {
-    const std::string names = other.names;
-    const std::string name = names.substr(names.find("--"));
-    if (app[name]->count() > 0) throw Error(Fault::misuse, name + ": " + other.instead);
+  for (const auto& [option, instead] : options_without_effect()) {
+    const std::string name = "--" + option;
+    if (app[name]->count() > 0) throw Error(Fault::misuse, name + ": " + instead);
   }
 }
 

@@ -4,14 +4,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/variables.h"
 #include "lockstep/job/timeline_recorder.h"
-#include "lockstep/launch/binding.h"
+#include "tools/run/option_variables.h"
 
 namespace lockstep::tools {
 namespace {
@@ -19,24 +21,23 @@ namespace {
 // torchrun's default ports.
 constexpr int rdzv_port = 29400;
 constexpr int master_port = 29500;
-constexpr int most_ranks = 99999;
 
 [[noreturn]] void refuse(const std::string& problem) { throw Error(Fault::misuse, problem); }
 
 // Texts given for each option, on the command line or by its variable.
 class Given {
  public:
-  explicit Given(const CLI::App& app) : app_(app) {}
+  // `variables` has the names of those that gave a text, by option.
+  Given(const CLI::App& app, std::map<std::string, std::string> variables)
+      : app_(app), variables_(std::move(variables)) {}
 
   bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
   bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
 
   // "--nnodes", or its variable if that gave the text.
   std::string name_of(const std::string& name) const {
-    const CLI::Option& option = *app_["--" + name];
-    const char* const variable = std::getenv(option.get_envname().c_str());
-    const bool gave = variable != nullptr && has(name) && option.as<std::string>() == variable;
-    return gave ? option.get_envname() : "--" + name;
+    const auto variable = variables_.find(name);
+    return variable == variables_.end() ? "--" + name : variable->second;
   }
 
   // Returns `parse` of the option's text, or of its default; an error names the option.
@@ -62,6 +63,7 @@ class Given {
 
  private:
   const CLI::App& app_;
+  const std::map<std::string, std::string> variables_;
 };
 
 // Parses one of a few words, each with its value.
@@ -73,15 +75,6 @@ Value choose(const std::string& text, const std::vector<std::pair<std::string, V
     words += (words.empty() ? "" : ", ") + word;
   }
   refuse("must be one of " + words + ", not '" + shown(text) + "'");
-}
-
-int parse_ranks(const std::string& text) {
-  if (text == "auto") return usable_cores();
-  const bool digits = text.find_first_not_of("0123456789") == text.npos;
-  if (text.empty() || !digits || text.size() > 5 || std::stoi(text) == 0)
-    refuse("must be a number of ranks, at most " + std::to_string(most_ranks) +
-           ", or 'auto', not '" + shown(text) + "'");
-  return std::stoi(text);
 }
 
 std::optional<int> master_port_of(const Given& given) {
@@ -113,7 +106,7 @@ std::string endpoint_of(const Given& given, int hosts) {
 Hosts hosts_of(const Given& given) {
   Hosts hosts;
   std::tie(hosts.least, hosts.most) = given.value("nnodes", parse_hosts);
-  const std::string said = "--nnodes " + given.text("nnodes");
+  const std::string said = given.name_of("nnodes") + " " + given.text("nnodes");
   const bool several = hosts.most > 1;
   const bool fixed = hosts.least == hosts.most;
   hosts.endpoint = endpoint_of(given, hosts.most);
@@ -130,7 +123,8 @@ Hosts hosts_of(const Given& given) {
   });
 
   if (is_static && !fixed)
-    refuse("--rdzv-backend static is for a fixed number of hosts, not for " + said);
+    refuse(given.name_of("rdzv-backend") + " static is for a fixed number of hosts, not for " +
+           said);
   if (given.flag("standalone")) {
     if (several) refuse("--standalone is for one host, not for " + said);
     if (!hosts.endpoint.empty()) refuse("--standalone meets no other host: leave out the endpoint");
@@ -155,8 +149,9 @@ LogOptions logs_of(const Given& given, int ranks) {
   for (const auto& [name, choice] : {std::pair{"redirects", &log.redirects}, {"tee", &log.tee}}) {
     if (!given.has(name)) continue;
     *choice = given.value(name, parse_streams);
-    if (log.directory.empty())
-      refuse("--" + std::string(name) + " needs --log-dir, where the files are to be");
+    const bool chooses_none = choice->all == Streams::none && choice->of_local_rank.empty();
+    if (log.directory.empty() && !chooses_none)
+      refuse(given.name_of(name) + " needs --log-dir, where the files are to be");
     for (const auto& [local_rank, streams] : choice->of_local_rank)
       require_local(name, local_rank, ranks);
   }
@@ -175,7 +170,9 @@ LogOptions logs_of(const Given& given, int ranks) {
 
 RunOptions options_of(const Given& given) {
   RunOptions options;
-  options.nproc_per_node = given.value("nproc-per-node", parse_ranks);
+  options.nproc_per_node = given.value("nproc-per-node", [](const std::string& text) {
+    return parse_ranks(text, "/dev", std::getenv("CUDA_VISIBLE_DEVICES"));
+  });
   options.hosts = hosts_of(given);
   options.max_restarts = given.value(
       "max-restarts", [](const std::string& text) { return parse_number(text, 0, 1'000'000); });
@@ -194,6 +191,38 @@ RunOptions options_of(const Given& given) {
   if (given.has("signals-to-handle"))
     options.signals_to_handle = given.value("signals-to-handle", parse_signals);
   return options;
+}
+
+// Calls `act(index, option, value)` for each option before the program; the option is null if it is
+// unknown.
+template <class Act>
+void for_each_option(const CLI::App& app, const std::vector<std::string>& arguments, Act act) {
+  const auto is_option = [&](std::size_t i) {
+    return i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--";
+  };
+  for (std::size_t i = 0; is_option(i); ++i) {
+    const std::size_t index = i;
+    const auto equals = arguments[i].find('=');
+    const bool is_ranks = arguments[i] == "-np";
+    const CLI::Option* option =
+        app.get_option_no_throw(is_ranks ? "-n" : arguments[i].substr(0, equals));
+    std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
+    const bool takes_next = option != nullptr && option->get_expected_max() > 0;
+    if (takes_next && equals == std::string::npos && i + 1 < arguments.size() && !is_option(i + 1))
+      value = arguments[++i];
+    act(index, option, value);
+  }
+}
+
+// CLI11 would take mpirun's -np for -n with the value "p".
+std::vector<std::string> with_known_letters(const CLI::App& app,
+                                            std::vector<std::string> arguments) {
+  std::vector<std::size_t> found;
+  for_each_option(app, arguments, [&](std::size_t i, const CLI::Option*, const std::string&) {
+    if (arguments[i] == "-np") found.push_back(i);
+  });
+  for (const std::size_t i : found) arguments[i] = "-n";
+  return arguments;
 }
 
 // CLI11 gives an option that ends in "=" the next word as its value, perhaps the program.
@@ -222,20 +251,12 @@ LogFormat log_format_in(const std::vector<std::string>& arguments) {
   CLI::App app;
   declare_options(app);
   const CLI::Option* const wanted = app["--log-format"];
-  const char* variable = std::getenv(wanted->get_envname().c_str());
+  const char* variable = read_variable(variable_of("log-format").c_str());
   std::string said = variable != nullptr ? variable : "";
-  const auto is_option = [&](std::size_t i) {
-    return i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--";
-  };
-  for (std::size_t i = 0; is_option(i); ++i) {
-    const auto equals = arguments[i].find('=');
-    const CLI::Option* option = app.get_option_no_throw(arguments[i].substr(0, equals));
-    std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
-    const bool takes_next = option != nullptr && option->get_expected_max() > 0;
-    if (takes_next && equals == std::string::npos && i + 1 < arguments.size() && !is_option(i + 1))
-      value = arguments[++i];
-    if (option == wanted) said = value;
-  }
+  for_each_option(app, arguments,
+                  [&](std::size_t, const CLI::Option* option, const std::string& value) {
+                    if (option == wanted) said = value;
+                  });
   return said == "json" ? LogFormat::json : LogFormat::text;
 }
 
@@ -244,17 +265,18 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   CLI::App app;
   declare_options(app);
   try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // Last one first.
-    refuse_empty_values(app, arguments);
+    const std::vector<std::string> words = with_known_letters(app, arguments);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // Last one first.
+    refuse_empty_values(app, words);
     refuse_others(app);
-    const Given given(app);
+    const Given given(app, take_variables(app));
     line.options = options_of(given);
     line.options.arguments = command_in(app);
     line.dry_run = given.flag("dry-run");
     if (given.has("timeline")) line.timeline = given.text("timeline");
     if (given.has("profile")) line.profile = given.value("profile", parse_profile);
     if (!line.profile.empty() && line.timeline.empty() &&
-        std::getenv(TimelineRecorder::variable) == nullptr)
+        read_variable(TimelineRecorder::variable) == nullptr)
       refuse(given.name_of("profile") + " needs --timeline, the file that the operators go to");
   } catch (const CLI::CallForHelp&) {
     line.help = app.help();

@@ -37,9 +37,14 @@ LogFormat log_format_in(const std::vector<std::string>& arguments);
 
 // --- Options and the text of --help --------------------------------------------------------------
 
-// Declares each option with one text, still to be parsed, and each flag without. Each may also come
-// from a variable.
+// Declares each option with one text, still to be parsed, and each flag without.
 void declare_options(CLI::App& app);
+
+// Returns the long names of all options, without dashes.
+std::vector<std::string> option_names();
+
+// Returns the options of torchrun that have no effect here, each with the alternative.
+std::vector<std::pair<std::string, std::string>> options_without_effect();
 
 // Refuses options of torchrun that have no effect here. Errors: misuse, with the alternative.
 void refuse_others(const CLI::App& app);
@@ -69,6 +74,11 @@ std::chrono::milliseconds parse_seconds(std::string_view text);
 
 // Parses "steps=100:105", a window of steps that is not empty. Returns the text.
 std::string parse_profile(std::string_view text);
+
+// Parses a number of ranks, "auto" or "cpu" for one on each usable core, or "gpu" for one on each
+// GPU in `devices`, a folder such as /dev. `visible` is the value of CUDA_VISIBLE_DEVICES; null if
+// it is not set.
+int parse_ranks(std::string_view text, const std::string& devices, const char* visible);
 
 // Parses "0,2".
 std::set<int> parse_local_ranks(std::string_view text);

@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <memory>
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/launch/binding.h"
+#include "tests/ranks.h"
 
 namespace lockstep::tools::options_test {
 namespace {
@@ -154,6 +158,139 @@ TEST(RunOptions, EachIsTakenFromItsVariableToo) {
   }
 }
 
+// Variables of a process, and the options that they give. `holds` tells what must be true.
+struct Environment {
+  const char* what;
+  std::vector<std::pair<const char*, const char*>> variables;
+  Arguments options;  // Those of the command line.
+  std::function<bool(const RunOptions&)> holds;
+  std::vector<const char*> warned_of = {};
+};
+
+constexpr const char* link = "tcp://10.0.0.1:29400";  // A service link of Kubernetes.
+
+const std::vector<Environment> environments = {
+    {"Kubeflow 2, one pod",
+     {{"PET_NNODES", "1"},
+      {"PET_NPROC_PER_NODE", "2"},
+      {"PET_NODE_RANK", "0"},
+      {"PET_MASTER_ADDR", "job-node-0-0.job"},
+      {"PET_MASTER_PORT", "29500"}},
+     {},
+     [](const RunOptions& run) { return run.nproc_per_node == 2 && run.hosts.most == 1; }},
+    {"Kubeflow 2, two pods",
+     {{"PET_NNODES", "2"},
+      {"PET_NPROC_PER_NODE", "auto"},
+      {"PET_NODE_RANK", "1"},
+      {"PET_MASTER_ADDR", "job-node-0-0.job"},
+      {"PET_MASTER_PORT", "29500"}},
+     {},
+     [](const RunOptions& run) {
+       return run.nproc_per_node == usable_cores() && run.hosts.least == 2 && run.hosts.most == 2 &&
+              run.hosts.node_rank == 1 && run.hosts.endpoint == "job-node-0-0.job:29500";
+     }},
+    {"Kubeflow 1, elastic",
+     {{"PET_NNODES", "1:2"},
+      {"PET_NPROC_PER_NODE", "cpu"},
+      {"PET_NODE_RANK", "0"},
+      {"PET_RDZV_BACKEND", "c10d"},
+      {"PET_RDZV_ENDPOINT", "job-worker-0:23456"},
+      {"PET_RDZV_ID", "job"},
+      {"PET_MAX_RESTARTS", "3"},
+      {"PET_MASTER_ADDR", "job-master-0"},
+      {"PET_MASTER_PORT", "1"}},
+     {},
+     [](const RunOptions& run) {
+       return run.hosts.least == 1 && run.hosts.most == 2 && !run.hosts.node_rank &&
+              run.hosts.endpoint == "job-worker-0:23456" && run.hosts.id == "job" &&
+              run.max_restarts == 3;
+     }},
+    {"our variables before torchrun's",
+     {{"LOCKSTEP_NPROC_PER_NODE", "3"}, {"PET_NPROC_PER_NODE", "2"}},
+     {},
+     [](const RunOptions& run) { return run.nproc_per_node == 3; }},
+    {"the command line before torchrun's variables",
+     {{"PET_NPROC_PER_NODE", "2"}},
+     {"-n", "4"},
+     [](const RunOptions& run) { return run.nproc_per_node == 4; }},
+    {"one host by the command line, in a job of four",
+     {{"PET_NNODES", "4"},
+      {"PET_NPROC_PER_NODE", "2"},
+      {"PET_NODE_RANK", "3"},
+      {"PET_MASTER_ADDR", "a"},
+      {"PET_MASTER_PORT", "1"}},
+     {"--standalone"},
+     [](const RunOptions& run) {
+       return run.nproc_per_node == 2 && run.hosts.most == 1 && !run.hosts.node_rank &&
+              run.hosts.endpoint.empty();
+     }},
+    {"the same by PET_STANDALONE",
+     {{"PET_NNODES", "4"}, {"PET_STANDALONE", "1"}, {"PET_NODE_RANK", "3"}},
+     {},
+     [](const RunOptions& run) { return run.hosts.most == 1 && !run.hosts.node_rank; }},
+    {"an endpoint by the command line",
+     {{"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "a"}, {"PET_MASTER_PORT", "1"}},
+     {"--rdzv-endpoint", "b:2"},
+     [](const RunOptions& run) { return run.hosts.endpoint == "b:2"; }},
+    {"a master by the command line",
+     {{"PET_NNODES", "2"}, {"PET_RDZV_ENDPOINT", "a:1"}, {"PET_MASTER_PORT", "2"}},
+     {"--master-addr", "b"},
+     [](const RunOptions& run) { return run.hosts.endpoint == "b:2"; }},
+    {"torchrun's defaults",
+     {{"PET_NNODES", "1:1"}, {"PET_REDIRECTS", "0"}, {"PET_TEE", "0"}, {"PET_NO_PYTHON", "0"}},
+     {},
+     [](const RunOptions& run) { return run.hosts.most == 1 && run.log.directory.empty(); }},
+    {"options without an effect here",
+     {{"PET_RDZV_CONF", "timeout=900"}, {"PET_MONITOR_INTERVAL", "5"}, {"PET_MODULE", "0"}},
+     {},
+     [](const RunOptions& run) { return run.nproc_per_node == 1; },
+     {"PET_MONITOR_INTERVAL=5 has no effect: ", "PET_RDZV_CONF=timeout=900 has no effect: "}},
+    {"a Kubernetes service named lockstep-master",
+     {{"LOCKSTEP_MASTER_PORT", link}, {"LOCKSTEP_MASTER_SERVICE_HOST", "10.0.0.1"}},
+     {},
+     [](const RunOptions& run) { return run.hosts.master_port == 0; },
+     {"ignoring LOCKSTEP_MASTER_PORT=tcp://10.0.0.1:29400"}},
+    {"services named lockstep-metrics and pet-master, with values of torchrun's",
+     {{"LOCKSTEP_METRICS_PORT", link}, {"PET_MASTER_PORT", link}, {"PET_NPROC_PER_NODE", "2"}},
+     {},
+     [](const RunOptions& run) { return run.metrics.empty() && run.nproc_per_node == 2; },
+     {"ignoring LOCKSTEP_METRICS_PORT=tcp://10.0.0.1:29400",
+      "ignoring PET_MASTER_PORT=tcp://10.0.0.1:29400"}},
+};
+
+TEST(RunOptions, AreTakenFromEachEnvironment) {
+  for (const Environment& each : environments) {
+    SCOPED_TRACE(each.what);
+    std::vector<std::unique_ptr<Variable>> set;
+    for (const auto& [name, value] : each.variables)
+      set.push_back(std::make_unique<Variable>(name, value));
+    Arguments warnings;
+    set_log_sink([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
+    EXPECT_TRUE(each.holds(parse(each.options).options));
+    set_log_sink({});
+    std::ranges::sort(warnings);
+    ASSERT_EQ(warnings.size(), each.warned_of.size()) << testing::PrintToString(warnings);
+    for (std::size_t i = 0; i < warnings.size(); ++i)
+      EXPECT_TRUE(warnings[i].starts_with(each.warned_of[i])) << warnings[i];
+  }
+}
+
+TEST(RunOptions, NoneIsTakenFromAServiceLink) {
+  set_log_sink([](LogLevel, std::string_view) {});
+  for (const Case& option : cases) {
+    const Variable ours(variable_of(option.name), link);
+    const Variable torchruns("PET_" + variable_of(option.name).substr(9), link);
+    EXPECT_EQ(refusal({"program"}), "") << option.name;
+    EXPECT_EQ(log_format_in({}), LogFormat::text);
+  }
+  set_log_sink({});
+}
+
+TEST(RunOptions, AVariableOfTorchrunIsNamedWhereItIsWrong) {
+  const Variable ranks("PET_NPROC_PER_NODE", "xpu");
+  EXPECT_EQ(refusal({"program"}).find("PET_NPROC_PER_NODE: must be a number"), 0U);
+}
+
 TEST(RunOptions, EachIsInTheHelpWithItsVariable) {
   const std::string help = parse_run({"--help"}).help;
   for (const Case& option : cases) {
@@ -161,6 +298,8 @@ TEST(RunOptions, EachIsInTheHelpWithItsVariable) {
     EXPECT_NE(help.find(variable_of(option.name)), help.npos) << option.name;
   }
   EXPECT_EQ(help.find("monitor"), help.npos) << "that is refused";
+  EXPECT_NE(help.find("LOCKSTEP_NNODES, PET_NNODES\n"), help.npos);
+  EXPECT_EQ(help.find("PET_BIND"), help.npos) << "torchrun has no such option";
 }
 
 TEST(RunOptions, WhatIsSaidOnTheCommandLineCountsBeforeTheVariable) {
@@ -207,6 +346,33 @@ TEST(RunOptions, ShortNamesAndEqualSignsAreTaken) {
 
 TEST(RunOptions, AutoIsOneRankForEachUsableCore) {
   EXPECT_EQ(parse({"-n", "auto"}).options.nproc_per_node, usable_cores());
+  EXPECT_EQ(parse({"--nproc-per-node", "cpu"}).options.nproc_per_node, usable_cores());
+}
+
+TEST(RunOptions, GpuIsOneRankForEachVisibleGpu) {
+  const test::ScratchDirectory devices;
+  for (const char* name : {"nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"})
+    std::ofstream(devices.path() / name) << "";
+  const auto ranks = [&](const char* visible) {
+    return parse_ranks("gpu", devices.path(), visible);
+  };
+  EXPECT_EQ(ranks(nullptr), 3);
+  EXPECT_EQ(ranks("2,0"), 2);
+  EXPECT_EQ(ranks("0,3,1"), 1) << "CUDA hides what follows a device that does not exist";
+  EXPECT_EQ(ranks("GPU-8932f937"), 1);
+  EXPECT_THROW(ranks(""), Error);
+  EXPECT_THROW(ranks("-1"), Error);
+  EXPECT_THROW(parse_ranks("gpu", "/no/such/folder", nullptr), Error);
+}
+
+TEST(RunOptions, TheNumberOfRanksMayBeSpelledAsForMpirun) {
+  const RunCommandLine line = parse({"-v", "-np", "3", "--bind", "core"});
+  EXPECT_EQ(line.options.nproc_per_node, 3);
+  EXPECT_EQ(line.options.bind, Binding::core);
+  EXPECT_EQ(parse_run({"-np", "2", "program", "-np", "4"}).options.arguments,
+            (Arguments{"program", "-np", "4"}));
+  EXPECT_EQ(log_format_in({"-np", "0", "--log-format=json", "program"}), LogFormat::json);
+  EXPECT_NE(refusal({"-np", "program"}), "");
 }
 
 TEST(RunOptions, TheEndpointHasAPortInTheEnd) {
@@ -280,7 +446,7 @@ TEST(RunOptions, ValuesThatCannotBeAreRefused) {
       {"-n", "0"},
       {"-n", "-2"},
       {"-n", "many"},
-      {"-n", "gpu"},
+      {"-n", "gpus"},
       {"-n", "100000"},
       {"-n", "99999999999"},
       {"--nproc-per-node="},

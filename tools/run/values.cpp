@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/job/profile_window.h"
+#include "lockstep/launch/binding.h"
 #include "tools/run/options.h"
 
 namespace lockstep::tools {
@@ -47,7 +49,47 @@ int signal_of(std::string_view name) {
   return 0;
 }
 
+// Returns the number of NVIDIA's devices in a folder: nvidia0, nvidia1, ...
+int gpus_in(const std::string& folder) {
+  int found = 0;
+  while (std::filesystem::exists(folder + "/nvidia" + std::to_string(found))) ++found;
+  return found;
+}
+
+// CUDA uses the devices of CUDA_VISIBLE_DEVICES up to the first that does not exist. Devices may
+// also be named by a UUID.
+int visible_gpus(int gpus, const char* visible) {
+  if (visible == nullptr) return gpus;
+  int found = 0;
+  for (const std::string_view item : items_of(visible)) {
+    int number = 0;
+    const bool exists = read(item, number) ? number >= 0 && number < gpus : !item.empty();
+    if (!exists) break;
+    ++found;
+  }
+  return found;
+}
+
 }  // namespace
+
+int parse_ranks(std::string_view text, const std::string& devices, const char* visible) {
+  constexpr int most_ranks = 99999;
+  if (text == "auto" || text == "cpu") return usable_cores();
+  if (text == "gpu") {
+    const int gpus = visible_gpus(gpus_in(devices), visible);
+    if (gpus == 0)
+      throw Error(Fault::misuse,
+                  "'gpu': there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES "
+                  "hides it; give a number of ranks");
+    return gpus;
+  }
+  int ranks = 0;
+  if (!read(text, ranks) || ranks < 1 || ranks > most_ranks)
+    refuse(
+        "a number of ranks, at most " + std::to_string(most_ranks) + ", or 'auto', 'cpu' or 'gpu'",
+        text);
+  return ranks;
+}
 
 std::string shown(std::string_view text) {
   constexpr std::size_t most = 300;
