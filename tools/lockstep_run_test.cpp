@@ -134,9 +134,45 @@ TEST(LockstepRun, AProgramThatCannotBeStartedCostsOneLineAndNoRank) {
   expect("/no/such/program", 127);
   expect("no-such-program", 127);
   expect(text, 126);
-  expect(scratch.path(), 126);
+  expect(scratch.path(), 64);
+  expect(".", 64);
   std::filesystem::permissions(text, std::filesystem::perms::owner_all);
   expect(text, 126);  // Only the kernel can tell that it is not a program.
+  std::ofstream(text) << "#!/opt/no/python3\n";
+  expect(text, 127);
+}
+
+TEST(LockstepRun, TakesTorchrunsVariablesAndIgnoresServiceLinks) {
+  const Arguments words{
+      "/usr/bin/env",
+      "PET_NPROC_PER_NODE=2",
+      "PET_NNODES=1",
+      "PET_NODE_RANK=0",
+      "PET_MASTER_ADDR=train-node-0-0.train",
+      "PET_MASTER_PORT=tcp://10.0.0.1:29500",
+      "LOCKSTEP_MASTER_PORT=tcp://10.0.0.1:29400",
+      "LOCKSTEP_METRICS_PORT=tcp://10.0.0.2:9100",
+      "MASTER_PORT=tcp://10.0.0.3:23456",
+      LOCKSTEP_RUN,
+      "/bin/sh",
+      "-c",
+      "case $MASTER_PORT in *[!0-9]*) exit 9;; esac; echo rank $RANK of $WORLD_SIZE"};
+  const Finished run = run_command(words);
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out), (Arguments{"[0] rank 0 of 2", "[1] rank 1 of 2"}));
+  const Arguments warnings = sorted_lines(run.err);
+  ASSERT_EQ(warnings.size(), 3U) << run.err;
+  EXPECT_TRUE(contains(warnings[0], "lockstep run: ignoring LOCKSTEP_MASTER_PORT=tcp://10.0.0.1:"));
+  EXPECT_TRUE(
+      contains(warnings[1], "lockstep run: ignoring LOCKSTEP_METRICS_PORT=tcp://10.0.0.2:"));
+  EXPECT_TRUE(contains(warnings[2], "lockstep run: ignoring PET_MASTER_PORT=tcp://10.0.0.1:29500"));
+}
+
+// Its job is that of the launcher, even where a script sets the variable for all programs.
+TEST(LockstepRun, DoesNotPassTheChoiceOfALauncherOn) {
+  const Finished run = run_command({"/usr/bin/env", "LOCKSTEP_LAUNCHER=none", LOCKSTEP_RUN,
+                                    "/bin/sh", "-c", "echo ${LOCKSTEP_LAUNCHER-unset}"});
+  EXPECT_EQ(run.out, "[0] unset\n") << run.err;
 }
 
 TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {

@@ -19,6 +19,7 @@
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/launch/agent.h"
 #include "lockstep/launch/console.h"
+#include "lockstep/launch/interpreter.h"
 #include "lockstep/launch/rendezvous.h"
 
 namespace lockstep {
@@ -50,11 +51,29 @@ int why_not_executable(const std::string& path) {
 bool is_absence(int error_number) { return error_number == ENOENT || error_number == ENOTDIR; }
 
 ProgramSearch refusal(const std::string& path, int error_number) {
+  if (error_number == EISDIR)
+    return {.path = {},
+            .problem = fmt::format("{} is a folder, not a program: name a program in it", path),
+            .exit_code = exit_usage};
   const bool is_script = error_number == EACCES && path.ends_with(".py");
   return {.path = {},
           .problem = fmt::format("{}: {}{}", path, std::strerror(error_number),
                                  is_script ? "; put `python` before it" : ""),
           .exit_code = is_absence(error_number) ? 127 : 126};
+}
+
+// The kernel reports a missing interpreter as if the program itself were missing.
+ProgramSearch with_interpreter(const std::string& path) {
+  const std::string interpreter = launch::interpreter_of(path);
+  const bool is_there = interpreter.empty() || ::access(interpreter.c_str(), F_OK) == 0;
+  if (is_there) return {.path = path, .problem = {}};
+  const char* const hint = interpreter.ends_with('\r')
+                               ? "; its first line ends with a carriage return, as on Windows"
+                               : "";
+  return {.path = {},
+          .problem = fmt::format("{}: its interpreter {} does not exist{}", path,
+                                 clean_text(interpreter), hint),
+          .exit_code = exit_not_found};
 }
 
 }  // namespace
@@ -89,9 +108,9 @@ StreamChoice parse_streams(std::string_view text) {
 }
 
 ProgramSearch find_program(const std::string& name) {
-  if (name.find('/') != name.npos) {
+  if (name.find('/') != name.npos || name == "." || name == "..") {
     const int problem = why_not_executable(name);
-    return problem == 0 ? ProgramSearch{.path = name, .problem = {}} : refusal(name, problem);
+    return problem == 0 ? with_interpreter(name) : refusal(name, problem);
   }
   ProgramSearch found{.path = {}, .problem = name + ": not found in PATH", .exit_code = 127};
   const char* path = std::getenv("PATH");
@@ -99,7 +118,7 @@ ProgramSearch find_program(const std::string& name) {
   for (std::string folder; std::getline(folders, folder, ':');) {
     const std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
     const int problem = name.empty() ? ENOENT : why_not_executable(candidate);
-    if (problem == 0) return {.path = candidate, .problem = {}};
+    if (problem == 0) return with_interpreter(candidate);
     if (!is_absence(problem)) found = refusal(candidate, problem);
   }
   if (found.exit_code == 127 && !name.empty() && why_not_executable("./" + name) == 0)

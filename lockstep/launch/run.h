@@ -145,10 +145,13 @@ LOCKSTEP_API std::string describe_run(const RunOptions& options);
 struct ProgramSearch {
   std::string path;     // Empty when it cannot be started.
   std::string problem;  // The reason then, in one line.
-  int exit_code = 0;    // The code that shells exit with then: 126 not executable, 127 not found.
+  // The code that shells exit with then: 126 not executable, 127 not found, also if the program's
+  // interpreter is missing. For a folder exit_usage: it was no attempt to name a program.
+  int exit_code = 0;
 };
 
-// Searches as execvp() does: in the folders of PATH, or only at `name` if it has a slash.
+// Searches as execvp() does: in the folders of PATH, or only at `name` if it has a slash or is "."
+// or "..".
 LOCKSTEP_API ProgramSearch find_program(const std::string& name);
 
 }  // namespace lockstep

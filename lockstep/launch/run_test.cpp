@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/launch/interpreter.h"
 #include "tests/ranks.h"
 
 namespace lockstep::launch::run_test {
@@ -93,11 +94,63 @@ TEST_F(Program, ThatIsMissingIs127) {
 TEST_F(Program, ThatIsNotExecutableIs126) {
   make("first/tool", 0644);
   EXPECT_EQ(find_program("tool").exit_code, 126);
-  EXPECT_EQ(find_program(in("first")).exit_code, 126) << "a folder";
   EXPECT_TRUE(
       find_program(make("first/train.py", 0644)).problem.ends_with("put `python` before it"));
   const std::string second = make("second/tool", 0755);
   EXPECT_EQ(find_program("tool").path, second) << "the search goes on";
+}
+
+TEST_F(Program, ThatIsAFolderIsAWrongCommandLine) {
+  for (const std::string& name : {std::string("."), std::string(".."), in("first")}) {
+    const ProgramSearch search = find_program(name);
+    EXPECT_EQ(search.path, "");
+    EXPECT_EQ(search.exit_code, exit_usage);
+    EXPECT_EQ(search.problem, name + " is a folder, not a program: name a program in it");
+  }
+}
+
+TEST_F(Program, WhoseInterpreterIsMissingNamesIt) {
+  struct Case {
+    const char* line;
+    const char* interpreter;  // Empty if it exists.
+    const char* hint;
+  };
+  for (const Case& each : {Case{"#!/bin/sh", "", ""},
+                           {"#! /bin/sh -e", "", ""},
+                           {"#!/usr/bin/env no-such-program", "", ""},
+                           {"no script", "", ""},
+                           {"#!", "", ""},
+                           {"#!/opt/no/python3", "/opt/no/python3", ""},
+                           {"#!\t/opt/no/python3 -u", "/opt/no/python3", ""},
+                           {"#!/bin/sh\r", "/bin/sh ",
+                            "; its first line ends with a carriage "
+                            "return, as on Windows"}}) {
+    const std::string script = make("first/script", 0755);
+    std::ofstream(script) << each.line << "\necho\n";
+    const ProgramSearch search = find_program("script");
+    if (*each.interpreter == '\0') {
+      EXPECT_EQ(search.path, script) << each.line;
+    } else {
+      EXPECT_EQ(search.problem,
+                script + ": its interpreter " + each.interpreter + " does not exist" + each.hint);
+      EXPECT_EQ(search.exit_code, 127);
+      EXPECT_EQ(search.path, "");
+    }
+  }
+}
+
+// As a program that was linked for another system, such as one with musl.
+TEST_F(Program, WhoseLoaderIsMissingNamesIt) {
+  std::ifstream in_file("/proc/self/exe", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in_file), {}};
+  const std::string loader = interpreter_of("/proc/self/exe");
+  ASSERT_TRUE(loader.starts_with("/lib")) << loader;
+  const std::string other = "/Lib" + loader.substr(4);
+  bytes.replace(bytes.find(loader), loader.size(), other);
+  const std::string program = make("first/program", 0755);
+  std::ofstream(program, std::ios::binary) << bytes;
+  EXPECT_EQ(find_program(program).problem,
+            program + ": its interpreter " + other + " does not exist");
 }
 
 }  // namespace
