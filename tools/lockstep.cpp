@@ -46,10 +46,12 @@ constexpr Description known[] = {
      "lockstep checkpoint verify runs/a"},
     {"shard", "write the files of a folder as samples into tar shards",
      "lockstep shard imagenet/train --out shards --labels"},
+    {"version", "show the version", "lockstep version"},
 };
 
+// The subcommands: programs beside this one, and those that it is itself.
 std::vector<std::string> subcommands_in(const fs::path& folder) {
-  std::vector<std::string> names;
+  std::vector<std::string> names{"version"};
   std::error_code unreadable;
   for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
     const std::string name = entry.path().filename();
@@ -59,6 +61,40 @@ std::vector<std::string> subcommands_in(const fs::path& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// Returns the fewest letters to insert, remove, replace, or swap with the next one that turn `one`
+// into `other`.
+std::size_t distance(std::string_view one, std::string_view other) {
+  const std::size_t width = other.size() + 1;
+  std::vector<std::size_t> table((one.size() + 1) * width);
+  for (std::size_t i = 0; i <= one.size(); ++i)
+    for (std::size_t j = 0; j < width; ++j) {
+      const std::size_t at = i * width + j;
+      table[at] = i + j;
+      if (i == 0 || j == 0) continue;
+      const std::size_t differs = one[i - 1] == other[j - 1] ? 0 : 1;
+      table[at] =
+          std::min({table[at - width] + 1, table[at - 1] + 1, table[at - width - 1] + differs});
+      if (i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1])
+        table[at] = std::min(table[at], table[at - 2 * width - 2] + 1);
+    }
+  return table[one.size() * width + other.size()];
+}
+
+// Returns the subcommand whose name is spelled most like `name`; empty if none is close. A
+// beginning of a name is close, too.
+std::string suggestion_for(std::string_view name, const std::vector<std::string>& subcommands) {
+  std::string best;
+  std::size_t fewest = 3;
+  for (const std::string& each : subcommands) {
+    const std::size_t changes =
+        name.size() > 1 && each.starts_with(name) ? 1 : distance(name, each);
+    if (changes >= fewest || changes >= each.size() - 1) continue;
+    best = each;
+    fewest = changes;
+  }
+  return best;
 }
 
 std::string padded(std::string name) {
@@ -97,7 +133,7 @@ int main(int argc, char** argv) {
     print(usage(folder));
     return end_output("lockstep", 0);
   }
-  if (name == "--version") {
+  if (name == "--version" || name == "version") {
     print("lockstep " LOCKSTEP_VERSION "\n");
     return end_output("lockstep", 0);
   }
@@ -107,10 +143,14 @@ int main(int argc, char** argv) {
     argv[1] = full_name.data();  // As ps shows it.
     ::execv(program.c_str(), argv + 1);
   }
-  if (errno == ENOENT || errno == 0)
-    std::fprintf(stderr, "lockstep: there is no subcommand '%s'\n\n", std::string(name).c_str());
-  else
+  if (errno == ENOENT || errno == 0) {
+    const std::string meant = suggestion_for(name, subcommands_in(folder));
+    const std::string question = meant.empty() ? "" : "; did you mean `lockstep " + meant + "`?";
+    std::fprintf(stderr, "lockstep: there is no subcommand '%s'%s\n\n", std::string(name).c_str(),
+                 question.c_str());
+  } else {
     std::fprintf(stderr, "lockstep: %s: %s\n\n", program.c_str(), std::strerror(errno));
+  }
   std::fputs(usage(folder).c_str(), stderr);
   return usage_error;
 }

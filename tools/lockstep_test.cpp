@@ -21,9 +21,39 @@ TEST(Lockstep, ListsTheSubcommandsBesideItWithAnExampleOfEach) {
 }
 
 TEST(Lockstep, SaysItsVersion) {
-  const Finished version = run_command({LOCKSTEP, "--version"});
-  EXPECT_EQ(version.code, 0);
-  EXPECT_EQ(version.out, "lockstep " LOCKSTEP_VERSION "\n");
+  for (const char* word : {"--version", "version"}) {
+    const Finished version = run_command({LOCKSTEP, word});
+    EXPECT_EQ(version.code, 0);
+    EXPECT_EQ(version.out, "lockstep " LOCKSTEP_VERSION "\n");
+  }
+  EXPECT_NE(run_command({LOCKSTEP}).out.find("  version "), std::string::npos);
+}
+
+TEST(Lockstep, SuggestsTheSubcommandThatAMisspelledOneMeans) {
+  struct Case {
+    const char* name;
+    const char* meant;  // Null for none.
+  };
+  for (const Case& each : {Case{"rnu", "run"},
+                           {"ru", "run"},
+                           {"runn", "run"},
+                           {"statsu", "status"},
+                           {"stat", "status"},
+                           {"reprot", "report"},
+                           {"timline", "timeline"},
+                           {"verison", "version"},
+                           {"--top", nullptr},
+                           {"fly", nullptr},
+                           {"x", nullptr},
+                           {"", nullptr}}) {
+    const Finished refused = run_command({LOCKSTEP, each.name});
+    EXPECT_EQ(refused.code, 64) << each.name;
+    const bool suggests = refused.err.find("did you mean") != refused.err.npos;
+    EXPECT_EQ(suggests, each.meant != nullptr) << refused.err;
+    if (each.meant == nullptr) continue;
+    const std::string question = std::string("did you mean `lockstep ") + each.meant + "`?";
+    EXPECT_NE(refused.err.find(question), refused.err.npos) << refused.err;
+  }
 }
 
 TEST(Lockstep, EndsWith74WhereStdoutTakesNothing) {
