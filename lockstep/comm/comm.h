@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/time.h"
+#include "lockstep/comm/barrier.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/core/init_options.h"
 #include "lockstep/comm/device_mesh.h"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/barrier.h"
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -24,6 +26,27 @@ using namespace std::chrono_literals;
 using test::fault_of;
 using test::Rank;
 using test::Ranks;
+
+TEST(Barrier, EndsOnceEveryRankHasCalledIt) {
+  std::atomic<int> calls = 0;
+  run_in_process(3, [&](ProcessGroup& group) {
+    for (int turn = 1; turn <= 20; ++turn) {
+      ++calls;
+      barrier(group);
+      EXPECT_EQ(calls, 3 * turn);
+      barrier(group);
+    }
+  });
+}
+
+TEST(Barrier, FailsAtItsTimeoutAndNamesTheAbsentRank) {
+  run_in_process(2, [](ProcessGroup& group) {
+    if (group.rank() == 1) return;
+    std::string message;
+    EXPECT_EQ(fault_of([&] { barrier(group, {.timeout = 50ms}); }, &message), Fault::timeout);
+    EXPECT_NE(message.find("rank 1"), message.npos) << message;
+  });
+}
 
 const Ranks memory_outlives("memory outlives", [](const Rank& rank) {
   RegisteredMemory memory;
