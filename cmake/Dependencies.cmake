@@ -2,6 +2,12 @@
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
+# The interfaces of our libraries name it. A project that has added this one by FetchContent or
+# add_subdirectory() links our libraries in folders of its own, which need the target, too.
+get_property(imported DIRECTORY PROPERTY IMPORTED_TARGETS)
+if("Threads::Threads" IN_LIST imported)
+  set_property(TARGET Threads::Threads PROPERTY IMPORTED_GLOBAL TRUE)
+endif()
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)

@@ -1,5 +1,5 @@
 # Files that `cmake --install` copies: the libraries, their public headers, the programs of tools/,
-# the exporter in Python, and the files for find_package(Lockstep).
+# the exporter in Python, and the files for find_package(Lockstep) and for pkg-config.
 #
 # Each file belongs to a component, which is a package of packaging/debian: `comm` needs no LibTorch
 # and has the engines and the launcher, `full` is what LibTorch adds, `dev` is read by compilers.
@@ -63,3 +63,20 @@ write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameM
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake cmake/Torch.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
         DESTINATION ${package} COMPONENT dev)
+
+# Files for pkg-config name the prefix by their own place, so that a copy may be moved.
+if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})
+  return()  # The folders of such a copy have no common prefix.
+endif()
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+           BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/pkgconfig
+           OUTPUT_VARIABLE prefix_of_pc)
+set(packages lockstep-comm)
+if(LOCKSTEP_WITH_TORCH)
+  list(APPEND packages lockstep)
+endif()
+foreach(name IN LISTS packages)
+  configure_file(cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+          COMPONENT dev)
+endforeach()

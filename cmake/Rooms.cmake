@@ -31,8 +31,9 @@ endfunction()
 # Sources with options of their own stay alone, as do those from outside of the calling folder, such
 # as a rig of tests that replaces operator new: what it defines is not to be inlined into others.
 # CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for another
-# checkout. CMake applies a source's options if they were set in the folder of its target, which is
-# the calling one unless OPTIONS_OF names it.
+# checkout. For the same reason the sources lie at the same place in the build folder of a project
+# that has added this one. CMake applies a source's options if they were set in the folder of its
+# target, which is the calling one unless OPTIONS_OF names it.
 function(lockstep_united result name)
   cmake_parse_arguments(united "" "OPTIONS_OF" "" ${ARGN})
   set(ARGN ${united_UNPARSED_ARGUMENTS})
@@ -53,6 +54,9 @@ function(lockstep_united result name)
       list(APPEND others ${source})
     endif()
   endforeach()
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_BINARY_DIR BASE_DIRECTORY ${PROJECT_BINARY_DIR}
+             OUTPUT_VARIABLE folder)
+  cmake_path(ABSOLUTE_PATH folder BASE_DIRECTORY ${CMAKE_BINARY_DIR} NORMALIZE)
   set(number 0)
   while(others)
     list(SUBLIST others 0 10 batch)
@@ -63,7 +67,7 @@ function(lockstep_united result name)
       cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
       string(APPEND includes "#include \"${source}\"\n")
     endforeach()
-    set(unit ${CMAKE_CURRENT_BINARY_DIR}/${name}_${number}.cpp)
+    set(unit ${folder}/${name}_${number}.cpp)
     file(CONFIGURE OUTPUT ${unit} CONTENT "${includes}")
     list(APPEND units ${unit})
     math(EXPR number "${number} + 1")

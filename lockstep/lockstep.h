@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "lockstep/base/api.h"  // First: it refuses an older C++ with one error.
+// LibTorch:
 #include <torch/torch.h>
 
 #include "lockstep/checkpoint/checkpoint_reader.h"

@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#if __cplusplus < 202002L
-#error "Lockstep needs C++20"
+#if __cplusplus < 202002L  // A missing file ends the compilation; compilers go on after #error.
+#include "Lockstep needs C++20: compile with -std=c++20, or set(CMAKE_CXX_STANDARD 20) in CMake"
 #endif
 
 #define LOCKSTEP_API __attribute__((visibility("default")))

@@ -9,6 +9,9 @@
   moved_torch    programs against a copy that was moved after it was installed, and whose LibTorch
                  is no longer where it was built with it
   without_torch  the same as comm, against a copy that was built without LibTorch
+  embedded       a program of a project that adds Lockstep's sources by FetchContent. Its targets
+                 for training are configured, and those without LibTorch built
+  embedded_full  the same, with a program that needs LibTorch
 """
 
 import argparse
@@ -122,7 +125,10 @@ def readme(args):
         sys.exit("README.md and examples/minimal.cpp have different programs")
     copy = Copy(args, only(blocks(page, "cmake"), page))
     copy.compile(program)
-    copy.start(2)
+    shown = copy.start(2)
+    # The small data set has few steps.
+    expect(" steps (", shown)
+    expect("samples/s", shown)
 
 
 def without_progress(text):
@@ -217,6 +223,37 @@ def compiled(args, copy, page):
     expect("accuracy ", copy.start(2))
 
 
+# One sentence, and nothing beside it.
+NEEDS_20 = "Lockstep needs C++20"
+
+
+def flags_of(package, prefix, *options):
+    """Returns what pkg-config says of a package of the copy, as words."""
+    folder = next(prefix.rglob(f"{package}.pc")).parent
+    return run("pkg-config", *options, "--cflags", "--libs", package,
+               PKG_CONFIG_PATH=str(folder)).split()
+
+
+def compile_by_pkg_config(source, binary, flags, standard="c++20", fails=False):
+    compiler = shutil.which("c++") or "g++"
+    return run(compiler, f"-std={standard}", "-O1", source, "-o", binary, *flags, fails=fails)
+
+
+def refused_standard(args, prefix, source, flags):
+    """An older standard costs one line of the compiler's, and one sentence of CMake's."""
+    text = compile_by_pkg_config(source, args.scratch / "old", flags, "c++17", fails=True)
+    errors = [line for line in text.splitlines() if "error:" in line]
+    if len(errors) != 1 or NEEDS_20 not in errors[0]:
+        sys.exit(f"C++17 costs these errors: {errors}")
+    project = args.scratch / "old_project"
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.23)\nproject(old LANGUAGES CXX)\n"
+        "set(CMAKE_CXX_STANDARD 17)\nfind_package(Lockstep 0.1 REQUIRED COMPONENTS comm)\n")
+    expect(f"{NEEDS_20}, but CMAKE_CXX_STANDARD is 17: set(CMAKE_CXX_STANDARD 20)",
+           refused_configuration(project, prefix))
+
+
 def comm(args):
     prefix = args.scratch / "prefix"
     install(args.build, prefix)
@@ -224,6 +261,12 @@ def comm(args):
     run(prefix / "bin" / "lockstep", "run", "-n", "2", binary)
     if "liblockstep_comm" in run("ldd", prefix / "bin" / "lockstep-run"):
         sys.exit("the launcher loads comm, of which it needs nothing")
+
+    flags = flags_of("lockstep-comm", prefix)
+    source, binary = HERE / "comm" / "main.cpp", args.scratch / "by_pkg_config"
+    compile_by_pkg_config(source, binary, flags)
+    run(prefix / "bin" / "lockstep", "run", "-n", "2", binary)
+    refused_standard(args, prefix, source, flags)
 
     page = args.source / "docs" / "guide" / "communication.md"
     project = args.scratch / "project"
@@ -337,6 +380,13 @@ def moved_torch(args):
         run(binary, weights if program == SAVES else project)
         refuses_other_torch(args.scratch, binary, version)
 
+    (project / "my_program.cpp").write_text(SAVES)
+    by_pkg_config = args.scratch / "by_pkg_config"
+    compile_by_pkg_config(project / "my_program.cpp", by_pkg_config,
+                          flags_of("lockstep", prefix, f"--define-variable=torchdir={torch}"))
+    expect(f"libtorch_cpu.so => {torch}/lib/", run("ldd", by_pkg_config))
+    run(by_pkg_config, weights)
+
     # The copy's own program finds no LibTorch, reports this, and takes the one that it is told of.
     show = (lockstep, "checkpoint", "show", weights)
     refusal = run(*show, fails=True)
@@ -366,10 +416,76 @@ def without_torch(args):
     expect("has no component 'lockstep'", refused_configuration(asker, prefix))
 
 
+EMBEDDING_PROJECT = """cmake_minimum_required(VERSION 3.23)
+project(outer CXX)
+include(FetchContent)
+FetchContent_Declare(Lockstep URL https://example.com/lockstep.tar.gz)
+FetchContent_MakeAvailable(Lockstep)
+if(DEFINED CMAKE_INSTALL_RPATH_USE_LINK_PATH OR CMAKE_LIBRARY_OUTPUT_DIRECTORY)
+  message(FATAL_ERROR "Lockstep's settings have changed those of the project around it")
+endif()
+add_subdirectory(inner)
+"""
+
+# The targets that link Lockstep lie in another folder than the one that has added it.
+EMBEDDED_PROGRAMS = """
+foreach(component comm lockstep)
+  add_executable(uses_${component} ${component}.cpp)
+  target_link_libraries(uses_${component} PRIVATE Lockstep::${component})
+  set_property(TARGET uses_${component} PROPERTY CXX_COMPILER_LAUNCHER ${LAUNCHER})
+endforeach()
+"""
+
+
+def cached(build, name):
+    """Returns the value of a variable in a build's cache."""
+    return re.search(f"^{name}:[A-Z]+=(.*)$", (build / "CMakeCache.txt").read_text(), re.M)[1]
+
+
+def embed(args, target):
+    """Builds a program of a project that adds these sources, and returns it."""
+    project, inner = args.scratch / "project", args.scratch / "project" / "inner"
+    inner.mkdir(parents=True)
+    (project / "CMakeLists.txt").write_text(EMBEDDING_PROJECT)
+    (inner / "CMakeLists.txt").write_text(EMBEDDED_PROGRAMS)
+    shutil.copy(HERE / "comm" / "main.cpp", inner / "comm.cpp")
+    (inner / "lockstep.cpp").write_text(SAVES)
+    # Beside the other build, with its settings, so that ccache finds its units.
+    build = args.build.with_name(f"{args.build.name}-embedded")
+    same = [f"-D{name}={cached(args.build, name)}"
+            for name in ("CMAKE_BUILD_TYPE", "LOCKSTEP_UNITY", "LOCKSTEP_WARNINGS_AS_ERRORS",
+                         "LOCKSTEP_SANITIZE", "Torch_DIR")]
+    run("cmake", "-G", "Ninja", "-S", project, "-B", build, *same,
+        f"-DFETCHCONTENT_SOURCE_DIR_LOCKSTEP={args.source}",
+        f"-DLAUNCHER={shutil.which('ccache') or ''}")
+    run("cmake", "--build", build, "--target", target)
+    return build / "inner" / target
+
+
+def embedded(args):
+    binary = embed(args, "uses_comm")
+    run(args.build / "bin" / "lockstep", "run", "-n", "2", binary)
+    old = args.scratch / "old"
+    old.mkdir()
+    (old / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.23)\nproject(old CXX)\nset(CMAKE_CXX_STANDARD 17)\n"
+        f"add_subdirectory({args.source} lockstep EXCLUDE_FROM_ALL)\n")
+    expect(f"{NEEDS_20}, but CMAKE_CXX_STANDARD is 17: set(CMAKE_CXX_STANDARD 20)",
+           refused_configuration(old, args.scratch))
+
+
+def embedded_full(args):
+    binary = embed(args, "uses_lockstep")
+    weights = args.scratch / "weights.safetensors"
+    run(binary, weights)
+    expect("float32 [3]", run(args.build / "bin" / "lockstep", "checkpoint", "show", weights))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("test",
-                        choices=["readme", "guide", "comm", "moved_torch", "without_torch"])
+                        choices=["readme", "guide", "comm", "moved_torch", "without_torch",
+                                 "embedded", "embedded_full"])
     for folder in ("source", "build", "scratch"):
         parser.add_argument(f"--{folder}", type=pathlib.Path, required=True)
     parser.add_argument("--python", type=pathlib.Path, help="one that has torch")

@@ -23,6 +23,7 @@ vcpkg_cmake_configure(
           -DLOCKSTEP_WARNINGS_AS_ERRORS=OFF)
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(PACKAGE_NAME Lockstep CONFIG_PATH lib/cmake/Lockstep)
+vcpkg_fixup_pkgconfig()
 
 set(programs lockstep lockstep-doctor lockstep-plan lockstep-report lockstep-run lockstep-status
              lockstep-timeline lockstep-top)
