@@ -21,12 +21,15 @@ int main() {
   lockstep::IdxDataset train("fashion-mnist", /*train=*/true);
   lockstep::DistributedSampler sampler(*train.size(), world);  // deals the samples to the ranks
   lockstep::Loader loader(train, sampler, world, {.batch_size = 64});  // fills batches ahead
+  lockstep::Progress progress(5 * loader.size(), {.enabled = world.rank() == 0});
   for (int epoch = 0; epoch < 5; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {
       adam.zero_grad();
-      torch::nll_loss(ddp(batch.data), batch.target).backward();
+      auto loss = torch::nll_loss(ddp(batch.data), batch.target);
+      loss.backward();
       adam.step();
+      progress.step(batch.data.size(0) * world.size(), loss.item<double>());
     }
   }
   lockstep::destroy_process_group(world);
