@@ -18,6 +18,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/script_module.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -269,6 +270,16 @@ void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
   require_equal_where_tied(file, loaded, targets);
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : loaded) targets.at(name).copy_(tensor);
+}
+
+void save_weights(const torch::jit::Module& script, const std::filesystem::path& file) {
+  save_weights(ScriptModule(script), file);
+}
+
+void load_weights(const torch::jit::Module& script, const std::filesystem::path& file,
+                  const NameTable& names) {
+  ScriptModule module(script);
+  load_weights(module, file, names);
 }
 
 }  // namespace lockstep

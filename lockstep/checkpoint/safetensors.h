@@ -23,6 +23,10 @@
 #include "lockstep/base/api.h"
 #include "lockstep/tensor/named_tensors.h"
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace lockstep {
 
 struct Safetensors {
@@ -101,6 +105,11 @@ LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::files
 // exactly the module's, or if two tensors of the file have one name in the module; mismatch, naming
 // both, if two names of one tensor have unequal elements in the file. The module is then unchanged.
 LOCKSTEP_API void load_weights(torch::nn::Module& module, const std::filesystem::path& file,
+                               const NameTable& names = {});
+
+// The same for a TorchScript module.
+LOCKSTEP_API void save_weights(const torch::jit::Module& script, const std::filesystem::path& file);
+LOCKSTEP_API void load_weights(const torch::jit::Module& script, const std::filesystem::path& file,
                                const NameTable& names = {});
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/compiled/package.h"
 #include "lockstep/compiled/signature.h"
+#include "lockstep/tensor/module_path.h"
 #include "lockstep/tensor/tensor_memory.h"
 #include "lockstep/tensor/touched_tensors.h"
 
@@ -71,22 +72,6 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
 };
 
 // --- Names ---------------------------------------------------------------------------------------
-
-// The submodule that has the tensor of a name such as "layers.0.weight", and "weight".
-std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
-                                                    const std::string& name) {
-  torch::nn::Module* module = &root;
-  std::size_t begin = 0;
-  for (std::size_t dot; (dot = name.find('.', begin)) != name.npos; begin = dot + 1) {
-    const std::string child = name.substr(begin, dot - begin);
-    const auto children = module->named_children();
-    const auto* const found = children.find(child);
-    module = found != nullptr
-                 ? found->get()
-                 : module->register_module(child, std::make_shared<torch::nn::Module>(child)).get();
-  }
-  return {module, name.substr(begin)};
-}
 
 // The first of a tensor's names that the file has takes its values; the others are ignored.
 NameTable names_for(const std::vector<ParameterForm>& parameters,

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/exchange.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/tensor/script_module.h"
 
 namespace lockstep {
 namespace {
@@ -57,6 +58,11 @@ class Conversion {
   void plan(Module& module, const std::string& path) {
     if (!visited_.insert(&module).second) return;
     if (auto* const sync = module.as<SyncBatchNormImpl>()) named_.emplace_back(sync, path);
+    if (const auto* const script = dynamic_cast<const ScriptModule*>(&module)) {
+      for (const std::string& name : script->batch_norms())
+        refuse(path.empty() || name.empty() ? path + name : path + "." + name);
+      return;
+    }
     auto* const sequential = module.as<SequentialImpl>();
     for (const auto& child : module.named_children()) {
       const std::string name = path.empty() ? child.key() : path + "." + child.key();
@@ -64,7 +70,7 @@ class Conversion {
         plan(*child.value(), name);
       else if (sequential == nullptr ||
                !plan_element(*sequential, child.key(), child.value(), name))
-        refused_ += (refused_.empty() ? "" : ", ") + name;
+        refuse(name);
     }
   }
 
@@ -83,6 +89,8 @@ class Conversion {
   }
 
  private:
+  void refuse(const std::string& path) { refused_ += (refused_.empty() ? "" : ", ") + path; }
+
   // Returns false if `child` is registered with the Sequential but is not among the modules that it
   // runs.
   bool plan_element(SequentialImpl& sequential, const std::string& key,

@@ -6,10 +6,12 @@
 #include <torch/nn/module.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -19,6 +21,7 @@
 #include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/generator_states.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/script_module.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -52,6 +55,10 @@ class ModuleState final : public Stateful {
  public:
   explicit ModuleState(torch::nn::Module& module) : module_(module) {}
 
+  // Keeps the module.
+  explicit ModuleState(std::unique_ptr<torch::nn::Module> module)
+      : owned_(std::move(module)), module_(*owned_) {}
+
   StateDict state_dict() override {
     require_values(named_tensors(module_), "module_state");
     return state_of(module_);
@@ -72,6 +79,7 @@ class ModuleState final : public Stateful {
   void load_state_dict(StateDict state) override { copy_into(module_, state); }
 
  private:
+  const std::unique_ptr<torch::nn::Module> owned_;
   torch::nn::Module& module_;
 };
 
@@ -102,6 +110,10 @@ std::uint64_t seed_of(const at::Tensor& state_of_rank_0, int rank) {
 
 std::unique_ptr<Stateful> module_state(torch::nn::Module& module) {
   return std::make_unique<ModuleState>(module);
+}
+
+std::unique_ptr<Stateful> module_state(const torch::jit::Module& script) {
+  return std::make_unique<ModuleState>(std::make_unique<ScriptModule>(script));
 }
 
 StateDict state_of(const torch::nn::Module& module) {

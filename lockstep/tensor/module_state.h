@@ -14,6 +14,10 @@
 #include "lockstep/base/api.h"
 #include "lockstep/tensor/state.h"
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace torch::nn {
 class Module;
 }
@@ -30,6 +34,9 @@ class ProcessGroup;
 // wanted() throws misuse for parameters that all ranks of a host share, because every rank would
 // write to them; misuse for a module on the meta device.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
+
+// The state of a TorchScript module, whose object the result shares.
+LOCKSTEP_API std::unique_ptr<Stateful> module_state(const torch::jit::Module& script);
 
 // The parts of module_state(), for classes that hold a module in another way.
 LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);

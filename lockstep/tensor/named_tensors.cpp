@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/tensor/script_module.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
 
@@ -84,6 +85,8 @@ NamedTensors named_parameters(const torch::nn::Module& module) {
 }
 
 NamedTensors named_buffers(const torch::nn::Module& module) {
+  if (const auto* const script = dynamic_cast<const ScriptModule*>(&module))
+    script->adopt_assigned_buffers();
   return defined_ones(module.named_buffers());
 }
 

@@ -73,6 +73,10 @@ void TrainingState::add(const std::string& name, torch::nn::Module& module) {
   keep(name, module_state(module));
 }
 
+void TrainingState::add(const std::string& name, const torch::jit::Module& script) {
+  keep(name, module_state(script));
+}
+
 void TrainingState::add(const std::string& name, DataParallelBase& ddp) {
   keep(name, data_parallel_state(ddp));
 }

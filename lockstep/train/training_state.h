@@ -59,6 +59,7 @@ class LOCKSTEP_API TrainingState {
   // Adds parameters and buffers, under their names in the module.
   // Errors: loading throws misuse for shared parameters: add the DistributedDataParallel instead.
   void add(const std::string& name, torch::nn::Module& module);
+  void add(const std::string& name, const torch::jit::Module& script);
 
   // Adds those of ddp's module. Ranks read a part of shared parameters each.
   void add(const std::string& name, DataParallelBase& ddp);

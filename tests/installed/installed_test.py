@@ -205,14 +205,39 @@ def guide(args):
     if "resumed" in copy.start(2) or 'resumed "checkpoints/' not in copy.start(2):
         sys.exit("the second start did not go on from the first one's checkpoint")
 
+    torchscript(args, copy, pages / "torchscript.md")
     compiled(args, copy, pages / "compiled.md")
+
+
+def torchscript(args, copy, page):
+    """Trains the page's script, which Python makes, and its function."""
+    script, function = blocks(page, "cpp")
+    copy.compile(function)
+    copy.start(2)
+    python = python_with_torch(args, "torchscript.md makes a script")
+    if python is None:
+        return
+    (copy.data / "my_script.py").write_text(only(blocks(page, "python"), page))
+    run(python, "my_script.py", folder=copy.data)
+    copy.compile(script)
+    copy.start(2)
+    run(python, "-c", "import torch; torch.jit.load('trained.pt')(torch.zeros(2, 1, 28, 28))",
+        folder=copy.data)
+
+
+def python_with_torch(args, purpose):
+    """Returns a Python that can import torch, or None."""
+    python = args.python or sys.executable
+    if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0:
+        return python
+    print(f"skipped: {python} cannot import torch, with which {purpose}")
+    return None
 
 
 def compiled(args, copy, page):
     """Exports the page's model with the installed exporter, and trains it."""
-    python = args.python or sys.executable
-    if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
-        print(f"skipped: {python} cannot import torch, with which compiled.md exports a model")
+    python = python_with_torch(args, "compiled.md exports a model")
+    if python is None:
         return
     (copy.data / "my_model.py").write_text(only(blocks(page, "python"), page))
     command = re.search("^python (-m lockstep_export .*)$", page.read_text(), re.M)[1]

@@ -11,8 +11,7 @@ def norm(rig):
     return net
 
 
-def train_norm(rig, **options):
-    net = norm(rig)
+def train_norm(rig, net, **options):
     ddp = rig.wrap(net, **options)
     optimizer = sgd(net)
     for half in (0, 1):
@@ -26,11 +25,11 @@ def train_norm(rig, **options):
 
 
 def buffers(rig):
-    train_norm(rig)
+    train_norm(rig, norm(rig))
 
 
 def buffers_apart(rig):
-    train_norm(rig, forward_sync_buffers=False)
+    train_norm(rig, norm(rig), forward_sync_buffers=False)
 
 
 def buffers_accumulation(rig):

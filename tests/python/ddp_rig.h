@@ -25,6 +25,7 @@ class Rig {
   const lockstep::ProcessGroup& world() const { return world_; }
   std::size_t rank() const { return static_cast<std::size_t>(world_.rank()); }
   std::size_t ranks() const { return static_cast<std::size_t>(world_.size()); }
+  const std::filesystem::path& folder() const { return folder_; }
   const torch::Tensor& input(const std::string& name) const { return inputs_.at(name); }
 
   // This rank's batch of a step.

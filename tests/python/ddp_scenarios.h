@@ -8,11 +8,12 @@
 
 #include "tests/python/ddp_rig.h"
 
-// Names equal those of the functions in ddp_gradients.py, ddp_unused.py, ddp_buffers.py and
-// ddp_zero.py.
+// Names equal those of the functions in ddp_gradients.py, ddp_unused.py, ddp_buffers.py,
+// ddp_zero.py and ddp_script.py.
 using Scenarios = std::vector<std::pair<const char*, void (*)(Rig&)>>;
 
 Scenarios gradient_scenarios();
 Scenarios unused_scenarios();
 Scenarios buffer_scenarios();
 Scenarios zero_scenarios();
+Scenarios script_scenarios();

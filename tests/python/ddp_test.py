@@ -17,6 +17,7 @@ import tempfile
 from ddp_models import MODELS
 from ddp_rig import STEPS
 from ddp_scenarios import SCENARIOS
+from ddp_script import write_scripts
 from plain_safetensors import read, write
 from torch_or_skip import torch
 
@@ -45,6 +46,7 @@ def write_inputs(folder):
     torch.manual_seed(12)
     for name, model in MODELS.items():
         write(folder / name, model().state_dict(), {})
+    write_scripts(folder)
     images = 241  # Divisible by no number of ranks, so that the sampler has to pad.
     write(folder / "inputs", {"x": torch.randn(STEPS, max(RANKS), 6, 12),
                               "y": torch.randint(4, (STEPS, max(RANKS), 6)),

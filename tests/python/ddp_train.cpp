@@ -28,8 +28,8 @@ void run_all(const std::filesystem::path& folder, const std::filesystem::path& r
   for (auto& [name, tensor] : lockstep::load_safetensors(folder / "inputs").tensors)
     inputs.emplace(name, tensor);
   const std::string rank = std::to_string(world.rank());
-  for (const auto& scenarios :
-       {gradient_scenarios(), unused_scenarios(), buffer_scenarios(), zero_scenarios()})
+  for (const auto& scenarios : {gradient_scenarios(), unused_scenarios(), buffer_scenarios(),
+                                zero_scenarios(), script_scenarios()})
     for (const auto& [name, scenario] : scenarios) {
       Rig rig(world, folder, inputs, overlap);
       run(scenario, name, rig);

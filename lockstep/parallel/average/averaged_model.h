@@ -131,6 +131,7 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
 // unequal numbers of batches, also none, as long as forward() does not communicate: call that of
 // the module, not DistributedDataParallel's, which may broadcast buffers. SyncBatchNorm and weights
 // that FullyShardedDataParallel gathers need equal numbers.
+// Errors: unsupported for a TorchScript module with BatchNorm.
 LOCKSTEP_API void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,
                             const std::optional<ProcessGroup>& group = {});
 

@@ -3,13 +3,16 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/parallel/average/averaged_model.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/script_module.h"
 
 namespace lockstep {
 namespace {
@@ -30,8 +33,21 @@ void add_if(torch::nn::Module& module, std::vector<BatchNorm>& layers) {
                     layer->num_batches_tracked, !std::is_same_v<Layer, SyncBatchNormImpl>});
 }
 
+void require_no_script(torch::nn::Module& module) {
+  module.apply([](torch::nn::Module& part) {
+    const auto* const script = dynamic_cast<const ScriptModule*>(&part);
+    if (script != nullptr && !script->batch_norms().empty())
+      throw Error(
+          Fault::unsupported,
+          "update_bn: layer '" + script->batch_norms().front() +
+              "' of a TorchScript module has statistics that cannot be reset: run update_bn "
+              "of the model in Python");
+  });
+}
+
 // Resets the statistics of all layers.
 std::vector<BatchNorm> layers_of(torch::nn::Module& module) {
+  require_no_script(module);
   std::vector<BatchNorm> layers;
   module.apply([&](torch::nn::Module& part) {
     add_if<torch::nn::BatchNorm1dImpl>(part, layers);

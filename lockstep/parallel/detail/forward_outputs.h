@@ -1,5 +1,6 @@
 // Finds the tensors in the result of a module's forward(): a tensor, or tuples, pairs, ranges, maps
-// and optionals of such results, nested to any depth.
+// and optionals of such results, nested to any depth. An IValue, the result of a script, may hold
+// all of these.
 //
 // Your own type takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
 // calls visit(tensor) for each of its tensors. No tensors are found in values of other types.
@@ -8,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <optional>
 #include <ranges>
@@ -35,6 +37,11 @@ template <class T, class Visit>
 void visit_tensors(const T& value, Visit& visit) {
   if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
     visit(static_cast<const at::Tensor&>(value));
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    value.visit([&visit](const c10::IValue& part) {
+      if (part.isTensor()) visit(part.toTensor());
+      return false;  // It has not been handled with all of its parts.
+    });
   } else if constexpr (outputs::Taught<T, Visit>) {
     for_each_tensor(value, visit);
   } else if constexpr (outputs::is_optional<T>) {

@@ -14,6 +14,9 @@
 // does. An allocator in front of LibTorch's own, for the whole process, makes large gradients there
 // (lockstep/parallel/gradients/gradient_memory.h in the sources).
 //
+// A torch::jit::Module is a module, too (lockstep/tensor/script_module.h), and so is a list of
+// named tensors with any function (lockstep/tensor/function_module.h).
+//
 // forward() may return tensors in tuples, pairs, ranges, maps and optionals, nested to any depth. A
 // type of your own takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
 // calls visit(tensor) for each of its tensors.
@@ -50,10 +53,10 @@
 //
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' modules or options differ; misuse for experts that are cut over
-// other ranks; unsupported for sparse gradients, for types that cannot be averaged and for
-// gradients on several devices; those of ProcessGroup.
-// backward() throws on all ranks: misuse, with the parameters' names, if some had no part in the
-// loss; corrupt for gradients that are not finite, see NonFinite. All gradients are undefined then.
+// other ranks; unsupported for sparse gradients, for types that cannot be
+// averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all
+// ranks: misuse, with the parameters' names, if some had no part in the loss; corrupt for gradients
+// that are not finite, see NonFinite. All gradients are undefined then.
 //
 // Foreign exceptions in backward(), for example from a gradient hook: on the throwing rank, the
 // exception leaves backward() after the other ranks have reached the end of theirs. The others
@@ -84,6 +87,7 @@
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/pieces/piece.h"
+#include "lockstep/tensor/script_module.h"
 #include "lockstep/tensor/state.h"
 
 namespace lockstep::parallel {
@@ -360,6 +364,12 @@ class DistributedDataParallel : public DataParallelBase {
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), group, options) {}
 
+  // Takes a TorchScript module.
+  DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& group,
+                          const DistributedDataParallelOptions& options = {})
+    requires std::same_as<Module, ScriptModule>
+      : DistributedDataParallel(std::make_shared<ScriptModule>(script), group, options) {}
+
   // Calls the module's own forward(), with any arguments and result.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
@@ -371,6 +381,10 @@ class DistributedDataParallel : public DataParallelBase {
  private:
   const std::shared_ptr<Module> module_;
 };
+
+DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& group,
+                        const DistributedDataParallelOptions& options = {})
+    -> DistributedDataParallel<ScriptModule>;
 
 // The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
 // shared parameters. Each of these is read once, by one of the ranks, to the place where it lies.

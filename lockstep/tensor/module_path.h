@@ -1,0 +1,18 @@
+// Tensors of a torch::nn::Module by path, such as "layers.0.weight".
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <utility>
+
+namespace lockstep {
+
+// The submodule that has the tensor of a path such as "layers.0.weight", and the tensor's own name,
+// "weight". Submodules that do not exist are registered as empty modules.
+std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
+                                                    const std::string& path);
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+// A TorchScript module as a torch::nn::Module with the same parameters and buffers.
+//
+//   auto model = std::make_shared<lockstep::ScriptModule>(torch::jit::load("net.pt"));
+//   torch::optim::SGD sgd(model->parameters(), 0.1);
+//   const torch::Tensor output = model->forward(batch).toTensor();
+//
+// DistributedDataParallel, load_weights(), save_weights() and module_state() also take a
+// torch::jit::Module directly. Tensors have the names and the order that they have in Python. The
+// tensors are shared: the script's own forward() computes with the same ones.
+//
+// A script may assign another tensor to a buffer, as in `self.seen = self.seen + 1`. After
+// forward(), and whenever the buffers of this module are listed by named_buffers() or
+// named_tensors(), the buffer has the assigned values, without their autograd graph. LibTorch's own
+// buffers() lists the values after the last of these calls.
+//
+// train(), eval(), to() and is_training() act on the script.
+//
+// Thread safety: none.
+// Errors: misuse, naming the tensor, for a parameter to which another tensor was assigned, and for
+// a buffer to which one of another type or device was assigned; exceptions of the script.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API ScriptModule : public torch::nn::Module {
+ public:
+  // Shares the object of `script`. Errors: misuse for an empty torch::jit::Module.
+  explicit ScriptModule(torch::jit::Module script);
+
+  // Calls the script's forward(). The result's toTensor(), toTuple() and so on return its values.
+  c10::IValue forward(std::vector<c10::IValue> inputs, const torch::jit::Kwargs& named_inputs = {});
+
+  // The same with the inputs as arguments: tensors, numbers, lists and all that an IValue can hold.
+  template <class... Inputs>
+    requires(std::constructible_from<c10::IValue, const Inputs&> && ...)
+  c10::IValue forward(const Inputs&... inputs) {
+    return forward(std::vector<c10::IValue>{c10::IValue(inputs)...});
+  }
+
+  const torch::jit::Module& script() const { return script_; }
+
+  void train(bool on = true) override;
+  bool is_training() const noexcept override;
+
+  // Takes over the tensors that the script has assigned to buffers since the last call.
+  void adopt_assigned_buffers() const;
+
+  // Names of the layers whose class has "BatchNorm" in its name. Calls that exchange such layers
+  // cannot exchange those of a script.
+  std::vector<std::string> batch_norms() const;
+
+ private:
+  // A tensor of the script, and where the script keeps it.
+  struct Slot {
+    torch::jit::Module owner;
+    std::size_t index;
+    std::string name;
+    at::Tensor tensor;
+    bool is_buffer;
+  };
+
+  void mirror(torch::nn::Module& to, const torch::jit::Module& from, const std::string& prefix);
+
+  torch::jit::Module script_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace lockstep
