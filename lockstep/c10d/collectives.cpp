@@ -17,9 +17,9 @@
 #include "lockstep/c10d/parts.h"
 #include "lockstep/c10d/reduction.h"
 #include "lockstep/c10d/registered_allocator.h"
-#include "lockstep/c10d/sparse.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/tensor/buffers.h"
+#include "lockstep/tensor/sparse_all_reduce.h"
 #include "lockstep/tensor/torch_version.h"
 
 namespace lockstep::c10d {

@@ -21,6 +21,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/job/step_times.h"
+#include "lockstep/optim/gradient_elements.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/distinct_tensors.h"
@@ -37,11 +38,8 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
     require(!lies_in_shared_block(parameter),
             "clip_grad_norm_: gradients of shared parameters are their optimizer's: call its "
             "clip_grad_norm_()");
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    if (gradient.layout() != at::kStrided)
-      throw Error(Fault::unsupported, "clip_grad_norm_: a gradient is sparse");
-    gradients.push_back(gradient);
+    if (auto elements = optim::gradient_elements(parameter))
+      gradients.push_back(std::move(*elements));
   }
   return gradients;
 }
@@ -75,10 +73,10 @@ void require_finite(const at::Tensor& total, at::TensorList parameters) {
   std::size_t gradients = 0;
   std::vector<std::size_t> bad;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& gradient = parameters[i].grad();
-    if (!gradient.defined()) continue;
+    if (!parameters[i].grad().defined()) continue;
     ++gradients;
-    if (!at::isfinite(gradient).all().item<bool>()) bad.push_back(i);
+    const auto elements = optim::gradient_elements(parameters[i]);
+    if (elements && !at::isfinite(*elements).all().item<bool>()) bad.push_back(i);
   }
   throw Error(Fault::corrupt,
               "clip_grad_norm_: the total norm is not finite; " + std::to_string(bad.size()) +

@@ -21,12 +21,12 @@ namespace lockstep {
 // torch.nn.utils.clip_grad_norm_ bit for bit; those of torch::nn::utils do not.
 //
 // In data-parallel training, call it after backward(). The gradients are averages then, so every
-// rank finds the same total.
+// rank finds the same total. Sparse gradients count as the dense ones; they are coalesced.
 //
 // Errors: misuse for a negative max_norm, for shared parameters, which their optimizer clips, and
-// for parameters that are cut over ranks: clip their module; unsupported for sparse gradients;
-// corrupt if error_if_nonfinite is set and the total is not finite. After corrupt the gradients are
-// unchanged: skip this step.
+// for parameters that are cut over ranks: clip their module; unsupported for gradients that
+// are neither dense nor sparse COO tensors; corrupt if error_if_nonfinite is set and the total is
+// not finite. After corrupt the gradients are unchanged: skip this step.
 LOCKSTEP_API at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,
                                         double norm_type = 2.0, bool error_if_nonfinite = false);
 

@@ -90,9 +90,38 @@ TEST(ClipGradNorm, ANonfiniteTotalMakesGradientsNonfiniteByDefault) {
   EXPECT_TRUE(parameter.grad().isnan().all().item<bool>());
 }
 
-TEST(ClipGradNorm, RefusesSparseGradients) {
-  const at::Tensor parameter = torch::zeros({3});
-  parameter.mutable_grad() = torch::ones({3}).to_sparse();
+TEST(ClipGradNorm, SparseGradientsCountAsTheDenseOnes) {
+  const at::Tensor sparse = torch::zeros({4, 2});
+  sparse.mutable_grad() =
+      torch::sparse_coo_tensor(torch::tensor({{1, 3, 1}}), torch::full({3, 2}, 2.0F), {4, 2});
+  const at::Tensor empty = torch::zeros({4, 2});
+  empty.mutable_grad() =
+      torch::sparse_coo_tensor(torch::empty({1, 0}, torch::kLong), torch::empty({0, 2}), {4, 2});
+  const at::Tensor dense = with_gradient(torch::full({2}, 3.0F));
+  for (const double norm_type : {2.0, infinity}) {
+    const at::Tensor twin = with_gradient(sparse.grad().to_dense());
+    const at::Tensor other = with_gradient(dense.grad().clone());
+    const at::Tensor total = clip_grad_norm_({sparse, empty, dense}, 1.0, norm_type);
+    EXPECT_FLOAT_EQ(total.item<float>(),
+                    clip_grad_norm_({twin, other}, 1.0, norm_type).item<float>());
+    EXPECT_TRUE(torch::allclose(sparse.grad().to_dense(), twin.grad()));
+    EXPECT_TRUE(torch::equal(dense.grad(), other.grad()));
+    EXPECT_EQ(empty.grad()._nnz(), 0);
+  }
+  sparse.mutable_grad()._values()[1][1] = infinity;
+  std::string text;
+  EXPECT_EQ(test::fault_of(
+                [&] {
+                  clip_grad_norm_({dense, sparse}, 1.0, 2.0, true);
+                },
+                &text),
+            Fault::corrupt);
+  EXPECT_NE(text.find("1 of 2 gradients are not, first that of parameter 1"), text.npos) << text;
+}
+
+TEST(ClipGradNorm, RefusesOtherLayouts) {
+  const at::Tensor parameter = torch::zeros({3, 3});
+  parameter.mutable_grad() = torch::ones({3, 3}).to_sparse_csr();
   EXPECT_EQ(test::fault_of([&] { clip_grad_norm_(parameter, 1.0); }), Fault::unsupported);
 }
 

@@ -21,6 +21,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/optim/fused_step.h"
+#include "lockstep/optim/gradient_elements.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/model_part.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -88,7 +89,7 @@ void require_same_on_all_ranks(const std::string& description, const ProcessGrou
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& tensor : tensors)
-    if (tensor.grad().defined()) gradients.push_back(tensor.grad());
+    if (auto elements = optim::gradient_elements(tensor)) gradients.push_back(std::move(*elements));
   return gradients;
 }
 

@@ -148,9 +148,10 @@ def guide(args):
     copy = Copy(args, only(blocks(args.source / "README.md", "cmake"), "README.md") + precompiled,
                 "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
 
-    unequal_inputs, times = blocks(pages / "data-parallel.md", "cpp")
-    copy.compile(unequal_inputs)
-    copy.start(3)
+    unequal_inputs, sparse, times = blocks(pages / "data-parallel.md", "cpp")
+    for program in (unequal_inputs, sparse):
+        copy.compile(program)
+        copy.start(3)
     copy.compile(times)
     shares = copy.start(2)
     if not re.search(r"data \d+ %, forward \d+ %, backward \d+ %", shares):

@@ -6,6 +6,7 @@
 
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
@@ -106,6 +107,44 @@ struct Complex : torch::nn::Module {
   torch::nn::Linear linear1;
   torch::Tensor weight, phase;
   torch::nn::Linear linear2;
+};
+
+// Has an embedding with sparse gradients.
+struct Words : torch::nn::Module {
+  Words()
+      : embedding(torch::nn::EmbeddingOptions(20, 8).sparse(true)), linear1(8, 16), linear2(16, 4) {
+    register_module("embedding", embedding);
+    register_module("linear1", linear1);
+    register_module("linear2", linear2);
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    return linear2(torch::relu(linear1(embedding(tokens).sum(1))));
+  }
+
+  torch::nn::Embedding embedding;
+  torch::nn::Linear linear1, linear2;
+};
+
+// Sums the rows of a bag with sparse gradients, between layers.
+struct Bag : torch::nn::Module {
+  Bag()
+      : bag(torch::nn::EmbeddingBagOptions(20, 8).mode(torch::kSum).sparse(true)),
+        embedding(torch::nn::EmbeddingOptions(20, 8).sparse(true)),
+        linear(8, 4) {
+    register_module("bag", bag);
+    register_module("embedding", embedding);
+    register_module("linear", linear);
+  }
+
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    const auto sums = bag(tokens);  // First, as in Python: gradients come in the opposite order.
+    return linear(torch::relu(sums + embedding(tokens).sum(1)));
+  }
+
+  torch::nn::EmbeddingBag bag;
+  torch::nn::Embedding embedding;
+  torch::nn::Linear linear;
 };
 
 struct Norm : torch::nn::Module {

@@ -86,6 +86,32 @@ class Norm(nn.Module):
         return self.linear2(torch.relu(self.norm(self.linear1(x))))
 
 
+class Words(nn.Module):
+    """Has an embedding with sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8, sparse=True)
+        self.linear1 = nn.Linear(8, 16)
+        self.linear2 = nn.Linear(16, 4)
+
+    def forward(self, tokens):
+        return self.linear2(torch.relu(self.linear1(self.embedding(tokens).sum(1))))
+
+
+class Bag(nn.Module):
+    """Sums the rows of a bag with sparse gradients, between layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(20, 8, mode="sum", sparse=True)
+        self.embedding = nn.Embedding(20, 8, sparse=True)
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, tokens):
+        return self.linear(torch.relu(self.bag(tokens) + self.embedding(tokens).sum(1)))
+
+
 class Cnn(nn.Module):
     def __init__(self):
         super().__init__()
@@ -100,4 +126,4 @@ class Cnn(nn.Module):
         return self.linear2(torch.relu(self.linear1(x.flatten(1))))
 
 
-MODELS = {model.__name__: model for model in (Mlp, Branches, Tied, Mixed, Norm, Cnn)}
+MODELS = {model.__name__: model for model in (Mlp, Branches, Tied, Mixed, Norm, Words, Bag, Cnn)}

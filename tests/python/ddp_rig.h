@@ -53,10 +53,10 @@ class Rig {
     return loss(output, y(step));
   }
 
-  // Records complex numbers as pairs of reals.
+  // Records complex numbers as pairs of reals, and sparse tensors as dense ones.
   void record(const std::string& name, const torch::Tensor& tensor) {
     const torch::Tensor reals = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
-    result_.emplace_back(name, reals.detach().clone());
+    result_.emplace_back(name, reals.detach().to_dense().clone());
   }
 
   // Records the buckets' indices, each bucket ended by -1.

@@ -39,7 +39,7 @@ class Rig:
 
     def record(self, name, tensor):
         reals = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        self.result[name] = reals.detach().clone()
+        self.result[name] = reals.detach().to_dense().clone()
 
     def record_buckets(self, ddp):
         flat = [i for bucket in buckets_of(ddp) for i in (*bucket, -1)]

@@ -9,7 +9,7 @@
 #include "tests/python/ddp_rig.h"
 
 // Names equal those of the functions in ddp_gradients.py, ddp_unused.py, ddp_buffers.py,
-// ddp_zero.py and ddp_script.py.
+// ddp_zero.py, ddp_script.py and ddp_sparse.py.
 using Scenarios = std::vector<std::pair<const char*, void (*)(Rig&)>>;
 
 Scenarios gradient_scenarios();
@@ -17,3 +17,4 @@ Scenarios unused_scenarios();
 Scenarios buffer_scenarios();
 Scenarios zero_scenarios();
 Scenarios script_scenarios();
+Scenarios sparse_scenarios();

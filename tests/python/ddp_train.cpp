@@ -29,7 +29,7 @@ void run_all(const std::filesystem::path& folder, const std::filesystem::path& r
     inputs.emplace(name, tensor);
   const std::string rank = std::to_string(world.rank());
   for (const auto& scenarios : {gradient_scenarios(), unused_scenarios(), buffer_scenarios(),
-                                zero_scenarios(), script_scenarios()})
+                                zero_scenarios(), script_scenarios(), sparse_scenarios()})
     for (const auto& [name, scenario] : scenarios) {
       Rig rig(world, folder, inputs, overlap);
       run(scenario, name, rig);

@@ -66,15 +66,21 @@ BucketLimits bucket_limits(std::optional<double> cap_mb, const std::vector<doubl
 
 BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
                                                    const std::vector<std::size_t>& limits,
-                                                   const std::vector<std::size_t>& indices) {
+                                                   const std::vector<std::size_t>& indices,
+                                                   const std::vector<bool>& sparse) {
   require(!limits.empty(), "buckets have no limit");
   require(indices.empty() || indices.size() == tensors.size(),
           "the number of indices is not that of the tensors");
   BucketAssignment closed;
   std::vector<OpenBucket> open;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::size_t index = indices.empty() ? i : indices[i];
+    if (!sparse.empty() && sparse[index]) {
+      closed.push_back({index});
+      continue;
+    }
     OpenBucket& bucket = open_bucket_of(tensors[i], open);
-    bucket.indices.push_back(indices.empty() ? i : indices[i]);
+    bucket.indices.push_back(index);
     bucket.bytes += tensors[i].nbytes();
     if (bucket.bytes < limits[bucket.limit]) continue;
     closed.push_back(std::exchange(bucket.indices, {}));
@@ -94,15 +100,16 @@ BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
 
 BucketOrder::BucketOrder(const NamedTensors& parameters,
                          const DistributedDataParallelOptions& options,
-                         std::optional<BucketAssignment> given)
+                         std::optional<BucketAssignment> given, std::vector<bool> sparse)
     : is_given_(given.has_value()),
+      sparse_(std::move(sparse)),
       limits_(limits_of(options)),
       bucket_of_(parameters.size()),
       learns_(is_given_ || learns_from(options)) {
   if (!given) {
     std::vector<at::Tensor> tensors;
     for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
-    given = compute_bucket_assignment_by_size(tensors, limits_.first);
+    given = compute_bucket_assignment_by_size(tensors, limits_.first, {}, sparse_);
     std::reverse(given->begin(), given->end());
   }
   assign(std::move(*given));
@@ -127,7 +134,7 @@ BucketAssignment BucketOrder::learned(const NamedTensors& parameters, const Proc
   if (is_given_) return by_arrival(order);
   std::vector<at::Tensor> in_order;
   for (const std::size_t i : order) in_order.push_back(parameters[i].second);
-  return compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order);
+  return compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order, sparse_);
 }
 
 // The buckets in the order in which their last gradients came.

@@ -36,18 +36,18 @@ LOCKSTEP_API BucketLimits bucket_limits(std::optional<double> cap_mb,
 // Puts tensors in order into buckets of one type and device. The tensor with which a bucket reaches
 // its limit is the bucket's last. Tensor i has index indices[i], or i without indices. Buckets are
 // in the order in which they were closed, unfinished ones last; without indices, in the order of
-// their first tensor.
-LOCKSTEP_API BucketAssignment
-compute_bucket_assignment_by_size(at::TensorList tensors, const std::vector<std::size_t>& limits,
-                                  const std::vector<std::size_t>& indices = {});
+// their first tensor. A tensor whose index is true in `sparse` has a bucket of its own.
+LOCKSTEP_API BucketAssignment compute_bucket_assignment_by_size(
+    at::TensorList tensors, const std::vector<std::size_t>& limits,
+    const std::vector<std::size_t>& indices = {}, const std::vector<bool>& sparse = {});
 
 // The order in which gradients come, learned from the first passes, and the buckets in that order.
 class BucketOrder {
  public:
   // Before the first pass: gradients tend to come from the last on. Of `given` buckets only the
-  // order changes.
+  // order changes. `sparse`: by parameter, whether its gradient is sparse.
   BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options,
-              std::optional<BucketAssignment> given);
+              std::optional<BucketAssignment> given, std::vector<bool> sparse);
 
   const BucketAssignment& assignment() const { return assignment_; }
   std::size_t bucket_of(std::size_t index) const { return bucket_of_[index]; }
@@ -69,6 +69,7 @@ class BucketOrder {
   BucketAssignment by_arrival(const std::vector<std::size_t>& order) const;
 
   const bool is_given_;
+  const std::vector<bool> sparse_;
   BucketLimits limits_;
   BucketAssignment assignment_;
   std::vector<std::size_t> bucket_of_;  // By parameter.

@@ -72,6 +72,12 @@ struct DistributedDataParallelOptions {
   // on one host, with parameters in CPU memory. Hooks, overlap and join() are not supported.
   bool share_parameters = false;
 
+  // Names of parameters whose gradients are sparse, besides the weights of every
+  // torch::nn::Embedding and EmbeddingBag with sparse(true): for example those that forward() gives
+  // to torch::embedding(). Ranks gather the elements of sparse gradients and add them up. CPU
+  // memory only.
+  std::vector<std::string> sparse_gradients = {};
+
   GradientMean mean = GradientMean::over_ranks;
   NonFinite non_finite = NonFinite::fail;
 

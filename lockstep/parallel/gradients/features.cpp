@@ -27,6 +27,7 @@ constexpr std::string_view without_inputs =
 constexpr std::string_view other_experts = "ranks have different ones";
 constexpr std::string_view only_parts = "a rank has only a part of the mean gradients";
 constexpr std::string_view hooks_change = "a hook may give other gradients than their mean";
+constexpr std::string_view need_dense = "it takes dense gradients only";
 constexpr std::string_view pieces_only = "train_pieces() sums gradients";
 
 std::span<const Exclusion> exclusions() {
@@ -73,6 +74,14 @@ std::span<const Exclusion> exclusions() {
       {shard_gradients, noise_scale, only_parts},
       {join, noise_scale, "a rank without inputs has no gradient"},
 
+      {sparse_gradients, share_parameters,
+       "ranks that share parameters, also by FullyShardedDataParallel, step slices of dense "
+       "gradients"},
+      {sparse_gradients, deterministic, "train_pieces() sums dense gradients"},
+      {comm_hook, sparse_gradients, need_dense},
+      {shard_gradients, sparse_gradients, need_dense},
+      {noise_scale, sparse_gradients, need_dense},
+
       {experts, over_samples, "their gradients are means over ranks"},
       {experts, share_parameters, other_experts},
       {experts, skip_non_finite, "their gradients would be stepped all the same"},
@@ -110,6 +119,8 @@ constexpr std::string_view name_of(Feature feature) {
       return "no_sync()";
     case noise_scale:
       return "NoiseScale";
+    case sparse_gradients:
+      return "a parameter with sparse gradients";
     case experts:
       return "experts that are cut over ranks";
     case common_parameters:

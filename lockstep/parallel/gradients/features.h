@@ -31,6 +31,8 @@ enum class Feature : std::uint8_t {
   join,
   no_sync,
   noise_scale,
+  // The module has parameters with sparse gradients.
+  sparse_gradients,
   // The module has experts of which each rank has some.
   experts,
   // Another DistributedDataParallel has some of the parameters.

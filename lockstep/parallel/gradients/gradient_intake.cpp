@@ -13,16 +13,29 @@ namespace lockstep::parallel {
 namespace {
 
 // One that is refused goes at once: the rest of the pass could not read it.
-void require_takeable(const std::string& name, at::Tensor& gradient, c10::Device device) {
+void require_takeable(const std::string& name, at::Tensor& gradient, bool is_sparse,
+                      c10::Device device) {
   std::string problem;
-  if (gradient.layout() != at::kStrided)
-    problem = "the gradient of parameter " + name + " is sparse";
+  if (gradient.layout() != at::kStrided && !is_sparse)
+    problem = "the gradient of parameter " + name +
+              " is sparse: name the parameter in the option sparse_gradients";
+  else if (gradient.layout() != at::kSparse && is_sparse)
+    problem = "the gradient of parameter " + name +
+              " is dense, and a sparse one was expected, from an Embedding or the option "
+              "sparse_gradients: if forward() also uses the parameter in another way, make the "
+              "Embedding without sparse(true)";
   else if (gradient.device() != device)
     problem = "parameter " + name + " was moved to " + gradient.device().str() +
               " after DistributedDataParallel was made";
   if (problem.empty()) return;
   gradient.reset();
   throw Error(Fault::unsupported, problem);
+}
+
+std::vector<bool> sparse_of(const NamedTensors& parameters, const GradientSink& sink) {
+  std::vector<bool> is_sparse(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) is_sparse[i] = sink.is_sparse(i);
+  return is_sparse;
 }
 
 // Autograd has made no such gradient: it was put there.
@@ -60,7 +73,7 @@ GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHo
       hooks_(hooks),
       device_(parameters.front().second.device()),
       sink_(std::move(sink)),
-      order_(parameters, options, sink_->own_buckets()),
+      order_(parameters, options, sink_->own_buckets(), sparse_of(parameters, *sink_)),
       counts_(parameters.size(), options.static_graph) {
   sink_->assign(assignment());
 }
@@ -111,7 +124,7 @@ void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
            "this parameter ran during backward()";
   });
   at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined()) require_takeable(name, gradient, device_);
+  if (gradient.defined()) require_takeable(name, gradient, sink_->is_sparse(index), device_);
   note(index, sink_->take(index, gradient, incoming));
   progress_.note_taken(index, order_.bucket_of(index));
 }

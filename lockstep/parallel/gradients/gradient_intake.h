@@ -81,7 +81,8 @@ class GradientIntake {
   void begin_pass(bool early, bool is_shadow = false);
 
   // A gradient has come: `incoming`, or the sum of it and what `.grad` was before.
-  // Errors: unsupported for one that is sparse or on another device.
+  // Errors: unsupported for one that is sparse or dense where the sink expects the other, or on
+  // another device.
   void add(std::size_t index, const at::Tensor& incoming);
 
   // Starts the buckets that the gradients have not completed, and waits for all.

@@ -42,6 +42,9 @@ class GradientSink {
   // PyTorch's.
   virtual std::optional<BucketAssignment> own_buckets() const { return {}; }
 
+  // Whether the gradient of parameter `index` is sparse. Others are dense.
+  virtual bool is_sparse(std::size_t /*index*/) const { return false; }
+
   // Whether it always reduces during backward(), on a thread of its own.
   virtual bool is_overlapped() const { return false; }
 

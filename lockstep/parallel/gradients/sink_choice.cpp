@@ -5,6 +5,8 @@
 #include <c10/core/ScalarType.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/kept_gradients.h"
 #include "lockstep/parallel/gradients/owned_gradients.h"
+#include "lockstep/parallel/gradients/sparse_gradients.h"
 #include "lockstep/tensor/collectives.h"
 
 namespace lockstep::parallel {
@@ -39,6 +42,16 @@ NamedTensors only_trained(NamedTensors all) {
   require(!parameters.empty(), "the module has no parameter that requires a gradient");
   for (const auto& [name, parameter] : parameters) require_reducible_gradient(name, parameter);
   return parameters;
+}
+
+// By parameter, whether it is one of `tensors`.
+std::vector<bool> which_are_in(const std::vector<at::Tensor>& tensors,
+                               const NamedTensors& parameters) {
+  std::vector<bool> found;
+  for (const auto& [name, parameter] : parameters)
+    found.push_back(std::ranges::any_of(
+        tensors, [&](const at::Tensor& tensor) { return tensor.is_same(parameter); }));
+  return found;
 }
 
 // The same ranks, for calls beside the caller's.
@@ -92,15 +105,23 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
   return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
 }
 
-SinkChoice::SinkChoice(NamedTensors parameters, const ProcessGroup& group,
-                       const DistributedDataParallelOptions& options, bool needs_own_group)
+SinkChoice::SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& sparse,
+                       const ProcessGroup& group, const DistributedDataParallelOptions& options,
+                       bool needs_own_group)
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
+      is_sparse_(which_are_in(sparse, parameters_)),
       overlapped_(averages_in_backward(options) &&
                   agree_on_overlap(options, group, parameters_.front().second.device())),
       group_(overlapped_ || needs_own_group ? group_of_its_own(group) : group) {}
 
 std::unique_ptr<GradientSink> SinkChoice::sink() const {
+  if (std::ranges::none_of(is_sparse_, std::identity())) return dense_sink();
+  return std::make_unique<SparseGradients>(parameters_, is_sparse_, group_, checks_finite(options_),
+                                           dense_sink());
+}
+
+std::unique_ptr<GradientSink> SinkChoice::dense_sink() const {
   const bool check = checks_finite(options_);
   if (options_.deterministic != 0) return std::make_unique<PieceGradients>(parameters_, check);
   if (options_.share_parameters)

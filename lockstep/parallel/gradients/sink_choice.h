@@ -32,10 +32,11 @@ class SinkChoice {
   };
 
   // Collective. The `parameters` that require gradients are on one device. A sink that is made
-  // elsewhere may need a group beside the caller's.
+  // elsewhere may need a group beside the caller's. `sparse` are parameters with sparse gradients.
   // Errors: misuse when none does; unsupported for gradients that cannot be averaged.
-  SinkChoice(NamedTensors parameters, const ProcessGroup& group,
-             const DistributedDataParallelOptions& options, bool needs_own_group);
+  SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& sparse,
+             const ProcessGroup& group, const DistributedDataParallelOptions& options,
+             bool needs_own_group);
 
   // Collective: by the options alone, for a communication hook, and for gradients that are averaged
   // on one rank each. Features (features.h) says which of them can be chosen.
@@ -53,8 +54,11 @@ class SinkChoice {
   bool is_overlapped() const { return overlapped_; }
 
  private:
+  std::unique_ptr<GradientSink> dense_sink() const;
+
   const DistributedDataParallelOptions options_;
   const NamedTensors parameters_;
+  const std::vector<bool> is_sparse_;  // By parameter.
   const bool overlapped_;
   const ProcessGroup group_;
 };

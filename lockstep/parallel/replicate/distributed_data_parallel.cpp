@@ -14,6 +14,7 @@
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
+#include "lockstep/parallel/gradients/sparse_gradients.h"
 #include "lockstep/parallel/pieces/deterministic_pass.h"
 #include "lockstep/parallel/replicate/held_tensors.h"
 #include "lockstep/parallel/replicate/module_replica.h"
@@ -49,6 +50,10 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   if (has_experts(*module)) {
     features.require_allowed(Feature::experts);
     features.set(Feature::experts, true);
+  }
+  if (!parallel::sparse_parameters(*module, options.sparse_gradients).empty()) {
+    features.require_allowed(Feature::sparse_gradients);
+    features.set(Feature::sparse_gradients, true);
   }
   if (features.has(Feature::deterministic)) {
     require_cpu(*module, "deterministic");
@@ -92,8 +97,10 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const Makers& makers)
     : features_(std::make_unique<Features>(features_of(module, group, options))),
       replica_(std::make_unique<ModuleReplica>(std::move(module), group, options, makers.store)),
-      sinks_(std::make_unique<parallel::SinkChoice>(replica_->averaged_parameters(), group, options,
-                                                    /*needs_own_group=*/makers.sink != nullptr)),
+      sinks_(std::make_unique<parallel::SinkChoice>(
+          replica_->averaged_parameters(),
+          parallel::sparse_parameters(replica(), options.sparse_gradients), group, options,
+          /*needs_own_group=*/makers.sink != nullptr)),
       reducer_(std::make_unique<Reducer>(
           sinks_->parameters(), makers.sink ? makers.sink(*replica_, *sinks_) : sinks_->sink(),
           Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),

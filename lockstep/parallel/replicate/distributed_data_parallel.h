@@ -27,6 +27,9 @@
 // in its generator's step. Every parameter that requires a gradient must take part, unless the
 // options allow otherwise.
 //
+// Sparse gradients, those of an Embedding with sparse(true), are averaged as by PyTorch over Gloo:
+// backward() leaves coalesced means (the option sparse_gradients).
+//
 // Complex parameters are averaged as pairs of reals; communication hooks see their buckets in that
 // form.
 //
@@ -53,7 +56,7 @@
 //
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' modules or options differ; misuse for experts that are cut over
-// other ranks; unsupported for sparse gradients, for types that cannot be
+// other ranks; unsupported for sparse gradients that are not expected, for types that cannot be
 // averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all
 // ranks: misuse, with the parameters' names, if some had no part in the loss; corrupt for gradients
 // that are not finite, see NonFinite. All gradients are undefined then.

@@ -77,7 +77,9 @@ std::string text_of(const DistributedDataParallelOptions& options) {
        << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
        << "\nnon_finite " << name_of(options.non_finite) << "\ndeterministic "
        << options.deterministic << "\ndeterministic_threads " << options.deterministic_threads
-       << "\ndeterministic_seed " << options.deterministic_seed << '\n';
+       << "\ndeterministic_seed " << options.deterministic_seed << "\nsparse_gradients";
+  for (const std::string& name : options.sparse_gradients) text << ' ' << name;
+  text << '\n';
   return text.str();
 }
 

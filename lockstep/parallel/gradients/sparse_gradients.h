@@ -1,0 +1,81 @@
+// Sparse gradients, such as those of an Embedding with sparse(true), beside a sink for the dense
+// ones.
+//
+// As PyTorch's DistributedDataParallel over Gloo, ranks gather each other's elements and add them
+// up: a coalesced mean. A rank may have no elements, or no gradient at all. Sparse gradients are
+// averaged at the end of a pass, once all ranks have agreed on it.
+//
+// Thread safety: as GradientSink.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/gradients/gradient_sink.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::parallel {
+
+// The parameters of `module` whose gradients are sparse: the weights of each Embedding and
+// EmbeddingBag with sparse(true) that require a gradient, and the parameters with the given names.
+// Errors: misuse for a name of no parameter; unsupported, naming one, if they are not in CPU
+// memory.
+std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,
+                                          const std::vector<std::string>& names);
+
+class SparseGradients final : public GradientSink {
+ public:
+  // `parameters`, which outlive this, and the indices of those with sparse gradients. `dense` is
+  // for the others.
+  SparseGradients(const NamedTensors& parameters, std::vector<bool> is_sparse,
+                  const ProcessGroup& group, bool check_finite,
+                  std::unique_ptr<GradientSink> dense);
+
+  bool is_sparse(std::size_t index) const override { return is_sparse_[index]; }
+  bool is_overlapped() const override { return dense_->is_overlapped(); }
+  void assign(const BucketAssignment& assignment) override;
+  bool begin(bool early) override;
+  Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
+  Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
+  void start(std::size_t bucket) override;
+  std::optional<std::size_t> wait() override { return dense_->wait(); }
+  void finish(const PassReports& reports, double factor) override;
+  void release() noexcept override;
+  bool cut_short(std::string_view reason) const noexcept override {
+    return dense_->cut_short(reason);
+  }
+  std::shared_ptr<GradientPool> pool() const override { return dense_->pool(); }
+  std::vector<RegisteredMemory> memory() const override { return dense_->memory(); }
+  std::chrono::nanoseconds reduce_time() const override {
+    return reduce_time_ + dense_->reduce_time();
+  }
+
+ private:
+  Taken taken(std::size_t index, const at::Tensor& gradient);
+  void average(std::size_t index, double factor) const;
+
+  const NamedTensors& parameters_;
+  const std::vector<bool> is_sparse_;
+  const ProcessGroup group_;
+  const bool check_finite_;
+  const std::unique_ptr<GradientSink> dense_;
+  std::vector<std::optional<std::size_t>> dense_bucket_;  // By bucket: its number in `dense_`.
+  std::vector<at::Tensor> taken_;                         // By parameter.
+  std::chrono::nanoseconds reduce_time_{};
+};
+
+}  // namespace lockstep::parallel
