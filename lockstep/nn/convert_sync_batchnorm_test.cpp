@@ -16,7 +16,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/tensor/script_module.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/small_script.h"
 
 namespace lockstep::nn::convert_sync_batchnorm_test {
 namespace {
@@ -178,6 +180,18 @@ TEST(ConvertSyncBatchnorm, ABatchNormItselfAndClassesDerivedFromOneAreRefused) {
     EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(*norm, group); }), Fault::unsupported);
     Sequential net(std::make_shared<Special>(3));
     EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(*net, group); }), Fault::unsupported);
+  });
+}
+
+TEST(ConvertSyncBatchnorm, NamesThoseOfScripts) {
+  in_a_group([](const ProcessGroup& group) {
+    torch::nn::ModuleDict net;
+    net->insert("plain", std::make_shared<ScriptModule>(test::small_script()));
+    convert_sync_batchnorm(*net, group);
+    net->insert("script", std::make_shared<ScriptModule>(test::small_script("BatchNorm1d")));
+    std::string text;
+    EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(*net, group); }, &text), Fault::unsupported);
+    EXPECT_NE(text.find("these are not: script.layer."), text.npos) << text;
   });
 }
 

@@ -14,6 +14,7 @@
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
+#include "tests/rigs/small_script.h"
 #include "tests/saved_state.h"
 
 namespace lockstep::tensor::script_module_test {
@@ -21,26 +22,7 @@ namespace {
 
 using test::fault_of;
 using test::SavedState;
-
-// A layer with a parameter, and an owner with a parameter, a buffer that forward() assigns, and one
-// that it changes in place.
-torch::jit::Module script() {
-  torch::jit::Module layer("Layer");
-  layer.register_parameter("weight", torch::ones({3, 2}).requires_grad_(), /*is_buffer=*/false);
-  layer.define("def forward(self, x):\n  return x.matmul(self.weight)\n");
-  torch::jit::Module owner("Owner");
-  owner.register_parameter("bias", torch::zeros({2}).requires_grad_(), /*is_buffer=*/false);
-  owner.register_buffer("calls", torch::zeros({1}));
-  owner.register_buffer("total", torch::zeros({1}));
-  owner.register_attribute("training", c10::BoolType::get(), true);
-  owner.register_module("layer", layer);
-  owner.define(
-      "def forward(self, x):\n"
-      "  self.calls = self.calls + 1\n"
-      "  self.total.add_(2)\n"
-      "  return self.layer.forward(x) + self.bias\n");
-  return owner;
-}
+using test::small_script;
 
 std::vector<std::string> names_of(const NamedTensors& tensors) {
   std::vector<std::string> names;
@@ -53,7 +35,7 @@ at::Tensor buffer(const torch::nn::Module& module, std::size_t index) {
 }
 
 TEST(ScriptModule, HasTheTensorsOfTheScriptUnderTheirNames) {
-  const torch::jit::Module jit = script();
+  const torch::jit::Module jit = small_script();
   const ScriptModule module(jit);
   EXPECT_EQ(names_of(named_parameters(module)), (std::vector<std::string>{"bias", "layer.weight"}));
   EXPECT_EQ(names_of(named_buffers(module)), (std::vector<std::string>{"calls", "total"}));
@@ -62,7 +44,7 @@ TEST(ScriptModule, HasTheTensorsOfTheScriptUnderTheirNames) {
 }
 
 TEST(ScriptModule, TrainsTheScript) {
-  const torch::jit::Module jit = script();
+  const torch::jit::Module jit = small_script();
   ScriptModule module(jit);
   torch::optim::SGD sgd(module.parameters(), 0.5);
   module.forward(torch::ones({1, 3})).toTensor().sum().backward();
@@ -73,7 +55,7 @@ TEST(ScriptModule, TrainsTheScript) {
 }
 
 TEST(ScriptModule, BuffersHaveTheValuesThatTheScriptAssigned) {
-  torch::jit::Module jit = script();
+  torch::jit::Module jit = small_script();
   ScriptModule module(jit);
   const at::Tensor calls = buffer(module, 0);
   for (int i = 0; i < 2; ++i) module.forward(torch::ones({1, 3}));
@@ -91,7 +73,7 @@ TEST(ScriptModule, BuffersHaveTheValuesThatTheScriptAssigned) {
 TEST(ScriptModule, RefusesTensorsThatItCannotFollow) {
   std::string text;
   EXPECT_EQ(fault_of([] { ScriptModule(torch::jit::Module()); }, &text), Fault::misuse);
-  torch::jit::Module jit = script();
+  torch::jit::Module jit = small_script();
   ScriptModule module(jit);
   jit.setattr("calls", torch::zeros({1}, torch::kDouble));
   EXPECT_EQ(fault_of([&] { named_tensors(module); }, &text), Fault::misuse);
@@ -103,7 +85,7 @@ TEST(ScriptModule, RefusesTensorsThatItCannotFollow) {
 }
 
 TEST(ScriptModule, ModeIsThatOfTheScript) {
-  torch::jit::Module jit = script();
+  torch::jit::Module jit = small_script();
   ScriptModule module(jit);
   module.eval();
   EXPECT_FALSE(jit.is_training());
@@ -112,13 +94,13 @@ TEST(ScriptModule, ModeIsThatOfTheScript) {
 }
 
 TEST(ScriptModule, StateComesBackInAnotherScript) {
-  torch::jit::Module source = script();
+  torch::jit::Module source = small_script();
   source.attr("bias").toTensor().detach().fill_(3);
   source.forward({torch::ones({1, 3})});  // Assigns a buffer.
   SavedState state;
   state.add(module_state(source)->state_dict(), 0);
   EXPECT_EQ(state.whole().tensors.size(), 4U);
-  const torch::jit::Module target = script();
+  const torch::jit::Module target = small_script();
   test::load(*module_state(target), state.whole());
   EXPECT_EQ(sha256(ScriptModule(target)), sha256(ScriptModule(source)));
   EXPECT_EQ(target.attr("calls").toTensor().item<float>(), 1);

@@ -29,8 +29,10 @@
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/script_module.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/small_script.h"
 #include "tests/saved_state.h"
 
 namespace lockstep::parallel::averaged_model_test {
@@ -468,6 +470,13 @@ TEST(UpdateBn, LeavesSyncBatchNormWhichKnowsAllRanksAlready) {
     EXPECT_EQ(norm.options.momentum(), 0.1);
     world.barrier();
   });
+}
+
+TEST(UpdateBn, RefusesAScriptWithBatchNorm) {
+  ScriptModule script(test::small_script("BatchNorm2d"));
+  std::string text;
+  EXPECT_EQ(fault_of([&] { update_bn(script, [] {}); }, &text), Fault::unsupported);
+  EXPECT_NE(text.find("'layer'"), text.npos) << text;
 }
 
 }  // namespace
