@@ -185,12 +185,13 @@ TEST(ConvertSyncBatchnorm, ABatchNormItselfAndClassesDerivedFromOneAreRefused) {
 
 TEST(ConvertSyncBatchnorm, NamesThoseOfScripts) {
   in_a_group([](const ProcessGroup& group) {
-    torch::nn::ModuleDict net;
-    net->insert("plain", std::make_shared<ScriptModule>(test::small_script()));
-    convert_sync_batchnorm(*net, group);
-    net->insert("script", std::make_shared<ScriptModule>(test::small_script("BatchNorm1d")));
+    torch::nn::Module net;
+    net.register_module("plain", std::make_shared<ScriptModule>(test::small_script()));
+    convert_sync_batchnorm(net, group);
+    net.register_module("script",
+                        std::make_shared<ScriptModule>(test::small_script("BatchNorm1d")));
     std::string text;
-    EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(*net, group); }, &text), Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { convert_sync_batchnorm(net, group); }, &text), Fault::unsupported);
     EXPECT_NE(text.find("these are not: script.layer."), text.npos) << text;
   });
 }

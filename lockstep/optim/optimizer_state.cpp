@@ -118,6 +118,8 @@ OptimizerStateParts parts_of(OptimizerParamState& state) {
       !fill<RMSpropParamState>(state, result) && !fill<LARSParamState>(state, result) &&
       !fill<LAMBParamState>(state, result))
     refuse(typeid(state));
+  for (const auto& [name, tensor] : result.tensors)
+    if (tensor->defined() && tensor->is_sparse()) *tensor = tensor->to_dense();
   return result;
 }
 

@@ -27,6 +27,8 @@ struct OptimizerStateParts {
   std::vector<std::pair<std::string_view, std::int64_t*>> integers;
 };
 
+// A sparse tensor of the state, SGD's momentum for sparse gradients, becomes dense, with which the
+// optimizer goes on. The next steps then have the bits of a training that is resumed from here.
 // Lifetime: the result points into `state`.
 // Errors: unsupported, with its name, for a state that is not of SGD, Adam, AdamW, Adagrad,
 // RMSprop, LARS or LAMB.

@@ -20,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/clip_grad_norm.h"
+#include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
@@ -27,6 +28,7 @@
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
+#include "tests/saved_state.h"
 
 namespace lockstep::parallel::sparse_gradients_test {
 namespace {
@@ -220,6 +222,39 @@ TEST(SparseGradients, AreSteppedAndClippedByZeroRedundancyOptimizer) {
       dense.step();
       expect_equal(*twins.sparse, *twins.dense);
     }
+  });
+}
+
+TEST(SparseGradients, StateOfTheirOptimizersIsSavedAndLoaded) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const torch::optim::SGDOptions options = torch::optim::SGDOptions(0.05).momentum(0.9);
+    Twins saved(world, {}), resumed(world, {});
+    torch::optim::SGD first(saved.sparse->parameters(), options);
+    torch::optim::SGD second(resumed.sparse->parameters(), options);
+    const auto step = [&](Twins& twins, torch::optim::SGD& sgd, int number) {
+      sgd.zero_grad();
+      loss_of(twins.sparse_ddp(tokens_of(number, world.rank()))).backward();
+      sgd.step();
+    };
+    for (int i = 0; i < 3; ++i) step(saved, first, i);
+    const auto state = [](torch::optim::SGD& sgd, Twins& twins) {
+      return optimizer_state(sgd, named_parameters(*twins.sparse));
+    };
+    test::SavedState copy;
+    copy.add(state(first, saved)->state_dict(), 0);
+    EXPECT_EQ(copy.whole().tensors.at("embedding.weight.momentum_buffer").data.layout(),
+              at::kStrided);
+    test::load(*state(second, resumed), copy.whole());
+    {
+      const torch::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < 3; ++i)
+        resumed.sparse->parameters()[i].copy_(saved.sparse->parameters()[i]);
+    }
+    for (int i = 3; i < 6; ++i) {
+      step(saved, first, i);
+      step(resumed, second, i);
+    }
+    EXPECT_EQ(sha256(*saved.sparse), sha256(*resumed.sparse));
   });
 }
 
