@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/signal_names.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -22,10 +23,22 @@ std::string compose(Fault fault, std::string_view message, std::source_location 
 }
 
 std::string signal_text(const Failure& failure) {
-  const char* abbreviation = ::sigabbrev_np(*failure.signal);
-  return fmt::format("was killed by signal {} (SIG{}){}", *failure.signal,
-                     abbreviation ? abbreviation : "?",
-                     failure.oom.value_or(false) ? ", out of memory," : "");
+  return fmt::format("was killed by signal {} ({}{})", *failure.signal,
+                     signal_name(*failure.signal),
+                     failure.oom.value_or(false) ? ", out of memory" : "");
+}
+
+std::string exit_text(int code) {
+  const std::string signal = signal_of_exit_code(code);
+  return fmt::format(
+      "exited with code {}{}", code,
+      signal.empty() ? "" : fmt::format(" (as a shell reports a child killed by {})", signal));
+}
+
+// Foreign text may end as a sentence does, and the message goes on after it.
+std::string_view without_end(std::string_view text) {
+  const auto last = text.find_last_not_of(" \n\r\t.,;:");
+  return last == text.npos ? text : text.substr(0, last + 1);
 }
 
 std::string cause(const Failure& failure) {
@@ -34,12 +47,12 @@ std::string cause(const Failure& failure) {
   if (!failure.what.empty())
     return fmt::format("{} an exception: {}",
                        another_signal ? signal_text(failure) + " after" : "ended with",
-                       failure.what);
+                       without_end(failure.what));
   if (failure.signal) return signal_text(failure);
-  if (failure.exit_code)
-    return fmt::format("exited with code {} without destroy_process_group()", *failure.exit_code);
+  if (failure.exit_code) return exit_text(*failure.exit_code) + " without destroy_process_group()";
   if (failure.left) return "left its group before the others";
-  if (!failure.connection.empty()) return fmt::format("was lost: {}", failure.connection);
+  if (!failure.connection.empty())
+    return fmt::format("was lost: {}", without_end(failure.connection));
   return "died of an unknown cause";
 }
 

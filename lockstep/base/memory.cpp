@@ -233,7 +233,7 @@ SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes,
   bytes = whole_pages(bytes);
   require_available(bytes, purpose);
   FileDescriptor fd = make_memfd(purpose);
-  if (!fd) throw_errno("memfd_create");
+  if (!fd) throw_errno(fmt::format("memfd_create for {}", purpose));
   resize(fd.get(), bytes, whole_pages(reserved), purpose);
   if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("sealing shared memory");
   return SharedMapping(std::move(fd));

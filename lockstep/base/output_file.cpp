@@ -54,13 +54,13 @@ std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);
   if (error == std::errc::too_many_symbolic_link_levels)
-    throw_errno(target.string(), error.value());
+    throw_errno("following link " + target.string(), error.value());
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw Error(Fault::system, target.string() + ": it exists and is not a regular file");
   if (!std::filesystem::is_symlink(target, error)) return target;
   // The target of a link need not exist yet.
   const std::filesystem::path linked = std::filesystem::read_symlink(target, error);
-  if (error) throw_errno(target.string(), error.value());
+  if (error) throw_errno("reading link " + target.string(), error.value());
   return regular_file(target.parent_path() / linked);
 }
 
@@ -71,7 +71,7 @@ OutputFile::OutputFile(const std::filesystem::path& path, std::string name)
         return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                       everybody);
       })) {
-  if (!fd_) fail();
+  if (!fd_) fail("making");
 }
 
 void OutputFile::reserve(std::uint64_t size) {
@@ -79,7 +79,7 @@ void OutputFile::reserve(std::uint64_t size) {
   const IgnoreSignals ignore{SIGXFSZ};
   const int result =
       uninterrupted([&] { return ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)); });
-  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail();
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail("reserving space for");
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
@@ -90,14 +90,14 @@ void OutputFile::write(std::span<const std::byte> bytes) {
       bytes = bytes.subspan(static_cast<std::size_t>(done));
       size_ += static_cast<std::uint64_t>(done);
     } else if (errno != EINTR) {
-      fail();
+      fail("writing");
     }
   }
   if (size_ - started_ >= write_back_size) start_writing_back();
 }
 
 void OutputFile::sync() {
-  if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail();
+  if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("syncing");
 }
 
 // Ignores errors, because sync() will report them too.
@@ -107,11 +107,12 @@ void OutputFile::start_writing_back() {
   started_ = size_;
 }
 
-void OutputFile::fail() const {
+void OutputFile::fail(std::string_view action) const {
   const int error = errno;
-  if (error != EFBIG) throw_errno(name_, error);
+  const std::string what = std::string(action) + ' ' + name_;
+  if (error != EFBIG) throw_errno(what, error);
   throw Error(Fault::system,
-              name_ + ": " + std::generic_category().message(error) + file_size_limit());
+              what + ": " + std::generic_category().message(error) + file_size_limit());
 }
 
 namespace {
@@ -168,7 +169,7 @@ int try_to_sync_directory(const std::filesystem::path& directory) {
 
 void sync_directory(const std::filesystem::path& directory) {
   if (const int error = try_to_sync_directory(directory))
-    throw_errno(directory.empty() ? "." : directory.string(), error);
+    throw_errno("syncing folder " + (directory.empty() ? "." : directory.string()), error);
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& target, std::uint64_t size)
@@ -191,7 +192,8 @@ void AtomicFile::commit() {
 }
 
 void AtomicFile::commit_unsynced() {
-  if (::rename(aside_.c_str(), target_.c_str()) != 0) throw_errno(target_.string());
+  if (::rename(aside_.c_str(), target_.c_str()) != 0)
+    throw_errno("renaming " + aside_.string() + " to " + target_.string());
   aside_.clear();
 }
 

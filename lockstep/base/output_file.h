@@ -39,7 +39,7 @@ class LOCKSTEP_API OutputFile {
 
  private:
   void start_writing_back();
-  [[noreturn]] void fail() const;
+  [[noreturn]] void fail(std::string_view action) const;
 
   std::string name_;
   FileDescriptor fd_;

@@ -10,7 +10,8 @@ namespace lockstep {
 std::uint64_t random_number() {
   std::uint64_t number = 0;
   // getrandom() gives up to 256 bytes completely or not at all.
-  if (::getrandom(&number, sizeof number, 0) != sizeof number) throw_errno("getrandom");
+  if (::getrandom(&number, sizeof number, 0) != sizeof number)
+    throw_errno("reading a random number: getrandom");
   return number;
 }
 

@@ -13,10 +13,11 @@ namespace {
 std::filesystem::path new_folder() {
   try {
     std::string name = std::filesystem::temp_directory_path() / "lockstep-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) throw_errno(name);
+    if (::mkdtemp(name.data()) == nullptr) throw_errno("making folder " + name);
     return name;
   } catch (const std::filesystem::filesystem_error& error) {
-    throw_errno(error.path1().string() + ", the folder of TMPDIR", error.code().value());
+    throw_errno("finding " + error.path1().string() + ", the folder of TMPDIR",
+                error.code().value());
   }
 }
 

@@ -16,6 +16,8 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "lockstep/base/signal_names.h"
+
 namespace lockstep {
 namespace {
 
@@ -96,11 +98,13 @@ std::string cause_value(const Failure& failure) {
   const bool threw = !failure.what.empty();
   if (threw && (failure.signal == SIGABRT || (!failure.signal && !failure.exit_code)))
     return "exception";
-  if (failure.signal) {
-    const char* abbreviation = ::sigabbrev_np(*failure.signal);
-    return fmt::format("signal:{}(SIG{})", *failure.signal, abbreviation ? abbreviation : "?");
+  if (failure.signal)
+    return escaped(fmt::format("signal:{}({})", *failure.signal, signal_name(*failure.signal)));
+  if (failure.exit_code) {
+    const std::string signal = signal_of_exit_code(*failure.exit_code);
+    return fmt::format("exit:{}{}", *failure.exit_code,
+                       signal.empty() ? "" : fmt::format("({})", signal));
   }
-  if (failure.exit_code) return fmt::format("exit:{}", *failure.exit_code);
   return failure.left ? "left" : "unknown";
 }
 

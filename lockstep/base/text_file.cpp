@@ -12,7 +12,7 @@ std::string read_file(const std::string& path) {
   std::ifstream in(path);
   std::ostringstream text;
   if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
-  if (!in.is_open() || in.bad() || !text) throw_errno(path);
+  if (!in.is_open() || in.bad() || !text) throw_errno("reading " + path);
   return text.str();
 }
 
@@ -20,7 +20,7 @@ void write_file(const std::string& path, std::string_view text) {
   std::ofstream out(path);
   out << text;
   out.close();
-  if (!out) throw_errno(path);
+  if (!out) throw_errno("writing " + path);
 }
 
 }  // namespace lockstep

@@ -42,15 +42,17 @@ bool is_unfinished(const fs::path& path) {
 }
 
 void make_directory(const fs::path& path) {
-  if (::mkdir(path.c_str(), 0777) != 0) throw_errno(path.string());
+  if (::mkdir(path.c_str(), 0777) != 0) throw_errno("making folder " + path.string());
 }
 
 // Errors: EEXIST if `to` exists. Without RENAME_NOREPLACE, for example on a network, rename() still
 // refuses to replace a folder that is not empty.
 void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS) throw_errno(to.string());
-  if (::rename(from.c_str(), to.c_str()) != 0) throw_errno(to.string());
+  if (errno != EINVAL && errno != ENOSYS)
+    throw_errno("renaming " + from.string() + " to " + to.string());
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw_errno("renaming " + from.string() + " to " + to.string());
 }
 
 // Returns an errno; 0 after success.
@@ -71,7 +73,7 @@ std::vector<fs::path> entries_of(const fs::path& root) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
     paths.push_back(entry->path());
   if (error && error != std::errc::no_such_file_or_directory)
-    throw_errno(root.string(), error.value());
+    throw_errno("listing folder " + root.string(), error.value());
   return paths;
 }
 
@@ -237,7 +239,7 @@ void set_damaged_aside(const fs::path& checkpoint) {
   std::string name = beside(checkpoint).string();
   name.replace(name.rfind(aside), aside.size(), damaged);
   if (::rename(checkpoint.c_str(), name.c_str()) != 0 && errno != ENOENT)
-    throw_errno(checkpoint.string());
+    throw_errno("renaming " + checkpoint.string() + " to " + name);
   log(LogLevel::warning, checkpoint.string() + " is damaged and was renamed to " + name);
 }
 

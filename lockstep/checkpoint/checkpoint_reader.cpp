@@ -31,9 +31,9 @@ FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
   if (!fd && errno == ENOENT) throw Error(Fault::corrupt, path.string() + ": the file is missing");
   if (!fd && errno == ELOOP)
     throw Error(Fault::corrupt, path.string() + ": expected a file, found a symbolic link");
-  if (!fd) throw_errno(path.string());
+  if (!fd) throw_errno("opening " + path.string());
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw_errno(path.string());
+  if (::fstat(fd.get(), &status) != 0) throw_errno("examining " + path.string());
   if (!S_ISREG(status.st_mode))
     throw Error(Fault::corrupt, path.string() + ": it is not a regular file");
   return fd;
@@ -45,7 +45,7 @@ std::string read_all(const FileDescriptor& fd, const fs::path& path, std::uint64
   for (;;) {
     const ssize_t got = ::read(fd.get(), block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_errno(path.string());
+    if (got < 0) throw_errno("reading " + path.string());
     if (got == 0) return text;
     text.append(block, 0, static_cast<std::size_t>(got));
     if (text.size() > limit)
@@ -72,7 +72,7 @@ void require_same_names(const SafetensorsFile& file, const ManifestFile& expecte
 struct CheckpointReader::State {
   explicit State(const fs::path& path)
       : directory(path), fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (!fd) throw_errno(path.string());
+    if (!fd) throw_errno("opening " + path.string());
     const fs::path manifest_path = path / checkpoint::manifest_name;
     manifest = parse_manifest(manifest_path.string(),
                               read_all(open_in(fd, manifest_path), manifest_path, manifest_limit));

@@ -59,7 +59,11 @@ std::string cause_of(const Failure& failure) {
 
 TEST(FailureRecord, NamesEveryCause) {
   EXPECT_EQ(cause_of({.exit_code = 7}), "exit:7");
+  EXPECT_EQ(cause_of({.exit_code = 139}), "exit:139(SIGSEGV)");  // Of a shell.
+  EXPECT_EQ(cause_of({.exit_code = 128}), "exit:128");
+  EXPECT_EQ(cause_of({.exit_code = 255}), "exit:255");
   EXPECT_EQ(cause_of({.signal = SIGSEGV}), "signal:11(SIGSEGV)");
+  EXPECT_EQ(cause_of({.signal = 77}), "signal:77(signal%2077)");
   EXPECT_EQ(cause_of({.what = "std::bad_alloc: ?"}), "exception");
   EXPECT_EQ(cause_of({.signal = SIGABRT, .what = "std::bad_alloc: ?"}), "exception");
   EXPECT_EQ(cause_of({.signal = SIGKILL, .what = "std::bad_alloc: ?"}), "signal:9(SIGKILL)");
@@ -152,6 +156,44 @@ TEST(Describe, QuotesTheExceptionThatEndedARank) {
   EXPECT_EQ(describe(failure),
             "rank 1 (pid 4242 on node3) was killed by signal 9 (SIGKILL) after an exception: "
             "std::runtime_error: loss is nan, last seen in all_reduce #812");
+}
+
+struct Described {
+  Failure failure;
+  const char* text;  // After "rank 1 (pid 4242 on node3) ".
+};
+
+const Described every_cause[] = {
+    {{.signal = SIGKILL, .oom = true},
+     "was killed by signal 9 (SIGKILL, out of memory), last seen in send #3"},
+    {{.signal = SIGKILL, .oom = true, .what = "std::bad_alloc: x."},
+     "was killed by signal 9 (SIGKILL, out of memory) after an exception: std::bad_alloc: x, last "
+     "seen in send #3"},
+    {{.signal = SIGSEGV}, "was killed by signal 11 (SIGSEGV), last seen in send #3"},
+    {{.signal = 77}, "was killed by signal 77 (signal 77), last seen in send #3"},
+    {{.what = "E: the disk is full.\n"},
+     "ended with an exception: E: the disk is full, last seen in send #3"},
+    {{.exit_code = 3}, "exited with code 3 without destroy_process_group(), last seen in send #3"},
+    {{.exit_code = 139},
+     "exited with code 139 (as a shell reports a child killed by SIGSEGV) without "
+     "destroy_process_group(), last seen in send #3"},
+    {{.exit_code = 255},
+     "exited with code 255 without destroy_process_group(), last seen in send #3"},
+    {{.left = true}, "left its group before the others, last seen in send #3"},
+    {{.connection = "its connection ended."},
+     "was lost: its connection ended, last seen in send #3"},
+    {{}, "died of an unknown cause, last seen in send #3"},
+};
+
+TEST(Describe, NamesEveryCauseWithoutDoubledPunctuation) {
+  for (auto [failure, text] : every_cause) {
+    failure.rank = 1;
+    failure.host = "node3";
+    failure.pid = 4242;
+    failure.operation = "send";
+    failure.sequence = 3;
+    EXPECT_EQ(lockstep::describe(failure), std::string("rank 1 (pid 4242 on node3) ") + text);
+  }
 }
 
 TEST(Describe, NamesTheOtherRankOfTheLastMessage) {

@@ -205,7 +205,7 @@ const NetworkInterface& first_wanted(const std::vector<NetworkInterface>& interf
 
 std::vector<NetworkInterface> network_interfaces() {
   ifaddrs* entries = nullptr;
-  if (::getifaddrs(&entries) != 0) throw_errno("getifaddrs");
+  if (::getifaddrs(&entries) != 0) throw_errno("listing the network interfaces: getifaddrs");
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(entries, ::freeifaddrs);
   std::vector<NetworkInterface> found;
   for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {

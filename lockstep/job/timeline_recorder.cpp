@@ -44,21 +44,21 @@ std::int64_t wall_minus_steady() { return wall_time_ns() - steady_ns(Clock::now(
 std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
-  if (error) throw_errno(file.parent_path().string(), error.value());
-  if (::unlink(file.c_str()) != 0 && errno != ENOENT) throw_errno(file.string());
+  if (error) throw_errno("making folder " + file.parent_path().string(), error.value());
+  if (::unlink(file.c_str()) != 0 && errno != ENOENT) throw_errno("removing " + file.string());
   const FileDescriptor fd(
       ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!fd) throw_errno(file.string());
+  if (!fd) throw_errno("making " + file.string());
   const IgnoreSignals ignore{SIGXFSZ};
   if (const int failed = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes))) {
     ::unlink(file.c_str());
-    throw_errno(file.string(), failed);
+    throw_errno(fmt::format("reserving {} bytes of {}", bytes, file.string()), failed);
   }
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) {
     const int failed = errno;
     ::unlink(file.c_str());
-    throw_errno(file.string(), failed);
+    throw_errno("mapping " + file.string(), failed);
   }
   return static_cast<std::byte*>(memory);
 }

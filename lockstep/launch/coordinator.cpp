@@ -2,13 +2,13 @@
 #include "lockstep/launch/coordinator.h"
 
 #include <fmt/format.h>
-#include <string.h>
 
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_names.h"
 
 namespace lockstep::launch {
 namespace {
@@ -27,8 +27,8 @@ double seconds_of(std::chrono::milliseconds time) {
 
 // Returns the cause of a stop, for the launcher's exit code.
 std::string cause_of_stop(int exit_code) {
-  const char* name = exit_code > 128 ? ::sigabbrev_np(exit_code - 128) : nullptr;
-  return name != nullptr ? fmt::format("SIG{}", name) : "its user";
+  const std::string signal = signal_of_exit_code(exit_code);
+  return signal.empty() ? "its user" : signal;
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ void open_standard_streams() {
   do {
     fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd < 0) throw_errno("/dev/null");
+  if (fd < 0) throw_errno("opening /dev/null");
   ::close(fd);
 }
 
@@ -146,11 +146,11 @@ int run(const RunOptions& options) {
   const sigset_t signals = take_signals(options);
 
   int lifeline[2];  // Never written to: the guardian holds the other end.
-  if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("pipe");
+  if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("starting the agent: pipe2");
   FileDescriptor agents_end(lifeline[0]);
   FileDescriptor guardians_end(lifeline[1]);
   const pid_t agent = ::fork();
-  if (agent < 0) throw_errno("fork");
+  if (agent < 0) throw_errno("starting the agent: fork");
   if (agent > 0) return guard(agent, signals, inherited, options.log.format);
   guardians_end = FileDescriptor();
   ::_exit(be_agent(options, binding, signals, agents_end.get()));

@@ -130,7 +130,7 @@ Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_p
 void Search::connect(Clock::time_point now) {
   step_at_ = now + (taken_here_ ? neighbour_limit : attempt_limit);
   socket_ = begin_connecting(address());
-  if (!socket_) return retry(std::generic_category().message(errno), now);
+  if (!socket_) return retry("connect: " + std::generic_category().message(errno), now);
   input_.clear();
   phase_ = Phase::connecting;
 }

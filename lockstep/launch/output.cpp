@@ -26,7 +26,7 @@ constexpr std::size_t most_large_pipes = 16;
 
 std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("making a pipe for a rank's output: pipe2");
   if (large)
     ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // Keeps its size where that is not allowed.
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
@@ -34,7 +34,7 @@ std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
 
 FileDescriptor open_nothing() {
   FileDescriptor fd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  if (!fd) throw_errno("/dev/null");
+  if (!fd) throw_errno("opening /dev/null");
   return fd;
 }
 
@@ -178,7 +178,8 @@ void Output::serve(Sink& sink, const char* name, const std::vector<pollfd>& entr
   const int reason = sink.serve(entries);
   if (reason == 0 || reason == EPIPE) return;  // A reader that has seen enough is not an error.
   lost_ = true;
-  say(fmt::format("{}: {}; what follows is dropped", name, std::strerror(reason)), Level::error);
+  say(fmt::format("writing to {}: {}; what follows is dropped", name, std::strerror(reason)),
+      Level::error);
 }
 
 bool Output::read(Feed& feed) {
@@ -199,7 +200,8 @@ void Output::end(Feed& feed) {
 void Output::keep(Feed& feed, std::string_view bytes) {
   const int lost = feed.file.write(bytes);
   if (lost == 0) return;
-  say(fmt::format("{}: {}; what follows is not in it", feed.file.path(), std::strerror(lost)),
+  say(fmt::format("writing {}: {}; what follows is not in it", feed.file.path(),
+                  std::strerror(lost)),
       Level::error);
 }
 

@@ -260,8 +260,8 @@ void expect_full_disk_to_be_said_once(LogOptions options, const std::string& sho
   }
   const fs::path file = only_entry(options.directory) / "attempt_0/0/stdout.log";
   EXPECT_EQ(console.out_text, shown);
-  EXPECT_EQ(console.err_text,
-            "lockstep run: " + file.string() + ": File too large; what follows is not in it\n");
+  EXPECT_EQ(console.err_text, "lockstep run: writing " + file.string() +
+                                  ": File too large; what follows is not in it\n");
   EXPECT_EQ(content(file), "12345\n1234");
 }
 

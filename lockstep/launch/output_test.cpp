@@ -172,7 +172,7 @@ TEST(Output, AFullDiskIsSaidOnce) {
     settle(output);
   }
   EXPECT_EQ(read_all(err.read),
-            "lockstep run: stdout: No space left on device; what follows is dropped\n");
+            "lockstep run: writing to stdout: No space left on device; what follows is dropped\n");
 }
 
 TEST(Output, OnePipeForBothKeepsTheOrder) {

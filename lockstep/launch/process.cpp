@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstring>
+#include <iterator>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -49,6 +49,8 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
   return mask;
 }
 
+constexpr const char* exec_function = "execve";
+
 // All data that the child needs, made before fork(): between fork() and exec() it may neither
 // allocate nor lock.
 struct Prepared {
@@ -71,25 +73,28 @@ void prefer_memory_of(const std::vector<unsigned long>& nodes) {
     ::syscall(SYS_set_mempolicy, prefer, nodes.data(), bits);
 }
 
-// Makes only async-signal-safe calls. Returns the errno of a failed call; does not return
-// otherwise. The kernel may share out cores by session (sched_autogroup_enabled): all ranks in one
+// Makes only async-signal-safe calls. Returns the call that failed; does not return otherwise. The
+// kernel may share out cores by session (sched_autogroup_enabled): all ranks in one
 // would get together what each other session gets. A nice value counts within a session only, so a
 // job that has one stays in its session.
-int become(const Prepared& prepared) {
+StartFailure become(const Prepared& prepared) {
   const Command& command = prepared.command;
+  const auto failed = [](const char* function) { return StartFailure{function, errno}; };
   const bool is_nice = ::getpriority(PRIO_PROCESS, 0) != 0;
-  if ((is_nice ? ::setpgid(0, 0) : ::setsid()) < 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
-    return errno;
-  if (::getppid() != prepared.parent) return ESRCH;  // The parent ended before the line above.
+  if (is_nice && ::setpgid(0, 0) != 0) return failed("setpgid");
+  if (!is_nice && ::setsid() < 0) return failed("setsid");
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return failed("prctl(PR_SET_PDEATHSIG)");
+  // The parent ended before the line above.
+  if (::getppid() != prepared.parent) return {"getppid", ESRCH};
   if (::dup2(command.in, STDIN_FILENO) < 0 || ::dup2(command.out, STDOUT_FILENO) < 0 ||
       ::dup2(command.err, STDERR_FILENO) < 0)
-    return errno;
+    return failed("dup2");
   for (const int fd : command.inherited)
-    if (::fcntl(fd, F_SETFD, 0) != 0) return errno;
+    if (::fcntl(fd, F_SETFD, 0) != 0) return failed("fcntl(F_SETFD)");
   if (!prepared.cpus.empty() &&
       ::sched_setaffinity(0, prepared.cpus.size() * sizeof prepared.cpus[0],
                           reinterpret_cast<const cpu_set_t*>(prepared.cpus.data())) != 0)
-    return errno;
+    return failed("sched_setaffinity");
   prefer_memory_of(prepared.memory_nodes);
   if (command.open_files > 0) {
     rlimit limit{};
@@ -102,7 +107,7 @@ int become(const Prepared& prepared) {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::execve(command.program.c_str(), prepared.arguments.data(), prepared.environment.data());
-  return errno;
+  return failed(exec_function);
 }
 
 using namespace std::chrono_literals;
@@ -146,30 +151,39 @@ Process::Process(const Command& command) {
                           mask_of(command.memory_nodes),
                           ::getpid()};
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("starting a process: pipe2");
   verdict_ = FileDescriptor(ends[0]);
-  const FileDescriptor failure(ends[1]);
+  const FileDescriptor verdict(ends[1]);
   pid_ = ::fork();
-  if (pid_ < 0) throw_errno("fork");
+  if (pid_ < 0) throw_errno("starting a process: fork");
   if (pid_ > 0) return;
-  const int error_number = become(prepared);
-  [[maybe_unused]] const ssize_t told = ::write(ends[1], &error_number, sizeof error_number);
+  // The child is a copy of this process: the name of the function has the same address in both.
+  const StartFailure failure = become(prepared);
+  [[maybe_unused]] const ssize_t sent = ::write(ends[1], &failure, sizeof failure);
   ::_exit(127);
 }
 
-int Process::wait_for_exec() {
-  int error_number = 0;
+StartFailure Process::wait_for_exec() {
+  StartFailure failure;
   ssize_t received = 0;
   do {
-    received = ::read(verdict_.get(), &error_number, sizeof error_number);
+    received = ::read(verdict_.get(), &failure, sizeof failure);
   } while (received < 0 && errno == EINTR);
   verdict_ = FileDescriptor();
-  return received == sizeof error_number ? error_number : 0;
+  return received == sizeof failure ? failure : StartFailure{};
+}
+
+// Any other errno of execve means that the system is short of something, or refuses all programs.
+bool StartFailure::is_of_program() const {
+  if (function == nullptr || std::string_view(function) != exec_function) return false;
+  constexpr int of_program[] = {ENOENT, ENOTDIR, EACCES, EPERM,        ENOEXEC, EISDIR,
+                                ELOOP,  ETXTBSY, EINVAL, ENAMETOOLONG, ELIBBAD, E2BIG};
+  return std::ranges::find(of_program, error) != std::end(of_program);
 }
 
 int raise_open_files() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit");
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit(RLIMIT_NOFILE)");
   const auto before = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX));
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails with a clear error.
@@ -185,7 +199,7 @@ std::vector<pid_t> children(const std::filesystem::path& proc) {
 }
 
 void adopt_orphans() {
-  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("PR_SET_CHILD_SUBREAPER");
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("prctl(PR_SET_CHILD_SUBREAPER)");
 }
 
 bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared) {
@@ -201,12 +215,6 @@ bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& 
     wait_for_child(deadline);
   }
   return true;
-}
-
-std::string signal_name(int signal) {
-  const char* abbreviation = ::sigabbrev_np(signal);
-  return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation)
-                                 : fmt::format("signal {}", signal);
 }
 
 bool catches(pid_t pid, int signal) {

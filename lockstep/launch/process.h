@@ -1,4 +1,4 @@
-// Processes: starts a program as a child, ends all descendants, and examines signals.
+// Processes: starts a program as a child, ends all descendants, and examines signal handlers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,6 +29,18 @@ struct Command {
   int open_files = 0;  // Its soft limit of descriptors; this process's when 0.
 };
 
+// Why a program does not run.
+struct StartFailure {
+  // The function that failed, such as "execve"; null if the program runs.
+  const char* function = nullptr;
+  int error = 0;  // Its errno.
+
+  explicit operator bool() const { return function != nullptr; }
+
+  // Whether the program is the cause. Otherwise the system has refused.
+  bool is_of_program() const;
+};
+
 class Process {
  public:
   // The program leads its own process group, and its own session if this process has the nice value
@@ -38,12 +50,12 @@ class Process {
 
   pid_t pid() const { return pid_; }
 
-  // Blocks until the program runs. Returns 0, or the errno of a failed exec.
-  int wait_for_exec();
+  // Blocks until the program runs, or does not.
+  StartFailure wait_for_exec();
 
  private:
   pid_t pid_ = 0;
-  FileDescriptor verdict_;  // Receives an errno; a successful exec closes it.
+  FileDescriptor verdict_;  // Receives a StartFailure; a successful exec closes it.
 };
 
 // Raises this process's soft limit of open descriptors to the hard limit. Returns the earlier one.
@@ -67,9 +79,6 @@ std::vector<pid_t> children(const std::filesystem::path& proc = "/proc");
 bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared = {});
 
 // --- Signals -------------------------------------------------------------------------------------
-
-// Returns "SIGTERM", or "signal 77" for a signal without a name.
-std::string signal_name(int signal);
 
 // True if the process has a handler for the signal, according to /proc; false when it has gone.
 bool catches(pid_t pid, int signal);

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -13,10 +15,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/file_descriptor.h"
@@ -39,7 +44,7 @@ int code_of(Process& process) {
 
 TEST(Process, RunsAProgram) {
   Process process(shell("exit 7"));
-  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_FALSE(process.wait_for_exec());
   EXPECT_EQ(code_of(process), 7);
 }
 
@@ -51,14 +56,58 @@ TEST(Process, SaysWhyAProgramDoesNotRun) {
   for (const auto& [program, expected] :
        {std::pair<std::string, int>{"/no/such/program", ENOENT}, {"/", EACCES}, {file, ENOEXEC}}) {
     Process process({.program = program, .arguments = {"x"}, .environment = {}});
-    EXPECT_EQ(process.wait_for_exec(), expected) << program;
+    const StartFailure failure = process.wait_for_exec();
+    EXPECT_STREQ(failure.function, "execve");
+    EXPECT_EQ(failure.error, expected) << program;
+    EXPECT_TRUE(failure.is_of_program()) << program;
     EXPECT_EQ(code_of(process), 127);
   }
 }
 
+// From now on this process and its children get EPERM from `call`, as in a container that does not
+// allow it. There is no way back.
+void refuse(long call) {
+  const auto number = static_cast<unsigned>(call);
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(steps), .filter = steps};
+  const bool done = ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+  if (!done) ::_exit(3);
+}
+
+// Returns the exit code of a child process: 0 if starting a program fails there as it should.
+int start_refused(long call, const char* function) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (call == SYS_setpgid && ::nice(1) != 1) ::_exit(4);
+    refuse(call);
+    Process process(shell("exit 0"));
+    const StartFailure failure = process.wait_for_exec();
+    const bool is_named = failure && std::string_view(failure.function) == function &&
+                          failure.error == EPERM && !failure.is_of_program();
+    ::_exit(is_named ? 0 : 2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(Process, NamesTheCallThatTheSystemRefuses) {
+  if (::getpriority(PRIO_PROCESS, 0) == 0) {
+    EXPECT_EQ(start_refused(SYS_setsid, "setsid"), 0);
+    EXPECT_EQ(start_refused(SYS_setpgid, "setpgid"), 0);
+  }
+  EXPECT_EQ(start_refused(SYS_dup2, "dup2"), 0);
+}
+
 TEST(Process, LeadsAGroupAndASessionOfItsOwn) {
   Process process(shell("sleep 1000"));
-  ASSERT_EQ(process.wait_for_exec(), 0);
+  ASSERT_FALSE(process.wait_for_exec());
   EXPECT_EQ(::getpgid(process.pid()), process.pid());
   EXPECT_EQ(::getsid(process.pid()) == process.pid(), ::getpriority(PRIO_PROCESS, 0) == 0);
   ::kill(-process.pid(), SIGTERM);
@@ -73,7 +122,7 @@ TEST(Process, InheritsNoBlockedOrIgnoredSignal) {
   Process process(
       shell("grep -q 'SigBlk:.*[1-9a-f]' /proc/self/status && exit 1;"
             "grep -q 'SigIgn:.*[1-9a-f]' /proc/self/status && exit 2; exit 0"));
-  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_FALSE(process.wait_for_exec());
   ::signal(SIGPIPE, handler);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   EXPECT_EQ(code_of(process), 0);
@@ -83,7 +132,7 @@ TEST(Process, HasTheLimitOfOpenFilesThatItIsGiven) {
   Command command = shell("test $(ulimit -S -n) = 77");
   command.open_files = 77;
   Process process(command);
-  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_FALSE(process.wait_for_exec());
   EXPECT_EQ(code_of(process), 0);
 }
 
@@ -93,7 +142,7 @@ TEST(Process, TakesItsMemoryFromTheNodesItIsGiven) {
   Command command = shell("grep -q ' prefer[ a-z()]*:0 ' /proc/self/numa_maps");
   command.memory_nodes = {0};
   Process process(command);
-  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_FALSE(process.wait_for_exec());
   EXPECT_EQ(code_of(process), 0);
 }
 
@@ -101,7 +150,7 @@ TEST(Process, RunsThoughTheNodesItIsGivenAreNotThere) {
   Command command = shell("exit 7");
   command.memory_nodes = {63};
   Process process(command);
-  EXPECT_EQ(process.wait_for_exec(), 0);
+  EXPECT_FALSE(process.wait_for_exec());
   EXPECT_EQ(code_of(process), 7);
 }
 

@@ -37,7 +37,7 @@ std::string safe_name(std::string_view text) {
 FileDescriptor open_folder(int parent, const std::string& name, const std::string& path) {
   FileDescriptor fd(
       ::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd) throw_errno(path);
+  if (!fd) throw_errno("opening folder " + path);
   return fd;
 }
 
@@ -104,27 +104,27 @@ RankFiles::RankFiles(std::string directory) {
     errno = ENOTDIR;
   else if (::access(directory_.c_str(), W_OK | X_OK) == 0)
     return;
-  throw Error(Fault::misuse,
-              fmt::format("{}, the folder for logs: {}", directory_, std::strerror(errno)));
+  throw Error(Fault::misuse, fmt::format("{}, the folder for logs, cannot be written: {}",
+                                         directory_, std::strerror(errno)));
 }
 
 void RankFiles::begin_attempt(const std::string& job_id, int attempt) {
   if (directory_.empty()) return;
   if (!job_) {
     job_path_ = fmt::format("{}/{}_XXXXXX", directory_, safe_name(job_id));
-    if (::mkdtemp(job_path_.data()) == nullptr) throw_errno(job_path_);
+    if (::mkdtemp(job_path_.data()) == nullptr) throw_errno("making folder " + job_path_);
     job_ = open_folder(AT_FDCWD, job_path_, job_path_);
   }
   const std::string name = fmt::format("attempt_{}", attempt);
   attempt_path_ = job_path_ + "/" + name;
-  if (::mkdirat(job_.get(), name.c_str(), 0700) != 0) throw_errno(attempt_path_);
+  if (::mkdirat(job_.get(), name.c_str(), 0700) != 0) throw_errno("making folder " + attempt_path_);
   attempt_ = open_folder(job_.get(), name, attempt_path_);
 }
 
 FileDescriptor RankFiles::folder_of(int local_rank) const {
   const std::string name = std::to_string(local_rank);
   if (::mkdirat(attempt_.get(), name.c_str(), 0700) != 0 && errno != EEXIST)
-    throw_errno(attempt_path_ + "/" + name);
+    throw_errno("making folder " + attempt_path_ + "/" + name);
   return open_folder(attempt_.get(), name, attempt_path_ + "/" + name);
 }
 
@@ -135,7 +135,7 @@ LogFile RankFiles::create(int local_rank, std::string_view name) const {
   FileDescriptor fd(::openat(folder.get(), std::string(name).c_str(),
                              O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                              0600));
-  if (!fd) throw_errno(path);
+  if (!fd) throw_errno("making " + path);
   return {std::move(fd), std::move(path)};
 }
 
@@ -148,7 +148,7 @@ std::string RankFiles::path_of(int local_rank, std::string_view name) const {
 ErrorFile::ErrorFile(std::string path) : path_(std::move(path)) {
   if (!path_.empty()) return;
   memory_ = FileDescriptor(::memfd_create("error.json", MFD_CLOEXEC));
-  if (!memory_) throw_errno("memfd_create");
+  if (!memory_) throw_errno("making memory for a rank's exception: memfd_create");
   path_ = fmt::format("/proc/self/fd/{}", memory_.get());
 }
 

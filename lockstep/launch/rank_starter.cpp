@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -77,17 +77,34 @@ constexpr std::size_t most_starting = 32;
 
 std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    throw_errno("making a rank's connection: socketpair");
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 FileDescriptor open_dev_null() {
   FileDescriptor fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno("/dev/null");
+  if (!fd) throw_errno("opening /dev/null");
   return fd;
 }
 
 }  // namespace
+
+std::string describe(const StartFailure& failure, int rank, const std::string& program) {
+  const std::string reason = std::generic_category().message(failure.error);
+  if (!failure.is_of_program())
+    return fmt::format("the system refused to start rank {} ({}): {}", rank, failure.function,
+                       reason);
+  const bool lacks_interpreter = failure.error == ENOENT && ::access(program.c_str(), F_OK) == 0;
+  return fmt::format(
+      "executing {}: {}{}", program, reason,
+      lacks_interpreter ? "; the file exists, but the interpreter that it names does not" : "");
+}
+
+int exit_code_of(const StartFailure& failure) {
+  if (!failure.is_of_program()) return exit_system;
+  return failure.error == ENOENT ? exit_not_found : exit_not_executable;
+}
 
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited) {
   VariableMap variables = parse(inherited);
@@ -141,16 +158,18 @@ StartedRank RankStarter::start(int local_rank) {
   std::vector<int> inherited{socket_of_rank.get()};
   if (error_file.descriptor() >= 0) inherited.push_back(error_file.descriptor());
   const Process& process =
-      starting_.emplace_back(Command{.program = options_.program,
-                                     .arguments = options_.arguments,
-                                     .environment = environment_of(place, environ),
-                                     .in = keeps_stdin ? STDIN_FILENO : nothing.get(),
-                                     .out = ends.out.get(),
-                                     .err = ends.err.get(),
-                                     .inherited = inherited,
-                                     .cpus = bound.cpus,
-                                     .memory_nodes = bound.memory_nodes,
-                                     .open_files = open_files});
+      starting_
+          .emplace_back(Starting{rank, Process({.program = options_.program,
+                                                .arguments = options_.arguments,
+                                                .environment = environment_of(place, environ),
+                                                .in = keeps_stdin ? STDIN_FILENO : nothing.get(),
+                                                .out = ends.out.get(),
+                                                .err = ends.err.get(),
+                                                .inherited = inherited,
+                                                .cpus = bound.cpus,
+                                                .memory_nodes = bound.memory_nodes,
+                                                .open_files = open_files})})
+          .process;
   if (options_.verbose) say_where(local_rank, process.pid());
   return {process.pid(), std::move(socket), std::move(error_file)};
 }
@@ -161,11 +180,12 @@ void RankStarter::wait() {
 
 // Closes its descriptor for that, too.
 void RankStarter::wait_for_first() {
-  const int error_number = starting_.front().wait_for_exec();
+  Starting first = std::move(starting_.front());
   starting_.pop_front();
-  if (error_number == 0 || error_ != 0) return;
-  output_.say(fmt::format("{}: {}", options_.program, std::strerror(error_number)), Level::error);
-  error_ = error_number == ENOENT ? exit_not_found : exit_not_executable;
+  const StartFailure failure = first.process.wait_for_exec();
+  if (!failure || error_ != 0) return;
+  output_.say(describe(failure, first.rank, options_.program), Level::error);
+  error_ = exit_code_of(failure);
 }
 
 void RankStarter::say_where(int local_rank, pid_t pid) const {

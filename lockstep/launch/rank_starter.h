@@ -41,6 +41,10 @@ struct RankPlace {
 // Unless `inherited` configures malloc, a rank keeps freed memory for its next step, in huge pages.
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited);
 
+// Returns the launcher's message about a rank whose program does not run, and the job's exit code.
+std::string describe(const StartFailure& failure, int rank, const std::string& program);
+int exit_code_of(const StartFailure& failure);
+
 struct StartedRank {
   pid_t pid = 0;
   FileDescriptor socket;  // To its AgentLine.
@@ -59,7 +63,7 @@ class RankStarter {
   // Waits until all programs run that were started.
   void wait();
 
-  // Exit code of the job once a program could not be started, which has been said then; else 0.
+  // Exit code of the job once a program could not be started, which has been logged then; else 0.
   int error() const { return error_; }
 
  private:
@@ -70,7 +74,11 @@ class RankStarter {
   const Round& round_;
   const BindingPlan& binding_;
   Output& output_;
-  std::deque<Process> starting_;
+  struct Starting {
+    int rank = 0;
+    Process process;
+  };
+  std::deque<Starting> starting_;
   int error_ = 0;
 };
 

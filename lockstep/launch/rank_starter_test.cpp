@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/launch/rendezvous_end.h"
 
 namespace lockstep::launch::rank_starter_test {
@@ -101,6 +104,44 @@ TEST(Environment, NoTwoJobsHaveTheSameId) {
   EXPECT_EQ(id.size(), 32U);
   EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), id.npos);
   EXPECT_NE(id, random_job_id());
+}
+
+struct Refused {
+  StartFailure failure;
+  std::string program;
+  const char* text;
+  int exit_code;
+};
+
+// What the program's user can change is told apart from what the system refuses.
+const Refused refusals[] = {
+    {{"setpgid", EPERM},
+     "/bin/sh",
+     "the system refused to start rank 2 (setpgid): Operation not permitted",
+     exit_system},
+    {{"prctl(PR_SET_PDEATHSIG)", EINVAL},
+     "/bin/sh",
+     "the system refused to start rank 2 (prctl(PR_SET_PDEATHSIG)): Invalid argument",
+     exit_system},
+    {{"execve", ENOMEM},
+     "/bin/sh",
+     "the system refused to start rank 2 (execve): Cannot allocate memory",
+     exit_system},
+    {{"execve", EACCES}, "/bin/x", "executing /bin/x: Permission denied", exit_not_executable},
+    {{"execve", ENOEXEC}, "/bin/x", "executing /bin/x: Exec format error", exit_not_executable},
+    {{"execve", ENOENT}, "/bin/x", "executing /bin/x: No such file or directory", exit_not_found},
+    {{"execve", ENOENT},
+     "/bin/sh",
+     "executing /bin/sh: No such file or directory; the file exists, but the interpreter that it "
+     "names does not",
+     exit_not_found},
+};
+
+TEST(StartFailure, NamesTheCallAndWhetherTheProgramIsTheCause) {
+  for (const auto& [failure, program, text, exit_code] : refusals) {
+    EXPECT_EQ(describe(failure, 2, program), text);
+    EXPECT_EQ(exit_code_of(failure), exit_code) << text;
+  }
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ std::string Rendezvous::state() const { return end_->state(); }
 ReservedPort::ReservedPort(const std::string& address, int port) {
   const SocketAddress wanted = numeric_address(address, port);
   socket_ = FileDescriptor(::socket(wanted.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket_) throw_errno("socket");
+  if (!socket_) throw_errno("reserving a port for rank 0: socket");
   const int yes = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (::bind(socket_.get(), wanted.generic(), wanted.length) != 0)

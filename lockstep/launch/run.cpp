@@ -57,7 +57,7 @@ ProgramSearch refusal(const std::string& path, int error_number) {
             .exit_code = exit_usage};
   const bool is_script = error_number == EACCES && path.ends_with(".py");
   return {.path = {},
-          .problem = fmt::format("{}: {}{}", path, std::strerror(error_number),
+          .problem = fmt::format("{} cannot be executed: {}{}", path, std::strerror(error_number),
                                  is_script ? "; put `python` before it" : ""),
           .exit_code = is_absence(error_number) ? 127 : 126};
 }

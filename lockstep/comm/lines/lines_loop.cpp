@@ -61,7 +61,7 @@ Lines::Loop::Loop(Options options)
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       peers_(options_.member.rank, options_.member.world_size),
       groups_([this] { wake(); }) {
-  if (!wake_) throw_errno("eventfd");
+  if (!wake_) throw_errno("connecting to other hosts: eventfd");
   require_member(options_.member);
   const SocketAddress address = numeric_address(options_.listen_on, 0);
   require_protection(address, options_.listen_on, options_.token.has_value(), "this rank");
@@ -142,7 +142,7 @@ void Lines::Loop::turn() {
   const std::size_t at_door = entries.size();
   door_->watch(entries);
   if (::poll(entries.data(), entries.size(), timeout_ms()) < 0 && errno != EINTR)
-    throw_errno("poll");
+    throw_errno("waiting for other hosts: poll");
   if (entries[0].revents != 0) {
     std::uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
@@ -248,7 +248,7 @@ void Lines::Loop::leave() {
       entries.push_back({leaving.line->socket(), static_cast<short>(wanted), 0});
     }
     const int ready = ::poll(entries.data(), entries.size(), milliseconds_until(deadline));
-    if (ready < 0 && errno != EINTR) throw_errno("poll");
+    if (ready < 0 && errno != EINTR) throw_errno("ending connections to other hosts: poll");
     if (ready <= 0) continue;
     for (std::size_t i = 0; i < all.size(); ++i) let_leave(all[i], entries[i].revents);
     std::erase_if(all, [](const Leaving& leaving) { return leaving.has_ended; });

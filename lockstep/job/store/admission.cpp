@@ -37,7 +37,7 @@ struct NotYet {
 
 FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
   FileDescriptor socket = begin_connecting(address);
-  if (!socket) throw NotYet{std::generic_category().message(errno)};
+  if (!socket) throw NotYet{"connect: " + std::generic_category().message(errno)};
   if (!ready_for(socket.get(), POLLOUT, deadline)) throw NotYet{"no answer"};
   const std::string problem = finish_connecting(socket.get(), address);
   if (!problem.empty()) throw NotYet{problem};

@@ -87,8 +87,10 @@ std::string read_at(int file, std::size_t count, off_t offset, const std::string
 
 class FileLock {
  public:
-  FileLock(int file, int kind) : file_(file), held_(::flock(file, kind | LOCK_NB) == 0) {
-    if (!held_ && errno != EWOULDBLOCK && errno != EINTR) throw_errno("locking a store file");
+  FileLock(int file, int kind, const std::string& path)
+      : file_(file), held_(::flock(file, kind | LOCK_NB) == 0) {
+    if (!held_ && errno != EWOULDBLOCK && errno != EINTR)
+      throw_errno(fmt::format("locking store file {}", path));
   }
   ~FileLock() {
     if (held_) ::flock(file_, LOCK_UN);
@@ -153,7 +155,7 @@ class FileStore::Log {
   }
 
   bool try_locked(int kind, const std::function<void()>& act) {
-    const FileLock lock(file_.get(), kind);
+    const FileLock lock(file_.get(), kind, path_);
     if (!lock.held() || !is_current()) return false;
     catch_up(kind == LOCK_EX);
     act();

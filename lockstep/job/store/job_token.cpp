@@ -94,7 +94,7 @@ JobToken read_token_file(const char* path) {
   };
   const FileDescriptor file(::open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file && errno == ELOOP) refuse("a symbolic link is not followed");
-  if (!file) refuse(std::strerror(errno));
+  if (!file) refuse(fmt::format("it cannot be opened: {}", std::strerror(errno)));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw_errno("fstat of the job token's file");
   if (!S_ISREG(status.st_mode)) refuse("not a regular file");

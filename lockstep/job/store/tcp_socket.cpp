@@ -173,7 +173,7 @@ SocketAddress local_address(int socket) {
   SocketAddress address;
   address.length = sizeof address.storage;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0)
-    throw_errno("getsockname");
+    throw_errno("reading the address of a TCP socket: getsockname");
   return address;
 }
 

@@ -49,7 +49,7 @@ class TcpStore::Connection {
         timeout_(options.timeout),
         socket_(join_store(options, server_)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wake_) throw_errno("eventfd");
+    if (!wake_) throw_errno("connecting to the store: eventfd");
   }
 
   // Empty at the deadline. `what` is for messages.
@@ -141,7 +141,7 @@ class TcpStore::Connection {
       else if (errno == EAGAIN)
         break;
       else if (errno != EINTR)
-        break_off(std::generic_category().message(errno));
+        break_off("send: " + std::generic_category().message(errno));
     }
     output_.erase(0, sent);
   }
@@ -152,7 +152,7 @@ class TcpStore::Connection {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
-      if (count < 0) return break_off(std::generic_category().message(errno));
+      if (count < 0) return break_off("recv: " + std::generic_category().message(errno));
       if (count == 0) return break_off("it closed the connection");
       input_.append(buffer.data(), static_cast<std::size_t>(count));
       take_replies();

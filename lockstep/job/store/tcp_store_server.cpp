@@ -132,7 +132,7 @@ TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(opti
   if (!epoll_ || !stop_ || !spare_) throw_errno("making the store server's descriptors");
   if (!watch(listener_.get(), listener_id, EPOLLIN, EPOLL_CTL_ADD) ||
       !watch(stop_.get(), stop_id, EPOLLIN, EPOLL_CTL_ADD))
-    throw_errno("epoll_ctl");
+    throw_errno("starting the store server: epoll_ctl");
 
   thread_ = start_thread(&Loop::run, this);
 }
@@ -163,7 +163,7 @@ void TcpStoreServer::Loop::turn() {
   const int timeout_ms = milliseconds_until(std::min(next_deadline_, accept_again_));
   const int count =
       ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-  if (count < 0 && errno != EINTR) throw_errno("epoll_wait");
+  if (count < 0 && errno != EINTR) throw_errno("serving the store: epoll_wait");
   bool knocking = false;
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];

@@ -294,7 +294,7 @@ std::vector<fs::path> span_files_in(const std::vector<fs::path>& folders) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder, error))
       if (entry.path().extension() == ".spans") files.push_back(entry.path());
-    if (error) throw_errno(folder.string(), error.value());
+    if (error) throw_errno("listing folder " + folder.string(), error.value());
   }
   return files;
 }

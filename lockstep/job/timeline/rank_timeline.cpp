@@ -118,10 +118,10 @@ std::optional<std::uint64_t> stamp_of_rank_timeline(const std::filesystem::path&
   if (!std::filesystem::exists(file)) return std::nullopt;
   const std::string name = file.string();
   const FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno(name);
+  if (!fd) throw_errno("opening " + name);
   std::string bytes(job::spans_offset, '\0');
   const ssize_t length = ::pread(fd.get(), bytes.data(), bytes.size(), 0);
-  if (length < 0) throw_errno(name);
+  if (length < 0) throw_errno("reading " + name);
   bytes.resize(static_cast<std::size_t>(length));
   return header_of(bytes, std::filesystem::file_size(file), name).first.ticks;
 }

@@ -1,0 +1,21 @@
+// Names of signals, for messages.
+//
+// Thread safety: any thread may call any function. Blocking: no.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// Returns "SIGTERM", or "signal 77" for a signal without a name.
+LOCKSTEP_API std::string signal_name(int signal);
+
+// A shell ends with 128 + N when the program that it waited for was killed by signal N. Returns the
+// name of that signal for such an exit code: "SIGSEGV" for 139. Empty for any other code.
+LOCKSTEP_API std::string signal_of_exit_code(int exit_code);
+
+}  // namespace lockstep
