@@ -5,8 +5,8 @@
 
 The model gets figures of the host alone: the way of a cache line between two cores of one L3 cache,
 of two, and of two sockets; the speed at which so many ranks copy; a barrier and an
-init_process_group() of one rank; a step of bare copies; the time of a new page. A packet of the
-launcher is assumed to take 10 us. The model counts the rest from the code.
+init_process_group() of one rank; a step of bare copies; the time of a new page. A packet
+between processes is assumed to take 10 us. The model counts the rest from the code.
 
 The last column is measured / predicted: about 1 where the model is right. Each rank writes its
 buffer before a call, as training does. Ranks that outnumber cores are measured, but not predicted.

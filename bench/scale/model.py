@@ -167,9 +167,9 @@ def segment_bytes(n):
 
 
 def packets(n):
-    """Through the agent (job/switchboard.cpp). Rank 0 offers the segment. All others ask for it,
-    and get an answer. The job page is not among them: each rank got it when it was started."""
-    return 2 * (n - 1) + 1
+    """To and from rank 0 (job/switchboard.cpp). All others ask it for the segment, and get an
+    answer. The job page is not among them: each rank got it when it was started."""
+    return 2 * (n - 1)
 
 
 # --- Time ---------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Host:
     stream: object  # stream(n): a cache line from another core, many in a row.
     copy: object  # copy(n, size): bytes that a rank reads and writes in a ns while all n copy.
     page: float  # Reserving and zeroing 4 KiB of shared memory.
-    packet: float  # A packet through the launcher.
+    packet: float  # A packet between two processes.
     start: float  # init_process_group() of one rank.
 
     def sync(self, n):

@@ -245,10 +245,8 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
     if (auto* const recorder = TimelineRecorder::current()) recorder->note_clock();
     auto across = hosts.lock();
     if (across) across->lines->finish();
-    auto session_left = host.lock();
-    if (!session_left) return;
-    session_left->leave();
-    comm::keep_for_others(std::move(session_left), std::move(across));
+    if (const auto session_left = host.lock()) session_left->leave();
+    if (across) comm::keep_for_others(std::move(across));
   };
   parts.abandon = [host, hosts] {
     const auto session_left = host.lock();

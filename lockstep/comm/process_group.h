@@ -231,10 +231,10 @@ LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
 
 // Leaves the group in order, on this rank alone, and with it the groups made from it. The other
 // ranks may go on: a call that waits for this rank fails there with peer_lost, "rank 1 has left
-// group world", and messages that it has sent can still be received. Works for a broken group, too.
-// Rank 0 of a host passes memory between that host's ranks. After it has left it does so in the
-// background, until its process ends; from then on the others cannot make groups, allocate, or
-// exchange their first message.
+// group world". Works for a broken group, too.
+// A message whose send() has returned can still be received, also when this process has ended. The
+// ranks that go on need nothing of this process: they can still make groups, allocate, and exchange
+// first messages. Only a group across hosts needs the job's store, which this process may serve.
 // Blocking: until this rank's earlier collectives have ended. Messages that are not complete fail,
 // on this rank only. Background work that before_end() finishes is cut off.
 // Errors: misuse for a group that was destroyed or left.

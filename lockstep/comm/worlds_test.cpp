@@ -26,6 +26,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
+#include "tests/rigs/rank_zero_ends.h"
 
 namespace lockstep::comm::worlds_test {
 namespace {
@@ -484,6 +485,21 @@ const Ranks leaves_first("leaves first", [](const Rank& rank) {
 
 TEST(Leaving, IsNoErrorToRanksThatNeedNothingMoreOfTheOneThatLeft) {
   EXPECT_TRUE(all_succeeded(leaves_first.run(3)));
+}
+
+const Ranks sends_and_ends("sends and ends", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  test::expect_messages_outlive_rank_zero(world, rank.scratch);
+});
+
+const Ranks sends_and_ends_with_store("sends and ends, with a store", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  test::expect_messages_outlive_rank_zero(world, rank.scratch);
+});
+
+TEST(Leaving, KeepsMessagesThatWereSentBeforeTheProcessEnds) {
+  EXPECT_TRUE(all_succeeded(sends_and_ends.run(3)));
+  EXPECT_TRUE(all_succeeded(sends_and_ends_with_store.run(3)));
 }
 
 // Neither the others' calls nor their processes end by it.

@@ -19,31 +19,18 @@ namespace {
 constexpr std::chrono::milliseconds slice{20};
 constexpr std::chrono::seconds patience{30};  // Limit for a switchboard that gets no CPU time.
 
-// For whoever waits to name the lost rank; it may follow an abort, which is looked for first.
-constexpr auto time_to_name = 2 * JobPage::time_for_cause;
+[[noreturn]] void throw_gone() {
+  throw Error(Fault::peer_lost,
+              "the process that connects the ranks of this host (the launcher, or rank 0) is gone");
+}
 
 }  // namespace
 
-void HostLink::offer(std::string_view key, int readers, int fd) {
+void HostLink::offer(std::string_view key, int fd) {
   Packet packet = make_packet(Packet::Kind::offer, key);
-  packet.readers = readers;
+  packet.readers = 1;
   send(packet, fd);
 }
-
-void HostLink::refuse(std::string_view key, int readers, std::string_view reason) {
-  Packet packet = make_packet(Packet::Kind::offer, key, reason);
-  packet.readers = readers;
-  send(packet);
-}
-
-void HostLink::withdraw(std::string_view key) noexcept try {
-  send(make_packet(Packet::Kind::withdraw, key));
-  const std::lock_guard lock(mutex_);
-  if (const auto found = replies_.find(key); found != replies_.end()) replies_.erase(found);
-} catch (const Error&) {  // NOLINT(bugprone-empty-catch)
-}
-
-void HostLink::request(std::string_view key) { send(make_packet(Packet::Kind::want, key)); }
 
 void HostLink::send(const Packet& packet, int fd) {
   for (const Deadline deadline = in(patience);;) {
@@ -51,7 +38,7 @@ void HostLink::send(const Packet& packet, int fd) {
       case Sent::whole:
         return;
       case Sent::closed:
-        return note_end();
+        throw_gone();
       case Sent::not_now:
         break;
     }
@@ -60,20 +47,6 @@ void HostLink::send(const Packet& packet, int fd) {
     pollfd entry{socket_.get(), POLLOUT, 0};
     ::poll(&entry, 1, static_cast<int>(slice.count()));
   }
-}
-
-void HostLink::note_end() {
-  Deadline none = no_deadline;
-  gone_.compare_exchange_strong(none, in(time_to_name));
-  if (Clock::now() < gone_.load()) return;
-  throw Error(Fault::peer_lost,
-              "the process that connects the ranks of this host (the launcher, or rank 0) is gone");
-}
-
-FileDescriptor HostLink::poll(std::string_view key) {
-  const std::lock_guard lock(mutex_);
-  if (!reading_ && read_replies()) arrived_.notify_all();
-  return take(key);
 }
 
 // Returns nothing if the reply has not come.
@@ -85,41 +58,33 @@ FileDescriptor HostLink::take(std::string_view key) {
   return descriptor_in(reply.packet, std::move(reply.fd));
 }
 
-FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline,
-                                const std::function<void()>& give_up) {
-  if (FileDescriptor fd = poll(key)) return fd;  // The job page comes unasked.
-  request(key);
-  std::unique_lock lock(mutex_);
+FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline) {
+  bool asked = false;  // The job page comes unasked.
   while (true) {
+    const bool is_there = read_replies();
     if (FileDescriptor fd = take(key)) return fd;
+    if (!is_there) throw_gone();
+    if (!asked) send(make_packet(Packet::Kind::want, key));
+    asked = true;
     if (Clock::now() >= deadline)
-      throw Error(Fault::timeout, fmt::format("no rank of this host offered {}", key));
-    if (reading_) {
-      arrived_.wait_for(lock, slice);
-      continue;
-    }
-    reading_ = true;
-    lock.unlock();
+      throw Error(Fault::timeout,
+                  fmt::format("the process that connects the ranks of this host (the launcher, or "
+                              "rank 0) has not sent {} in time",
+                              key));
     pollfd entry{socket_.get(), POLLIN, 0};
-    ::poll(&entry, gone_.load() == no_deadline ? 1 : 0, static_cast<int>(slice.count()));
-    lock.lock();
-    reading_ = false;
-    // Check after the replies: a rank may offer the descriptor and then leave.
-    if (!read_replies()) give_up();
-    arrived_.notify_all();
+    ::poll(&entry, 1, static_cast<int>(slice.count()));
   }
 }
 
 bool HostLink::read_replies() {
-  for (bool any = false;; any = true) {
+  while (true) {
     Packet packet;
     FileDescriptor fd;
     switch (receive_packet(socket_.get(), packet, fd)) {
       case Received::nothing_yet:
-        return any;
+        return true;
       case Received::closed:
-        if (!any) note_end();
-        return any;
+        return false;
       case Received::packet:
         replies_.insert_or_assign(packet.key, Reply{packet, std::move(fd)});
     }
@@ -140,7 +105,7 @@ JobPage AgentLine::own_page(Deadline deadline) {
 }
 
 void AgentLine::offer_session_page(const JobPage& page) {
-  link_.offer(session_page_key, 1, page.descriptor());
+  link_.offer(session_page_key, page.descriptor());
 }
 
 FileDescriptor duplicate_agent_fd(int agent_fd) {

@@ -1,19 +1,13 @@
-// A rank's connection to the switchboard of its host, and through it to its agent.
+// A rank's connection to the switchboard that has the job page: the agent's, or without an agent
+// rank 0's.
 //
-// Thread safety: any thread may call any member of HostLink at any time; one thread at a time those
-// of AgentLine.
-// Errors: peer_lost when the switchboard is gone, or when a rank of the job was lost during a wait.
-// At first a call meets a switchboard that is gone as one that does not answer: whoever waits may
-// know which rank was lost.
+// Thread safety: one thread at a time may call the members.
+// Errors: peer_lost when the switchboard is gone.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,25 +25,11 @@ class LOCKSTEP_API HostLink {
  public:
   explicit HostLink(FileDescriptor socket) : socket_(std::move(socket)) {}
 
-  int socket() const { return socket_.get(); }
+  // Gives `fd` to the process that runs the switchboard, under `key`. The caller keeps `fd`.
+  void offer(std::string_view key, int fd);
 
-  // Lets `readers` other ranks obtain `fd` under `key`. The caller keeps `fd`.
-  void offer(std::string_view key, int readers, int fd);
-
-  // Makes their obtain() throw Error(system) with this reason.
-  void refuse(std::string_view key, int readers, std::string_view reason);
-
-  // Blocks until a rank has offered `key`. Calls `give_up` every 20 ms; it may throw.
-  FileDescriptor obtain(
-      std::string_view key, Deadline deadline, const std::function<void()>& give_up = [] {});
-
-  // Takes back offer(), refuse() and obtain() of `key`, after which nobody needs it any more. Never
-  // throws: without a switchboard there is nothing to take back.
-  void withdraw(std::string_view key) noexcept;
-
-  // obtain() in two steps that do not block. poll() returns nothing until the descriptor has come.
-  void request(std::string_view key);
-  FileDescriptor poll(std::string_view key);
+  // Blocks until `key` has come. Errors: timeout.
+  FileDescriptor obtain(std::string_view key, Deadline deadline);
 
  private:
   struct Reply {
@@ -58,20 +38,14 @@ class LOCKSTEP_API HostLink {
   };
 
   void send(const Packet& packet, int fd = -1);
-  void note_end();
   FileDescriptor take(std::string_view key);
-  bool read_replies();  // Whether there were replies.
+  bool read_replies();  // Returns false when the switchboard is gone.
 
   const FileDescriptor socket_;
-  std::atomic<Deadline> gone_{no_deadline};  // Until when an end of the switchboard is no Error.
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  bool reading_ = false;  // One of the waiting threads reads for all of them.
   std::map<std::string, Reply, std::less<>> replies_;
 };
 
-// A rank's requests to its agent when its group has ranks of other agents too. A group within one
-// agent passes descriptors over the same connection: host_session.h.
+// A rank's requests to its agent when its group has ranks of other agents too.
 class LOCKSTEP_API AgentLine {
  public:
   // `agent_fd` is the inherited end of the socket pair, and stays open. Errors: misuse when it is

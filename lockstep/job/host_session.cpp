@@ -194,14 +194,13 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
     : rank_(meeting.rank),
       meeting_(meeting.told.meeting),
       has_agent_(meeting.agent_fd.has_value()) {
-  if (meeting.agent_fd)
-    link_ = std::make_unique<HostLink>(duplicate_agent_fd(*meeting.agent_fd));
-  else if (meeting.opens)
+  if (meeting.opens && !meeting.agent_fd) {
     open_switchboard(meeting);
-  else
-    link_ = std::make_unique<HostLink>(call_rank_zero(meeting, deadline, meanwhile));
-  if (!page_)
-    page_ = std::make_shared<JobPage>(JobPage::attach(link_->obtain(job_page_key, deadline)));
+  } else {
+    HostLink link(meeting.agent_fd ? duplicate_agent_fd(*meeting.agent_fd)
+                                   : call_rank_zero(meeting, deadline, meanwhile));
+    page_ = std::make_shared<JobPage>(JobPage::attach(link.obtain(job_page_key, deadline)));
+  }
   const bool compares = meeting_ > 0 && rank_ < size();  // The sizes are compared with all ranks
                                                          // later, so all learn of it.
   if (size() != meeting.size && !compares)
@@ -232,50 +231,69 @@ HostSession::~HostSession() {
 void HostSession::open_switchboard(const HostMeeting& meeting) {
   page_ = std::make_shared<JobPage>(JobPage::create(meeting.size, meeting.job_id));
   switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
-  int ends[2] = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    throw_errno("making a socket pair");
-  switchboard_->connect(FileDescriptor(ends[0]));
-  link_ = std::make_unique<HostLink>(FileDescriptor(ends[1]));
   if (meeting.is_alone) return;
   switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 
-std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const {
-  if (!own_memory_) return nullptr;
+void HostSession::offer(std::string_view key, int fd) const {
+  if (!own_memory_) return;
   FileDescriptor copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) throw_errno("duplicating a descriptor");
   own_memory_->publish(key, std::move(copy));
+}
+
+void HostSession::refuse(std::string_view key, std::string_view reason) const {
+  if (own_memory_) own_memory_->publish_refusal(key, reason);
+}
+
+void HostSession::withdraw(std::string_view key) const noexcept {
+  if (own_memory_) own_memory_->withdraw(key);
+}
+
+std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const {
+  if (!own_memory_) return nullptr;
+  offer(key, fd);
   const auto end = [board = std::weak_ptr(own_memory_), pid = this_process(),
                     key = std::move(key)](const void*) {
     // In a child, another thread of its parent may hold the switchboard's lock for ever.
     const auto strong = pid == this_process() ? board.lock() : nullptr;
-    if (strong) strong->take(key);
+    if (strong) strong->withdraw(key);
   };
   return {own_memory_.get(), end};
 }
 
+// A process that takes the slot anew has another number.
 FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
                                   const std::function<void()>& give_up) const {
-  return lockstep::fetch(memory_of(page_->memory_number(slot)), key, deadline, give_up);
+  constexpr std::chrono::milliseconds slice{20};
+  const auto identity = [&] {
+    const std::uint64_t number = page_->memory_number(slot, slice);
+    return number == 0 ? std::string() : memory_of(number);
+  };
+  return lockstep::fetch(identity, key, deadline, give_up);
+}
+
+void HostSession::deliver(int slot, std::string_view key, int fd) const {
+  const std::uint64_t number = page_->memory_number(slot);
+  if (number == 0) return;
+  lockstep::deliver(memory_of(number), key, fd, [&] {
+    return page_->phase(slot) == JobPage::Phase::alive && !page_->lost(slot);
+  });
+}
+
+FileDescriptor HostSession::take(std::string_view key) const {
+  return own_memory_ ? own_memory_->take(key) : FileDescriptor();
 }
 
 void HostSession::finish() {
   sentinel_->leave_as(JobPage::Phase::finished);
+  page_->set_memory_number(rank_, 0);
   if (own_memory_) own_memory_->close();
 }
 
 void HostSession::leave() {
   finish();
   page_->finish(rank_);
-}
-
-bool HostSession::serves_others() const {
-  if (!switchboard_) return false;
-  for (int peer = 0; peer < size(); ++peer)
-    if (peer != rank_ && page_->phase(peer) == JobPage::Phase::alive && !page_->lost(peer))
-      return true;
-  return false;
 }
 
 void HostSession::throw_if_peer_lost(std::string_view context) const {
@@ -347,12 +365,14 @@ void HostSession::note_break(Failure failure) {
   log_once(failure);
 }
 
-// Waits a moment for the peer's last words. A rank that loses its group by an exception reports the
-// exception only after the stack is unwound.
+// Waits a moment for the peer's last words: a rank that loses its group by an exception reports the
+// exception only after the stack is unwound. Also for the agent's report of an end whose cause this
+// process cannot see, because the parent has reaped the rank; a shell does so at once.
 Failure HostSession::examine(int peer) const {
   const Deadline deadline = in(time_for_last_words);
   Failure seen = page_->examine(peer);
-  while (seen.left && seen.what.empty() && !page_->failure() && Clock::now() < deadline) {
+  const auto is_unexplained = [&] { return !seen.signal && !seen.exit_code && seen.what.empty(); };
+  while (is_unexplained() && !page_->failure() && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     seen = page_->examine(peer);
   }

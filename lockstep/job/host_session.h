@@ -1,5 +1,5 @@
-// This process's membership in a job on this host: connection to the switchboard, slot in the job
-// page, the sentinel thread that holds the slot, and preemption signals. Exists once per process.
+// This process's membership in a job on this host: slot in the job page, the sentinel thread that
+// holds the slot, memory passed from rank to rank, and preemption signals. Exists once per process.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -24,7 +24,6 @@
 #include "lockstep/base/thread.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/environment.h"
-#include "lockstep/job/host_link.h"
 #include "lockstep/job/job_page.h"
 #include "lockstep/job/switchboard.h"
 
@@ -103,21 +102,36 @@ class LOCKSTEP_API HostSession {
   int meeting() const { return meeting_; }  // From HostMeeting::told.
   int size() const { return page_->slots(); }
   bool has_agent() const { return has_agent_; }  // Else rank 0 has made the job page.
-  HostLink& link() { return *link_; }
   JobPage& page() { return *page_; }
 
   // The page, for code that needs it after this session ends.
   std::shared_ptr<const JobPage> shared_page() const { return page_; }
 
-  // Hands `fd` to every rank that asks this one for `key`: no other process is needed. The caller
-  // keeps `fd`. With the result ends what it began; a fork()ed child may drop its own, too. Errors:
-  // system when this process has too many open files.
+  // Hands `fd` to every rank that fetches `key` from this one, until withdraw(). The caller keeps
+  // `fd`. No other process is needed. Errors: system when this process has too many open files.
+  void offer(std::string_view key, int fd) const;
+
+  // Makes their fetch() throw Error(system) with this reason.
+  void refuse(std::string_view key, std::string_view reason) const;
+  void withdraw(std::string_view key) const noexcept;
+
+  // As offer(), until the result is destroyed. A fork()ed child may destroy its copy.
   std::shared_ptr<const void> hand_out(std::string key, int fd) const;
 
-  // Blocks until the rank in `slot` has handed out `key`; empty at the deadline. Calls `give_up`
-  // every 20 ms; it may throw. Errors: system when this process has too many open files.
+  // Blocks until the rank in `slot` has offered `key`; empty at the deadline. Calls `give_up` every
+  // 20 ms; it may throw. Errors: system when this process has too many open files, or when that
+  // rank has refused.
   FileDescriptor fetch(int slot, std::string_view key, Deadline deadline,
                        const std::function<void()>& give_up) const;
+
+  // Gives `fd` to the rank in `slot`, which takes it under `key` whenever it likes: this process
+  // may have left or ended by then. The caller keeps `fd`. Does nothing if that rank has left or
+  // was lost. Errors: system when this process has too many open files.
+  void deliver(int slot, std::string_view key, int fd) const;
+
+  // Returns what another rank has delivered under `key`; empty until it has come. Never blocks.
+  // Errors: system when this process had no descriptor left to receive it.
+  FileDescriptor take(std::string_view key) const;
 
   // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message. Costs
   // about 20 ns a rank: call it in a wait's slow path, not in a spin loop. Logs the failure record
@@ -132,13 +146,10 @@ class LOCKSTEP_API HostSession {
   // more.
   void finish();
 
-  // This rank has left in order, while others go on: its end is no failure from now on. This
-  // session should live on as long as it serves them.
+  // This rank has left in order, while others go on: its end is no failure from now on. They need
+  // nothing of this session any more.
   void leave();
   bool has_left() const { return page_->phase(rank_) == JobPage::Phase::finished; }
-
-  // Whether ranks of this host that are still there get each other's memory from this process.
-  bool serves_others() const;
 
   // This process meets its peers elsewhere: its slot gets its former state back.
   void withdraw() { sentinel_->leave_as(JobPage::Phase::vacant); }
@@ -159,9 +170,9 @@ class LOCKSTEP_API HostSession {
   const int meeting_;
   const bool has_agent_;
   std::shared_ptr<JobPage> page_;
-  std::unique_ptr<Switchboard> switchboard_;  // In rank 0, if no agent started the job.
-  std::shared_ptr<Switchboard> own_memory_;   // For hand_out(); null if this rank is alone.
-  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<Switchboard> switchboard_;  // In rank 0, if no agent started the job: for those
+                                              // that have not joined yet.
+  std::shared_ptr<Switchboard> own_memory_;   // Null if this rank is alone.
   mutable std::mutex logged_mutex_;
   mutable std::set<std::string> logged_;  // Keys of the failures already logged.
   std::atomic<bool> is_speaking_{false};

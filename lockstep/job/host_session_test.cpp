@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/log.h"
@@ -68,17 +68,81 @@ TEST(HostSession, LogsTheLossOfARankUnlessThatWasToldToEnd) {
   EXPECT_EQ(logged_of_a_loss(true), std::vector<std::string>());
 }
 
+// Sessions of one job in this process, by rank.
+class Pair {
+ public:
+  explicit Pair(const std::string& name) : name_(name), zero_(join(0)), one_(join(1)) {}
+
+  HostSession& zero() { return *zero_; }
+  HostSession& one() { return *one_; }
+  void end_zero() { zero_.reset(); }
+
+ private:
+  std::unique_ptr<HostSession> join(int rank) {
+    const HostMeeting meeting{
+        .rank = rank, .size = 2, .job_id = "job", .identity = name_, .opens = rank == 0};
+    return std::make_unique<HostSession>(meeting, in(std::chrono::seconds(10)));
+  }
+
+  const std::string name_;
+  std::unique_ptr<HostSession> zero_;
+  std::unique_ptr<HostSession> one_;
+};
+
+SharedMapping memory_with(char mark) {
+  auto memory = SharedMapping::create("memory", 1);
+  *memory.data() = static_cast<std::byte>(mark);
+  return memory;
+}
+
+char mark_in(FileDescriptor memory) {
+  return static_cast<char>(*SharedMapping::attach(std::move(memory)).data());
+}
+
 TEST(HostSession, WhatARankHasWithdrawnIsOfferedNoMore) {
-  HostSession session({.job_id = "job", .opens = true, .is_alone = true},
-                      in(std::chrono::seconds(10)));
-  const auto memory = SharedMapping::create("memory", 1);
-  const auto obtain = [&](std::chrono::milliseconds time) {
-    session.link().obtain("memory", in(time));
+  Pair pair("withdrawn");
+  const auto memory = memory_with('a');
+  const auto fetch = [&](std::chrono::milliseconds time) {
+    return pair.one().fetch(0, "memory", in(time), [] {});
   };
-  session.link().offer("memory", 2, memory.descriptor());
-  obtain(std::chrono::seconds(10));
-  session.link().withdraw("memory");
-  EXPECT_EQ(test::fault_of([&] { obtain(std::chrono::milliseconds(100)); }), Fault::timeout);
+  pair.zero().offer("memory", memory.descriptor());
+  EXPECT_EQ(mark_in(fetch(std::chrono::seconds(10))), 'a');
+  EXPECT_EQ(mark_in(fetch(std::chrono::seconds(10))), 'a') << "any number of times";
+  pair.zero().withdraw("memory");
+  EXPECT_FALSE(fetch(std::chrono::milliseconds(100)));
+}
+
+TEST(HostSession, ARefusalReachesTheRankThatFetches) {
+  Pair pair("refused");
+  pair.one().refuse("memory", "no memory is left");
+  std::string text;
+  const auto fetch = [&] { pair.zero().fetch(1, "memory", in(std::chrono::seconds(10)), [] {}); };
+  EXPECT_EQ(test::fault_of(fetch, &text), Fault::system);
+  EXPECT_NE(text.find("memory: no memory is left"), text.npos) << text;
+}
+
+TEST(HostSession, DeliveredMemoryOutlivesItsSender) {
+  Pair pair("delivered");
+  EXPECT_FALSE(pair.one().take("memory"));
+  pair.zero().deliver(1, "memory", memory_with('b').descriptor());
+  pair.zero().leave();
+  pair.end_zero();
+  FileDescriptor memory;
+  EXPECT_TRUE(soon([&] {
+    if (!memory) memory = pair.one().take("memory");
+    return bool(memory);
+  }));
+  ASSERT_TRUE(memory);
+  EXPECT_EQ(mark_in(std::move(memory)), 'b');
+  EXPECT_FALSE(pair.one().take("memory")) << "it was taken";
+}
+
+TEST(HostSession, DeliveryToARankThatHasLeftDoesNothing) {
+  Pair pair("delivered too late");
+  pair.zero().leave();
+  pair.one().deliver(0, "memory", memory_with('c').descriptor());
+  pair.end_zero();
+  pair.one().deliver(0, "memory", memory_with('c').descriptor());
 }
 
 TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {
@@ -93,29 +157,14 @@ TEST(HostSession, ShowsWhereTheTimeOfTheTrainingLoopGoes) {
   }).join();
 }
 
-// Rank 0 connects the ranks here. A wait that looks for lost ranks names it; any other one ends,
-// too.
-TEST(HostSession, AWaitForMemoryNamesALostRankZero) {
-  const auto meeting = [](int rank) {
-    return HostMeeting{.rank = rank,
-                       .size = 2,
-                       .job_id = "job",
-                       .identity = "a lost rank zero",
-                       .opens = rank == 0};
-  };
-  auto zero = std::make_unique<HostSession>(meeting(0), in(std::chrono::seconds(10)));
-  HostSession one(meeting(1), in(std::chrono::seconds(10)));
-  zero.reset();
-  const auto obtain = [&](const std::function<void()>& look) {
-    std::string text;
-    const auto act = [&] { one.link().obtain("memory", in(std::chrono::minutes(1)), look); };
-    EXPECT_EQ(test::fault_of(act, &text), Fault::peer_lost);
-    return text;
-  };
-  const std::string named = obtain([&] { one.throw_if_peer_lost("making a group"); });
-  EXPECT_NE(named.find("making a group: rank 0 "), named.npos) << named;
-  const std::string unnamed = obtain([] {});
-  EXPECT_NE(unnamed.find("is gone"), unnamed.npos) << unnamed;
+TEST(HostSession, AWaitForMemoryNamesALostRank) {
+  Pair pair("a lost rank zero");
+  pair.end_zero();
+  const auto look = [&] { pair.one().throw_if_peer_lost("making a group"); };
+  std::string text;
+  const auto fetch = [&] { pair.one().fetch(0, "memory", in(std::chrono::minutes(1)), look); };
+  EXPECT_EQ(test::fault_of(fetch, &text), Fault::peer_lost);
+  EXPECT_NE(text.find("making a group: rank 0 "), text.npos) << text;
 }
 
 // Both jobs are named alike. The slot is not the second one's to announce anything in.

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c36;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c37;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -73,6 +73,7 @@ struct Slot {
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must ask anew.
   std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
+  std::atomic<std::uint32_t> memory_changes;     // Number of its changes, for futex_wait().
   // The next three are of the process that the agent has started in this place, whichever process
   // enters the slot: enter() leaves them as they are.
   std::atomic<bool> is_told_to_end;
@@ -304,10 +305,18 @@ std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
 }
 
 void JobPage::set_memory_number(int slot, std::uint64_t number) const {
-  layout().slot[slot].memory_number = number;
+  Slot& mine = layout().slot[slot];
+  mine.memory_number = number;
+  ++mine.memory_changes;
+  futex_wake_all(mine.memory_changes);
 }
 
-std::uint64_t JobPage::memory_number(int slot) const { return layout().slot[slot].memory_number; }
+std::uint64_t JobPage::memory_number(int slot, std::chrono::nanoseconds limit) const {
+  const Slot& other = layout().slot[slot];
+  const std::uint32_t seen = other.memory_changes;  // Read first: a later change wakes this thread.
+  if (limit.count() > 0 && other.memory_number == 0) futex_wait(other.memory_changes, seen, limit);
+  return other.memory_number;
+}
 
 void JobPage::expect_preemption(int slot) const {
   layout().slot[slot].expects_preemption = pid(slot);

@@ -7,7 +7,7 @@
 //
 // Thread safety: any thread of any process with the mapping may call any member, except where a
 // member says otherwise.
-// Blocking: no.
+// Blocking: memory_number() with a limit only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -75,9 +75,10 @@ class LOCKSTEP_API JobPage {
   std::optional<Told> told(int slot, int meeting) const;  // Empty until announced.
 
   // The random number in the name of the socket on which the process in `slot` hands out memory; 0
-  // before that.
+  // before that, and once it has left in order.
   void set_memory_number(int slot, std::uint64_t number) const;
-  std::uint64_t memory_number(int slot) const;
+  // Waits while it is 0, for `limit` at most.
+  std::uint64_t memory_number(int slot, std::chrono::nanoseconds limit = {}) const;
 
   // State of the process in `slot`, as in proc(5): 'T' for a stopped one.
   char process_state(int slot) const;

@@ -50,13 +50,18 @@ FileDescriptor make_socket() {
   return socket;
 }
 
-// Empty when nobody listens.
-FileDescriptor connect_to_abstract_socket(std::string_view identity) {
+struct Connected {
+  FileDescriptor socket = {};  // Empty when nobody listens, or `is_busy`.
+  bool is_busy = false;        // Too many processes connect at this moment.
+};
+
+Connected connect_to_abstract_socket(std::string_view identity) {
   FileDescriptor socket = make_socket();
   const Address address = address_of(identity);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.value);
-  if (::connect(socket.get(), generic, address.length) == 0) return socket;
-  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return FileDescriptor();
+  if (::connect(socket.get(), generic, address.length) == 0) return {std::move(socket)};
+  if (errno == EAGAIN || errno == EINTR) return {.is_busy = true};
+  if (errno == ECONNREFUSED) return {};
   throw_errno("connecting to an abstract Unix socket");
 }
 
@@ -65,12 +70,20 @@ bool peer_is_this_user(int socket) {
   return peer && peer->user == ::geteuid();
 }
 
-// Connects to a switchboard and asks it for `key`; empty when nobody hears it.
+// Sends the first packet on a new connection.
+bool begin_with(const Packet& packet, int socket) {
+  return peer_is_this_user(socket) && send_packet(socket, packet) == Sent::whole;
+}
+
+Packet hello_of(std::string_view identity) {
+  return make_packet(Packet::Kind::hello, "", identity);
+}
+
+// Connects to a switchboard and asks it for `key`; empty when nobody listens.
 FileDescriptor ask(std::string_view identity, std::string_view key) {
-  FileDescriptor socket = connect_to_switchboard(identity);
-  const Packet want = make_packet(Packet::Kind::want, key);
-  const bool is_heard = socket && send_packet(socket.get(), want) == Sent::whole;
-  return is_heard ? std::move(socket) : FileDescriptor();
+  FileDescriptor socket = connect_to_abstract_socket(identity).socket;
+  const Packet want = make_packet(Packet::Kind::want, key, identity);
+  return socket && begin_with(want, socket.get()) ? std::move(socket) : FileDescriptor();
 }
 
 }  // namespace
@@ -164,20 +177,24 @@ FileDescriptor take_abstract_name(std::string_view identity) {
 }
 
 FileDescriptor connect_to_switchboard(std::string_view identity) {
-  FileDescriptor socket = connect_to_abstract_socket(identity);
-  const Packet hello = make_packet(Packet::Kind::hello, "", identity);
-  const bool is_heard =
-      socket && peer_is_this_user(socket.get()) && send_packet(socket.get(), hello) == Sent::whole;
-  return is_heard ? std::move(socket) : FileDescriptor();
+  FileDescriptor socket = connect_to_abstract_socket(identity).socket;
+  const bool is_open = socket && begin_with(hello_of(identity), socket.get());
+  return is_open ? std::move(socket) : FileDescriptor();
 }
 
-FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline deadline,
-                     const std::function<void()>& give_up) {
+FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
+                     Deadline deadline, const std::function<void()>& give_up) {
   constexpr std::chrono::milliseconds slice{20};
-  constexpr std::chrono::milliseconds pause{2};  // Before the next try to connect.
+  constexpr std::chrono::microseconds longest_pause{5000};
+  std::chrono::microseconds pause{100};  // Before the next try to connect; grows.
   FileDescriptor socket;
   while (true) {
-    if (!socket) socket = ask(identity, key);
+    bool is_absent = false;  // Then identity() has waited.
+    if (!socket) {
+      const std::string name = identity();
+      is_absent = name.empty();
+      if (!is_absent) socket = ask(name, key);
+    }
     if (socket) {
       pollfd entry{socket.get(), POLLIN, 0};
       ::poll(&entry, 1, static_cast<int>(slice.count()));
@@ -189,8 +206,25 @@ FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline d
     }
     give_up();
     if (Clock::now() >= deadline) return {};
-    if (!socket) std::this_thread::sleep_for(pause);
+    if (socket || is_absent) continue;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, longest_pause);
   }
+}
+
+bool deliver(std::string_view identity, std::string_view key, int fd,
+             const std::function<bool()>& is_there) {
+  constexpr std::chrono::milliseconds pause{1};
+  Connected connected = connect_to_abstract_socket(identity);
+  while (connected.is_busy && is_there()) {
+    std::this_thread::sleep_for(pause);
+    connected = connect_to_abstract_socket(identity);
+  }
+  if (!connected.socket) return false;
+  const int socket = connected.socket.get();
+  Packet offer = make_packet(Packet::Kind::offer, key);
+  offer.readers = 1;
+  return begin_with(hello_of(identity), socket) && send_packet(socket, offer, fd) == Sent::whole;
 }
 
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
@@ -246,16 +280,16 @@ void Switchboard::serve(Client& client) {
       break;
   }
   if (!client.trusted) {
-    client.trusted = packet.kind == Packet::Kind::hello && packet.text == identity_;
+    const bool may_begin = packet.kind == Packet::Kind::hello || packet.kind == Packet::Kind::want;
+    client.trusted = may_begin && packet.text == identity_;
     client.lost = !client.trusted;
-  } else if (packet.kind == Packet::Kind::offer) {
+    if (client.lost) return;
+  }
+  if (packet.kind == Packet::Kind::offer) {
     if (packet.readers > 0) offer(packet.key, {std::move(fd), packet.text, packet.readers});
   } else if (packet.kind == Packet::Kind::want) {
     client.wanted.emplace_back(packet.key);
     give(client, packet.key);
-  } else if (packet.kind == Packet::Kind::withdraw) {
-    std::erase(client.wanted, packet.key);
-    offers_.erase(packet.key);
   }
 }
 
@@ -276,13 +310,19 @@ void Switchboard::close() {
   offers_.clear();
 }
 
-std::optional<FileDescriptor> Switchboard::take(std::string_view key) {
+FileDescriptor Switchboard::take(std::string_view key) {
   const std::lock_guard lock(mutex_);
   const auto found = offers_.find(key);
-  if (found == offers_.end()) return std::nullopt;
+  if (found == offers_.end()) return {};
   FileDescriptor fd = std::move(found->second.fd);
   offers_.erase(found);
-  return fd ? std::optional(std::move(fd)) : std::nullopt;
+  if (!fd) throw_errno(fmt::format("receiving {}", key), EMFILE);
+  return fd;
+}
+
+void Switchboard::withdraw(std::string_view key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = offers_.find(key); found != offers_.end()) offers_.erase(found);
 }
 
 void Switchboard::offer(std::string key, Offer offer) {

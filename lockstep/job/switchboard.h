@@ -1,15 +1,18 @@
 // The switchboard passes descriptors of shared memory between the ranks of one host. This header
 // has its packets and its Unix sockets, too.
 //
-// One process of the host runs it inside its own poll() loop: the agent, or without one rank 0.
-// Each rank talks to it over a SOCK_SEQPACKET socket with a HostLink. A rank offers a descriptor,
-// or the reason why it has none, under a key. Ranks that ask for that key get it, before or after.
-// Each rank also runs one for its own memory, which peers fetch() from it.
+// Each rank runs one inside the poll() loop of its sentinel thread. A rank publishes a descriptor,
+// or the reason why it has none, under a key; peers fetch() it, before or after. A peer can also
+// deliver() a descriptor, which the receiving rank then obtains from its own switchboard: no other
+// process is needed, not even the sender's.
+// The agent, or without one rank 0, runs one more, from which the ranks get the job page at the
+// start (HostLink).
 //
 // Thread safety: any thread may call any member or function; watch() and serve() are for the thread
 // that runs the loop.
-// Blocking: listen_on_abstract_socket() for two seconds at most, and fetch(); no other. A rank that
-// does not read its replies is disconnected.
+// Blocking: listen_on_abstract_socket() for two seconds at most, fetch(), and deliver() while too
+// many others connect to the same rank; no other. A rank that does not read its replies is
+// disconnected.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,15 +38,15 @@ namespace lockstep {
 // ends are of the same build on the same host, so it is a plain struct.
 struct Packet {
   enum class Kind : std::uint32_t {
-    hello,    // rank -> board: `text` is the job's identity.
-    offer,    // rank -> board: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
-    want,     // rank -> board: send me `key` when it is there.
-    given,    // board -> rank: the descriptor.
-    refused,  // board -> rank: the offering rank refused, for the reason in `text`.
-    withdraw  // rank -> board: nobody needs `key` any more.
+    hello,   // rank -> board: `text` is the job's identity.
+    offer,   // rank -> board: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
+    want,    // rank -> board: send me `key` when it is there. May be the first packet, with the
+             // identity in `text`.
+    given,   // board -> rank: the descriptor.
+    refused  // board -> rank: the offering rank refused, for the reason in `text`.
   };
 
-  std::uint32_t magic = 0x4c530001;  // Changes with the layout.
+  std::uint32_t magic = 0x4c530002;  // Changes with the layout.
   Kind kind = Kind::hello;
   std::int32_t readers = 0;
   char key[128] = {};
@@ -79,12 +82,20 @@ LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
 // user hears it yet.
 FileDescriptor connect_to_switchboard(std::string_view identity);
 
-// Blocks until the switchboard on the abstract socket of `identity` has handed over what it
-// publishes under `key`; empty at the deadline. Keeps no connection. Calls `give_up` every 20 ms,
-// also once the other process has ended; it may throw. Errors: system when this process has too
-// many open files.
-FileDescriptor fetch(std::string_view identity, std::string_view key, Deadline deadline,
-                     const std::function<void()>& give_up);
+// Blocks until the switchboard on the abstract socket of `identity()` has handed over what it
+// publishes under `key`; empty at the deadline. `identity` is called before each try to connect. It
+// may wait a moment, and returns nothing while the other process has no switchboard. Keeps no
+// connection. Calls
+// `give_up` every 20 ms, also once the other process has ended; it may throw. Errors: system when
+// this process has too many open files.
+FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
+                     Deadline deadline, const std::function<void()>& give_up);
+
+// Gives `fd` to the switchboard on the abstract socket of `identity`, under `key`, and returns: the
+// kernel keeps it until the other process reads it, even if this one ends first. The caller keeps
+// `fd`. Returns false if nobody listens there, or no longer `is_there`.
+bool deliver(std::string_view identity, std::string_view key, int fd,
+             const std::function<bool()>& is_there);
 
 // The key under which every rank finds the job page.
 constexpr std::string_view job_page_key = "job page";
@@ -114,9 +125,13 @@ class LOCKSTEP_API Switchboard {
   void publish(std::string_view key, FileDescriptor fd);
   void publish_refusal(std::string_view key, std::string_view reason);
 
-  // Returns the latest descriptor that a rank offered to this process under `key`. Empty when
-  // nothing new has come, or when this process had no descriptor left to receive it.
-  std::optional<FileDescriptor> take(std::string_view key);
+  // Returns the latest descriptor that a rank offered to this process under `key`, and forgets it.
+  // Empty when nothing new has come. Errors: system when this process had no descriptor left to
+  // receive it.
+  FileDescriptor take(std::string_view key);
+
+  // Forgets what was published or offered under `key`. Never throws.
+  void withdraw(std::string_view key) noexcept;
 
   // Forgets all offers, and disconnects and hears nobody from now on.
   void close();

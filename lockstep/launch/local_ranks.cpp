@@ -23,6 +23,12 @@ using namespace std::chrono_literals;
 // itself. Afterwards it is told to end.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
+// Whether `end` is the exit code with which a shell reports the signal that peers have `seen` end
+// its child. They know more.
+bool is_shells_report(const Failure& end, const Failure& seen) {
+  return seen.signal && end.exit_code == 128 + *seen.signal;
+}
+
 }  // namespace
 
 LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const BindingPlan& binding,
@@ -49,13 +55,11 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
 
 void LocalRanks::serve(const std::vector<pollfd>& entries) {
   switchboard_.serve(entries);
-  auto fd = switchboard_.take(session_page_key);
-  if (!fd) return;
   try {
-    pages_.use_session_page(std::move(*fd));
+    if (FileDescriptor fd = switchboard_.take(session_page_key))
+      pages_.use_session_page(std::move(fd));
   } catch (const Error& error) {  // A rank's message must not end its agent.
-    output_.say(
-        fmt::format("ignored a job page that is not from this host's ranks: {}", error.what()));
+    output_.say(fmt::format("a rank's job page is not used: {}", error.what()));
   }
 }
 
@@ -140,7 +144,7 @@ void LocalRanks::take_for_first(int local_rank, const Failure& failure) {
   pages_.report_end(local_rank, failure);
   // Peers may have noticed the rank's death, and failed by it, before we could reap it.
   std::optional<Failure> first = pages_.failure();
-  if (first && !first->fault && first->rank == failure.rank) {
+  if (first && !first->fault && first->rank == failure.rank && !is_shells_report(failure, *first)) {
     const int detected_by = first->detected_by;
     first = failure;
     first->detected_by = detected_by;

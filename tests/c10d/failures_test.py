@@ -577,6 +577,19 @@ def test_launcher_names_who_left(options):
             assert (fault, rank, exit_code) == expected, told
 
 
+def test_messages_outlive_their_sender(options):
+    """What rank 0 has sent is received after its process has ended, also between hosts."""
+    launchers = {"lockstep run": (options.lockstep, "run", "-n", 3),
+                 "torchrun": (sys.executable, "-m", "torch.distributed.run", "--standalone",
+                              "--no-python", "--nproc-per-node", 3)}
+    for name, launcher in launchers.items():
+        for hosts in ((), ("aab",), ("abb",)):
+            with tempfile.TemporaryDirectory() as folder:
+                code, text = launch(folder, *launcher, sys.executable, HERE / "sending_program.py",
+                                    *hosts)
+            assert code == 0, f"{name} {hosts}:\n{text}"
+
+
 def test_launcher_names_who_goes_on(options):
     """A rank that goes on after an Error and then fails is named, and not whom the Error blamed."""
     code, launcher, _, told = end_under_lockstep(options, 3, "go-on", "3")

@@ -126,6 +126,25 @@ int differ(ProcessGroup& world, const std::string& how) {
   }
 }
 
+// Rank 0 sends, drops its only handle of the group, and lives on. Rank 1 waits for one more
+// message.
+int drop_handle(ProcessGroup& world) {
+  std::vector<float> word(1, 7.0F);
+  {
+    const ProcessGroup pair = world.split(0);
+    say_ready(world);
+    if (world.rank() == 1) {
+      pair.recv(lockstep::buffer_of(word), 0);
+      pair.recv(lockstep::buffer_of(word), 0);
+    } else {
+      pair.send(lockstep::buffer_of(word), 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::hours(1));
+  return 0;
+}
+
 // Prints the error of init_process_group() and lives on for a while, so that its end tells nothing.
 int fail_to_join() {
   try {
@@ -149,6 +168,12 @@ int run(const std::string& what, const std::string& argument) {
   if (what == "agree-on") return agree_on(world, argument);
   if (what == "stay-away") return stay_away(world, argument);
   if (what == "differ") return differ(world, argument);
+  if (what == "drop-handle") return drop_handle(world);
+  if (what == "die") {
+    say_ready(world);
+    if (world.rank() == 1) ::raise(std::stoi(argument));
+    for (;;) reduce_once(world);
+  }
   throw std::invalid_argument("unknown: " + what);
 }
 

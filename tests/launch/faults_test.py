@@ -259,6 +259,39 @@ class Faults(unittest.TestCase):
             self.assertEqual(job.wait(), 1, job.errors())
             self.assertRegex(job.errors(), r"lockstep run: rank \d .* exited with code 1")
 
+    def test_a_rank_that_drops_its_last_handle_is_blamed_and_not_the_one_that_waits(self):
+        job = self.start("-n", 2, OPTIONS.rank, "drop-handle", "-")
+        self.assertEqual(job.wait(), UNAVAILABLE, job.errors())
+        headline = re.search(r"lockstep run: (rank.*)", job.errors())[1]
+        self.assertRegex(headline, r"^rank 0 \(pid \d+ on \S+\) left its group before the others, "
+                                   r"last seen in ")
+        self.assertRegex(job.errors(),
+                         r"\[1\] .*rank 0 left it without destroy_process_group\(\)")
+        self.assertNotIn("unknown cause", job.errors())
+        records = [dict(field.split("=", 1) for field in line.split())
+                   for line in re.findall(r"lockstep-fail (job=.*)", job.errors())]
+        self.assertEqual({(record["rank"], record["cause"]) for record in records},
+                         {("0", "left")}, job.errors())
+
+    def test_a_signal_that_ends_the_child_of_a_shell_is_named_by_everybody(self):
+        script = '"$0" die 11; code=$?; exit $code'
+        for log in ("text", "json"):
+            job = self.start("-n", 2, "--log-format", log, "/bin/sh", "-c", script, OPTIONS.rank)
+            self.assertEqual(job.wait(), 128 + signal.SIGSEGV, job.errors())
+            lines = job.errors().splitlines()
+            if log == "json":
+                parsed = [json.loads(line) for line in lines]
+                lines = [line.get("message") or line["line"] for line in parsed]
+            records = [record_in(line)["cause"] for line in lines if "lockstep-fail" in line]
+            texts = [line for line in lines if " rank 1 (pid" in f" {line}"]
+            seen = (("exit:139(SIGSEGV)",
+                     "exited with code 139 (as a shell reports a child killed by SIGSEGV)"),
+                    ("signal:11(SIGSEGV)", "was killed by signal 11 (SIGSEGV)"))
+            # Rank 0 sees the signal itself if it looks before the shell has reaped its child.
+            self.assertTrue(any(set(records) == {cause} and all(words in text for text in texts)
+                                for cause, words in seen), job.errors())
+            self.assertEqual((len(records), len(texts)), (2, 2), job.errors())
+
     def test_a_world_size_that_contradicts_the_launchers_is_an_error_on_all_ranks_at_once(self):
         script = 'test "$RANK" != 1 || export WORLD_SIZE=5; exec "$0" fail-to-join -'
         endpoint = f"127.0.0.1:{free_port()}"

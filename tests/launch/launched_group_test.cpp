@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,7 @@
 #include "lockstep/job/step_times.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
+#include "tests/rigs/rank_zero_ends.h"
 
 namespace lockstep {
 namespace {
@@ -89,6 +91,19 @@ const Ranks works_on_every_thread("works on every thread", [](const Rank& rank) 
   EXPECT_EQ(received, values);
   destroy_process_group(group);
 });
+
+// LOCKSTEP_TEST_FOLDER is a folder that the ranks share.
+const Ranks sends_and_ends("sends and ends", [](const Rank&) {
+  ProcessGroup world = init_process_group();
+  test::expect_messages_outlive_rank_zero(world, std::getenv("LOCKSTEP_TEST_FOLDER"));
+});
+
+TEST(LaunchedGroup, KeepsMessagesThatWereSentBeforeTheProcessEnds) {
+  const test::ScratchDirectory folder;
+  ::setenv("LOCKSTEP_TEST_FOLDER", folder.path().c_str(), 1);
+  const Finished done = launch(sends_and_ends, 3);
+  EXPECT_EQ(done.code, 0) << done.out << done.err;
+}
 
 TEST(LaunchedGroup, WorksUnderASmallLimitOfStacks) {
   const Finished done = launch_under("-s 64", works_on_every_thread, 2);

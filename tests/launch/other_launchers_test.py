@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 SKIPPED = 77  # SKIP_RETURN_CODE in CMakeLists.txt.
 BARE = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD_SIZE", "OMPI_"))}
@@ -43,6 +44,7 @@ def main():
     parser.add_argument("--torch-store-group", help="a program that meets through PyTorch's store")
     options = parser.parse_args()
     rank = [options.program, "--lockstep-rank", "works", "", "", ""]
+    sends_and_ends = [options.program, "--lockstep-rank", "sends and ends", "", "", ""]
 
     succeed("bare variables", [start(rank, RANK=str(number), WORLD_SIZE="2", MASTER_PORT="29876")
                                for number in range(2)])
@@ -51,6 +53,9 @@ def main():
         torchrun = [options.python, "-m", "torch.distributed.run", "--no-python", "--standalone",
                     "--nproc-per-node", "2"]
         succeed("torchrun", [start(torchrun + rank)])
+        with tempfile.TemporaryDirectory() as folder:
+            succeed("torchrun, and keeps messages after their sender's end", [
+                start([*torchrun[:-1], "3", *sends_and_ends], LOCKSTEP_TEST_FOLDER=folder)])
         if options.torch_store_group:  # torchrun listens; then rank 0 does, as without torchrun.
             succeed("torchrun, with its store", [start(torchrun + [options.torch_store_group])])
             succeed("bare variables, with PyTorch's store", [

@@ -91,9 +91,9 @@ class Agent {
       std::vector<pollfd> entries;
       switchboard_.watch(entries);
       if (::poll(entries.data(), entries.size(), 10) > 0) switchboard_.serve(entries);
-      if (auto fd = switchboard_.take(session_page_key)) {
+      if (FileDescriptor fd = switchboard_.take(session_page_key)) {
         const std::lock_guard lock(mutex_);
-        session_page_ = std::make_shared<JobPage>(JobPage::attach(std::move(*fd)));
+        session_page_ = std::make_shared<JobPage>(JobPage::attach(std::move(fd)));
       }
     }
   }

@@ -237,17 +237,20 @@ bool Mailbox::fail_what_the_left_miss() {
 // First reads what the rank had sent before it left.
 bool Mailbox::fail_messages_with(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
-  const bool ended = pull(peer, incoming);
+  bool ended = pull(peer, incoming);
   if (incoming.pipe == nullptr && pipes_.is_opening(peer)) return ended;
-  std::vector<std::shared_ptr<Message>> missed;
   if (incoming.header) {  // The rest of this message never comes.
-    if (incoming.receive)
-      missed.push_back(std::exchange(incoming.receive, nullptr));
+    const auto receive = std::exchange(incoming.receive, nullptr);
+    if (receive)
+      ended |= fail(
+          {&receive, 1}, {peer},
+          fmt::format(": only {} of {} bytes have come", incoming.read, incoming.header->bytes()));
     else
       incoming.kept.pop_back();
     incoming.header.reset();
     incoming.read = 0;
   }
+  std::vector<std::shared_ptr<Message>> missed;
   std::ranges::move(std::exchange(outgoing_[static_cast<std::size_t>(peer)].queue, {}),
                     std::back_inserter(missed));
   const auto theirs = std::ranges::stable_partition(
@@ -269,14 +272,15 @@ bool Mailbox::fail_receives_from_anybody() {
 }
 
 // A loss may have made `left` leave, and is then known here, too.
-bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages,
-                   const std::vector<int>& left) const {
+bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages, const std::vector<int>& left,
+                   std::string_view progress) const {
   if (messages.empty()) return false;
   pipes_.throw_if_over(describe_message(*messages[0], group_, rank_));
   const auto why = pipes_.why_left(left.front());
   for (const auto& message : messages) {
-    message->error = std::make_exception_ptr(
-        error_of_the_left(describe_message(*message, group_, rank_), left, group_, why));
+    std::string context = describe_message(*message, group_, rank_);
+    context += progress;
+    message->error = std::make_exception_ptr(error_of_the_left(context, left, group_, why));
     message->peer_left = true;
     finish(*message);
   }

@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
@@ -99,7 +100,9 @@ class Mailbox {
   bool fail_what_the_left_miss();
   bool fail_messages_with(int peer);
   bool fail_receives_from_anybody();
-  bool fail(std::span<const std::shared_ptr<Message>> messages, const std::vector<int>& left) const;
+  // `progress` is text that follows the description of each message.
+  bool fail(std::span<const std::shared_ptr<Message>> messages, const std::vector<int>& left,
+            std::string_view progress = {}) const;
 
   Pipes& pipes_;
   const std::string group_;

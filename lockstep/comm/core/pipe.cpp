@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/core/given_up.h"
 
 namespace lockstep::comm {
 
@@ -16,7 +17,7 @@ Error error_of_the_left(const std::string& context, const std::vector<int>& rank
                         std::source_location where) {
   if (why) return {context, *why, where};
   return {Fault::peer_lost,
-          fmt::format("{}: {} {} left group {}", context, name_of_ranks(ranks),
+          fmt::format("{}: {} {} left group {} in order", context, name_of_ranks(ranks),
                       ranks.size() == 1 ? "has" : "have", group),
           ranks, where};
 }

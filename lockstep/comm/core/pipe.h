@@ -90,6 +90,8 @@ Error error_of_the_left(const std::string& context, const std::vector<int>& rank
 std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
                                        std::vector<int> ranks, std::function<void()> watch);
 
+class GroupGivenUp;
+
 // Throws the Error of a making that ended with `error`, by a `watch` of watch_the_making(). Only if
 // the group was given up from which the other is made, it is a GroupGivenUp.
 [[noreturn]] void throw_for_the_making(const GroupGivenUp& error,

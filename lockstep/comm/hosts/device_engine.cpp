@@ -18,6 +18,11 @@
 namespace lockstep::comm {
 namespace {
 
+struct OfferedStore {
+  std::unique_ptr<ServedStore> served;
+  std::shared_ptr<const void> offered;
+};
+
 // Memory with the port of rank 0's store and, after a space, its token. Core dumps show this memory
 // and every copy of the text, so both are short-lived.
 SharedMapping write_down(const std::string& key, int port, const JobToken& token) {
@@ -58,13 +63,20 @@ std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembe
                           .timeout = until(deadline)};
   if (members.rank == 0) {
     options.token = make_job_token();
-    auto served = std::make_shared<ServedStore>(options);
+    auto served = std::make_unique<ServedStore>(options);
     const auto memory = write_down(key, served->server.port(), *options.token);
-    if (size > 1) session.link().offer(key, size - 1, memory.descriptor());
-    return {served, &served->store};
+    // The others have fetched it when the communicator is made, which needs the store.
+    auto offered = size > 1 ? session.hand_out(key, memory.descriptor()) : nullptr;
+    const auto owner = std::make_shared<OfferedStore>(std::move(served), std::move(offered));
+    return {owner, &owner->served->store};
   }
-  FileDescriptor offered = session.link().obtain(
-      key, deadline, [&] { session.throw_if_peer_lost("making a communicator for CUDA"); });
+  FileDescriptor offered = session.fetch(members.world_ranks.front(), key, deadline, [&] {
+    session.throw_if_peer_lost("making a communicator for CUDA");
+  });
+  if (!offered)
+    throw Error(Fault::timeout,
+                "making a communicator for CUDA: rank 0 of the group has not opened its store",
+                {0});
   options.port = read_up(SharedMapping::attach(std::move(offered)), key, options.token);
   return std::make_shared<TcpStore>(options);
 }

@@ -25,8 +25,9 @@ struct DeviceEngineOptions {
 // The key under which the first rank offers the port and token of the members' store.
 std::string store_key(const DeviceMembers& members);
 
-// Opens a store for ranks of one host: the first rank opens it on loopback. Its port and token go
-// through the switchboard, which only they can reach. Errors: timeout; peer_lost; corrupt.
+// Opens a store for ranks of one host: the first rank opens it on loopback, and hands its port and
+// token to the others in shared memory, which only they can reach. Errors: timeout; peer_lost;
+// corrupt.
 std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,
                                          Deadline deadline);
 

@@ -21,6 +21,7 @@
 #include "tests/fault_of.h"
 #include "tests/rigs/across_hosts.h"
 #include "tests/rigs/one_record.h"
+#include "tests/rigs/rank_zero_ends.h"
 
 namespace lockstep::comm::hosts_failure_test {
 namespace {
@@ -72,6 +73,18 @@ void reduce_until(const ProcessGroup& group, const Rank& rank, int dead, int sig
     EXPECT_EQ(error.failure()->rank, dead) << error.what();
     EXPECT_GT(error.failure()->pid, 0);
     EXPECT_TRUE(signal == 0 || error.failure()->signal == signal) << error.what();
+  }
+}
+
+const Ranks sends_and_ends("sends and ends across hosts", [](const Rank& rank) {
+  ProcessGroup world = test::join_across_hosts(rank);
+  test::expect_messages_outlive_rank_zero(world, rank.scratch);
+});
+
+TEST_P(AcrossHosts, MessagesSentBeforeARankLeavesOutliveItsProcess) {
+  for (const char* hosts : {"aab", "abb", "aba", "abc"}) {
+    HostLayout{hosts, GetParam()}.set();
+    EXPECT_TRUE(all_succeeded(sends_and_ends.run(3))) << hosts;
   }
 }
 

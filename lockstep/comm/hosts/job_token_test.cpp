@@ -138,13 +138,14 @@ TEST(TokenMemory, OfARankThatConnectsToAStoreForDevicesIsNotDumped) {
   const FileDescriptor listener = try_to_listen(numeric_address("127.0.0.1", 0));
   const JobToken token = make_job_token();
   const DeviceMembers members{"world", {0, 1}, 1};
-  HostSession session({.job_id = "job", .opens = true, .is_alone = true}, in(10s));
+  HostSession session({.size = 2, .job_id = "job", .identity = "store for devices", .opens = true},
+                      in(10s));
   {
     const auto memory = SharedMapping::create("store", 100);
     char* const text = reinterpret_cast<char*>(memory.data());
     const std::string port = std::to_string(local_address(listener.get()).port()) + " ";
     token.text().copy(text + port.copy(text, port.size()), token.text().size());
-    session.link().offer(store_key(members), 1, memory.descriptor());
+    session.offer(store_key(members), memory.descriptor());
   }
   const std::jthread joins([&] {
     EXPECT_EQ(fault_of([&] { open_device_store(session, members, in(3s)); }), Fault::timeout);

@@ -13,18 +13,14 @@ namespace lockstep::comm {
 namespace {
 
 struct LeftWorld {
-  std::shared_ptr<HostSession> session;
   std::shared_ptr<HostsContext> context;
   pid_t pid = this_process();  // A fork()ed child has none of its threads, and leaves it as it is.
 
-  bool is_needed() const {
-    return pid != this_process() || session->serves_others() ||
-           (context && context->lines->has_peers());
-  }
+  bool is_needed() const { return pid != this_process() || context->lines->has_peers(); }
 
   // In its own time.
   void end_lines() const {
-    if (pid != this_process() || !context) return;
+    if (pid != this_process()) return;
     context->news.reset();
     context->lines.reset();
   }
@@ -35,7 +31,7 @@ struct LeftWorlds {
   std::vector<LeftWorld> kept;
 };
 
-// The sessions' threads go with the process.
+// The threads of their sessions go with the process.
 struct AtExit {
   LeftWorlds& worlds = *new LeftWorlds;
   ~AtExit() {
@@ -51,10 +47,10 @@ LeftWorlds& left_worlds() {
 
 }  // namespace
 
-void keep_for_others(std::shared_ptr<HostSession> session, std::shared_ptr<HostsContext> context) {
+void keep_for_others(std::shared_ptr<HostsContext> context) {
   LeftWorlds& worlds = left_worlds();
   const std::lock_guard lock(worlds.mutex);
-  worlds.kept.push_back({std::move(session), std::move(context)});
+  worlds.kept.push_back({std::move(context)});
 }
 
 void let_go_of_left_worlds() {

@@ -10,10 +10,12 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/pipe.h"
+#include "lockstep/job/activity.h"
 
 namespace lockstep::comm {
 namespace {
@@ -52,6 +54,18 @@ std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
+}
+
+// The rank of this host that gave the group up by dropping it. It lives, or did so then: a lost
+// rank is found before. `ranks` makes this process note it as the cause of its own end.
+Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
+  const int slot = peers.slot(common.giver);
+  Failure failure{.rank = slot, .host = host_name(), .pid = common.pid};
+  note_latest(failure, peers.activity(common.giver));
+  failure.detected_by = peers.slot(peers.rank());
+  failure.left = true;
+  failure.ranks = {slot};
+  return failure;
 }
 
 // Whether the flag is raised meanwhile.
@@ -340,8 +354,7 @@ void Barrier::throw_if_over(const std::string& context) const {
   if (common.giver < 0 && Clock::now() - given_up_at < time_for_others) return;
   const GroupGivenUp given_up(context, *why);
   if (common.giver < 0) throw given_up;
-  throw Error(bare_text(given_up),
-              Failure{.rank = peers_->slot(common.giver), .host = "this host", .pid = common.pid});
+  throw Error(bare_text(given_up), failure_of(common, *peers_));
 }
 
 std::string Barrier::context(const Collective& collective) const {

@@ -55,7 +55,7 @@ struct Lane {
   char reason[224];                        // When ranks call different things, this rank's label.
   std::uint64_t region;  // Number of the region that the group allocates: rank 0's.
   cpu_set_t cores;       // The rank may run on these.
-  // A bit for each rank to which this one has offered a pipe: see ShmPipes.
+  // A bit for each rank to which this one has delivered a pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];
 };
 

@@ -60,20 +60,10 @@ HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::shared_ptr<Regio
   rank_ = static_cast<int>(mine - slots_.begin());
 }
 
-SharedMemory HostPeers::offer(const std::string& key, std::size_t bytes, std::size_t reserved,
-                              int readers) {
+SharedMemory HostPeers::offer(const std::string& key, std::size_t bytes, std::size_t reserved) {
   SharedMapping mapping = SharedMapping::create(key, bytes, reserved);
-  if (readers > 0) session_->link().offer(key, readers, mapping.descriptor());
+  if (size() > 1) session_->offer(key, mapping.descriptor());
   return in_shared_hands(std::move(mapping));
-}
-
-void HostPeers::refuse(const std::string& key, int readers, std::string_view reason) {
-  if (readers > 0) session_->link().refuse(key, readers, reason);
-}
-
-SharedMemory HostPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
-                               const std::function<void()>& give_up) {
-  return attach(key, bytes, session_->link().obtain(key, deadline, give_up));
 }
 
 SharedMemory HostPeers::hand_out(const std::string& key, std::size_t bytes) {
@@ -93,8 +83,14 @@ SharedMemory HostPeers::fetch(int rank, const std::string& key, std::size_t byte
               {number(rank)});
 }
 
-SharedMemory HostPeers::poll(const std::string& key, std::size_t bytes) {
-  FileDescriptor memory = session_->link().poll(key);
+SharedMemory HostPeers::deliver(int rank, const std::string& key, std::size_t bytes) {
+  SharedMapping mapping = SharedMapping::create(key, bytes);
+  session_->deliver(slot(rank), key, mapping.descriptor());
+  return in_shared_hands(std::move(mapping));
+}
+
+SharedMemory HostPeers::take(const std::string& key, std::size_t bytes) {
+  FileDescriptor memory = session_->take(key);
   return memory ? attach(key, bytes, std::move(memory)) : nullptr;
 }
 

@@ -22,17 +22,16 @@ class HostPeers final : public Peers {
   int size() const override { return static_cast<int>(slots_.size()); }
   int slot(int rank) const override { return slots_[static_cast<std::size_t>(rank)]; }
   RegionTable& regions() override { return *regions_; }
-  SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved,
-                     int readers) override;
-  void refuse(const std::string& key, int readers, std::string_view reason) override;
-  SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
-                      const std::function<void()>& give_up) override;
+  SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved) override;
+  void refuse(const std::string& key, std::string_view reason) override {
+    session_->refuse(key, reason);
+  }
+  void withdraw(const std::string& key) noexcept override { session_->withdraw(key); }
   SharedMemory hand_out(const std::string& key, std::size_t bytes) override;
   SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
                      const std::function<void()>& give_up) override;
-  void withdraw(const std::string& key) noexcept override { session_->link().withdraw(key); }
-  void request(const std::string& key) override { session_->link().request(key); }
-  SharedMemory poll(const std::string& key, std::size_t bytes) override;
+  SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) override;
+  SharedMemory take(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
   bool may_read() const override { return true; }
   bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,

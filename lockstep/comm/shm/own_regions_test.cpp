@@ -24,6 +24,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/ranks.h"
+#include "tests/rigs/rank_zero_ends.h"
 
 namespace lockstep::comm::own_regions_test {
 namespace {
@@ -79,18 +80,6 @@ void expect_sum(const ProcessGroup& group, const RegisteredMemory& memory) {
   group.barrier();
 }
 
-void write_pid(const Rank& rank) {
-  std::ofstream(rank.scratch / "writing") << ::getpid();
-  std::filesystem::rename(rank.scratch / "writing", rank.scratch / "pid");
-}
-
-pid_t read_pid(const Rank& rank) {
-  wait_until([&] { return std::filesystem::exists(rank.scratch / "pid"); });
-  pid_t pid = 0;
-  std::ifstream(rank.scratch / "pid") >> pid;
-  return pid;
-}
-
 char state_of(pid_t pid) {
   const auto process = process_stat(pid);
   return process ? process->state : 'X';
@@ -101,13 +90,11 @@ char state_of(pid_t pid) {
 const Ranks without_rank_zero("without rank zero", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   ProcessGroup others = world.split(rank.rank == 0 ? 0 : 1);
-  world.barrier();  // They need rank 0 until it is made.
   if (rank.rank == 0) {
-    write_pid(rank);
+    test::write_pid(rank.scratch);
     return leave_process_group(world);
   }
-  const pid_t first = read_pid(rank);
-  wait_until([&] { return state_of(first) == 'Z' || state_of(first) == 'X'; });
+  test::await_end(test::read_pid(rank.scratch));
   for (int round = 1; round <= 3; ++round) {
     const RegisteredMemory memory = others.allocate_local(bytes);
     expect_sum(others, memory);
@@ -201,7 +188,7 @@ void stop_within_a_call(const Rank& rank, const ProcessGroup& world) {
   const RegisteredMemory memory = world.allocate_local(bytes);
   const Work never = world.all_reduce_async(values_in(memory));
   std::this_thread::sleep_for(500ms);
-  write_pid(rank);
+  test::write_pid(rank.scratch);
   ::raise(SIGSTOP);
   std::this_thread::sleep_for(1min);  // It is killed.
 }
@@ -210,7 +197,7 @@ void stop_within_a_call(const Rank& rank, const ProcessGroup& world) {
 Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& world,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void(pid_t)>& meanwhile) {
-  const pid_t stopped = read_pid(rank);
+  const pid_t stopped = test::read_pid(rank.scratch);
   wait_until([&] { return state_of(stopped) == 'T'; });
   const auto before = open_descriptors();
   const std::jthread other([&] { meanwhile(stopped); });

@@ -731,8 +731,8 @@ class Reducer {
   static SharedMemory memory_of(Peers& peers) {
     const std::size_t bytes = GroupSegment::bytes_for(peers.size());
     const std::size_t head = GroupSegment::head_bytes(peers.size());
-    if (peers.rank() == 0) return peers.offer("segment", bytes, head, peers.size() - 1);
-    return peers.obtain("segment", bytes, in(1min), [] {});
+    if (peers.rank() == 0) return peers.offer("segment", bytes, head);
+    return peers.fetch(0, "segment", bytes, in(1min), [] {});
   }
 
   void enter(const Collective& call, std::uint64_t output) {

@@ -46,36 +46,33 @@ class Peers {
   // The registered memory that this rank knows in the session.
   virtual RegionTable& regions() = 0;
 
-  // Makes memory that `readers` other ranks may obtain() under `key`. Pages after the first
-  // `reserved` bytes need reserve_pages() before their first use. Errors: system when there is too
-  // little memory.
-  virtual SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved,
-                             int readers) = 0;
+  // Makes memory that the other ranks may fetch() from this one under `key`, until withdraw().
+  // Pages after the first `reserved` bytes need reserve_pages() before their first use. Errors:
+  // system when there is too little memory, or this process has too many open files.
+  virtual SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved) = 0;
 
-  // Makes their obtain() fail with Error(system) and this reason.
-  virtual void refuse(const std::string& key, int readers, std::string_view reason) = 0;
+  // Makes their fetch() fail with Error(system) and this reason.
+  virtual void refuse(const std::string& key, std::string_view reason) = 0;
 
-  // Blocks until a rank has offered `key`, with at least `bytes` bytes. `give_up` is called every
-  // 20 ms and may throw.
-  virtual SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
-                              const std::function<void()>& give_up) = 0;
-
-  // Takes back offer(), refuse() and obtain() of `key`, after which nobody needs it any more.
+  // Takes back offer() or refuse(); drops what was delivered under `key`.
   virtual void withdraw(const std::string& key) noexcept = 0;
 
-  // obtain() in two steps that do not block. poll() returns null until the memory has come; it
-  // throws Error(system) after a refusal.
-  virtual void request(const std::string& key) = 0;
-  virtual SharedMemory poll(const std::string& key, std::size_t bytes) = 0;
-
-  // Makes memory that any rank may fetch() from this one, without another process, as long as it
-  // is mapped here. Errors: as offer()'s.
+  // As offer(), but as long as the memory is mapped here, and all of it is reserved.
   virtual SharedMemory hand_out(const std::string& key, std::size_t bytes) = 0;
 
-  // Blocks until `rank` has handed it over. `give_up` is called every 20 ms, also once that rank's
-  // process has ended, and may throw. Errors: timeout, with that rank.
+  // Blocks until `rank` has offered `key` or handed it out, with at least `bytes` bytes. `give_up`
+  // is called every 20 ms, also once that rank's process has ended, and may throw. Errors: timeout,
+  // with that rank; system when it has refused.
   virtual SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
                              const std::function<void()>& give_up) = 0;
+
+  // Makes memory and gives it to `rank`, which takes it whenever it likes: this rank may have left,
+  // and its process ended. Errors: as offer()'s.
+  virtual SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) = 0;
+
+  // Returns the memory that another rank has delivered under `key`; null until it has come. Errors:
+  // system when this process has too many open files.
+  virtual SharedMemory take(const std::string& key, std::size_t bytes) = 0;
 
   virtual Activity& activity(int rank) = 0;
 

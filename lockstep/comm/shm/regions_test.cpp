@@ -111,7 +111,7 @@ TEST(Regions, RegionsOfRanksAreOfOneKindAndThoseOfGroupsOfTheirOwn) {
   const RegisteredMemory another = allocate_own_region(*others, page);
   const auto common = [&] {
     const std::uint64_t number = peers->regions().next_number();
-    return regions.add_common(number, peers->offer("common", 2 * page, 2 * page, 0), page);
+    return regions.add_common(number, peers->offer("common", 2 * page, 2 * page), page);
   };
   const RegisteredMemory first = common();
   const RegisteredMemory second = common();

@@ -11,6 +11,7 @@
 #include "lockstep/base/hash.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/base/random_number.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::comm {
@@ -33,16 +34,28 @@ std::string segment_key(const Peers& peers, const std::string& group) {
   return fmt::format("{} of {}", short_key(group), short_key(list));
 }
 
-// If not all come, those that come later find no memory, and those that have it learn why.
+// While it exists, the other ranks may fetch the memory that rank 0 has offered.
+class Offered {
+ public:
+  Offered(Peers& peers, std::string key) : peers_(peers), key_(std::move(key)) {}
+  ~Offered() {
+    if (peers_.rank() == 0) peers_.withdraw(key_);
+  }
+  Offered(const Offered&) = delete;
+  Offered& operator=(const Offered&) = delete;
+
+ private:
+  Peers& peers_;
+  const std::string key_;
+};
+
+// Afterwards all ranks have the memory. If not all come, those that come later find none, and those
+// that have it learn why.
 Barrier make_barrier(const std::shared_ptr<Peers>& peers, const GroupSegment& segment,
                      const std::string& group, std::chrono::milliseconds timeout,
                      std::function<void()> watch) {
-  try {
-    return {peers, segment, group, timeout, std::move(watch)};
-  } catch (const Error&) {
-    peers->withdraw(segment_key(*peers, group));
-    throw;
-  }
+  const Offered offered(*peers, segment_key(*peers, group));
+  return {peers, segment, group, timeout, std::move(watch)};
 }
 
 }  // namespace
@@ -90,18 +103,13 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                 {peers_->number(0)});
   };
   const std::string key = segment_key(*peers_, group_);
-  if (rank_ != 0) try {
-      return {peers_->obtain(key, bytes, no_deadline, give_up), size_};
-    } catch (const Error&) {
-      peers_->withdraw(key);
-      throw;
-    }
+  if (rank_ != 0) return {peers_->fetch(0, key, bytes, no_deadline, give_up), size_};
   try {
-    GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_), size_ - 1), size_);
+    GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_)), size_);
     made.common().number = random_number();
     return made;
   } catch (const Error& error) {
-    peers_->refuse(key, size_ - 1, error.what());
+    peers_->refuse(key, bare_text(error));
     throw;
   }
 }
@@ -229,17 +237,18 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
       memory = action();
     } catch (const Error& error) {
       if (error.fault() != Fault::system) throw;
-      failure = error.what();
+      failure = bare_text(error);
     }
     return fail_together(collective, failure);
   };
-  std::string refusal = attempt(
-      [&] { return rank_ == 0 ? peers_->offer(key, whole, whole, size_ - 1) : SharedMemory(); });
+  const Offered offered(*peers_, key);
+  std::string refusal =
+      attempt([&] { return rank_ == 0 ? peers_->offer(key, whole, whole) : SharedMemory(); });
   if (refusal.empty() && size_ > 1)
     refusal = attempt([&] {
       if (rank_ == 0) return memory;
-      return peers_->obtain(key, whole, in(collective.timeout),
-                            [&] { barrier_.throw_if_over("allocate"); });
+      return peers_->fetch(0, key, whole, in(collective.timeout),
+                           [&] { barrier_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
   // The group's own segment is mapped on first access: 256 ranks would need a second to map it all.
@@ -251,13 +260,13 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
 // Returns the reason of the first rank that cannot continue; empty when all can.
 std::string ShmBackend::fail_together(const Collective& collective, const std::string& mine) {
   Lane& lane = segment_.lane(rank_);
-  copy_text(lane.reason, mine);
+  copy_text(lane.reason, cut_text(mine, sizeof lane.reason - 1));
   lane.refused = mine.empty() ? 0 : 1;
   barrier_.step(collective);
   std::string reason;
   for (int peer = 0; peer < size_ && reason.empty(); ++peer)
     if (segment_.lane(peer).refused != 0)
-      reason = fmt::format("rank {}: {}", peer, segment_.lane(peer).reason);
+      reason = fmt::format("rank {}: {}", peers_->number(peer), segment_.lane(peer).reason);
   barrier_.step(collective);  // Before a lane is written again.
   return reason;
 }

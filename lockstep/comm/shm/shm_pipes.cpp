@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/base/time.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::size_t capacity = 256 << 10;  // A power of two.
 
-constexpr std::chrono::microseconds while_opening{200};  // An offered pipe comes soon.
+constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe comes soon.
 
 }  // namespace
 
@@ -87,28 +88,28 @@ ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Ba
       outgoing_(static_cast<std::size_t>(peers_->size())),
       incoming_(static_cast<std::size_t>(peers_->size())) {}
 
+// Pipes that were not read hold a descriptor each.
+ShmPipes::~ShmPipes() {
+  for (int peer = 0; peer < size(); ++peer)
+    if (is_opening(peer)) peers_->withdraw(key(peer, rank_));
+}
+
 Pipe& ShmPipes::to(int peer) {
   auto& pipe = outgoing_[static_cast<std::size_t>(peer)];
   if (!pipe) {
-    const std::size_t bytes = ShmPipe::bytes();
-    pipe = std::make_unique<ShmPipe>(peers_->offer(key(rank_, peer), bytes, bytes, 1));
+    pipe = std::make_unique<ShmPipe>(peers_->deliver(peer, key(rank_, peer), ShmPipe::bytes()));
     segment_.lane(rank_).pipes[peer / 64].fetch_or(std::uint64_t{1} << (peer % 64));
   }
   return *pipe;
 }
 
-// Requests an offered pipe, and takes it once it has come.
+// The process of a rank that leaves may end at once: what it has delivered stays with this one.
 Pipe* ShmPipes::from(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.pipe) return incoming.pipe.get();
-  if (!is_offered(peer)) return nullptr;
-  const std::string what = key(peer, rank_);
-  if (!incoming.requested) {
-    peers_->request(what);
-    incoming.requested = true;
-    ++opening_;
-  }
-  if (SharedMemory memory = peers_->poll(what, ShmPipe::bytes())) {
+  if (!is_delivered(peer)) return nullptr;
+  if (!std::exchange(incoming.is_opening, true)) ++opening_;
+  if (SharedMemory memory = peers_->take(key(peer, rank_), ShmPipe::bytes())) {
     incoming.pipe = std::make_unique<ShmPipe>(std::move(memory));
     --opening_;
   }
@@ -116,10 +117,10 @@ Pipe* ShmPipes::from(int peer) {
 }
 
 bool ShmPipes::is_opening(int peer) const {
-  return is_offered(peer) && !incoming_[static_cast<std::size_t>(peer)].pipe;
+  return is_delivered(peer) && !incoming_[static_cast<std::size_t>(peer)].pipe;
 }
 
-bool ShmPipes::is_offered(int peer) const {
+bool ShmPipes::is_delivered(int peer) const {
   const auto bit = std::uint64_t{1} << (rank_ % 64);
   return (segment_.lane(peer).pipes[rank_ / 64].load() & bit) != 0;
 }

@@ -1,5 +1,6 @@
-// The pipes between ranks that share memory. The first send makes a pipe and offers it to the
-// reader, so pairs without messages cost nothing.
+// The pipes between ranks that share memory. The first send makes a pipe and delivers it to the
+// reader, so pairs without messages cost nothing. The reader can read what is in it after the
+// writer's process has ended.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,6 +46,9 @@ class ShmPipes final : public Pipes {
   // All arguments must outlive it. `key` is the prefix of the keys under which memory is offered.
   ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Barrier& barrier,
            const std::string& group, const std::string& key);
+  ~ShmPipes() override;
+  ShmPipes(const ShmPipes&) = delete;
+  ShmPipes& operator=(const ShmPipes&) = delete;
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(outgoing_.size()); }
@@ -62,11 +66,11 @@ class ShmPipes final : public Pipes {
  private:
   // One for each peer; few are ever used.
   struct Incoming {
-    bool requested = false;  // The offered pipe was requested.
+    bool is_opening = false;  // It counts in opening_.
     std::unique_ptr<ShmPipe> pipe = {};
   };
 
-  bool is_offered(int peer) const;
+  bool is_delivered(int peer) const;
   std::string key(int from, int to) const;
 
   const std::shared_ptr<Peers> peers_;
@@ -77,7 +81,7 @@ class ShmPipes final : public Pipes {
   const int rank_;
   std::vector<std::unique_ptr<ShmPipe>> outgoing_;
   std::vector<Incoming> incoming_;
-  std::atomic<int> opening_{0};          // Number of pipes requested but not yet obtained.
+  std::atomic<int> opening_{0};          // Number of pipes delivered but not yet taken.
   std::atomic<std::int64_t> looked_{0};  // Time on the clock of await()'s last check for lost
                                          // peers.
 };

@@ -40,7 +40,7 @@ ThreadTeam::ThreadTeam(int size) : activities_(static_cast<std::size_t>(size)) {
 void ThreadTeam::lose(int rank) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
-  failure_ = Failure{.rank = rank, .host = "this process", .pid = ::getpid()};
+  failure_ = Failure{.rank = rank, .host = "this process", .pid = ::getpid(), .left = true};
   note_latest(*failure_, activities_[static_cast<std::size_t>(rank)]);
 }
 
@@ -50,20 +50,23 @@ bool ThreadTeam::has_lost_a_rank() const {
 }
 
 void ThreadTeam::offer(const std::string& key, Offer offer) {
-  if (offer.readers == 0) return;
   const std::lock_guard lock(mutex_);
   offers_.insert_or_assign(key, std::move(offer));
   offered_.notify_all();
+}
+
+void ThreadTeam::withdraw(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  offers_.erase(key);
 }
 
 SharedMemory ThreadTeam::take(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto found = offers_.find(key);
   if (found == offers_.end()) return nullptr;
-  const Offer offer = found->second;
-  if (--found->second.readers == 0) offers_.erase(found);
-  if (offer.memory) return offer.memory;
-  throw Error(Fault::system, fmt::format("a peer could not share {}: {}", key, offer.refusal));
+  SharedMemory memory = std::move(found->second.memory);
+  offers_.erase(found);
+  return memory;
 }
 
 void ThreadTeam::hand_out(const std::string& key, const SharedMemory& memory) {
@@ -72,9 +75,15 @@ void ThreadTeam::hand_out(const std::string& key, const SharedMemory& memory) {
   handed_out_[key] = memory;
 }
 
-SharedMemory ThreadTeam::handed_out(const std::string& key) {
+SharedMemory ThreadTeam::find(const std::string& key) {
   const std::lock_guard lock(mutex_);
-  return handed_out_[key].lock();
+  if (const auto found = handed_out_.find(key); found != handed_out_.end())
+    return found->second.lock();
+  const auto found = offers_.find(key);
+  if (found == offers_.end()) return nullptr;
+  if (found->second.memory) return found->second.memory;
+  throw Error(Fault::system,
+              fmt::format("a peer could not share {}: {}", key, found->second.refusal));
 }
 
 ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, int rank)
@@ -88,32 +97,15 @@ ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, std::shared_ptr<Regio
       rank_(rank),
       members_(std::move(members)) {}
 
-SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes, std::size_t /*reserved*/,
-                                int readers) {
+SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes,
+                                std::size_t /*reserved*/) {
   SharedMemory memory = zeros(bytes);
-  team_->offer(key, {memory, {}, readers});
+  if (size() > 1) team_->offer(key, {memory});
   return memory;
 }
 
-void ThreadPeers::refuse(const std::string& key, int readers, std::string_view reason) {
-  team_->offer(key, {nullptr, std::string(reason), readers});
-}
-
-void ThreadPeers::withdraw(const std::string& key) noexcept {
-  const std::lock_guard lock(team_->mutex_);
-  team_->offers_.erase(key);
-}
-
-SharedMemory ThreadPeers::obtain(const std::string& key, std::size_t bytes, Deadline deadline,
-                                 const std::function<void()>& give_up) {
-  while (true) {
-    if (SharedMemory memory = poll(key, bytes)) return memory;
-    if (Clock::now() >= deadline)
-      throw Error(Fault::timeout, fmt::format("no rank offered {}", key));
-    give_up();
-    std::unique_lock lock(team_->mutex_);
-    if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, wait_slice);
-  }
+void ThreadPeers::refuse(const std::string& key, std::string_view reason) {
+  team_->offer(key, {nullptr, std::string(reason)});
 }
 
 SharedMemory ThreadPeers::hand_out(const std::string& key, std::size_t bytes) {
@@ -122,15 +114,26 @@ SharedMemory ThreadPeers::hand_out(const std::string& key, std::size_t bytes) {
   return memory;
 }
 
-// Its rank told of it afterwards, so nobody waits.
-SharedMemory ThreadPeers::fetch(int rank, const std::string& key, std::size_t, Deadline,
-                                const std::function<void()>&) {
-  if (SharedMemory memory = team_->handed_out(key)) return memory;
-  throw Error(Fault::timeout, fmt::format("{} has not handed over {}", describe(rank), key),
-              {rank});
+SharedMemory ThreadPeers::fetch(int rank, const std::string& key, std::size_t, Deadline deadline,
+                                const std::function<void()>& give_up) {
+  while (true) {
+    if (SharedMemory memory = team_->find(key)) return memory;
+    if (Clock::now() >= deadline)
+      throw Error(Fault::timeout, fmt::format("{} has not handed over {}", describe(rank), key),
+                  {rank});
+    give_up();
+    std::unique_lock lock(team_->mutex_);
+    if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, wait_slice);
+  }
 }
 
-SharedMemory ThreadPeers::poll(const std::string& key, std::size_t) { return team_->take(key); }
+SharedMemory ThreadPeers::deliver(int, const std::string& key, std::size_t bytes) {
+  SharedMemory memory = zeros(bytes);
+  team_->offer(key, {memory});
+  return memory;
+}
+
+SharedMemory ThreadPeers::take(const std::string& key, std::size_t) { return team_->take(key); }
 
 Activity& ThreadPeers::activity(int rank) {
   return team_->activities_[static_cast<std::size_t>(slot(rank))];

@@ -30,14 +30,15 @@ class ThreadTeam {
   friend class ThreadPeers;
   struct Offer {
     SharedMemory memory;  // Null for a refusal.
-    std::string refusal;
-    int readers = 0;
+    std::string refusal = {};
   };
 
   void offer(const std::string& key, Offer offer);
-  SharedMemory take(const std::string& key);  // Null until it is offered.
+  void withdraw(const std::string& key);
+  SharedMemory take(const std::string& key);
   void hand_out(const std::string& key, const SharedMemory& memory);
-  SharedMemory handed_out(const std::string& key);
+  // Null until it is offered or handed out.
+  SharedMemory find(const std::string& key);
 
   mutable std::mutex mutex_;
   std::condition_variable offered_;
@@ -55,17 +56,14 @@ class ThreadPeers : public Peers {
   int size() const override { return static_cast<int>(members_.size()); }
   int slot(int rank) const override { return members_[static_cast<std::size_t>(rank)]; }
   RegionTable& regions() override { return *regions_; }
-  SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved,
-                     int readers) override;
-  void refuse(const std::string& key, int readers, std::string_view reason) override;
-  void withdraw(const std::string& key) noexcept override;
-  SharedMemory obtain(const std::string& key, std::size_t bytes, Deadline deadline,
-                      const std::function<void()>& give_up) override;
+  SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved) override;
+  void refuse(const std::string& key, std::string_view reason) override;
+  void withdraw(const std::string& key) noexcept override { team_->withdraw(key); }
   SharedMemory hand_out(const std::string& key, std::size_t bytes) override;
   SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
                      const std::function<void()>& give_up) override;
-  void request(const std::string&) override {}
-  SharedMemory poll(const std::string& key, std::size_t bytes) override;
+  SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) override;
+  SharedMemory take(const std::string& key, std::size_t bytes) override;
   Activity& activity(int rank) override;
   bool may_read() const override { return false; }
   bool read(int, const Mark&, std::byte*, std::uint64_t, std::size_t) override { return false; }
