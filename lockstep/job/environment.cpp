@@ -164,10 +164,8 @@ std::string job_id(const Chosen& chosen, const Variables& variables) {
     const auto value = key == nullptr ? std::nullopt : variables.text(key);
     if (value) id += fmt::format(" {}={}", key, *value);
   };
-  for (const LauncherVariables* const set : sets_of(chosen)) {
-    std::ranges::for_each(set->job, add);
-    std::ranges::for_each(set->further, add);
-  }
+  for (const LauncherVariables* const set : sets_of(chosen)) std::ranges::for_each(set->job, add);
+  std::ranges::for_each(chosen.set->further, add);  // Another set's may differ between hosts.
   return id;
 }
 

@@ -445,6 +445,23 @@ TEST(Environment, IndependentTrainingsOfOneHostAreDifferentJobs) {
   EXPECT_NE(id.find(std::to_string(::getpid())), id.npos) << id;
 }
 
+// The number of a descriptor may differ between hosts.
+TEST(Environment, TheJobsNameTakesOnlyWhatAllRanksShareFromAnotherLauncher) {
+  const auto name_with = [](const char* descriptor) {
+    return read({{"RANK", "1"},
+                 {"WORLD_SIZE", "4"},
+                 {"MASTER_ADDR", "node1"},
+                 {"MASTER_PORT", "29400"},
+                 {"PMI_RANK", "1"},
+                 {"PMI_SIZE", "4"},
+                 {"MPI_LOCALRANKID", "1"},
+                 {"MPI_LOCALNRANKS", "2"},
+                 {"HYDI_CONTROL_FD", descriptor}});
+  };
+  EXPECT_EQ(name_with("7").local_world_size, 2) << "the rest is PMI's";
+  EXPECT_EQ(name_with("7").job_id, name_with("8").job_id);
+}
+
 TEST(Environment, JobsOfFluxDifferAlsoByPmisVariables) {
   Settings variables = {{"PMI_RANK", "0"},      {"PMI_SIZE", "2"},        {"FLUX_TASK_RANK", "0"},
                         {"FLUX_JOB_SIZE", "2"}, {"FLUX_JOB_NNODES", "1"}, {"FLUX_JOB_ID", "f1"}};
