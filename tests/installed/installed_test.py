@@ -445,7 +445,7 @@ def without_torch(args):
 EMBEDDING_PROJECT = """cmake_minimum_required(VERSION 3.23)
 project(outer CXX)
 include(FetchContent)
-FetchContent_Declare(Lockstep URL https://example.com/lockstep.tar.gz)
+FetchContent_Declare(Lockstep GIT_REPOSITORY https://example.com/lockstep.git GIT_TAG main)
 FetchContent_MakeAvailable(Lockstep)
 if(DEFINED CMAKE_INSTALL_RPATH_USE_LINK_PATH OR CMAKE_LIBRARY_OUTPUT_DIRECTORY)
   message(FATAL_ERROR "Lockstep's settings have changed those of the project around it")
