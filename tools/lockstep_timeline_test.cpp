@@ -62,7 +62,7 @@ TEST_F(LockstepTimeline, EndsWithALineAndAnExitCodeForEachMistake) {
          "no file of spans can be read: " + spans(0) + ": it is too short for a rank's spans");
   record(0, /*job=*/1);
   expect(run_command({LOCKSTEP, "timeline", "/no/such/folder", "--out", path("t.json")}), 71,
-         "/no/such/folder: No such file or directory");
+         "listing folder /no/such/folder: No such file or directory");
   expect(run_command({LOCKSTEP, "timeline"}), 64,
          "folder is required; see lockstep timeline --help");
 }
