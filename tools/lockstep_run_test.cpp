@@ -518,7 +518,7 @@ TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
   const Finished full = run_into("> /dev/full", "echo out");
   EXPECT_EQ(full.code, 74);
   EXPECT_EQ(full.err,
-            "lockstep run: stdout: No space left on device; what follows is dropped\n"
+            "lockstep run: writing to stdout: No space left on device; what follows is dropped\n"
             "lockstep run: output of the ranks was lost; exit code 74\n");
   EXPECT_EQ(run_into("2> /dev/full", "echo err >&2").code, 74);
   EXPECT_EQ(run_into("> /dev/full 2>&1", "echo out").code, 74);
