@@ -1,4 +1,4 @@
-// What started this process, for those that do not need its rank.
+// The launcher that started this process, for code that does not need the rank.
 //
 // Thread safety: that of getenv().
 
