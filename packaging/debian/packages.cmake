@@ -54,7 +54,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS
     "lockstep (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
 set(CPACK_COMPONENT_DEV_DESCRIPTION
-"headers and CMake files of Lockstep
+"headers, CMake and pkg-config files of Lockstep
 find_package(Lockstep COMPONENTS comm) needs lockstep-comm alone. Lockstep's
 training needs the package lockstep too, and LibTorch ${LOCKSTEP_TORCH_VERSION}, which
 CMake finds by CMAKE_PREFIX_PATH or Torch_DIR, or in ${LOCKSTEP_TORCH_PLACE}.")

@@ -126,8 +126,7 @@ def readme(args):
     copy = Copy(args, only(blocks(page, "cmake"), page))
     copy.compile(program)
     shown = copy.start(2)
-    # The small data set has few steps.
-    expect(" steps (", shown)
+    expect("20/20 steps (100%)", shown)
     expect("samples/s", shown)
 
 
