@@ -7,12 +7,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/in_process.h"
+#include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
+#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/function_module.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -110,6 +114,43 @@ TEST(ScriptTraining, LoadsAndSavesWeights) {
       EXPECT_EQ(script.attr("calls").toTensor().item<float>(), 7);
       world.barrier();
     });
+}
+
+// Three steps of Adam. Returns the parameters.
+template <class Ddp, class Optimizer>
+std::vector<at::Tensor> trained(Ddp& ddp, Optimizer&& adam, const ProcessGroup& world) {
+  for (int step = 0; step < 3; ++step) {
+    adam.zero_grad();
+    ddp(torch::ones({2, 3}) * (world.rank() + 1)).toTensor().pow(2).mean().backward();
+    adam.step();
+  }
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& parameter : ddp.module()->parameters())
+    values.push_back(parameter.detach().clone());
+  world.barrier();
+  return values;
+}
+
+TEST(ScriptTraining, IsTheSameWithSharedAndWithFullyShardedParameters) {
+  run_in_process(2, [](ProcessGroup& world) {
+    const auto options = torch::optim::AdamOptions(0.125);
+    const auto parameters = [](const auto& ddp) { return ddp.module()->parameters(); };
+    DistributedDataParallel own(small_script(), world);
+    const auto expected = trained(own, Adam(parameters(own), options), world);
+    DistributedDataParallel shared(small_script(), world, {.share_parameters = true});
+    const auto of_shared =
+        trained(shared, SharedOptimizer<Adam>(shared, parameters(shared), options), world);
+    FullyShardedDataParallel sharded(std::make_shared<ScriptModule>(small_script()), world,
+                                     {.units = {"layer"}});
+    const auto of_sharded =
+        trained(sharded, FullyShardedOptimizer<Adam>(sharded, parameters(sharded), options), world);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(torch::equal(of_shared[i], expected[i]));
+      EXPECT_TRUE(torch::equal(of_sharded[i], expected[i]));
+      EXPECT_FALSE(
+          torch::equal(expected[i], torch::full_like(expected[i], static_cast<double>(i))));
+    }
+  });
 }
 
 TEST(FunctionTraining, LoadsAndSavesWeightsAndState) {

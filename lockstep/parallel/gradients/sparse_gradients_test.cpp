@@ -142,6 +142,20 @@ TEST(SparseGradients, RanksMayHaveNone) {
   });
 }
 
+TEST(SparseGradients, ModulesMayHaveNoOtherGradients) {
+  for (const bool overlap : {false, true})
+    run_in_process(2, [&](ProcessGroup& world) {
+      torch::nn::Embedding net(torch::nn::EmbeddingOptions(words, 2).sparse(true));
+      DistributedDataParallel ddp(net, world, {.overlap = overlap});
+      for (int pass = 0; pass < 3; ++pass) {  // Buckets are rebuilt after the first one.
+        net->zero_grad();
+        ddp(torch::full({1}, world.rank())).sum().backward();
+        EXPECT_TRUE(torch::equal(net->weight.grad().to_dense().sum(1).slice(0, 0, 3),
+                                 torch::tensor({1.0F, 1.0F, 0.0F})));
+      }
+    });
+}
+
 TEST(SparseGradients, AccumulateAndAreMeansOverSamplesAndInJoin) {
   run_in_process(3, [](ProcessGroup& world) {
     Twins twins(world, {.static_graph = true, .mean = GradientMean::over_samples});
