@@ -4,6 +4,7 @@
 //   ported_programs before regression    the program as it was: one process, the whole batch
 //   ported_programs after regression     the program as it is now: a rank
 //   ported_programs wrong regression     the same with a mistake that the guide warns of
+//   ported_programs write_script FILE    writes the TorchScript module that one program trains
 //   ported_programs difference A B       prints the largest difference between two saved modules,
 //                                        in proportion to the largest weight of its tensor
 //
@@ -105,6 +106,24 @@ namespace after {
 }
 }  // namespace policy
 
+namespace script {
+namespace before {
+#include "tests/programs/before/script.cpp"
+}
+namespace after {
+#include "tests/programs/after/script.cpp"
+}
+}  // namespace script
+
+namespace transformer {
+namespace before {
+#include "tests/programs/before/transformer.cpp"
+}
+namespace after {
+#include "tests/programs/after/transformer.cpp"
+}
+}  // namespace transformer
+
 namespace {
 
 struct Program {
@@ -120,6 +139,8 @@ const std::map<std::string, Program> programs = {
     {"language_model", {language_model::before::main, language_model::after::main}},
     {"lbfgs", {lbfgs::before::main, lbfgs::after::main}},
     {"policy", {policy::before::main, policy::after::main}},
+    {"transformer", {transformer::before::main, transformer::after::main}},
+    {"script", {script::before::main, script::after::main}},
 };
 
 // The tensors of a file that torch::save() wrote, by name.
@@ -158,8 +179,23 @@ double difference(const std::string& a, const std::string& b) {
   return largest;
 }
 
+void write_script(const std::string& file) {
+  torch::manual_seed(2);
+  torch::jit::Module net("Net");
+  const auto add = [&net](const std::string& name, const torch::Tensor& weights) {
+    net.register_parameter(name, weights.set_requires_grad(true), /*is_buffer=*/false);
+  };
+  add("hidden", torch::randn({2, 16}));
+  add("out", torch::randn({16, 1}) / 4);
+  net.define("def forward(self, x):\n    return torch.tanh(x @ self.hidden) @ self.out\n");
+  net.save(file);
+}
+
 int start(const std::string& command, const std::string& argument) {
-  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  if (command == "write_script") {
+    write_script(argument);
+    return 0;
+  }
   const Program& program = programs.at(argument);
   if (command == "wrong") return program.wrong();
   return command == "before" ? program.before() : program.after();
@@ -169,14 +205,15 @@ int start(const std::string& command, const std::string& argument) {
 
 int main(int argc, char** argv) {
   try {
+    torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
     const std::vector<std::string> words(argv + 1, argv + argc);
     if (words.size() == 3 && words[0] == "difference") {
       std::cout << difference(words[1], words[2]) << std::endl;
       return 0;
     }
-    if (words.size() == 2 && (words[0] == "before" || words[0] == "after" || words[0] == "wrong"))
-      return start(words[0], words[1]);
-    std::cerr << "usage: ported_programs before|after NAME, or difference FILE FILE\n";
+    if (words.size() == 2) return start(words[0], words[1]);
+    std::cerr << "usage: ported_programs before|after|wrong NAME, or write_script FILE, or "
+                 "difference FILE FILE\n";
     return 64;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;

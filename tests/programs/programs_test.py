@@ -14,6 +14,7 @@ import functools
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ SHUFFLED = {"digits"}
 DIVIDED_LATER = {"language_model", "policy"}
 
 # In double precision, sums in another order differ by less, and wrong means by more.
-ROUNDING = 1e-10
+ROUNDING = 1e-9
 
 
 def environment(**added):
@@ -95,6 +96,7 @@ class Programs(unittest.TestCase):
         self.addCleanup(scratch.cleanup)
         self.scratch = pathlib.Path(scratch.name)
         (self.scratch / "common").mkdir()
+        run([OPTIONS.programs, "write_script", "scripted.pt"], self.scratch / "common")
 
     def same(self, left, right, tolerance):
         self.assertEqual(left.lines, right.lines)
@@ -122,6 +124,13 @@ class Programs(unittest.TestCase):
             for rank in range(2)]
         lines = [finish(rank)[0].splitlines() for rank in ranks_alone]
         self.assertEqual(lines, [launched.lines, []])
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun (Debian's package openmpi-bin)")
+    def test_mpirun_starts_a_ported_program(self):
+        launched = Run(self.scratch, "by_hand", 2)
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+                   OPTIONS.programs, "after", "by_hand"]
+        self.assertEqual(run(command, self.scratch).splitlines(), launched.lines)
 
     def test_a_stop_test_on_a_local_loss_is_the_error_that_the_page_shows(self):
         done = start([*ranks(2), OPTIONS.programs, "wrong", "regression"], self.scratch)
