@@ -89,6 +89,7 @@ if(LOCKSTEP_WITH_TORCH OR LOCKSTEP_BUILD_PYTHON)
 endif()
 
 if(LOCKSTEP_WITH_TORCH)
+  find_package(LibArchive REQUIRED)  # For tar shards, their compression, and .npz.
   find_package(ZLIB REQUIRED)
   find_package(JPEG REQUIRED)  # libjpeg-turbo, whose functions decode parts of an image.
   find_package(PNG REQUIRED)

@@ -62,7 +62,8 @@ class LockstepShard : public testing::Test {
           path("out/" + name + "-" + std::string(6 - digits.size(), '0') + digits + ".tar");
       if (!fs::exists(file)) break;
       const std::string bytes = content_of(file);
-      for (const auto& member : data::read_tar_members(data::open_to_read(file), file))
+      const data::TarContents contents = data::read_tar(data::open_to_read(file), file);
+      for (const data::TarMember& member : contents.members)
         all.emplace_back(member.name, bytes.substr(member.offset, member.size));
     }
     return all;

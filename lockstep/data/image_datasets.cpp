@@ -8,9 +8,11 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -131,26 +133,88 @@ void require_known(const std::filesystem::path& file, const std::vector<std::uin
                                   std::to_string(classes) + " classes");
 }
 
-ImageDataset read_dataset(const std::filesystem::path& directory, bool train,
-                          std::optional<int> classes) {
-  const std::string set = train ? "train" : "t10k";
-  const auto files = find_dataset(
-      directory,
-      {.names = {set + "-images-idx3-ubyte", set + "-labels-idx1-ubyte"}, .packed = true},
-      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist contains it." : "");
+// MNIST's names, EMNIST's, and those with a dot that archives of MNIST have.
+std::vector<std::string> idx_sets(bool train) {
+  if (train) return {"train"};
+  return {"t10k", "test"};
+}
+constexpr std::array image_ends{"-images-idx3-ubyte", "-images.idx3-ubyte"};
+constexpr std::array label_ends{"-labels-idx1-ubyte", "-labels.idx1-ubyte"};
 
-  data::IdxArray images = read(files[0], image_dimensions);
-  const data::IdxArray labels = read(files[1], label_dimensions);
+// The files PREFIX + train-images-idx3-ubyte and so on in a folder.
+std::optional<IdxFiles> find_idx_files(const Path& folder, const std::string& prefix, bool train) {
+  for (const std::string& set : idx_sets(train)) {
+    const auto first = [&](const auto& ends) -> std::optional<Path> {
+      for (const char* end : ends)
+        if (auto file = find_file(folder / (prefix + set + end), /*packed=*/true)) return file;
+      return std::nullopt;
+    };
+    const auto images = first(image_ends), labels = first(label_ends);
+    if (images && labels) return IdxFiles{*images, *labels};
+  }
+  return std::nullopt;
+}
+
+// Prefixes of the image files in a folder, such as "emnist-letters-".
+std::set<std::string> idx_prefixes(const Path& folder, bool train) {
+  std::set<std::string> prefixes;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::string name = entry->path().filename();
+    if (name.ends_with(".gz")) name.resize(name.size() - 3);
+    for (const std::string& set : idx_sets(train))
+      for (const char* images : image_ends)
+        if (name.ends_with("-" + set + images))
+          prefixes.insert(name.substr(0, name.size() - set.size() - std::strlen(images)));
+  }
+  return prefixes;
+}
+
+// Errors: misuse if the folder has several datasets.
+std::optional<IdxFiles> find_idx_files_at(const Path& place, bool train) {
+  if (auto files = find_idx_files(place, "", train)) return files;
+  std::error_code absent;
+  if (!std::filesystem::is_directory(place, absent)) {
+    const std::string name = place.filename();
+    return name.empty() ? std::nullopt : find_idx_files(place.parent_path(), name + "-", train);
+  }
+  const auto prefixes = idx_prefixes(place, train);
+  if (prefixes.empty()) return std::nullopt;
+  require(prefixes.size() == 1, [&] {
+    std::string text = place.string() + ": the folder has several datasets; name one of them:";
+    for (const std::string& prefix : prefixes)
+      text += "\n  " + (place / prefix.substr(0, prefix.size() - 1)).string();
+    return text;
+  });
+  return find_idx_files(place, *prefixes.begin(), train);
+}
+
+IdxFiles find_idx_dataset(const Path& directory, bool train) {
+  for (const Path& place : places(directory))
+    if (auto files = find_idx_files_at(place, train)) return *files;
+  const std::string set = idx_sets(train).front();
+  const auto found = find_dataset(
+      directory, {.names = {set + image_ends[0], set + label_ends[0]}, .packed = true},
+      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist contains it."
+                                   : "A dataset of EMNIST is named as FOLDER/emnist-letters.");
+  return {found[0], found[1]};
+}
+
+ImageDataset read_dataset(const IdxFiles& files, std::optional<int> classes) {
+  data::IdxArray images = read(files.images, image_dimensions);
+  const data::IdxArray labels = read(files.labels, label_dimensions);
   if (images.shape[0] != labels.shape[0])
-    throw Error(Fault::corrupt, files[0].string() + " holds " + std::to_string(images.shape[0]) +
-                                    " images, but " + files[1].string() + " holds " +
+    throw Error(Fault::corrupt, files.images.string() + " holds " +
+                                    std::to_string(images.shape[0]) + " images, but " +
+                                    files.labels.string() + " holds " +
                                     std::to_string(labels.shape[0]) + " labels");
   if (images.shape[1] == 0 || images.shape[2] == 0)
-    throw Error(Fault::corrupt, files[0].string() +
+    throw Error(Fault::corrupt, files.images.string() +
                                     ": byte 8: expected images with pixels, found " +
                                     std::to_string(images.shape[1]) + " rows of " +
                                     std::to_string(images.shape[2]));
-  if (classes) require_known(files[1], labels.values, *classes);
+  if (classes) require_known(files.labels, labels.values, *classes);
   return ImageDataset(std::move(images.values), 1, images.shape[1], images.shape[2], labels.values);
 }
 
@@ -211,7 +275,10 @@ std::optional<std::size_t> ImageDataset::size() const { return samples_.size(); 
 
 IdxDataset::IdxDataset(const std::filesystem::path& directory, bool train,
                        std::optional<int> classes)
-    : ImageDataset(read_dataset(directory, train, classes)) {}
+    : ImageDataset(read_dataset(find_idx_dataset(directory, train), classes)) {}
+
+IdxDataset::IdxDataset(const IdxFiles& files, std::optional<int> classes)
+    : ImageDataset(read_dataset(files, classes)) {}
 
 Cifar10Dataset::Cifar10Dataset(const std::filesystem::path& directory, bool train)
     : ImageDataset(to_dataset(data::read_cifar10(

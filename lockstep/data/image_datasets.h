@@ -53,16 +53,29 @@ class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDat
   TensorDataset samples_;
 };
 
-// MNIST and similar datasets (Fashion-MNIST, KMNIST, QMNIST): labelled grey images in IDX files.
+// The two files of a dataset in IDX, packed by gzip or not.
+struct IdxFiles {
+  std::filesystem::path images;
+  std::filesystem::path labels;
+};
+
+// MNIST and similar datasets (Fashion-MNIST, KMNIST, EMNIST): labelled grey images in IDX files.
+// They are as in the file: EMNIST's images are transposed, and the labels of its letters begin with
+// 1, as in torchvision.
 class LOCKSTEP_API IdxDataset : public ImageDataset {
  public:
-  // Reads {train,t10k}-images-idx3-ubyte and -labels-idx1-ubyte, packed (.gz) or not. `classes` is
-  // the number of classes that the program knows; a label beyond them would silently count as
-  // wrong.
+  // Reads {train,t10k,test}-images-idx3-ubyte and -labels-idx1-ubyte, packed (.gz) or not, also
+  // with a dot in front of idx. A `directory` that does not exist is a prefix:
+  // "data/emnist-letters" are the files data/emnist-letters-train-images-idx3-ubyte and so on. A
+  // folder with a single such prefix needs none. `classes` is the number of classes that the
+  // program knows; a label beyond them would silently count as wrong.
   // Errors: in addition, unsupported for elements that are not unsigned bytes; corrupt if the files
   // hold unequal numbers of labels and images, and, naming it, for a label beyond `classes`.
   IdxDataset(const std::filesystem::path& directory, bool train,
              std::optional<int> classes = std::nullopt);
+
+  // Reads these files.
+  explicit IdxDataset(const IdxFiles& files, std::optional<int> classes = std::nullopt);
 };
 
 // CIFAR-10 and CIFAR-100: labelled colour images of 32 by 32 pixels.

@@ -72,6 +72,28 @@ TEST(IdxDataset, RefusesALabelBeyondTheClassesOfTheProgramAndNamesIt) {
   }
 }
 
+TEST(IdxDataset, IsFoundByEmnistsNames) {
+  const test::ScratchDirectory scratch;
+  const auto rename = [&](const std::string& prefix) {
+    for (const char* end : {"-images-idx3-ubyte", "-labels-idx1-ubyte"})
+      std::filesystem::rename(scratch.path() / (std::string("t10k") + end),
+                              scratch.path() / (prefix + end));
+  };
+  write_dataset(scratch.path(), 3, 3);
+  rename("emnist-digits-test");
+  EXPECT_EQ(IdxDataset(scratch.path() / "emnist-digits", /*train=*/false).size(), 3U);
+  EXPECT_EQ(IdxDataset(scratch.path(), /*train=*/false).size(), 3U);
+  write_dataset(scratch.path(), 5, 5);
+  rename("emnist-letters-test");
+  EXPECT_EQ(IdxDataset(scratch.path() / "emnist-letters", /*train=*/false).size(), 5U);
+  const std::string text = error_of(scratch.path(), Fault::misuse);
+  EXPECT_NE(text.find(scratch.path() / "emnist-digits\n"), text.npos) << text;
+  const IdxFiles files{.images = scratch.path() / "emnist-letters-test-images-idx3-ubyte",
+                       .labels = scratch.path() / "emnist-letters-test-labels-idx1-ubyte"};
+  EXPECT_EQ(IdxDataset(files).size(), 5U);
+  EXPECT_THROW(IdxDataset(files, /*classes=*/4), Error);
+}
+
 TEST(IdxDataset, GivesFloatsFromZeroToOneAndLabels) {
   const test::ScratchDirectory scratch;
   write_dataset(scratch.path(), 256, 256);

@@ -1,7 +1,7 @@
 // F12: a shard, and its index. The first byte chooses: the rest is a tar as it is, or one whose
 // headers get right checksums, so that broken fields reach the parser; or an index as it is, or one
-// with a right checksum. What is read must lie within the file, and the index of a shard must read
-// the same as the shard.
+// with a right checksum. A shard may be compressed. What is read must lie within the file, and the
+// index of a shard must read the same as the shard.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
@@ -41,11 +41,12 @@ void seal_index(std::string& index) {
   std::memcpy(index.data() + shard_index_digest_at, &digest, sizeof digest);
 }
 
-std::vector<TarMember> members_of(const std::string& tar) {
-  return read_tar_members("x.tar", tar.size(), [&](std::uint64_t offset, std::span<std::byte> out) {
+TarContents contents_of(const std::string& tar, bool concatenated) {
+  const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
     expect(offset <= tar.size() && out.size() <= tar.size() - offset);
     std::memcpy(out.data(), tar.data() + offset, out.size());
-  });
+  };
+  return read_tar("x.tar", tar.size(), read, {.concatenated = concatenated});
 }
 
 // Calls use(view) for an index, whose bytes begin at a multiple of eight there.
@@ -62,25 +63,39 @@ void expect_parts_within(const ShardIndexView& index) {
     expect(!index.key(sample).empty());
     for (std::size_t i = index.first_part(sample); i < index.first_part(sample + 1); ++i) {
       const ShardPart part = index.part(i);
-      expect(part.offset <= index.shard().size && part.size <= index.shard().size - part.offset);
+      const auto extents = index.extents(i);
+      if (index.is_compressed()) continue;
+      if (extents.empty())
+        expect(part.offset <= index.shard().size && part.size <= index.shard().size - part.offset);
+      for (const auto& each : extents) {
+        expect(each.at <= part.size && each.size <= part.size - each.at);
+        expect(each.offset <= index.shard().size && each.size <= index.shard().size - each.offset);
+      }
     }
   }
 }
 
-void read_tar(const std::string& tar) {
-  const auto members = members_of(tar);
-  for (const TarMember& member : members)
-    expect(member.offset <= tar.size() && member.size <= tar.size() - member.offset);
-  with_view(format_shard_index("x.tar", {tar.size(), 1}, members), [&](const ShardIndexView& view) {
+void read_shard(const std::string& tar, bool concatenated) {
+  const TarContents contents = contents_of(tar, concatenated);
+  const std::uint64_t bytes =
+      contents.decompressed_bytes > 0 ? contents.decompressed_bytes : tar.size();
+  for (const TarMember& member : contents.members)
+    if (!member.is_sparse) expect(member.offset <= bytes && member.size <= bytes - member.offset);
+  const auto check = [&](const ShardIndexView& view) {
     expect_parts_within(view);
+    expect(view.skipped() == contents.skipped && view.unread() == contents.unread);
     std::size_t part = 0;
-    for (const TarMember& member : members) {
+    for (const TarMember& member : contents.members) {
       if (!divide_name(member.name)) continue;
+      if (member.is_link &&
+          (part == view.first_part(view.samples()) || view.part(part).name != member.name))
+        continue;  // The sample has this part already.
       expect(view.part(part).name == member.name && view.part(part).offset == member.offset);
       ++part;
     }
     expect(part == view.first_part(view.samples()));
-  });
+  };
+  with_view(format_shard_index("x.tar", {tar.size(), 1}, contents), check);
 }
 
 std::string example_tar() {
@@ -98,12 +113,41 @@ std::string example_pax() {
   return header + "18 path=long/name\n" + std::string(tar_block - 18, '\0');
 }
 
+std::string of_type(const std::string& name, char type, const std::string& link = "") {
+  std::string header = tar_headers(name, 0);
+  header[offsetof(TarHeader, type)] = type;
+  link.copy(header.data() + offsetof(TarHeader, link), link.size());
+  return header;
+}
+
+// A sparse file of GNU's format with two pieces of bytes.
+std::string example_sparse() {
+  std::string header = tar_headers("sparse.bin", 515);
+  header[offsetof(TarHeader, type)] = 'S';
+  const char* const numbers[]{"00000000200", "00000001000", "00000004000", "00000000003"};
+  for (std::size_t i = 0; i < 4; ++i) std::memcpy(header.data() + 386 + 12 * i, numbers[i], 11);
+  std::memcpy(header.data() + 483, "00000010000", 11);
+  return header + std::string(2 * tar_block, 's');
+}
+
+std::string index_of(std::string tar) {
+  seal_headers(tar);
+  return format_shard_index("x.tar", {tar.size(), 1}, contents_of(tar, false));
+}
+
 }  // namespace
 
 std::vector<std::string> seeds() {
   const std::string tar = example_tar() + tar_end();
-  const std::string index = format_shard_index("x.tar", {tar.size(), 1}, members_of(tar));
-  return {'\0' + tar, '\1' + tar, '\1' + example_pax() + tar, '\2' + index, '\3' + index};
+  const std::string odd = example_tar() + of_type("b.txt", '1', "a/1.jpg") + of_type("f", '6') +
+                          example_sparse() + tar_end();
+  // "tar", compressed by gzip.
+  const std::string packed(
+      "\x1f\x8b\x08\0\0\0\0\0\0\x03\x2b\x49\x2c\x02\0\xc8\x9e\x06\xc6\x03\0\0\0", 23);
+  const std::string index = index_of(tar), odd_index = index_of(odd);
+  return {'\0' + tar,   '\1' + tar,       '\1' + example_pax() + tar,
+          '\1' + odd,   '\5' + tar + tar, '\0' + packed,
+          '\2' + index, '\3' + index,     '\3' + odd_index};
 }
 
 }  // namespace lockstep::fuzz
@@ -116,7 +160,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (data[0] % 4 == 1) fuzz::seal_headers(input);
     if (data[0] % 4 == 3) fuzz::seal_index(input);
     if (data[0] % 4 < 2)
-      fuzz::read_tar(input);
+      fuzz::read_shard(input, data[0] % 8 > 3);
     else
       fuzz::with_view(input, fuzz::expect_parts_within);
   } catch (const Error& error) {

@@ -1,5 +1,5 @@
-// F13: files of tokens. The first byte chooses: the rest is a file of llm.c, or an index of
-// Megatron-LM, whose .bin file has as many bytes as the next two say.
+// F13: files of tokens. The first byte chooses: the rest is a file of llm.c or of any other format,
+// or an index of Megatron-LM or fairseq, whose .bin file has as many bytes as the next two say.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/tokens/known_formats.h"
 #include "lockstep/data/tokens/token_format.h"
 #include "tests/fuzz/target.h"
 
@@ -34,6 +35,13 @@ std::string megatron() {
          bytes_of_numbers(std::vector<std::int64_t>{0, 1, 3});
 }
 
+std::string fairseq() {
+  return std::string("MMIDIDX\0\0", 9) + bytes_of_numbers(std::vector<std::uint64_t>{1}) + '\x08' +
+         bytes_of_numbers(std::vector<std::uint64_t>{2}) +
+         bytes_of_numbers(std::vector<std::int32_t>{5, 5}) +
+         bytes_of_numbers(std::vector<std::int64_t>{0, 10});
+}
+
 void read_index(std::span<const std::byte> bytes, std::uint64_t bin_size) {
   const data::MegatronIndex index("x.idx", bytes, bin_size);
   expect(index.tokens().count * data::bytes_of(index.tokens().type) == bin_size);
@@ -49,8 +57,12 @@ void read_index(std::span<const std::byte> bytes, std::uint64_t bin_size) {
 
 std::vector<std::string> seeds() {
   const std::string bin_size{'\x14', '\0'};
-  return {'\0' + bin_size + llm_c(20240520, 1, 12), '\0' + bin_size + llm_c(20240801, 7, 24),
-          '\1' + bin_size + megatron()};
+  return {'\0' + bin_size + llm_c(20240520, 1, 12),
+          '\0' + bin_size + llm_c(20240801, 7, 24),
+          '\1' + bin_size + megatron(),
+          '\1' + bin_size + megatron() + "\1\1\1",
+          '\1' + bin_size + fairseq(),
+          '\0' + bin_size + std::string("\x80\2]q\0.", 6)};
 }
 
 }  // namespace lockstep::fuzz
@@ -62,7 +74,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     if (data[0] % 2 == 1) {
       fuzz::read_index(bytes, data[1] + 256U * data[2]);
-    } else if (const auto range = data::parse_llm_c("x.bin", bytes)) {
+    } else if (data::known_format_of(bytes, 2)) {
+      fuzz::expect(!data::known_format_of(bytes, 2)->remedy.empty());
+    }
+    if (data[0] % 2 == 1) return 0;
+    if (const auto range = data::parse_llm_c("x.bin", bytes)) {
       fuzz::expect(range->begin + range->count * data::bytes_of(range->type) == bytes.size());
     }
   } catch (const Error& error) {

@@ -1,8 +1,12 @@
 // Reads and writes files of data for data_files_test.py:
 //   arrays FILE...                    prints type, shape and the values' bytes of each
 //   tokens LENGTH STRIDE RAW FILE...  prints each window: its data and its targets; RAW is 0 or 1
-//   shards SOURCE...                  prints each sample: its key and parts
-//   write PREFIX SAMPLES_PER_SHARD    writes shards of the samples on standard input, in that form
+//   npz FILE NAME...                  prints the names in it, and likewise each array NAME
+//   idx PATH TRAIN                    prints the images' and the labels' bytes; TRAIN is 0 or 1
+//   documents FILE                    prints the begins of documents
+//   shards SOURCE...                  prints each sample, its key and parts, and the skipped
+//   entries strict, concatenated SOURCE...    likewise with this option write PREFIX
+//   SAMPLES_PER_SHARD    writes shards of the samples on standard input, in that form
 // Bytes are printed in hexadecimal.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/data/arrays/array_file.h"
+#include "lockstep/data/image_datasets.h"
 #include "lockstep/data/shards/shard_writer.h"
 #include "lockstep/data/shards/tar_shards.h"
 #include "lockstep/data/tokens/token_file.h"
@@ -38,13 +44,36 @@ std::string from_hexadecimal(const std::string& text) {
   return bytes;
 }
 
-void print_array(const std::string& path) {
-  const at::Tensor tensor = lockstep::ArrayFile(path).tensor();
+std::string bytes_of(const at::Tensor& tensor) {
+  const at::Tensor in_order = tensor.contiguous();
+  return in_hexadecimal({static_cast<const char*>(in_order.const_data_ptr()), in_order.nbytes()});
+}
+
+void print_array(const std::string& path, const std::string& name = "") {
+  const at::Tensor tensor = lockstep::ArrayFile(path, name).tensor();
   std::cout << at::toString(tensor.scalar_type()) << '\n';
   for (const std::int64_t size : tensor.sizes()) std::cout << size << ' ';
-  std::cout << '\n'
-            << in_hexadecimal({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()})
-            << '\n';
+  std::cout << '\n';
+  for (const std::int64_t stride : tensor.strides()) std::cout << stride << ' ';
+  std::cout << '\n' << bytes_of(tensor) << '\n';
+}
+
+void print_names(const std::string& path) {
+  for (const std::string& name : lockstep::ArrayFile::names(path))
+    std::cout << in_hexadecimal(name) << ' ';
+  std::cout << '\n';
+}
+
+void print_idx(const std::string& path, bool train) {
+  const lockstep::IdxDataset dataset(path, train);
+  std::cout << bytes_of(dataset.images()) << '\n' << bytes_of(dataset.targets()) << '\n';
+}
+
+void print_documents(const std::string& path) {
+  const std::int64_t tokens = lockstep::TokenFile(path, {.length = 1}).tokens();
+  const lockstep::TokenFile file(path, {.length = tokens - 1});
+  for (const std::int64_t begin : file.document_begins(0)) std::cout << begin << ' ';
+  std::cout << '\n';
 }
 
 void print_tokens(std::int64_t length, std::int64_t stride, bool raw,
@@ -63,8 +92,9 @@ void print_tokens(std::int64_t length, std::int64_t stride, bool raw,
   }
 }
 
-void print_shards(const std::vector<std::string>& sources) {
-  const lockstep::TarShards shards(sources);
+void print_shards(const std::vector<std::string>& sources,
+                  const lockstep::TarShardsOptions& options = {}) {
+  const lockstep::TarShards shards(sources, options);
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const lockstep::ShardSample sample = shards.sample(i);
     std::cout << in_hexadecimal(sample.key);
@@ -72,6 +102,7 @@ void print_shards(const std::vector<std::string>& sources) {
       std::cout << ' ' << in_hexadecimal(suffix) << ' ' << in_hexadecimal(bytes);
     std::cout << '\n';
   }
+  std::cout << shards.skipped() << " skipped\n";
 }
 
 void write_shards(const char* prefix, std::size_t samples) {
@@ -90,13 +121,25 @@ void write_shards(const char* prefix, std::size_t samples) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.at(0) == "arrays")
     for (std::size_t i = 1; i < words.size(); ++i) print_array(words[i]);
   if (words.at(0) == "tokens")
     print_tokens(std::stoll(words.at(1)), std::stoll(words.at(2)), words.at(3) == "1",
                  {words.begin() + 4, words.end()});
-  if (words.at(0) == "shards") print_shards({words.begin() + 1, words.end()});
+  if (words.at(0) == "npz") {
+    print_names(words.at(1));
+    for (std::size_t i = 2; i < words.size(); ++i) print_array(words[1], words[i]);
+  }
+  if (words.at(0) == "idx") print_idx(words.at(1), words.at(2) == "1");
+  if (words.at(0) == "documents") print_documents(words.at(1));
+  const std::vector<std::string> sources(words.begin() + 1, words.end());
+  if (words.at(0) == "shards") print_shards(sources);
+  if (words.at(0) == "strict") print_shards(sources, {.strict = true});
+  if (words.at(0) == "concatenated") print_shards(sources, {.concatenated = true});
   if (words.at(0) == "write") write_shards(argv[2], std::stoul(words.at(2)));
+} catch (const lockstep::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

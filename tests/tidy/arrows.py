@@ -33,7 +33,7 @@ SUB_ROOMS = {
     "data/arrays":              "",
     "data/images":              "",
     "data/shards":              "images",
-    "data/tokens":              "",
+    "data/tokens":              "arrays",
     "optim/schedules":          "",
     "parallel/average":         "replicate",
     "parallel/detail":          "",

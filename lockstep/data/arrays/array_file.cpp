@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/arrays/array_file.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <span>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/arrays/npy_header.h"
+#include "lockstep/data/arrays/npz_file.h"
+#include "lockstep/data/input_file.h"
 #include "lockstep/data/mapped_file.h"
 
 namespace lockstep {
 namespace {
+
+using FilePtr = std::shared_ptr<data::MappedFile>;
 
 at::ScalarType scalar_type_of_array(const data::NpyHeader& header) {
   struct Type {
@@ -29,16 +39,88 @@ at::ScalarType scalar_type_of_array(const data::NpyHeader& header) {
   throw Error(Fault::bug, "an array's type without a tensor's");
 }
 
-}  // namespace
-
-ArrayFile::ArrayFile(const std::filesystem::path& file)
-    : file_(std::make_shared<data::MappedFile>(file, data::MappedFile::Pages::copy_on_write)) {
-  const data::NpyHeader header = data::parse_npy_header(file_->name(), file_->bytes());
-  tensor_ = at::from_blob(
-      file_->data() + header.begin, header.shape, [keep = file_](void*) {},
-      at::TensorOptions(scalar_type_of_array(header)));
+std::vector<std::int64_t> strides_of(const data::NpyHeader& header) {
+  std::vector<std::int64_t> strides(header.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    const std::size_t dim = header.fortran_order ? i : strides.size() - 1 - i;
+    strides[dim] = stride;
+    stride *= std::max<std::int64_t>(header.shape[dim], 1);
+  }
+  return strides;
 }
 
-const std::string& ArrayFile::name() const { return file_->name(); }
+// The tensor of a .npy in memory, which stays while `owner` exists.
+template <class Owner>
+at::Tensor tensor_of_npy(const std::string& name, std::span<const std::byte> bytes, Owner owner) {
+  const data::NpyHeader header = data::parse_npy_header(name, bytes);
+  const auto strides = strides_of(header);
+  const at::TensorOptions options(scalar_type_of_array(header));
+  const std::byte* const values = bytes.data() + header.begin;
+  const std::uint64_t alignment = std::min<std::uint64_t>(header.width, 8);
+  if (reinterpret_cast<std::uintptr_t>(values) % alignment != 0) {
+    data::require_memory_for(name, header.values * header.width);
+    at::Tensor tensor = at::empty_strided(header.shape, strides, options);
+    std::memcpy(tensor.mutable_data_ptr(), values, header.values * header.width);
+    return tensor;
+  }
+  // Mapped pages, and memory of this file, may be written to.
+  return at::from_blob(
+      const_cast<std::byte*>(values), header.shape, strides, [owner](void*) {}, options);
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 20;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i)
+    (list += i == 0 ? "" : ", ") += "'" + clean_text(names[i]) + "'";
+  if (names.size() > most) list += " and " + std::to_string(names.size() - most) + " more";
+  return list.empty() ? "none" : list;
+}
+
+// The array's name, chosen if there is only one.
+std::string name_in(const FilePtr& file, std::string_view array) {
+  const auto names = data::names_in_npz(file->name(), file->bytes());
+  if (array.empty() && names.size() == 1) return names.front();
+  require(std::ranges::find(names, array) != names.end(), [&] {
+    return file->name() + ": name one of its arrays, ArrayFile(file, name): " + listed(names);
+  });
+  return std::string(array);
+}
+
+at::Tensor tensor_in_npz(const FilePtr& file, const std::string& name, std::string_view array) {
+  at::Tensor memory;
+  const auto allocate = [&](std::uint64_t size) {
+    data::require_memory_for(name, size);
+    memory = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
+    return std::span(static_cast<std::byte*>(memory.mutable_data_ptr()), size);
+  };
+  const auto bytes = data::array_in_npz(file->name(), file->bytes(), array, allocate);
+  return memory.defined() ? tensor_of_npy(name, bytes, memory) : tensor_of_npy(name, bytes, file);
+}
+
+}  // namespace
+
+ArrayFile::ArrayFile(const std::filesystem::path& path, std::string_view array) {
+  const auto file =
+      std::make_shared<data::MappedFile>(path, data::MappedFile::Pages::copy_on_write);
+  name_ = file->name();
+  if (data::is_zip(file->bytes())) {
+    const std::string chosen = name_in(file, array);
+    name_ += ": " + clean_text(chosen);
+    tensor_ = tensor_in_npz(file, name_, chosen);
+    return;
+  }
+  require(array.empty(), [&] {
+    return name_ + ": only an .npz has arrays with names, such as '" + clean_text(array) + "'";
+  });
+  tensor_ = tensor_of_npy(name_, file->bytes(), file);
+}
+
+std::vector<std::string> ArrayFile::names(const std::filesystem::path& path) {
+  const data::MappedFile file(path);
+  if (!data::is_zip(file.bytes())) return {};
+  return data::names_in_npz(file.name(), file.bytes());
+}
 
 }  // namespace lockstep

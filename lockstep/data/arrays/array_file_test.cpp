@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <fstream>
 #include <numeric>
 #include <vector>
@@ -79,6 +80,36 @@ TEST_F(ArrayFiles, MayBeNumbersOrEmpty) {
   EXPECT_EQ(empty.tensor().sizes(), (at::IntArrayRef{0, 4}));
 }
 
+TEST_F(ArrayFiles, InFortranOrderHaveTheStridesOfNumPy) {
+  const ArrayFile file(
+      write("f.npy",
+            npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", counted<float>(6))));
+  EXPECT_EQ(file.tensor().strides(), (at::IntArrayRef{1, 2}));
+  EXPECT_TRUE(file.tensor().equal(at::arange(6, at::kFloat).view({3, 2}).t()));
+}
+
+TEST_F(ArrayFiles, MayHaveTheHeadersOfOtherWriters) {
+  for (const char* text : {"{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }",
+                           "{'descr': '=f4', 'fortran_order': False, 'shape': (2, 3), }",
+                           "{'descr': 'f4', 'fortran_order': False, 'shape': (2, 3), }",
+                           "{'descr': 'float32', 'fortran_order': False, 'shape': (2, 3), }",
+                           "{'descr': u'<f', 'fortran_order': False, 'shape': (2, 3), }",
+                           "{'shape':(2,3),\t'descr':\"<f4\",'fortran_order':False}"})
+    EXPECT_TRUE(ArrayFile(write("x.npy", npy(text, counted<float>(6))))
+                    .tensor()
+                    .equal(at::arange(6, at::kFloat).view({2, 3})))
+        << text;
+}
+
+TEST_F(ArrayFiles, AreCopiedIfTheirValuesLieAtAnOddPlace) {
+  std::string file = npy(two_by_three, counted<float>(6));
+  file.erase(100, 1);  // A space of the padding.
+  --file[8];
+  const ArrayFile array(write("x.npy", file));
+  EXPECT_TRUE(array.tensor().equal(at::arange(6, at::kFloat).view({2, 3})));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(array.tensor().const_data_ptr()) % alignof(float), 0U);
+}
+
 TEST_F(ArrayFiles, AreRefusedWithTheRemedy) {
   struct Case {
     const char* text;
@@ -86,15 +117,19 @@ TEST_F(ArrayFiles, AreRefusedWithTheRemedy) {
     const char* message;
   };
   const Case cases[]{
-      {"{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }", Fault::unsupported,
-       "ascontiguousarray"},
       {"{'descr': '>f4', 'fortran_order': False, 'shape': (2, 3), }", Fault::unsupported,
        "big-endian"},
       {"{'descr': '|O', 'fortran_order': False, 'shape': (2, 3), }", Fault::unsupported, "pickle"},
       {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (6,), }", Fault::unsupported,
        "named fields"},
       {"{'descr': '<U6', 'fortran_order': False, 'shape': (1,), }", Fault::unsupported,
-       "type '<U6' are not ones that tensors have"},
+       "type '<U6', which tensors do not have"},
+      {"{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (3,), }", Fault::unsupported,
+       "type '<M8[ns]', which tensors do not have: dates and times may be saved as"},
+      {"{'descr': '<f16', 'fortran_order': False, 'shape': (1,), }", Fault::unsupported,
+       "astype('float64')"},
+      {"{'descr': '|V24', 'fortran_order': False, 'shape': (1,), }", Fault::unsupported, "'|V24'"},
+      {"{'descr': '', 'fortran_order': False, 'shape': (6,), }", Fault::unsupported, "type ''"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }", Fault::corrupt,
        "x.npy: byte 128: expected 32 bytes of values, as the shape says, found 24"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (6), }", Fault::corrupt, "expected ','"},

@@ -48,7 +48,8 @@ class NpyText {
   }
 
   void skip_spaces() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
+    while (at_ < text_.size() && std::string_view(" \n\r\t").find(text_[at_]) != std::string::npos)
+      ++at_;
   }
 
   bool accept(char wanted) {
@@ -71,6 +72,7 @@ class NpyText {
   }
 
   std::string_view read_string() {
+    if (at_ + 1 < text_.size() && (text_[at_] == 'u' || text_[at_] == 'b')) ++at_;  // Of Python 2.
     const char quote = at_ < text_.size() ? text_[at_] : ' ';
     const std::size_t end = text_.find(quote, at_ + 1);
     if ((quote != '\'' && quote != '"') || end == text_.npos) refuse("a text in quotes");
@@ -93,9 +95,8 @@ class NpyText {
       read_type();
     } else if (key == "fortran_order") {
       require_first(*this, has_order_);
-      if (accept_word("True"))
-        cannot_read("the array is in Fortran order: save numpy.ascontiguousarray(x) in its place");
-      if (!accept_word("False")) refuse("True or False");
+      header_.fortran_order = accept_word("True");
+      if (!header_.fortran_order && !accept_word("False")) refuse("True or False");
     } else if (key == "shape") {
       require_first(*this, has_shape_);
       read_shape();
@@ -105,23 +106,59 @@ class NpyText {
   }
 
   void read_type() {
-    if (at_ < text_.size() && text_[at_] == '[')
+    if (at_ < text_.size() && (text_[at_] == '[' || text_[at_] == '{' || text_[at_] == '('))
       cannot_read("the array has named fields: save each field as an array of its own");
     const std::string_view type = read_string();
-    const std::string shown = "values of type " + quoted(type, 20);
-    const std::size_t begin = type.find_first_not_of("<>|=");
-    if (begin == type.npos || begin > 1 || begin == 0) refuse("a type such as '<f4' before");
-    header_.kind = type[begin];
-    const std::string_view digits = type.substr(begin + 1);
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), header_.width);
-    if (header_.kind == 'O')
-      cannot_read("the array has Python objects, which only pickle can read: save numbers");
-    if (error != std::errc() || end != digits.data() + digits.size() || type[0] == '=')
-      refuse("a type such as '<f4' before");
-    if (!is_known_type()) cannot_read(shown + " are not ones that tensors have");
-    if (type[0] == '>' && header_.width > 1)
+    const std::string shown = "values of type " + quoted(type, 40);
+    const bool has_order = !type.empty() && std::string_view("<>|=").find(type[0]) != type.npos;
+    const std::string_view name = type.substr(has_order ? 1 : 0);
+    if (name.starts_with('O') || name == "object")
+      cannot_read(shown + " are Python objects, which only pickle can read: save numbers");
+    if (!set_kind_and_width(name, has_order))
+      cannot_read("the array has " + shown + ", which tensors do not have" + remedy_of(name));
+    if (has_order && type[0] == '>' && header_.width > 1)
       cannot_read(shown + " are big-endian: save x.astype(x.dtype.newbyteorder('<'))");
+  }
+
+  static std::string remedy_of(std::string_view name) {
+    if (name.starts_with('M') || name.starts_with('m') || name.starts_with("datetime") ||
+        name.starts_with("timedelta"))
+      return ": dates and times may be saved as x.astype('int64')";
+    if (name.starts_with('f') || name.starts_with('c') || name.starts_with("longdouble"))
+      return ": save x.astype('float64')";
+    return ": save numbers";
+  }
+
+  // Returns false for a type that tensors do not have.
+  bool set_kind_and_width(std::string_view name, bool has_order) {
+    struct Other {
+      std::string_view name;
+      char kind;
+      std::uint64_t width;
+    };
+    // NumPy's letters, on Linux, and names, which have no order in front.
+    constexpr Other letters[]{{"?", 'b', 1}, {"b", 'i', 1}, {"B", 'u', 1}, {"h", 'i', 2},
+                              {"H", 'u', 2}, {"i", 'i', 4}, {"I", 'u', 4}, {"l", 'i', 8},
+                              {"L", 'u', 8}, {"q", 'i', 8}, {"Q", 'u', 8}, {"e", 'f', 2},
+                              {"f", 'f', 4}, {"d", 'f', 8}, {"F", 'c', 8}, {"D", 'c', 16}};
+    constexpr Other names[]{{"bool", 'b', 1},    {"int8", 'i', 1},      {"int16", 'i', 2},
+                            {"int32", 'i', 4},   {"int64", 'i', 8},     {"uint8", 'u', 1},
+                            {"uint16", 'u', 2},  {"uint32", 'u', 4},    {"uint64", 'u', 8},
+                            {"float16", 'f', 2}, {"float32", 'f', 4},   {"float64", 'f', 8},
+                            {"float", 'f', 8},   {"complex64", 'c', 8}, {"complex128", 'c', 16}};
+    const auto take = [&](std::span<const Other> others) {
+      const auto found = std::ranges::find(others, name, &Other::name);
+      if (found == others.end()) return false;
+      header_.kind = found->kind;
+      header_.width = found->width;
+      return true;
+    };
+    if (take(letters) || (!has_order && take(names))) return true;
+    if (name.empty()) return false;
+    header_.kind = name[0];
+    const char* const end = name.data() + name.size();
+    const auto [stop, error] = std::from_chars(name.data() + 1, end, header_.width);
+    return error == std::errc() && stop == end && is_known_type();
   }
 
   bool is_known_type() const {
@@ -160,6 +197,7 @@ class NpyText {
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), number);
     if (error != std::errc() || number < 0) refuse("a dimension");
     at_ += static_cast<std::size_t>(end - begin);
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Of Python 2.
     skip_spaces();
     return number;
   }
@@ -203,6 +241,11 @@ NpyTextPlace find_npy_text(std::string_view file, std::string_view bytes) {
 
 }  // namespace
 
+bool is_npy(std::span<const std::byte> bytes) {
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
+      .starts_with(npy_magic);
+}
+
 NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const NpyTextPlace place = find_npy_text(file, text);
@@ -223,10 +266,6 @@ NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> byt
     throw_corrupt(file, header.begin,
                   std::to_string(is_empty ? 0 : size) + " bytes of values, as the shape says",
                   std::to_string(room));
-  if (header.begin % std::min<std::uint64_t>(header.width, 8) != 0)
-    throw Error(Fault::unsupported, std::string(file) + ": the values begin at byte " +
-                                        std::to_string(header.begin) +
-                                        ", no multiple of their size: save the array with NumPy");
   return header;
 }
 

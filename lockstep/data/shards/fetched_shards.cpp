@@ -98,8 +98,7 @@ bool FetchedShards::has_index(std::size_t shard) const {
   std::error_code absent;
   if (!std::filesystem::exists(path, absent)) return false;
   try {
-    ShardIndex index(path);
-    return true;
+    return ShardIndex(path)->is_for(policy_.tar);
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
     return false;
@@ -123,11 +122,11 @@ bool FetchedShards::provide_index(std::size_t shard, bool wait) {
                                           : provide_shard(shard, deadline);
   if (!done && wait)
     throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
-  if (done && !has_index(shard)) {  // The shard is there, but its index was removed.
-    const std::string path = cache_.path(cached_name(shard));
-    check_shard(shard, path);
-  }
-  return done;
+  if (!done || has_index(shard)) return done;
+  // The shard is there, but its index was removed, or the fetched one is for other options.
+  if (policy_.fetch_indexes && !provide_shard(shard, deadline)) return false;
+  check_shard(shard, cache_.path(cached_name(shard)));
+  return true;
 }
 
 bool FetchedShards::provide_fetched_index(std::size_t shard, Deadline deadline) {
@@ -200,15 +199,14 @@ void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::
 void FetchedShards::check_shard(std::size_t shard, const std::string& path) const {
   const FileDescriptor fd = open_to_read(path);
   const FileStamp stamp = size_only(stamp_of(fd, path));
-  const auto members = read_tar_members(fd, urls_[shard]);
-  if (!has_index(shard))
-    return write_shard_index(index_path(shard), format_shard_index(urls_[shard], stamp, members));
+  const TarContents contents = read_tar(fd, urls_[shard], policy_.tar);
+  if (!contents.has_end)  // tar writes an end, and commands that fail leave half a shard.
+    throw Error(Fault::corrupt, urls_[shard] + ": " + contents.unread);
+  const std::string found = format_shard_index(urls_[shard], stamp, contents);
+  if (!has_index(shard)) return write_shard_index(index_path(shard), found);
   const ShardIndex index(index_path(shard));
-  const FileStamp as_indexed{.size = stamp.size, .changed_ns = index->shard().changed_ns};
-  const std::string found = format_shard_index(urls_[shard], as_indexed, members);
-  std::uint64_t digest = 0;
-  std::memcpy(&digest, found.data() + shard_index_digest_at, sizeof digest);
-  if (digest != index->digest())
+  const ShardIndexView now(urls_[shard], std::as_bytes(std::span(found)));
+  if (now.shard().size != index->shard().size || now.fingerprint() != index->fingerprint())
     throw ChangedShard(Fault::corrupt, urls_[shard] +
                                            ": the shard was changed since its index was made; "
                                            "remove " +

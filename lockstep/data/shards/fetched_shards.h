@@ -27,6 +27,7 @@ struct FetchPolicy {
   int attempts = 4;
   std::chrono::milliseconds pause = std::chrono::seconds(1);  // After the first failure.
   bool fetch_indexes = false;  // Fetches URL.index instead of whole shards to make indexes.
+  TarOptions tar = {};
 
   // After the failed attempt number `attempt`, from 1: doubled each time, up to a minute.
   std::chrono::milliseconds pause_after(int attempt) const;

@@ -171,7 +171,7 @@ FolderSamples find_samples(const fs::path& folder, bool labels) {
   std::map<std::string, Sample> samples;
   for (const auto& [path, file] : files_in(folder, found)) {
     const auto name = divide_name(path);
-    if (!name) {
+    if (!name || file.filename().native().starts_with('.')) {
       leave_out(found, path);
       continue;
     }

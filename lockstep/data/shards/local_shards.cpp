@@ -21,21 +21,23 @@ constexpr std::size_t most_kept = 64;
 // Reading the headers of the largest shard takes seconds, or minutes on a slow network.
 constexpr auto longest_indexing = std::chrono::minutes(30);
 
-bool is_index_of(const std::string& path, const FileStamp& stamp) {
+bool is_index_of(const std::string& path, const FileStamp& stamp, const TarOptions& options) {
   std::error_code absent;
   if (!std::filesystem::exists(path, absent)) return false;
   try {
-    return ShardIndex(path)->shard() == stamp;
+    const ShardIndex index(path);
+    return index->shard() == stamp && index->version() > 1 && index->is_for(options);
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
-    return false;  // Of an older version, or damaged by a power failure.
+    return false;  // Damaged by a power failure.
   }
 }
 
 }  // namespace
 
-LocalShards::LocalShards(std::vector<std::string> paths, std::string index_folder)
-    : paths_(std::move(paths)), index_folder_(std::move(index_folder)) {}
+LocalShards::LocalShards(std::vector<std::string> paths, std::string index_folder,
+                         const TarOptions& options)
+    : paths_(std::move(paths)), index_folder_(std::move(index_folder)), options_(options) {}
 
 std::string LocalShards::index_path(std::size_t shard) const {
   if (index_folder_.empty()) return index_beside(paths_[shard]);
@@ -51,15 +53,15 @@ bool LocalShards::provide_index(std::size_t shard, bool wait) {
   const std::string& path = paths_[shard];
   FileDescriptor fd = open_to_read(path);
   const FileStamp stamp = stamp_of(fd, path);
-  if (is_index_of(index_path(shard), stamp)) return true;
+  if (is_index_of(index_path(shard), stamp, options_)) return true;
 
   // The shard itself is locked: its folder may not be ours.
   const auto lock =
       FileLock::take(open_to_read(path), path, wait ? in(longest_indexing) : Clock::now());
   if (!lock && wait) throw Error(Fault::timeout, path + ": another process is making its index");
   if (!lock) return false;
-  if (is_index_of(index_path(shard), stamp)) return true;
-  const std::string index = format_shard_index(path, stamp, read_tar_members(fd, path));
+  if (is_index_of(index_path(shard), stamp, options_)) return true;
+  const std::string index = format_shard_index(path, stamp, read_tar(fd, path, options_));
   try {
     if (!index_folder_.empty()) std::filesystem::create_directories(index_folder_);
     write_shard_index(index_path(shard), index);

@@ -16,7 +16,8 @@ namespace lockstep::data {
 class LocalShards : public ShardSource {
  public:
   // An empty `index_folder` keeps each index beside its shard.
-  LocalShards(std::vector<std::string> paths, std::string index_folder);
+  LocalShards(std::vector<std::string> paths, std::string index_folder,
+              const TarOptions& options = {});
 
   std::size_t shards() const override { return paths_.size(); }
   const std::string& name(std::size_t shard) const override { return paths_[shard]; }
@@ -36,6 +37,7 @@ class LocalShards : public ShardSource {
 
   const std::vector<std::string> paths_;
   const std::string index_folder_;
+  const TarOptions options_;
   std::mutex mutex_;
   // The last used one first: opening costs a message on network file systems.
   std::list<Kept> kept_;

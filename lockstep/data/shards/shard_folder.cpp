@@ -72,7 +72,7 @@ class EarlierShard {
       : path_(path),
         fd_(data::open_to_read(path)),
         written_(time_of_change(path)),
-        members_(data::read_tar_members(fd_, path.native())) {}
+        members_(data::read_tar(fd_, path.native()).members) {}
 
   // Whether it was written from these files with the same options, as far as names, sizes and times
   // tell.

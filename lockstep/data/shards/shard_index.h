@@ -2,13 +2,21 @@
 //
 // An index is made once from the tar's headers and kept as a file, which all ranks of a host map.
 // Frozen, little-endian:
-//   "LOCKSTEP SHARD 1"
+//   "LOCKSTEP SHARD 2"
 //   u64 XXH3-64 of all that follows
 //   u64 size of the shard, i64 time of its last change in ns, or 0 if only its size counts
 //   u64 samples, u64 parts, u64 bytes of all names
 //   u64 first part of each sample, then the number of parts
 //   for each part: u64 offset in the shard, u64 size, u64 end of its name among the names
 //   the names of all parts, as in the tar
+// and, in version 2, from the next multiple of eight on, what TarContents has besides:
+//   u64 decompressed bytes, or 0; u64 1 if the archive was read on after its end
+//   u64 skipped entries, u64 Fault of a strict reader: 0 none, 1 corrupt, 2 unsupported
+//   u64 extents, u64 bytes of each of the three texts
+//   for each extent of a sparse part: u64 part, u64 place in it, u64 offset in the shard, u64 size;
+//   a sparse part without bytes has one of size 0
+//   the texts: first skipped entry, unread, refusal of a strict reader
+// Version 1 is that of plain archives that a strict reader accepts.
 //
 // Torch-free, so that it can be fuzzed.
 // Thread safety: const members may be called from several threads at once.
@@ -17,6 +25,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,7 +42,7 @@ namespace lockstep::data {
 // Returns the index as its file has it. `shard` is for messages. Errors: corrupt, naming both
 // files, for a sample with two parts of one suffix.
 std::string format_shard_index(std::string_view shard, const FileStamp& stamp,
-                               const std::vector<TarMember>& members);
+                               const TarContents& contents);
 
 // Place of the checksum in the index.
 inline constexpr std::size_t shard_index_digest_at = 16;
@@ -47,6 +56,7 @@ void write_shard_index(const std::string& path, std::string_view index);
 
 // A part of a sample in the shard.
 struct ShardPart {
+  std::size_t number = 0;  // Among the shard's parts.
   std::string_view name;
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
@@ -58,11 +68,23 @@ class ShardIndexView {
   // Checks all numbers of the index. `bytes` begin at a multiple of eight.
   ShardIndexView(std::string_view file, std::span<const std::byte> bytes);
 
+  int version() const { return version_; }
   const FileStamp& shard() const { return shard_; }
-  std::uint64_t digest() const { return digest_; }  // The checksum in the index.
+
+  // Whether the index is that of a shard that is read with these options.
+  bool is_for(const TarOptions& options) const;
+
+  // As in TarContents. The texts may have any bytes.
+  bool is_compressed() const { return decompressed_bytes_ != 0; }
+  std::uint64_t skipped() const { return skipped_; }
+  std::string_view first_skipped() const { return texts_[0]; }
+  std::string_view unread() const { return texts_[1]; }
+
+  // Errors: those of a strict reader, naming `shard`.
+  void require_strict(std::string_view shard) const;
 
   // A number that differs between shards whose samples have other names, sizes or places, and is
-  // the same for a copy with another time.
+  // the same for a copy with another time, and for a compressed one.
   std::uint64_t fingerprint() const;
   std::size_t samples() const { return firsts_.size() - 1; }
   std::string_view key(std::size_t sample) const;
@@ -73,20 +95,41 @@ class ShardIndexView {
   }
   ShardPart part(std::size_t part) const;
 
+  // Where the bytes of a sparse part are, in rising order; the others are zeros. Empty for a part
+  // that is not sparse.
+  struct Extent {
+    std::uint64_t part;
+    std::uint64_t at;
+    std::uint64_t offset;
+    std::uint64_t size;
+  };
+  std::span<const Extent> extents(std::size_t part) const;
+
  private:
   struct Entry {
     std::uint64_t offset;
     std::uint64_t size;
     std::uint64_t name_end;
   };
+  void read_more(std::string_view file, std::span<const std::byte> bytes);
   void check_parts(std::string_view file) const;
+  void check_extents(std::string_view file) const;
+  std::uint64_t readable_bytes() const {
+    return is_compressed() ? decompressed_bytes_ : shard_.size;
+  }
 
+  int version_ = 2;
   FileStamp shard_;
-  std::uint64_t digest_ = 0;
-  std::span<const std::byte> samples_bytes_;  // All that follows size and time of the shard.
+  std::span<const std::byte> samples_bytes_;  // From the number of samples to the names.
   std::span<const std::uint64_t> firsts_;
   std::span<const Entry> entries_;
   std::string_view names_;
+  std::uint64_t decompressed_bytes_ = 0;
+  std::uint64_t concatenated_ = 0;
+  std::uint64_t skipped_ = 0;
+  std::uint64_t strict_fault_ = 0;
+  std::span<const Extent> extents_;
+  std::array<std::string_view, 3> texts_;
 };
 
 // An index and the file that has it.
@@ -102,7 +145,8 @@ class ShardIndex {
   ShardIndexView view_;
 };
 
-// Reads the members of an open shard.
-std::vector<TarMember> read_tar_members(const FileDescriptor& shard, const std::string& name);
+// Reads the headers of an open shard.
+TarContents read_tar(const FileDescriptor& shard, const std::string& name,
+                     const TarOptions& options = {});
 
 }  // namespace lockstep::data

@@ -70,15 +70,29 @@ std::vector<std::string> range_of(std::string_view inside, std::string_view patt
   return numbers;
 }
 
+bool is_shard(const std::string& name) {
+  return std::ranges::any_of(
+      std::initializer_list<std::string_view>{".tar", ".tar.gz", ".tgz", ".tar.zst"},
+      [&](std::string_view end) { return name.ends_with(end); });
+}
+
 std::vector<std::string> tar_files_in(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error))
-    if (entry->path().extension() == ".tar") found.push_back(entry->path());
+    if (is_shard(entry->path().filename())) found.push_back(entry->path());
   if (error) throw_errno(folder.string(), error.value());
   std::ranges::sort(found);
-  require(!found.empty(), [&] { return folder.string() + ": the folder has no files *.tar"; });
+  require(!found.empty(), [&] {
+    return folder.string() + ": the folder has no files *.tar, *.tar.gz, *.tgz or *.tar.zst";
+  });
+  const auto stem = [](std::string_view path) { return path.substr(0, path.rfind(".t")); };
+  const auto twice = std::ranges::adjacent_find(found, {}, stem);
+  require(twice == found.end(), [&] {
+    return *twice + ": the folder also has " + *std::next(twice) +
+           ": name the files to be read, as {a,b}.tar";
+  });
   return found;
 }
 
@@ -144,10 +158,20 @@ std::vector<std::string> list_remote_shards(const std::vector<std::string>& sour
 std::optional<PartName> divide_name(std::string_view name) {
   const std::string_view first = name.substr(0, name.find('/'));
   if (first.size() >= 4 && first.starts_with("__") && first.ends_with("__")) return std::nullopt;
-  const std::size_t slash = name.rfind('/');
-  const std::size_t base = slash == name.npos ? 0 : slash + 1;
-  const std::size_t dot = name.find('.', base);
-  if (dot == name.npos || dot == base) return std::nullopt;
+  // WebDataset's expression is ^((?:.*/|)[^.]+)[.]([^/]*)$, in which a dot matches no newline. The
+  // key ends at the first dot of the base name. If that begins with a dot, the key has the name of
+  // the folder before it, which then has no dot.
+  const std::size_t last = name.rfind('/');
+  const std::size_t dot = name.find('.', last == name.npos ? 0 : last + 1);
+  if (dot == name.npos) return std::nullopt;
+  const std::string_view first_line = name.substr(0, name.find('\n'));
+  const std::size_t folder = first_line.substr(0, dot).rfind('/');
+  std::size_t begin = folder == name.npos ? 0 : folder + 1;  // Of what has no dot.
+  if (begin == dot && dot > 0) {
+    const std::size_t before = folder == 0 ? name.npos : first_line.rfind('/', folder - 1);
+    begin = before == name.npos ? 0 : before + 1;
+  }
+  if (name.find('.', begin) != dot || begin == dot) return std::nullopt;
   PartName parts{.key = name.substr(0, dot), .suffix = std::string(name.substr(dot + 1))};
   for (char& letter : parts.suffix)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');

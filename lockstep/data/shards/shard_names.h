@@ -17,8 +17,9 @@ namespace lockstep::data {
 // its partner, and for more than ten million names.
 std::vector<std::string> expand_braces(std::string_view pattern);
 
-// Returns the shards of `sources` in order: patterns written out, and the files NAME.tar of
-// folders, sorted by name. Errors: misuse if there are none, or one twice; system.
+// Returns the shards of `sources` in order: patterns written out, and the files NAME.tar, .tar.gz,
+// .tgz and .tar.zst of folders, sorted by name. Errors: misuse if there are none, one twice, or one
+// both compressed and not; system.
 std::vector<std::string> list_local_shards(const std::vector<std::string>& sources);
 
 // As list_local_shards(), for patterns of URLs.
@@ -31,7 +32,7 @@ struct PartName {
 };
 
 // Returns nothing for a file of no sample: no dot, a dot in front, or a first folder or name like
-// __this__, which is for descriptions.
+// __this__, which is for descriptions. A hidden file in a folder, d/.y.jpg, has the key "d/".
 std::optional<PartName> divide_name(std::string_view name);
 
 }  // namespace lockstep::data

@@ -49,6 +49,19 @@ TEST(ShardNames, OfAFolderAreSorted) {
   EXPECT_EQ(fault_of([&] { list_local_shards({}); }), Fault::misuse);
 }
 
+TEST(ShardNames, OfAFolderMayBeCompressedButNotTwice) {
+  const test::ScratchDirectory folder;
+  for (const char* name : {"a.tar.gz", "b.tgz", "c.tar.zst", "d.tar", "e.gz"})
+    std::ofstream(folder.path() / name) << "x";
+  const std::string path = folder.path();
+  EXPECT_EQ(list_local_shards({path}),
+            (Names{path + "/a.tar.gz", path + "/b.tgz", path + "/c.tar.zst", path + "/d.tar"}));
+  std::ofstream(folder.path() / "a.tar") << "x";
+  std::string text;
+  EXPECT_EQ(fault_of([&] { list_local_shards({path}); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("a.tar: the folder also has"), text.npos) << text;
+}
+
 TEST(ShardNames, DivideThePathOfAFileAtTheFirstDotOfItsLastPart) {
   struct Case {
     const char* name;
@@ -61,7 +74,13 @@ TEST(ShardNames, DivideThePathOfAFileAtTheFirstDotOfItsLastPart) {
                            {"a.", "a", ""},
                            {"README", "", ""},
                            {".hidden", "", ""},
-                           {"a/.hidden.txt", "", ""},
+                           {"a/.hidden.txt", "a/", "hidden.txt"},  // As WebDataset.
+                           {"a.b/.hidden.txt", "", ""},
+                           {"a.b/c/.hidden", "a.b/c/", "hidden"},
+                           {"./.hidden", "", ""},
+                           {"/.hidden", "/", "hidden"},
+                           {"..txt", "", ""},
+                           {"a..txt", "a", ".txt"},
                            {"a/", "", ""},
                            {"", "", ""},
                            {"__meta__.json", "__meta__", "json"},

@@ -73,7 +73,7 @@ void ShardWriter::State::close() {
   const FileDescriptor shard = data::open_to_read(path());
   const data::FileStamp stamp = data::stamp_of(shard, path());
   data::write_shard_index(data::index_beside(path()),
-                          data::format_shard_index(path().native(), stamp, members));
+                          data::format_shard_index(path().native(), stamp, {.members = members}));
   ++complete;
 }
 

@@ -1,38 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/shards/tar_members.h"
 
+#include <archive.h>
+#include <archive_entry.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <optional>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <unordered_map>
+#include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/data/corrupt_file.h"
+#include "lockstep/data/thread_locale.h"
 
 namespace lockstep::data {
 namespace {
 
-constexpr std::uint64_t most_name_entry = 1 << 16;  // Of an entry that holds names only.
-constexpr std::uint64_t most_padding = 16 << 20;    // After the end: GNU tar's largest record.
+// Read at a time: a header and its extensions; of compressed archives, more, as all is read.
+constexpr std::size_t header_block = 8 * tar_block;
+constexpr std::size_t stream_block = 128 * tar_block;
 
-template <std::size_t n>
-std::string_view text_of(const std::array<char, n>& field) {
-  const std::string_view whole(field.data(), n);
-  return whole.substr(0, whole.find('\0'));
+constexpr std::uint64_t most_padding = 16 << 20;  // After the end: GNU tar's largest record.
+
+bool is_zero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-// Returns nothing if `field` is no number of tar: octal digits, or GNU's 0x80 and big-endian bytes.
-template <std::size_t n>
-std::optional<std::uint64_t> number_in(const std::array<char, n>& field) {
-  if (field[0] == '\x80') {
-    std::uint64_t number = 0;
-    for (std::size_t i = 1; i < n; ++i) {
-      if (number >> 56 != 0) return std::nullopt;
-      number = number << 8 | static_cast<unsigned char>(field[i]);
-    }
-    return number;
-  }
-  std::string_view text = text_of(field);
+std::optional<std::uint64_t> octal_in(std::string_view text) {
+  text = text.substr(0, text.find('\0'));
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
   text = text.substr(0, text.find_last_not_of(' ') + 1);
   std::uint64_t number = 0;
@@ -41,24 +39,56 @@ std::optional<std::uint64_t> number_in(const std::array<char, n>& field) {
   return number;
 }
 
-struct Compression {
-  std::string_view magic;
-  std::string_view remedy;
-};
-constexpr Compression compressions[]{{"\x1f\x8b", "gunzip"},
-                                     {"BZh", "bunzip2"},
-                                     {"\xfd\x37zXZ", "unxz"},
-                                     {"\x28\xb5\x2f\xfd", "unzstd"},
-                                     {"\x04\x22\x4d\x18", "unlz4"}};
+// Returns nothing if the bytes are no header with a right checksum.
+std::optional<TarHeader> header_in(std::span<const std::byte> bytes) {
+  if (bytes.size() < tar_block) return std::nullopt;
+  TarHeader header{};
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const auto sum = octal_in({header.checksum.data(), header.checksum.size()});
+  if (sum != tar_checksum(header)) return std::nullopt;
+  return header;
+}
+
+// Types that tarfile takes for regular files.
+bool is_file_type(char type) { return type == '0' || type == '\0' || type == '7' || type == 'S'; }
+
+std::string kind_of(unsigned filetype, std::optional<char> type) {
+  switch (filetype) {
+    case AE_IFLNK:
+      return "a symbolic link";
+    case AE_IFCHR:
+      return "a character device";
+    case AE_IFBLK:
+      return "a block device";
+    case AE_IFIFO:
+      return "a FIFO";
+    default:
+      if (type == '1') return "a hard link without a target";
+      return type ? "an entry of type " + data::quoted({&*type, 1}) : "an entry of another type";
+  }
+}
+
+std::string normal(const char* name) {
+  return std::filesystem::path(name).lexically_normal().native();
+}
 
 class TarReader {
  public:
-  TarReader(std::string_view file, std::uint64_t size, const ReadAt& read)
-      : file_(file), size_(size), read_(read) {}
+  TarReader(std::string_view file, ArchiveInput& input, std::size_t block,
+            const TarOptions& options)
+      : file_(file), input_(input), reader_(input, block), options_(options) {}
 
-  std::vector<TarMember> members() {
-    while (next_header()) read_entry();
-    return std::move(members_);
+  TarContents contents() {
+    archive* const handle = reader_.get();
+    ::archive_read_support_format_tar(handle);
+    if (options_.concatenated)
+      ::archive_read_set_format_option(handle, "tar", "read_concatenated_archives", "1");
+    if (reader_.open() != ARCHIVE_OK) refuse("a tar archive", data::quoted(reader_.error()));
+    contents_.concatenated = options_.concatenated;
+    archive_entry* entry = nullptr;
+    while (next(entry)) add(entry);
+    read_end();
+    return std::move(contents_);
   }
 
  private:
@@ -66,192 +96,210 @@ class TarReader {
     throw_corrupt(file_, header_at_, expected, found);
   }
 
-  [[noreturn]] void cannot_read(const std::string& what) const {
-    throw Error(Fault::unsupported,
-                std::string(file_) + ": byte " + std::to_string(header_at_) + ": " + what);
+  // Notes the first reason for which a strict reader refuses the archive.
+  void note(Fault fault, std::uint64_t offset, const std::string& text) {
+    if (!contents_.strict_refusal)
+      contents_.strict_refusal = {fault, "byte " + std::to_string(offset) + ": " + text};
   }
 
-  // Returns false at the end of the archive.
-  bool next_header() {
-    header_at_ = at_;
-    if (size_ - at_ < tar_block)
-      refuse("a header, or the end of the archive: two blocks of zeros", "the end of the file");
-    read_(at_, std::as_writable_bytes(std::span(&header_, 1)));
-    at_ += tar_block;
-    if (!header_is_zero()) return true;
-    require_only_zeros();
-    return false;
+  void note_expected(std::uint64_t offset, const std::string& expected, const std::string& found) {
+    note(Fault::corrupt, offset, "expected " + expected + ", found " + found);
   }
 
-  bool header_is_zero() const {
-    const auto bytes = std::as_bytes(std::span(&header_, 1));
-    return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+  std::uint64_t position() const {
+    return static_cast<std::uint64_t>(::archive_filter_bytes(reader_.get(), 0));
   }
 
-  void require_only_zeros() {
-    if (!long_name_.empty() || long_size_) refuse("the file that a long name is for", "the end");
-    if (size_ - at_ < tar_block) refuse("two blocks of zeros", "the end of the file after one");
-    if (size_ - at_ > most_padding)
-      throw_corrupt(file_, at_, "the end of the archive",
-                    std::to_string(size_ - at_) + " more bytes");
-    std::vector<std::byte> rest(size_ - at_);
-    read_(at_, rest);
-    const auto other =
-        std::ranges::find_if(rest, [](std::byte byte) { return byte != std::byte{0}; });
-    if (other != rest.end())
-      throw_corrupt(file_, at_ + static_cast<std::uint64_t>(other - rest.begin()),
-                    "zeros after the end of the archive", "more data");
+  bool next(archive_entry*& entry) {
+    const int status = reader_.finish(::archive_read_next_header(reader_.get(), &entry));
+    const auto place = ::archive_read_header_position(reader_.get());
+    header_at_ = place < 0 ? position() : static_cast<std::uint64_t>(place);  // After damage, -30.
+    if (status != ARCHIVE_OK && status != ARCHIVE_EOF && !is_harmless(status))
+      refuse("a header of tar, and its file", data::quoted(reader_.error()));
+    require_whole_file();
+    return status != ARCHIVE_EOF;
   }
 
-  void require_right_header() const {
-    const auto sum = number_in(header_.checksum);
-    const std::uint32_t expected = tar_checksum(header_);
-    if (!sum || *sum != expected) {
-      if (header_at_ == 0) refuse_compressed();
-      refuse("a header of tar with checksum " + std::to_string(expected),
-             sum ? std::to_string(*sum) : "no number");
+  // libarchive warns of names that it could not convert, as intended, and of attributes that are
+  // not used here. Records that it could not read may have had a name or a size.
+  bool is_harmless(int status) const {
+    return status == ARCHIVE_WARN && reader_.error().find("malformed") == std::string::npos;
+  }
+
+  // The member before this header has as many bytes in the archive as its size says.
+  void require_whole_file() {
+    if (!last_end_) return;
+    if (*last_end_ != header_at_)
+      refuse("a header behind the file '" + clean_text(contents_.members.back().name) +
+                 "', at byte " + std::to_string(*last_end_),
+             "the file's end");
+    last_end_.reset();
+  }
+
+  void add(archive_entry* entry) {
+    const char* const name = ::archive_entry_pathname(entry);
+    const std::string shown = name == nullptr ? "" : name;
+    if (header_in(reader_.held(header_at_, tar_block)))
+      require_known_magic(*header_in(reader_.held(header_at_, tar_block)));
+    if (const char* const target = ::archive_entry_hardlink(entry)) return add_link(shown, target);
+    const auto filetype = ::archive_entry_filetype(entry);
+    if (filetype == AE_IFDIR) return;
+    const std::optional<char> type = type_of_entry();
+    if (filetype != AE_IFREG || (type && !is_file_type(*type)))
+      return skip(shown, kind_of(filetype, type),
+                  filetype == AE_IFLNK
+                      ? "a link: archive the files that links lead to (tar -h --hard-dereference)"
+                      : "not a file");
+    if (shown.empty()) return skip(shown, "a file without a name", "expected a name");
+    add_file(entry, shown);
+  }
+
+  void require_known_magic(const TarHeader& header) {
+    const std::string_view magic(header.magic.data(), header.magic.size());
+    if (magic != posix_magic && magic != gnu_magic)
+      note_expected(header_at_, "the format ustar", data::quoted(magic));
+  }
+
+  // The type in the header right before the file's bytes. Nothing if other blocks lie between.
+  std::optional<char> type_of_entry() const {
+    if (position() < tar_block) return std::nullopt;
+    const auto header = header_in(reader_.held(position() - tar_block, tar_block));
+    return header ? std::optional(header->type) : std::nullopt;
+  }
+
+  void skip(const std::string& name, const std::string& kind, const std::string& remedy) {
+    const std::string text = data::quoted(name) + ", " + kind;
+    if (contents_.skipped++ == 0)
+      contents_.first_skipped = "byte " + std::to_string(header_at_) + ": " + text;
+    note(Fault::unsupported, header_at_, text + ": " + remedy);
+  }
+
+  void add_file(archive_entry* entry, const std::string& name) {
+    TarMember member{.name = name,
+                     .offset = position(),
+                     .size = static_cast<std::uint64_t>(::archive_entry_size(entry))};
+    if (::archive_entry_sparse_count(entry) > 0) {
+      read_extents(member);
+      note(Fault::unsupported, header_at_,
+           data::quoted(name) + ", a sparse file: archive it without --sparse");
+    } else {
+      constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+      if (member.size > most - member.offset - tar_block) refuse("a file's size", "a larger one");
+      last_end_ = member.offset + padded_to_blocks(member.size);
     }
-    const std::string_view magic(header_.magic.data(), header_.magic.size());
-    if (magic != posix_magic && magic != gnu_magic) refuse("the format ustar", quoted(magic));
+    if (!by_name_.empty()) by_name_[normal(name.c_str())] = contents_.members.size();
+    contents_.members.push_back(std::move(member));
   }
 
-  void refuse_compressed() const {
-    const std::string_view bytes(header_.name.data(), header_.name.size());
-    for (const Compression& each : compressions)
-      if (bytes.starts_with(each.magic))
-        cannot_read("the shard is compressed, but samples are read at any place in it: " +
-                    std::string(each.remedy) + " it");
-  }
-
-  void read_entry() {
-    require_right_header();
-    const auto size = number_in(header_.size);
-    if (!size) refuse("a size", quoted(text_of(header_.size)));
-    switch (header_.type) {
-      case '0':
-      case '\0':
-      case '7':
-        return add_file(long_size_.value_or(*size));
-      case '5':
-        return forget_long_name();
-      case 'L':
-        long_name_ = read_name(*size);
-        return;
-      case 'x':
-        return read_pax(*size);
-      case 'g':
-        return read_global_pax(*size);
-      case 'V':
-        return skip(*size);
-      case '1':
-      case '2':
-      case 'K':
-        cannot_read("a link: archive the files that links lead to (tar -h --hard-dereference)");
-      default:
-        cannot_read("an entry of type " + quoted({&header_.type, 1}) + ", not a file");
+  // libarchive knows three ways of storing the map of a sparse file.
+  void read_extents(TarMember& member) {
+    member.is_sparse = true;
+    member.offset = 0;
+    const void* bytes = nullptr;
+    std::size_t size = 0;
+    la_int64_t place = 0;
+    std::uint64_t end = 0;
+    int status = ARCHIVE_OK;
+    while ((status = reader_.finish(
+                ::archive_read_data_block(reader_.get(), &bytes, &size, &place))) == ARCHIVE_OK) {
+      if (size == 0) continue;
+      const TarExtent extent{static_cast<std::uint64_t>(place), position(), size};
+      if (place < 0 || extent.at < end || extent.at > member.size || size > member.size - extent.at)
+        refuse("the map of a sparse file of " + std::to_string(member.size) + " bytes",
+               std::to_string(size) + " bytes at " + std::to_string(place));
+      end = extent.at + size;
+      TarExtent* const last = member.extents.empty() ? nullptr : &member.extents.back();
+      if (last && last->at + last->size == extent.at && last->offset + last->size == extent.offset)
+        last->size += size;
+      else
+        member.extents.push_back(extent);
     }
+    if (status != ARCHIVE_EOF) refuse("the bytes of a sparse file", data::quoted(reader_.error()));
   }
 
-  void add_file(std::uint64_t size) {
-    TarMember member{
-        .name = long_name_.empty() ? short_name() : long_name_, .offset = at_, .size = size};
-    if (member.name.empty()) refuse("a name", "none");
-    skip(size);
-    forget_long_name();
-    members_.push_back(std::move(member));
+  void add_link(const std::string& name, const char* target) {
+    if (by_name_.empty())
+      for (std::size_t i = 0; i < contents_.members.size(); ++i)
+        by_name_[normal(contents_.members[i].name.c_str())] = i;
+    const auto found = by_name_.find(normal(target));
+    if (found == by_name_.end())
+      return skip(name, "a hard link to " + data::quoted(target) + ", which is no file before it",
+                  "archive the files that links lead to (tar -h --hard-dereference)");
+    note(Fault::unsupported, header_at_,
+         "a link: archive the files that links lead to (tar -h --hard-dereference)");
+    TarMember member = contents_.members[found->second];
+    if (member.name == name) return;  // tar stores a file with two names so, if it is listed twice.
+    member.name = name;
+    member.is_link = true;
+    by_name_[normal(name.c_str())] = contents_.members.size();
+    contents_.members.push_back(std::move(member));
   }
 
-  std::string short_name() const {
-    const std::string name(text_of(header_.name));
-    const bool is_posix = std::string_view(header_.magic.data(), 8) == posix_magic;
-    const std::string prefix(is_posix ? text_of(header_.prefix) : std::string_view());
-    return prefix.empty() ? name : prefix + "/" + name;
-  }
-
-  void forget_long_name() {
-    long_name_.clear();
-    long_size_.reset();
-  }
-
-  // The contents of a file and their padding are in the archive.
-  void skip(std::uint64_t size) {
-    if (size > size_ - at_ || padded_to_blocks(size) > size_ - at_)
-      refuse("a file of at most " + std::to_string(size_ - at_) + " bytes, up to the archive's end",
-             std::to_string(size) + " bytes");
-    at_ += padded_to_blocks(size);
-  }
-
-  std::string read_content(std::uint64_t size) {
-    if (size > most_name_entry)
-      refuse("at most " + std::to_string(most_name_entry) + " bytes of names",
-             std::to_string(size));
-    const std::uint64_t begin = at_;
-    skip(size);
-    std::string content(size, '\0');
-    read_(begin, std::as_writable_bytes(std::span(content)));
-    return content;
-  }
-
-  std::string read_name(std::uint64_t size) {
-    std::string name = read_content(size);
-    name.resize(std::min(name.find('\0'), name.size()));
-    if (name.empty()) refuse("a long name", "none");
-    return name;
-  }
-
-  // Calls use(key, value) for each record, "LENGTH KEY=VALUE\n"; LENGTH counts the whole record.
-  template <class Use>
-  void for_each_record(const std::string& content, const Use& use) const {
-    std::string_view left = content;
-    while (!left.empty()) {
-      std::size_t length = 0;
-      const auto [end, error] = std::from_chars(left.data(), left.data() + left.size(), length);
-      const auto digits = static_cast<std::size_t>(end - left.data());
-      if (error != std::errc() || length > left.size() || length < digits + 3 ||
-          left[digits] != ' ' || left[length - 1] != '\n')
-        refuse("records of pax", quoted(left, 20));
-      const std::string_view record = left.substr(digits + 1, length - digits - 2);
-      const std::size_t equals = record.find('=');
-      if (equals == record.npos) refuse("KEY=VALUE of pax", quoted(record, 20));
-      use(record.substr(0, equals), record.substr(equals + 1));
-      left.remove_prefix(length);
+  // header_at_ is the place of the end.
+  void read_end() {
+    const std::uint64_t after = position();
+    const auto first = reader_.held(header_at_, tar_block);
+    if (after > header_at_ && !first.empty() && !is_zero(first))
+      refuse("the file that a long name is for", "the end");
+    if (after == header_at_) {
+      contents_.has_end = false;
+      contents_.unread =
+          "it ends without the two blocks of zeros that end an archive: it may have "
+          "been cut off";
+      note_expected(after, "a header, or the end of the archive: two blocks of zeros",
+                    "the end of the file");
+    } else if (after - header_at_ < 2 * tar_block) {
+      note_expected(header_at_, "two blocks of zeros", "one");
     }
+    if (options_.concatenated) note(Fault::unsupported, after, "several archives in one file");
+    pass_over_rest(after);
   }
 
-  void read_pax(std::uint64_t size) {
-    for_each_record(read_content(size), [&](std::string_view key, std::string_view value) {
-      if (key == "path") {
-        if (value.empty() || value.find('\0') != value.npos) refuse("a path", "none");
-        long_name_ = value;
-      } else if (key == "size") {
-        std::uint64_t number = 0;
-        const auto [end, error] =
-            std::from_chars(value.data(), value.data() + value.size(), number);
-        if (error != std::errc() || end != value.data() + value.size())
-          refuse("a size", quoted(value, 20));
-        long_size_ = number;
-      } else if (key.starts_with("GNU.sparse")) {
-        cannot_read("a sparse file: archive it without --sparse");
+  // Looks for more data after the end, and for the end of compressed data.
+  void pass_over_rest(std::uint64_t after) {
+    std::vector<std::byte> block(stream_block);
+    auto bytes = reader_.held(after, input_.position() - after);
+    for (std::uint64_t at = after; at - after <= most_padding;) {
+      if (bytes.empty()) {
+        bytes = std::span(block).first(input_.read(block));
+        if (bytes.empty()) return;
       }
-    });
+      if (!is_zero(bytes)) {
+        const auto other =
+            std::ranges::find_if(bytes, [](std::byte byte) { return byte != std::byte{0}; });
+        const auto skipped = static_cast<std::size_t>(other - bytes.begin());
+        at += skipped;
+        note_expected(at, "zeros after the end of the archive", "more data");
+        const bool is_archive = header_in(bytes.subspan(skipped)).has_value();
+        pass_over_all();
+        contents_.unread = std::to_string(input_.position() - at) + " bytes from byte " +
+                           std::to_string(at) + " on, after its end, were not read";
+        if (is_archive)
+          contents_.unread +=
+              ". They are another archive, which TarShardsOptions::concatenated reads";
+        return;
+      }
+      at += bytes.size();
+      bytes = {};
+    }
+    pass_over_all();
+    note_expected(after, "the end of the archive",
+                  std::to_string(input_.position() - after) + " more bytes");
   }
 
-  void read_global_pax(std::uint64_t size) {
-    for_each_record(read_content(size), [&](std::string_view key, std::string_view) {
-      if (key == "path" || key == "size")
-        cannot_read("a " + std::string(key) + " for all files of the archive");
-    });
-  }
+  void pass_over_all() { input_.skip(std::numeric_limits<std::uint64_t>::max()); }
 
   const std::string_view file_;
-  const std::uint64_t size_;
-  const ReadAt& read_;
-  TarHeader header_ = {};
+  ArchiveInput& input_;
+  // libarchive converts the names of pax to the locale's encoding, and composes accents on the way.
+  // In the locale C it cannot, and leaves the bytes as they are.
+  const ThreadLocale locale_{"C"};
+  ArchiveReader reader_;
+  const TarOptions options_;
   std::uint64_t header_at_ = 0;
-  std::uint64_t at_ = 0;                    // Of the next header.
-  std::string long_name_;                   // Of the next file; empty if its header has the name.
-  std::optional<std::uint64_t> long_size_;  // Likewise.
-  std::vector<TarMember> members_;
+  std::optional<std::uint64_t> last_end_;  // Of the member before, if its bytes are consecutive.
+  std::unordered_map<std::string, std::size_t> by_name_;  // Of members, once there is a link.
+  TarContents contents_;
 };
 
 }  // namespace
@@ -264,9 +312,25 @@ std::uint32_t tar_checksum(const TarHeader& header) {
   return sum;
 }
 
-std::vector<TarMember> read_tar_members(std::string_view file, std::uint64_t size,
-                                        const ReadAt& read) {
-  return TarReader(file, size, read).members();
+TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& read,
+                     const TarOptions& options) {
+  if (size == 0) throw_corrupt(file, 0, "a tar archive", "the end of the file");
+  std::vector<std::byte> begin(std::min<std::uint64_t>(size, tar_block));
+  read(0, begin);
+  auto plain = std::make_unique<PlainInput>(size, read);
+  // A name in a header may look like the beginning of a compressed file.
+  const Compression* const compression = header_in(begin) ? nullptr : compression_of(begin);
+  if (compression == nullptr) return TarReader(file, *plain, header_block, options).contents();
+
+  const std::string shown = std::string(file) + " (decompressed)";
+  DecompressedInput decompressed(std::string(file), std::move(plain));
+  TarContents contents = TarReader(shown, decompressed, stream_block, options).contents();
+  contents.decompressed_bytes = decompressed.position();
+  contents.strict_refusal = {Fault::unsupported,
+                             "byte 0: the shard is compressed (" + std::string(compression->name) +
+                                 "), and its samples can be read in order only: " +
+                                 std::string(compression->remedy) + " it"};
+  return contents;
 }
 
 }  // namespace lockstep::data

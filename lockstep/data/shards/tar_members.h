@@ -1,13 +1,13 @@
-// The files in a tar archive, found without reading their contents.
+// The files in a tar archive, found by libarchive without reading their contents.
 //
-// Formats: POSIX ustar, with pax records for path and size, and GNU tar, with long names and large
-// sizes. The reader is strict, so that a damaged shard is found before training, not in the middle
-// of it: every header has a right checksum, every file lies within the archive, the archive ends
-// with two blocks of zeros, and only zeros follow. Folders are skipped.
+// Formats: v7, ustar, pax and GNU tar, and any of them compressed. Names are the bytes in the
+// archive. The files are those that Python's tarfile calls regular, in its order. Folders and
+// volume labels are left out, all other entries are skipped and counted. A hard link to a file of
+// the archive is that file once more.
 //
 // Torch-free, so that it can be fuzzed.
-// Errors: corrupt, naming file, byte, expected and found; unsupported, with the remedy, for
-// compressed archives, links, sparse files and other rare entries.
+// Errors: corrupt, naming file, byte, expected and found, for a damaged header, a file beyond the
+// end, and damaged compressed data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,11 +15,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/shards/archive_input.h"
 
 namespace lockstep::data {
 
@@ -57,17 +59,49 @@ constexpr std::uint64_t padded_to_blocks(std::uint64_t bytes) {
   return (bytes + tar_block - 1) / tar_block * tar_block;
 }
 
-struct TarMember {
-  std::string name;
-  std::uint64_t offset = 0;  // Of its first byte.
+// Consecutive bytes of a sparse file.
+struct TarExtent {
+  std::uint64_t at = 0;      // Place in the file.
+  std::uint64_t offset = 0;  // Place in the archive.
   std::uint64_t size = 0;
 };
 
-// Fills all of `out` with the archive's bytes from `offset` on.
-using ReadAt = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
+struct TarMember {
+  std::string name;
+  std::uint64_t offset = 0;  // Of its first byte; of a compressed archive, after decompression.
+  std::uint64_t size = 0;
+  bool is_link = false;                 // A hard link to a member before it.
+  bool is_sparse = false;               // Its bytes are those of `extents`, zeros elsewhere.
+  std::vector<TarExtent> extents = {};  // In rising order.
+};
+
+struct TarOptions {
+  // Reads on after the end of an archive, as tar's --ignore-zeros.
+  bool concatenated = false;
+};
+
+struct TarContents {
+  std::vector<TarMember> members;
+  bool concatenated = false;             // As in the options.
+  bool has_end = true;                   // The blocks of zeros. Not in an index.
+  std::uint64_t decompressed_bytes = 0;  // 0: the archive is not compressed.
+
+  std::uint64_t skipped = 0;       // Entries that are neither files nor folders.
+  std::string first_skipped = {};  // "byte 1024: 'dev/null', a character device".
+  std::string unread =
+      {};  // What follows the end, or that the end is missing; empty if all is well.
+
+  // Why the archive is not a plain, complete one of ustar, pax or GNU tar with files and folders
+  // only, in the words of an Error.
+  struct Refusal {
+    Fault fault;
+    std::string text;  // Begins with the byte.
+  };
+  std::optional<Refusal> strict_refusal = {};
+};
 
 // Returns the regular files of an archive of `size` bytes, in its order. `file` is for messages.
-std::vector<TarMember> read_tar_members(std::string_view file, std::uint64_t size,
-                                        const ReadAt& read);
+TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& read,
+                     const TarOptions& options = {});
 
 }  // namespace lockstep::data

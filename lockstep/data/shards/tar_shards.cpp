@@ -8,8 +8,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/input_file.h"
+#include "lockstep/data/shards/compressed_shards.h"
 #include "lockstep/data/shards/fetched_shards.h"
 #include "lockstep/data/shards/local_shards.h"
 #include "lockstep/data/shards/shard_index.h"
@@ -24,11 +27,12 @@ using data::ShardSource;
 
 std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& sources,
                                                const TarShardsOptions& options) {
+  const data::TarOptions tar{.concatenated = options.concatenated};
   if (options.fetch.empty()) {
     require(options.cache.empty() && !options.fetch_indexes && !options.fetch_by_shell,
             "TarShardsOptions: a cache is only for shards that are fetched: set `fetch`");
     return std::make_unique<data::LocalShards>(data::list_local_shards(sources),
-                                               options.index_folder);
+                                               options.index_folder, tar);
   }
   require(!options.cache.empty(), "TarShardsOptions: `fetch` needs `cache`, a folder");
   require(options.index_folder.empty(),
@@ -39,7 +43,8 @@ std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& s
       data::ShardCache(options.cache, options.cache_bytes),
       data::FetchPolicy{.attempts = options.fetch_attempts,
                         .pause = options.fetch_pause,
-                        .fetch_indexes = options.fetch_indexes});
+                        .fetch_indexes = options.fetch_indexes,
+                        .tar = tar});
 }
 
 // Ranks of one host make different indexes: what another is making is left for later.
@@ -84,6 +89,32 @@ class ShardPass {
   std::vector<std::size_t> places_;  // Of each shard in `shards_`.
 };
 
+// Warns once of each kind of data that was not read.
+void warn_of_unread(const ShardSource& source, const std::vector<ShardIndex>& indexes) {
+  std::uint64_t skipped = 0;
+  std::size_t cut = 0;
+  std::string first_skipped, first_cut;
+  const auto text_in = [&](std::size_t shard, std::string_view text) {
+    return clean_text(source.name(shard)) + ": " + clean_text(text);
+  };
+  for (std::size_t shard = 0; shard < indexes.size(); ++shard) {
+    const data::ShardIndexView& index = indexes[shard].view();
+    if (skipped == 0 && index.skipped() > 0) first_skipped = text_in(shard, index.first_skipped());
+    skipped += index.skipped();
+    if (index.unread().empty()) continue;
+    if (cut++ == 0) first_cut = text_in(shard, index.unread());
+  }
+  if (skipped > 0)
+    log(LogLevel::warning, "TarShards: " + std::to_string(skipped) +
+                               " entries that are neither files nor folders were skipped; the "
+                               "first one is " +
+                               first_skipped);
+  if (cut > 0)
+    log(LogLevel::warning, "TarShards: " + std::to_string(cut) +
+                               " shards do not end as an archive does; the first one is " +
+                               first_cut);
+}
+
 }  // namespace
 
 struct TarShards::State {
@@ -95,7 +126,9 @@ struct TarShards::State {
       const ShardIndex& index = indexes.emplace_back(source->index_path(shard));
       firsts.push_back(firsts.back() + index->samples());
       largest = std::max(largest, index->shard().size);
+      if (options.strict) index->require_strict(source->name(shard));
     }
+    warn_of_unread(*source, indexes);
     require(firsts.back() > 0,
             [&] { return source->name(0) + ": there are no samples in the shards"; });
   }
@@ -133,14 +166,37 @@ struct TarShards::State {
     return std::nullopt;
   }
 
-  void read(const data::OpenShard& open, const ShardPart& part, std::span<std::byte> out) const {
-    data::read_exactly_at(open.fd, open.name, part.offset, out);
+  // Opens a shard for read(). Blocking: until it is on this host.
+  std::shared_ptr<const data::OpenShard> open(std::size_t shard) const {
+    return source->open(shard, indexes[shard].view());
+  }
+
+  void read(std::size_t shard, const std::shared_ptr<const data::OpenShard>& open,
+            const ShardPart& part, std::span<std::byte> out) {
+    const auto extents = indexes[shard]->extents(part.number);
+    if (extents.empty()) return read_bytes(shard, open, part.offset, out);
+    std::ranges::fill(out, std::byte{0});
+    for (const auto& each : extents)
+      read_bytes(shard, open, each.offset, out.subspan(each.at, each.size));
+  }
+
+  void read_bytes(std::size_t shard, const std::shared_ptr<const data::OpenShard>& open,
+                  std::uint64_t offset, std::span<std::byte> out) {
+    if (indexes[shard]->is_compressed()) return compressed.read(shard, open, offset, out);
+    data::read_exactly_at(open->fd, open->name, offset, out);
+  }
+
+  // A sparse part may have any size, whatever its shard has.
+  void require_memory(std::size_t shard, const ShardPart& part) const {
+    if (!indexes[shard]->extents(part.number).empty())
+      data::require_memory_for(source->name(shard), part.size);
   }
 
   const std::unique_ptr<ShardSource> source;
   std::vector<ShardIndex> indexes;
   std::vector<std::size_t> firsts = {0};  // Number of each shard's first sample; then of all.
   std::uint64_t largest = 0;              // Bytes of the largest shard.
+  data::CompressedShards compressed;
   ShardPass pass;
   std::atomic<std::size_t> ahead = 1;  // Shards to fetch beyond those that are being read.
 };
@@ -152,6 +208,12 @@ std::size_t TarShards::size() const { return state_->firsts.back(); }
 
 std::size_t TarShards::shards() const { return state_->indexes.size(); }
 
+std::uint64_t TarShards::skipped() const {
+  std::uint64_t skipped = 0;
+  for (const ShardIndex& index : state_->indexes) skipped += index->skipped();
+  return skipped;
+}
+
 GroupedOrder TarShards::order(std::size_t shards_per_block) const {
   require(shards_per_block > 0, "TarShards::order(): at least one shard is needed in a block");
   const std::uint64_t shards_kept = 2 * std::min<std::uint64_t>(shards_per_block, shards());
@@ -162,6 +224,12 @@ GroupedOrder TarShards::order(std::size_t shards_per_block) const {
            " bytes do not fit into the cache of " + std::to_string(*room) +
            " bytes: smaller blocks mix less, a larger cache needs more of the disk";
   });
+  for (std::size_t shard = 0; shard < shards(); ++shard)
+    if (state_->indexes[shard]->is_compressed())
+      throw Error(Fault::unsupported,
+                  "TarShards::order(): " + state_->source->name(shard) +
+                      ": the shard is compressed, and its samples can be read in order only: "
+                      "decompress it, with gunzip or unzstd, or read it without a shuffle");
   GroupedOrder order{.group_sizes = {},
                      .groups_per_block = shards_per_block,
                      .fingerprint = fingerprint(),
@@ -178,11 +246,12 @@ GroupedOrder TarShards::order(std::size_t shards_per_block) const {
 ShardSample TarShards::sample(std::size_t index) const {
   const State::Place place = state_->place(index);
   ShardSample sample{.key = key(index), .parts = {}};
-  const auto open = state_->source->open(place.shard, state_->indexes[place.shard].view());
+  const auto open = state_->open(place.shard);
   for (const ShardPart& part : state_->parts(place)) {
     std::string& content = sample.parts[data::divide_name(part.name)->suffix];
+    state_->require_memory(place.shard, part);
     content.resize(part.size);
-    state_->read(*open, part, std::as_writable_bytes(std::span(content)));
+    state_->read(place.shard, open, part, std::as_writable_bytes(std::span(content)));
   }
   return sample;
 }
@@ -213,8 +282,7 @@ void TarShards::read_part(std::size_t index, std::string_view suffix,
     return sample_name(index) + ": it has no part '" + clean_text(suffix) + "' of " +
            std::to_string(out.size()) + " bytes";
   });
-  const auto open = state_->source->open(place.shard, state_->indexes[place.shard].view());
-  state_->read(*open, *part, std::as_writable_bytes(out));
+  state_->read(place.shard, state_->open(place.shard), *part, std::as_writable_bytes(out));
 }
 
 void TarShards::will_read(std::span<const std::size_t> indices) const {

@@ -7,8 +7,13 @@
 //
 // The files KEY.SUFFIX of one key that follow each other in a shard are one sample: KEY is the path
 // up to the first dot of its last part, and suffixes are in lower case. Files without a suffix, and
-// those whose path begins with a name like __this__, belong to no sample. Archives are plain:
-// ustar, pax or GNU tar.
+// those whose path begins with a name like __this__, belong to no sample. Archives are v7, ustar,
+// pax or GNU tar. Keys and parts are WebDataset's, and a hard link to a file of the archive is that
+// file, too. Entries that are neither files nor folders are skipped: skipped() counts them, and a
+// warning names the first one.
+//
+// Shards compressed by gzip, zstd, bzip2, xz or lz4 are read from their beginning on. Reading their
+// samples in order is fast; going back begins anew, and order() refuses them.
 //
 // Unlike WebDataset, samples have numbers: each epoch has every sample exactly once, any number of
 // ranks can go on in the middle of an epoch, and no rank ends before others. For this, each shard
@@ -23,9 +28,8 @@
 // Thread safety: any thread may call any member at any time.
 // Blocking: the constructor, while indexes are made; reading, while a shard is fetched.
 // Errors: corrupt, naming the shard, byte, expected and found, for a damaged shard, a sample with
-// two files of one suffix, and a shard that was changed since its index was made; unsupported, with
-// the remedy, for compressed shards and links; system, with the output of a command that failed;
-// misuse.
+// two files of one suffix, and a shard that was changed since its index was made; system, with the
+// output of a command that failed; misuse.
 // Lifetime: a value type whose copies share indexes, open files and the thread that fetches ahead.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -52,6 +56,15 @@ namespace lockstep {
 struct GroupedOrder;  // In distributed_sampler.h.
 
 struct TarShardsOptions {
+  // Accepts only plain, complete archives of ustar, pax or GNU tar with nothing but files and
+  // folders. All else is an Error: corrupt for the format v7, and for data after the end, or a
+  // missing end; unsupported for links, devices, sparse files and compressed shards.
+  bool strict = false;
+
+  // A shard may be several archives, one after the other, as by cat. Default: only the first one is
+  // read, as by WebDataset and tar, and a warning names the rest.
+  bool concatenated = false;
+
   // Folder of the indexes, for shards in folders where this user may not write. Default: beside
   // each shard, as SHARD.index. Not for fetched shards, whose indexes are in the cache.
   std::filesystem::path index_folder = {};
@@ -107,10 +120,15 @@ class LOCKSTEP_API TarShards {
   std::size_t size() const;  // Samples.
   std::size_t shards() const;
 
+  // Entries that were skipped because they are neither files nor folders, such as symbolic links
+  // and devices, in all shards.
+  std::uint64_t skipped() const;
+
   // A shuffle that reads a few shards at a time, for DistributedSamplerOptions. More shards mix
   // better; while one block of them is read, the shards of the next are fetched. Keep the order's
   // at_pass: it tells these shards which ones come next. Of several orders, the one whose pass
-  // began last decides. Errors: misuse if the cache cannot hold two blocks.
+  // began last decides. Errors: misuse if the cache cannot hold two blocks; unsupported for
+  // compressed shards.
   GroupedOrder order(std::size_t shards_per_block = 8) const;
 
   ShardSample sample(std::size_t index) const;

@@ -4,12 +4,17 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/data/shards/shard_index.h"
 #include "lockstep/data/shards/shard_writer.h"
 #include "lockstep/data/shards/tar_members.h"
 #include "lockstep/data/shards/write_tar.h"
@@ -187,6 +192,85 @@ TEST_F(Shards, GroupConsecutiveFilesOfOneKey) {
   EXPECT_EQ(fault_of([&] { TarShards({twice}); }, &text), Fault::corrupt);
   EXPECT_NE(text.find("sample 'a' has two files 'txt'"), text.npos) << text;
   EXPECT_EQ(fault_of([&] { TarShards({write("z.tar", tar_end())}); }), Fault::misuse);
+}
+
+std::string special(const std::string& name, char type) {
+  std::string text = tar_headers(name, 0);
+  TarHeader header{};
+  std::memcpy(&header, text.data(), sizeof header);
+  header.type = type;
+  std::snprintf(header.checksum.data(), header.checksum.size(), "%06o", tar_checksum(header));
+  return {reinterpret_cast<const char*>(&header), sizeof header};
+}
+
+TEST_F(Shards, CountSkippedEntriesAndRefuseThemStrictlyWhicheverReaderMadeTheIndex) {
+  const auto path = write("x.tar", tar_file("a.txt", "1") + special("fifo", '6') +
+                                       special("link.txt", '2') + tar_end());
+  for (int reading = 0; reading < 2;
+       ++reading) {  // With a new index, and with the one that is there.
+    EXPECT_EQ(TarShards({path}).skipped(), 2U);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { TarShards({path}, {.strict = true}); }, &text), Fault::unsupported);
+    EXPECT_NE(text.find("x.tar: byte 1024: 'fifo', a FIFO"), text.npos) << text;
+  }
+  write_samples(in_folder("train"), 3);
+  EXPECT_EQ(TarShards({in_folder("train-000000.tar")}, {.strict = true}).skipped(), 0U);
+}
+
+TEST_F(Shards, MakeAnIndexOfTheFirstVersionAnew) {
+  const auto path = write("x.tar", tar_file("d/.y.txt", "1") + tar_file("a.txt", "2") + tar_end());
+  EXPECT_EQ(TarShards({path}).size(), 2U);
+  std::string index = content_of(index_beside(path));
+  const std::string written = index;
+  index[15] = '1';
+  write("x.tar.index", index);
+  EXPECT_EQ(TarShards({path}).size(), 2U);
+  EXPECT_EQ(content_of(index_beside(path)), written);
+}
+
+std::string gzipped(const std::string& bytes) {
+  const test::ScratchDirectory folder;
+  const std::string path = folder.path() / "x.gz";
+  const gzFile file = ::gzopen(path.c_str(), "wb");
+  ::gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  ::gzclose(file);
+  return content_of(path);
+}
+
+TEST_F(Shards, MayBeCompressedAndAreThenReadInOrder) {
+  write_samples(in_folder("train"), 40);
+  const std::string plain = in_folder("train-000000.tar");
+  const std::string packed = write("packed.tar.gz", gzipped(content_of(plain)));
+  const TarShards expected({plain}), shards({packed});
+  ASSERT_EQ(shards.size(), 40U);
+  EXPECT_EQ(shards.fingerprint(), expected.fingerprint());
+  for (const std::size_t step : {1, 7, 39}) {  // Back and forth, too.
+    std::size_t i = 0;
+    for (std::size_t count = 0; count < shards.size(); ++count, i = (i + step) % shards.size())
+      EXPECT_EQ(shards.sample(i).parts, expected.sample(i).parts) << i;
+  }
+  std::vector<std::thread> readers;
+  for (std::size_t thread = 0; thread < 3; ++thread)
+    readers.emplace_back([&, thread] {
+      for (std::size_t i = thread; i < shards.size(); i += 3)
+        EXPECT_EQ(shards.sample(i).parts, expected.sample(i).parts);
+    });
+  for (std::thread& each : readers) each.join();
+  std::string text;
+  EXPECT_EQ(fault_of([&] { shards.order(); }, &text), Fault::unsupported);
+  EXPECT_NE(text.find("packed.tar.gz: the shard is compressed"), text.npos) << text;
+  EXPECT_EQ(fault_of([&] { TarShards({packed}, {.strict = true}); }), Fault::unsupported);
+}
+
+TEST_F(Shards, ReadSeveralArchivesInOneFileIfAsked) {
+  const std::string first = tar_file("a.txt", "1") + tar_end();
+  const auto path = write("x.tar", first + tar_file("b.txt", "2") + tar_end());
+  for (int reading = 0; reading < 2; ++reading) {
+    EXPECT_EQ(TarShards({path}).size(), 1U);
+    const TarShards both({path}, {.concatenated = true});
+    ASSERT_EQ(both.size(), 2U);
+    EXPECT_EQ(both.sample(1).parts.at("txt"), "2");
+  }
 }
 
 const test::Ranks write_and_index("one rank writes, all make indexes", [](const test::Rank& rank) {

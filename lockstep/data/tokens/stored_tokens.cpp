@@ -2,11 +2,14 @@
 #include "lockstep/data/tokens/stored_tokens.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/arrays/npy_header.h"
 #include "lockstep/data/corrupt_file.h"
+#include "lockstep/data/tokens/known_formats.h"
 
 namespace lockstep::data {
 namespace {
@@ -35,12 +38,12 @@ std::optional<MegatronFiles> megatron_files(const fs::path& path) {
 // Returns the largest of the tokens; a number beyond any vocabulary if one of them is negative.
 template <class Token>
 std::uint64_t widen(const std::byte* from, std::span<std::int64_t> out) {
-  const auto* const tokens = reinterpret_cast<const Token*>(from);
   Token least = 0;
   Token largest = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const Token token = tokens[i];
-    out[i] = token;
+    Token token{};  // A file that others made may have tokens at any offset.
+    std::memcpy(&token, from + i * sizeof token, sizeof token);
+    out[i] = static_cast<std::int64_t>(token);
     least = std::min(least, token);
     largest = std::max(largest, token);
   }
@@ -66,8 +69,39 @@ Widen widen_of(TokenType type) {
       return widen<std::uint32_t>;
     case TokenType::int64:
       return widen<std::int64_t>;
+    case TokenType::uint64:
+      return widen<std::uint64_t>;
   }
   throw Error(Fault::bug, "a type of tokens that cannot be read");
+}
+
+TokenType type_of_array(const std::string& file, const NpyHeader& header) {
+  for (const TokenType type :
+       {TokenType::uint8, TokenType::int8, TokenType::int16, TokenType::uint16, TokenType::int32,
+        TokenType::uint32, TokenType::int64, TokenType::uint64})
+    if (bytes_of(type) == header.width && name_of(type)[0] == header.kind) return type;
+  throw Error(Fault::unsupported, file + ": the array has values of type '" +
+                                      std::string(1, header.kind) + std::to_string(header.width) +
+                                      "', and tokens are integers");
+}
+
+TokenRange tokens_of_array(const MappedFile& file) {
+  const NpyHeader header = parse_npy_header(file.name(), file.bytes());
+  const TokenType type = type_of_array(file.name(), header);
+  if (header.shape.size() != 1)
+    throw Error(Fault::unsupported,
+                file.name() + ": the array has " + std::to_string(header.shape.size()) +
+                    " dimensions, and tokens are a stream: save tokens.reshape(-1)");
+  return {type, header.begin, header.values};
+}
+
+// Errors: unsupported or, with `raw`, misuse, if the file is of another format.
+void refuse_known_format(const MappedFile& file, std::optional<TokenType> raw) {
+  const auto format = known_format_of(file.bytes(), raw ? bytes_of(*raw) : 2);
+  if (!format) return;
+  throw Error(raw ? Fault::misuse : Fault::unsupported,
+              file.name() + ": the file is not tokens alone, but " + std::string(format->name) +
+                  ": " + std::string(format->remedy));
 }
 
 }  // namespace
@@ -91,16 +125,23 @@ StoredTokens::Opened StoredTokens::open(const fs::path& path, std::optional<Toke
   }
   Opened opened{.file = MappedFile(path)};
   const MappedFile& file = opened.file;
-  const auto range = parse_llm_c(file.name(), file.bytes());
-  require(range || raw, [&] {
+  if (!raw) {
+    if (is_npy(file.bytes())) {
+      opened.range = tokens_of_array(file);
+      return opened;
+    }
+    if (const auto range = parse_llm_c(file.name(), file.bytes())) {
+      opened.range = *range;
+      return opened;
+    }
+  }
+  refuse_known_format(file, raw);
+  require(raw.has_value(), [&] {
     return file.name() +
-           ": the file has neither llm.c's nor Megatron's header. If it has tokens alone, as "
+           ": the file has no header of llm.c, Megatron-LM or NumPy. If it has tokens alone, as "
            "nanoGPT's have, set TokenFileOptions::raw = torch::kUInt16";
   });
-  require(!raw || (!range && !is_megatron_index(file.bytes())), [&] {
-    return file.name() + ": the file has a header, so TokenFileOptions::raw must not be set";
-  });
-  opened.range = range ? *range : parse_raw(file.name(), file.size(), *raw);
+  opened.range = parse_raw(file.name(), file.size(), *raw);
   return opened;
 }
 
@@ -123,6 +164,9 @@ void StoredTokens::read(std::uint64_t begin, std::span<std::int64_t> out,
   check(begin <= count() && out.size() <= count() - begin, "tokens beyond the end of their file");
   const std::byte* const from = file_.data() + range_.begin + begin * bytes_of(range_.type);
   const std::uint64_t largest = widen_of(range_.type)(from, out);
+  // A token of uint64 may not fit the tensor's int64.
+  if (!vocabulary && range_.type == TokenType::uint64)
+    vocabulary = std::numeric_limits<std::int64_t>::max();
   if (vocabulary && !out.empty() && largest >= static_cast<std::uint64_t>(*vocabulary))
     refuse_token(begin, out, *vocabulary);
 }

@@ -3,9 +3,10 @@
 //   lockstep::TokenFile train("train.bin", {.length = 1024, .vocabulary = 50257});
 //   lockstep::DistributedSampler sampler(train.size(), world);
 //
-// The header tells the format: llm.c (GPT-2's uint16 and Llama 3's uint32) or Megatron-LM. A file
-// of Megatron-LM is named as X.idx, X.bin, or X as in its --data-path. Files without a header, such
-// as nanoGPT's, need TokenFileOptions::raw.
+// The header tells the format: llm.c (GPT-2's uint16 and Llama 3's uint32), Megatron-LM, fairseq,
+// or a .npy array of integers. Files of Megatron-LM and fairseq are named as X.idx, X.bin, or X as
+// in
+// --data-path. Files without a header, such as nanoGPT's, need TokenFileOptions::raw.
 //
 // Window i of a file has the tokens from i * stride on: `length` of them as data, and the `length`
 // that begin one later as targets. With the default stride each token is a target once, as in llm.c
@@ -17,9 +18,9 @@
 // Thread safety: all members may be called from several threads at once.
 // Errors: corrupt, naming file, byte, expected and found, for a damaged file, for one that was
 // changed while in use, and for a token beyond the vocabulary; misuse for a file with too few
-// tokens; unsupported for other versions of a format; system.
-// Lifetime: the files must not become shorter while they are in use: the kernel then ends the
-// process with SIGBUS.
+// tokens, or with `raw` for one of a known format; unsupported, naming it, for other formats;
+// system. Lifetime: the files must not become shorter while they are in use: the kernel then ends
+// the process with SIGBUS.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,8 +49,9 @@ struct TokenFileOptions {
   // makes windows overlap, so that an epoch has each token several times.
   std::optional<std::int64_t> stride = {};
 
-  // Type of the tokens of files without a header; torch::kUInt16 for nanoGPT's. A file with a
-  // header is refused then: its header would be trained on.
+  // Type of the tokens of files without a header; torch::kUInt16 for nanoGPT's. A file of a known
+  // format, such as .npy, .npz, gzip or Parquet, is an Error that names it: its header would be
+  // trained on.
   std::optional<at::ScalarType> raw = {};
 
   // Number of tokens that the model knows. A larger token is an Error, instead of a crash or
@@ -61,7 +63,7 @@ struct TokenFileOptions {
   bool random_begin = false;
 
   // Token after which a new document begins, such as 50256, GPT-2's <|endoftext|>. Default: the
-  // documents of Megatron-LM's index; other files are one document.
+  // documents of Megatron-LM's index, or the sequences of fairseq's; other files are one document.
   std::optional<std::int64_t> end_of_document = {};
 
   // Replaces the target that is the first token of another document by ignored_target, because no

@@ -227,6 +227,8 @@ TEST_F(TokenFiles, RefuseFilesAndOptionsThatDoNotFit) {
   EXPECT_EQ(refusal(ten, {.length = 0}), Fault::misuse);
   EXPECT_EQ(refusal(ten, {.length = 4, .stride = 0}), Fault::misuse);
   EXPECT_EQ(refusal(ten, {.length = 4, .raw = at::kUInt16}), Fault::misuse);
+  EXPECT_NE(text.find("llm.c's tokens with a header: leave TokenFileOptions::raw unset"), text.npos)
+      << text;
   EXPECT_EQ(refusal(ten, {.length = 4, .raw = at::kFloat}), Fault::misuse);
   EXPECT_EQ(refusal(ten, {.length = 4, .mask_document_ends = true}), Fault::misuse);
   EXPECT_EQ(refusal(write("nano.bin", stored<std::uint16_t>(counted(10))), {.length = 4}),
@@ -241,6 +243,34 @@ TEST_F(TokenFiles, RefuseFilesAndOptionsThatDoNotFit) {
             text.npos)
       << text;
   EXPECT_EQ(refusal(in_folder("absent.bin"), {}), Fault::system);
+}
+
+TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
+  std::string array("\x93NUMPY\x01\0\x76\0", 10);
+  array += "{'descr': '<u2', 'fortran_order': False, 'shape': (9,), }";
+  array.resize(127, ' ');
+  array += '\n' + stored<std::uint16_t>(counted(9));
+  const auto path = write("tokens.npy", array);
+  EXPECT_EQ(fill(TokenFile(path, {.length = 8}), {0}).data[0], counted(8));
+  const std::pair<std::string, const char*> others[]{
+      {array, ".npy"},
+      {std::string("PK\3\4", 4) + std::string(60, '\0'), "zip"},
+      {"\x1f\x8b\x08" + std::string(61, '\0'), "gunzip"},
+      {"PAR1" + std::string(60, '\0'), "Parquet"},
+      {llm_c(counted(10), 20240522), "HellaSwag"},
+      {llm_c(counted(10), 20240326, 3), "another file of llm.c"}};
+  for (const auto& [bytes, word] : others)
+    for (const at::ScalarType type : {at::kByte, at::kUInt16, at::kInt, at::kLong}) {
+      std::string text;
+      const auto file = write("foreign.bin", bytes);
+      EXPECT_EQ(fault_of([&] { TokenFile(file, {.length = 1, .raw = type}); }, &text),
+                Fault::misuse);
+      EXPECT_NE(text.find(word), text.npos) << text;
+    }
+  const std::string text_file(200, 'x');  // Bytes are tokens, too.
+  EXPECT_EQ(TokenFile(write("a.txt", text_file), {.length = 9, .raw = at::kByte}).tokens(), 200);
+  EXPECT_EQ(fault_of([&] { TokenFile(in_folder("a.txt"), {.length = 9, .raw = at::kUInt16}); }),
+            Fault::misuse);
 }
 
 TEST_F(TokenFiles, RefuseADamagedIndexOfMegatron) {

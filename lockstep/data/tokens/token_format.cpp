@@ -29,17 +29,19 @@ struct LlmCKind {
 constexpr LlmCKind llm_c_kinds[]{{20240520, 1, TokenType::uint16},
                                  {20240801, 7, TokenType::uint32}};
 
-// --- Megatron ------------------------------------------------------------------------------------
+// --- Megatron and fairseq ------------------------------------------------------------------------
 
 constexpr std::string_view megatron_magic{"MMIDIDX\0\0", 9};
+constexpr std::string_view older_magic{"TNTIDX\0\0", 8};
 constexpr std::uint64_t version_at = 9;
 constexpr std::uint64_t type_at = 17;
 constexpr std::uint64_t sequences_at = 18;
 constexpr std::uint64_t entries_at = 26;
-constexpr std::uint64_t lengths_at = 34;
+constexpr std::uint64_t fairseq_lengths_at = 26;
+constexpr std::uint64_t megatron_lengths_at = 34;
 constexpr std::uint64_t bytes_of_sequence = sizeof(std::int32_t) + sizeof(std::int64_t);
 
-// The codes of indexed_dataset.py's DType. 6 and 7 are floating point.
+// The codes of indexed_dataset.py's DType. 6 and 7 are floating point; 9 and 10 are fairseq's.
 std::optional<TokenType> type_of_code(std::uint8_t code) {
   switch (code) {
     case 1:
@@ -54,47 +56,27 @@ std::optional<TokenType> type_of_code(std::uint8_t code) {
       return TokenType::int64;
     case 8:
       return TokenType::uint16;
+    case 9:
+      return TokenType::uint32;
+    case 10:
+      return TokenType::uint64;
     default:
       return std::nullopt;
   }
 }
 
-struct MegatronCounts {
-  TokenType type;
-  std::uint64_t sequences;
-  std::uint64_t entries;
-};
-
-MegatronCounts read_megatron_counts(std::string_view file, std::span<const std::byte> bytes) {
-  if (bytes.size() < lengths_at)
+TokenType read_index_type(std::string_view file, std::span<const std::byte> bytes) {
+  if (bytes.size() < fairseq_lengths_at)
     throw_corrupt(file, bytes.size(), "34 bytes of Megatron's header", "the end of the file");
   if (const auto version = number_at<std::uint64_t>(bytes, version_at); version != 1)
     throw Error(Fault::unsupported, std::string(file) + ": byte 9: the index has version " +
                                         std::to_string(version) + ", only 1 can be read");
   const auto code = number_at<std::uint8_t>(bytes, type_at);
   const auto type = type_of_code(code);
-  if (!type && code >= 1 && code <= 8)
+  if (!type && (code == 6 || code == 7))
     throw Error(Fault::unsupported, std::string(file) + ": byte 17: the tokens are floating point");
-  if (!type) throw_corrupt(file, type_at, "a type from 1 to 8", std::to_string(code));
-  const MegatronCounts counts{*type, number_at<std::uint64_t>(bytes, sequences_at),
-                              number_at<std::uint64_t>(bytes, entries_at)};
-  const std::uint64_t room = bytes.size() - lengths_at;
-  if (counts.sequences > room / bytes_of_sequence)
-    throw_corrupt(file, sequences_at,
-                  "at most " + std::to_string(room / bytes_of_sequence) + " sequences",
-                  std::to_string(counts.sequences));
-  const std::uint64_t left = room - counts.sequences * bytes_of_sequence;
-  // Indexes of several modalities go on with a byte for each sequence.
-  if (counts.entries <= left / sizeof(std::int64_t) && counts.sequences > 0 &&
-      left - counts.entries * sizeof(std::int64_t) == counts.sequences)
-    throw Error(Fault::unsupported, std::string(file) + ": an index of several modalities");
-  if (left % sizeof(std::int64_t) != 0 || counts.entries != left / sizeof(std::int64_t))
-    throw_corrupt(
-        file, entries_at,
-        "a document list that ends with the file, at byte " + std::to_string(bytes.size()),
-        std::to_string(counts.entries) + " entries");
-  if (counts.entries == 0) throw_corrupt(file, entries_at, "at least one entry", "none");
-  return counts;
+  if (!type) throw_corrupt(file, type_at, "a type from 1 to 10", std::to_string(code));
+  return *type;
 }
 
 }  // namespace
@@ -111,6 +93,7 @@ std::size_t bytes_of(TokenType type) {
     case TokenType::uint32:
       return 4;
     case TokenType::int64:
+    case TokenType::uint64:
       return 8;
   }
   throw Error(Fault::bug, "a type of tokens without a size");
@@ -118,7 +101,7 @@ std::size_t bytes_of(TokenType type) {
 
 std::string_view name_of(TokenType type) {
   constexpr std::string_view names[]{"uint8", "int8",   "int16", "uint16",
-                                     "int32", "uint32", "int64"};
+                                     "int32", "uint32", "int64", "uint64"};
   return names[static_cast<std::size_t>(type)];
 }
 
@@ -160,19 +143,52 @@ bool is_megatron_index(std::span<const std::byte> bytes) {
 MegatronIndex::MegatronIndex(std::string_view file, std::span<const std::byte> bytes,
                              std::uint64_t bin_size)
     : bytes_(bytes) {
+  if (bytes.size() >= older_magic.size() &&
+      std::memcmp(bytes.data(), older_magic.data(), older_magic.size()) == 0)
+    throw Error(Fault::unsupported,
+                std::string(file) +
+                    ": an index of fairseq's older kind, whose tokens are stored in several ways: "
+                    "preprocess again with --dataset-impl mmap");
   if (!is_megatron_index(bytes))
     throw_corrupt(file, 0, "MMIDIDX and two zero bytes, of Megatron", "something else");
-  const MegatronCounts counts = read_megatron_counts(file, bytes);
-  sequences_ = counts.sequences;
-  documents_ = counts.entries - 1;
-  tokens_ = {counts.type, 0, bin_size / bytes_of(counts.type)};
+  tokens_.type = read_index_type(file, bytes);
+  tokens_.count = bin_size / bytes_of(tokens_.type);
+  read_counts(file);
   check_sequences(file, bin_size);
   check_documents(file);
 }
 
+void MegatronIndex::read_counts(std::string_view file) {
+  sequences_ = number_at<std::uint64_t>(bytes_, sequences_at);
+  const std::uint64_t room = bytes_.size() - fairseq_lengths_at;
+  if (sequences_ > room / bytes_of_sequence)
+    throw_corrupt(file, sequences_at,
+                  "at most " + std::to_string(room / bytes_of_sequence) + " sequences",
+                  std::to_string(sequences_));
+  std::uint64_t left = room - sequences_ * bytes_of_sequence;
+  is_fairseq_ = left == 0;
+  lengths_at_ = is_fairseq_ ? fairseq_lengths_at : megatron_lengths_at;
+  documents_ = sequences_;
+  if (is_fairseq_) return;
+
+  if (left < sizeof(std::uint64_t))
+    throw_corrupt(file, bytes_.size(), "the number of entries", "the end of the file");
+  left -= sizeof(std::uint64_t);
+  const auto entries = number_at<std::uint64_t>(bytes_, entries_at);
+  const bool fits = entries <= left / sizeof(std::int64_t);
+  const std::uint64_t modes = fits ? left - entries * sizeof(std::int64_t) : 0;
+  if (!fits || (modes != 0 && modes != sequences_))
+    throw_corrupt(
+        file, entries_at,
+        "a document list that ends with the file, at byte " + std::to_string(bytes_.size()),
+        std::to_string(entries) + " entries");
+  if (entries == 0) throw_corrupt(file, entries_at, "at least one entry", "none");
+  documents_ = entries - 1;
+}
+
 // Sequences follow each other without a gap, and fill X.bin.
 void MegatronIndex::check_sequences(std::string_view file, std::uint64_t bin_size) const {
-  const std::uint64_t pointers_at = lengths_at + sequences_ * sizeof(std::int32_t);
+  const std::uint64_t pointers_at = lengths_at_ + sequences_ * sizeof(std::int32_t);
   std::uint64_t end = 0;
   for (std::uint64_t i = 0; i < sequences_; ++i) {
     if (pointer(i) != end)
@@ -182,7 +198,7 @@ void MegatronIndex::check_sequences(std::string_view file, std::uint64_t bin_siz
           std::to_string(pointer(i)));
     const std::uint64_t bytes = length(i) * bytes_of(tokens_.type);
     if (bytes > bin_size - end)  // A negative length is read as a large one.
-      throw_corrupt(file, lengths_at + i * sizeof(std::int32_t),
+      throw_corrupt(file, lengths_at_ + i * sizeof(std::int32_t),
                     "a length that fits the .bin file of " + std::to_string(bin_size) + " bytes",
                     std::to_string(static_cast<std::int32_t>(length(i))));
     end += bytes;
@@ -194,7 +210,8 @@ void MegatronIndex::check_sequences(std::string_view file, std::uint64_t bin_siz
 }
 
 void MegatronIndex::check_documents(std::string_view file) const {
-  const std::uint64_t list_at = lengths_at + sequences_ * bytes_of_sequence;
+  if (is_fairseq_) return;
+  const std::uint64_t list_at = lengths_at_ + sequences_ * bytes_of_sequence;
   std::uint64_t least = 0;
   for (std::uint64_t i = 0; i <= documents_; ++i) {
     const std::uint64_t first = first_sequence(i);
@@ -214,17 +231,18 @@ void MegatronIndex::check_documents(std::string_view file) const {
 }
 
 std::uint64_t MegatronIndex::length(std::uint64_t sequence) const {
-  return number_at<std::uint32_t>(bytes_, lengths_at + sequence * sizeof(std::int32_t));
+  return number_at<std::uint32_t>(bytes_, lengths_at_ + sequence * sizeof(std::int32_t));
 }
 
 std::uint64_t MegatronIndex::pointer(std::uint64_t sequence) const {
   return number_at<std::uint64_t>(
-      bytes_, lengths_at + sequences_ * sizeof(std::int32_t) + sequence * sizeof(std::int64_t));
+      bytes_, lengths_at_ + sequences_ * sizeof(std::int32_t) + sequence * sizeof(std::int64_t));
 }
 
 std::uint64_t MegatronIndex::first_sequence(std::uint64_t document) const {
+  if (is_fairseq_) return document;
   return number_at<std::uint64_t>(
-      bytes_, lengths_at + sequences_ * bytes_of_sequence + document * sizeof(std::int64_t));
+      bytes_, lengths_at_ + sequences_ * bytes_of_sequence + document * sizeof(std::int64_t));
 }
 
 std::uint64_t MegatronIndex::begin_of_document(std::uint64_t document) const {

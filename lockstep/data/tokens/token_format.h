@@ -1,4 +1,4 @@
-// Files of tokens: the headers of llm.c and of Megatron-LM, and files without a header.
+// Files of tokens: the headers of llm.c, Megatron-LM and fairseq, and files without a header.
 //
 // Frozen by their projects:
 // - llm.c (dev/data/data_common.py): 256 int32: magic, version, number of tokens, zeros; then the
@@ -6,7 +6,10 @@
 // - Megatron-LM (core/datasets/indexed_dataset.py): X.bin has the tokens alone. X.idx is
 //   "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 entries of the document list; then
 //   i32 length of each sequence, i64 first byte of each, i64 first sequence of each document and,
-//   last, the number of sequences.
+//   last, the number of sequences. A multimodal index goes on with an i8 for each sequence, its
+//   mode; the tokens are the same.
+// - fairseq (data/indexed_dataset.py, MMapIndexedDataset): as Megatron-LM without documents: "u64
+//   entries" and the list of documents are missing. Each sequence is a document.
 // - nanoGPT (data/*/prepare.py): the tokens alone, uint16.
 // All numbers are little-endian.
 //
@@ -24,7 +27,7 @@
 
 namespace lockstep::data {
 
-enum class TokenType { uint8, int8, int16, uint16, int32, uint32, int64 };
+enum class TokenType { uint8, int8, int16, uint16, int32, uint32, int64, uint64 };
 
 std::size_t bytes_of(TokenType type);
 std::string_view name_of(TokenType type);
@@ -32,19 +35,20 @@ std::string_view name_of(TokenType type);
 // The tokens in a file.
 struct TokenRange {
   TokenType type = TokenType::uint16;
-  std::uint64_t begin = 0;  // Offset of the first, in bytes; a multiple of the type's size.
+  std::uint64_t begin = 0;  // Offset of the first, in bytes.
   std::uint64_t count = 0;
 };
 
-// Empty if the file does not begin with a magic number of llm.c.
+// Empty if the file does not begin with a magic number of llm.c's tokens.
 std::optional<TokenRange> parse_llm_c(std::string_view file, std::span<const std::byte> bytes);
 
 // A file of tokens alone.
 TokenRange parse_raw(std::string_view file, std::uint64_t size, TokenType type);
 
+// Also of fairseq.
 bool is_megatron_index(std::span<const std::byte> bytes);
 
-// The list of documents in an X.idx, which stays where it is.
+// The list of documents in an X.idx of Megatron-LM or fairseq, which stays where it is.
 class MegatronIndex {
  public:
   // Checks every number of the index. `bin_size` is the size of X.bin.
@@ -58,6 +62,7 @@ class MegatronIndex {
   std::uint64_t begin_of_document(std::uint64_t document) const;
 
  private:
+  void read_counts(std::string_view file);
   void check_sequences(std::string_view file, std::uint64_t bin_size) const;
   void check_documents(std::string_view file) const;
   std::uint64_t length(std::uint64_t sequence) const;
@@ -66,6 +71,8 @@ class MegatronIndex {
 
   std::span<const std::byte> bytes_;
   TokenRange tokens_;
+  bool is_fairseq_ = false;
+  std::uint64_t lengths_at_ = 0;  // Offset of the sequences' lengths.
   std::uint64_t sequences_ = 0;
   std::uint64_t documents_ = 0;
 };

@@ -1,0 +1,124 @@
+// The bytes of an archive in order, as libarchive reads them: from a file as it is, or
+// decompressed.
+//
+// Torch-free, so that it can be fuzzed.
+// Thread safety: none.
+// Errors: corrupt, naming file, byte, expected and found, for damaged compressed data; those of
+// ReadAt.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+struct archive;  // Of libarchive.
+
+namespace lockstep::data {
+
+// Fills all of `out` with the file's bytes from `offset` on.
+using ReadAt = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
+
+class ArchiveInput {
+ public:
+  virtual ~ArchiveInput() = default;
+
+  // Fills `out` with the next bytes and returns their number, which is smaller only at the end.
+  virtual std::size_t read(std::span<std::byte> out) = 0;
+
+  // Passes over `bytes` and returns their number, which is smaller only at the end.
+  virtual std::uint64_t skip(std::uint64_t bytes) = 0;
+
+  // Bytes before the next one.
+  virtual std::uint64_t position() const = 0;
+};
+
+class PlainInput : public ArchiveInput {
+ public:
+  PlainInput(std::uint64_t size, ReadAt read) : size_(size), read_(std::move(read)) {}
+
+  std::size_t read(std::span<std::byte> out) override;
+  std::uint64_t skip(std::uint64_t bytes) override;
+  std::uint64_t position() const override { return at_; }
+
+ private:
+  const std::uint64_t size_;
+  const ReadAt read_;
+  std::uint64_t at_ = 0;
+};
+
+// libarchive's handle for reading from an ArchiveInput.
+class ArchiveReader {
+ public:
+  // Reads `block` bytes at a time, a multiple of tar's 512.
+  ArchiveReader(ArchiveInput& input, std::size_t block);
+  ~ArchiveReader();
+  ArchiveReader(const ArchiveReader&) = delete;
+  ArchiveReader& operator=(const ArchiveReader&) = delete;
+
+  archive* get() const { return archive_; }
+  std::string error() const;
+
+  // Call after the formats and filters were chosen. Returns libarchive's status.
+  int open();
+
+  // Returns `status`. Rethrows an exception that the input threw in the meantime.
+  int finish(int status);
+
+  // Bytes that were read last, up to two blocks; they end at the input's position.
+  std::span<const std::byte> held(std::uint64_t offset, std::uint64_t size) const;
+
+ private:
+  static std::ptrdiff_t read_block(archive*, void* self, const void** bytes);
+  static std::int64_t skip_bytes(archive*, void* self, std::int64_t bytes);
+  template <class Call>
+  std::int64_t without_exceptions(archive* handle, const Call& call);
+
+  struct Block {
+    std::uint64_t begin = 0;
+    std::vector<std::byte> bytes;
+  };
+  ArchiveInput& input_;
+  const std::size_t block_;
+  archive* const archive_;
+  std::deque<Block> blocks_;  // libarchive uses the last one.
+  std::exception_ptr thrown_;
+};
+
+// A way of compressing whole archives.
+struct Compression {
+  std::string_view name;
+  std::string_view magic;
+  std::string_view remedy;  // The program that decompresses.
+};
+
+// Null if `begin`, the first bytes of a file, are not compressed.
+const Compression* compression_of(std::span<const std::byte> begin);
+
+// The decompressed bytes of another input, by any of the ways that compression_of() finds.
+class DecompressedInput : public ArchiveInput {
+ public:
+  DecompressedInput(std::string file, std::unique_ptr<ArchiveInput> compressed);
+
+  std::size_t read(std::span<std::byte> out) override;
+  std::uint64_t skip(std::uint64_t bytes) override;
+  std::uint64_t position() const override { return at_; }
+
+ private:
+  [[noreturn]] void refuse() const;
+
+  const std::string file_;
+  const std::unique_ptr<ArchiveInput> compressed_;
+  ArchiveReader reader_;
+  std::uint64_t at_ = 0;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,27 @@
+// A locale for the calls of one thread to libarchive, which converts names by it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <locale.h>
+
+namespace lockstep::data {
+
+// In effect on this thread while it exists. Does nothing if the system has no locale of this name.
+class ThreadLocale {
+ public:
+  explicit ThreadLocale(const char* name)
+      : locale_(::newlocale(LC_ALL_MASK, name, nullptr)), before_(::uselocale(locale_)) {}
+  ~ThreadLocale() {
+    ::uselocale(before_);
+    if (locale_ != nullptr) ::freelocale(locale_);
+  }
+  ThreadLocale(const ThreadLocale&) = delete;
+  ThreadLocale& operator=(const ThreadLocale&) = delete;
+
+ private:
+  const locale_t locale_;
+  const locale_t before_;
+};
+
+}  // namespace lockstep::data
