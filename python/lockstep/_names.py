@@ -23,6 +23,8 @@ def wrap() -> None:
     """Replaces monitored_barrier() and _set_pg_timeout() wherever torch has them."""
     replace(c10d.monitored_barrier, monitored_barrier)
     replace(c10d._set_pg_timeout, set_pg_timeout)
+    if hasattr(c10d, "new_comm"):  # Only where TorchComms is installed.
+        replace(c10d.new_comm, new_comm)
 
 
 def replace(original: Callable, ours: Callable) -> None:
@@ -64,3 +66,16 @@ def set_pg_timeout(original, timeout, group=None):
     if backend is None:
         return original(timeout, group)
     return backend.set_timeout(timeout)
+
+
+def new_comm(original, backend, *args, **options):
+    """TorchComms' own function, by which torch.distributed makes all groups if it is asked to."""
+    is_gloo = backend == "gloo" and getattr(c10d.ProcessGroupGloo, "is_lockstep", False)
+    if backend != "lockstep" and not is_gloo:
+        return original(backend, *args, **options)
+    from lockstep import Error
+
+    raise Error("init_process_group: TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 (or torch.distributed."
+                "config.use_torchcomms) makes torch.distributed create the groups of all backends "
+                "with TorchComms, which cannot create Lockstep's: unset it on all ranks",
+                fault="unsupported")

@@ -138,6 +138,36 @@ def test_as_gloo():
             assert done.returncode == 0, (words, done.stdout)
 
 
+TORCHCOMMS = {"__init__": "def new_comm(*arguments, **options): raise RuntimeError('TorchComms')",
+              "_comms": "class _BackendWrapper: pass", "hooks": "class FlightRecorderHook: pass"}
+
+
+def test_torchcomms():
+    """TorchComms, where it is installed and asked for, makes no groups of Lockstep: an Error says
+    so. Its own groups are its own. Without it, the variable has no effect."""
+    program = """
+        import sys
+        import torch.distributed as dist
+
+        dist.init_process_group(sys.argv[1], store=dist.HashStore(), rank=0, world_size=1)
+        dist.barrier()
+    """
+    asked = {"TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1"}
+    for backend, variables, expected in [
+            ("lockstep", {}, "lockstep.Error: init_process_group: TORCH_DISTRIBUTED_USE_TORCHC"),
+            ("gloo", {"LOCKSTEP_AS_GLOO": "1"}, "unset it on all ranks"),
+            ("gloo", {}, "RuntimeError: TorchComms")]:
+        words = program.replace("sys.argv[1]", repr(backend))
+        expect_success(words, **asked | {"LOCKSTEP_AS_GLOO": "0"} | variables)
+        with tempfile.TemporaryDirectory() as folder:
+            package = pathlib.Path(folder) / "torchcomms"
+            package.mkdir()
+            for name, text in TORCHCOMMS.items():
+                (package / f"{name}.py").write_text(text)
+            code, text = run(words, f"{BUILT}:{folder}", **asked | variables)
+        assert code == 1 and expected in text.splitlines()[-1], text
+
+
 def test_another_torch():
     with tempfile.TemporaryDirectory() as folder:
         package = pathlib.Path(folder) / "python"
