@@ -66,11 +66,17 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
   return bytes;
 }
 
-// Gradients outside the buckets, on a rank that steps `stepped` bytes of parameters.
+// Gradients outside the buckets and the pool, on a rank that steps `stepped` bytes of parameters.
 // SharedOptimizer leaves none.
-std::size_t bytes_of_gradients(std::size_t stepped, const MemoryPlan& plan) {
+std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
+                               const MemoryPlan& plan) {
   if (has_one_copy(plan.sharing) || plan.deterministic > 0) return 0;
-  return plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1 ? stepped : 0;
+  if (plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1) return stepped;
+  std::size_t bytes = 0;
+  for (const auto& [name, tensor] : trained)
+    if (!plan.gradient_as_bucket_view && !is_large_gradient(tensor.nbytes()))
+      bytes += tensor.nbytes();
+  return bytes;
 }
 
 // Autograd sums the gradients of a parameter with several names, such as the weights of a tied
@@ -124,8 +130,8 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   MemoryParts each{.parameters = bytes_of_storages(parameters),
                    .buckets = bytes_of_buckets(bucketed_ones, plan)};
   for (const std::size_t stepped : stepped_bytes(tensors, plan.sharing, ranks)) {
-    each.gradients = bytes_of_gradients(stepped, plan) + bytes_beside_pool(parameters, plan) +
-                     (has_pool(plan) ? beside_buckets : 0);
+    each.gradients = bytes_of_gradients(bucketed_ones, stepped, plan) +
+                     bytes_beside_pool(parameters, plan) + (has_pool(plan) ? beside_buckets : 0);
     each.optimizer_state = stepped * static_cast<std::size_t>(plan.state_tensors);
     table.ranks.push_back(each);
     table.host.gradients += each.gradients;

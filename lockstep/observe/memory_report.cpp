@@ -16,6 +16,7 @@
 #include "lockstep/observe/process_memory.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -35,7 +36,8 @@ constexpr std::array all_parts{parameters, gradients, optimizer_state, buckets, 
 struct Found {
   std::array<Extents, all_parts.size()> extents;
   ResidentMemory resident;
-  int state_tensors = 0;  // Maximum over the parameters.
+  int state_tensors = 0;   // Maximum over the parameters.
+  bool has_views = false;  // Small gradients lie in the buckets: gradient_as_bucket_view.
 };
 
 // --- Tensors ------------------------------------------------------------------------------------
@@ -73,8 +75,12 @@ class Finder {
       for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
       add(parameters, parameter);
-      if (parameter.grad().defined() && !is_in_buckets(parameter.grad()))
-        add(gradients, parameter.grad());
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      if (!is_in_buckets(gradient))
+        add(gradients, gradient);
+      else if (!is_large_gradient(gradient.nbytes()))
+        found_.has_views = true;
     }
     for (const auto& [parameter, state] : local(optimizer).state()) add(*state);
     found_.resident = {observe::proportional_bytes_of_this_process(), resident(parameters),
@@ -241,7 +247,8 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .sharing = sharing_of(ddp, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
       .deterministic = ddp.pieces(),
-      .units = unit_patterns_of(ddp)};
+      .units = unit_patterns_of(ddp),
+      .gradient_as_bucket_view = mine.has_views};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);
   report.measured = measure(mine, all);
   predict_caches(report);

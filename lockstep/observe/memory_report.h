@@ -89,6 +89,8 @@ struct MemoryPlan {
   int deterministic = 0;  // Number of pieces, as the option of that name.
 
   std::vector<std::string> units = {};  // FullyShardedOptions::units.
+
+  bool gradient_as_bucket_view = false;  // As the option of that name.
 };
 
 // Predicts the table between the optimizer's step() and zero_grad(), for the replicas of `module`:

@@ -108,15 +108,18 @@ TEST_F(RefusalsOnCuda, ParametersAreOnOneDevice) {
       "and extra.weight on cuda:3");
 }
 
+// Row: another device
 TEST_F(RefusalsOnCuda, ParametersStayWhereTheyWere) {
-  expect_refusal(
-      [](auto& group, auto) {
-        auto net = std::make_shared<Net>();
-        Ddp ddp(net, group);
-        net->to(local_device(group));
-        ddp(inputs(0, 0, local_device(group))).sum().backward();
-      },
-      "was moved to DEVICE after DistributedDataParallel was made");
+  trained(Place::cuda, 2, [](ProcessGroup& group, const std::shared_ptr<Net>&) {
+    auto net = std::make_shared<Net>();
+    Ddp ddp(net, group);
+    net->to(local_device(group));
+    std::string text;
+    const auto pass = [&] { ddp(inputs(0, 0, local_device(group))).sum().backward(); };
+    EXPECT_EQ(fault_of(pass, &text), Fault::misuse);
+    EXPECT_NE(text.find("on rank 0 parameter a.weight was moved to "), text.npos) << text;
+    EXPECT_NE(text.find(" after DistributedDataParallel was made"), text.npos) << text;
+  });
 }
 
 TEST_F(RefusalsOnCuda, AllRanksUseTheSameKindOfDevice) {

@@ -208,6 +208,72 @@ void post_local_sgd(Rig& rig) {
   rig.record_all(ddp);
 }
 
+void gradient_views(Rig& rig) {
+  auto options = rig.options();
+  options.gradient_as_bucket_view = true;
+  train_with_sgd(rig, mlp(rig), options);
+}
+
+// The sum of two losses' gradients, of which the first are kept across zero_grad(), as in PCGrad.
+void kept_gradients(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = sgd(*net);
+  for (std::size_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    rig.loss(ddp(rig.x(step)), step).backward();
+    std::vector<torch::Tensor> kept;
+    for (const auto& parameter : net->parameters()) kept.push_back(parameter.grad());
+    optimizer.zero_grad();
+    rig.loss(ddp(rig.x(steps - 1 - step)), steps - 1 - step).backward();
+    const auto parameters = net->parameters();
+    for (std::size_t i = 0; i < kept.size(); ++i) parameters[i].mutable_grad().add_(kept[i]);
+    optimizer.step();
+  }
+  rig.record_all(ddp);
+}
+
+void gradients_by_set_data(Rig& rig, bool as_views) {
+  const auto net = mlp(rig);
+  auto options = rig.options();
+  options.gradient_as_bucket_view = as_views;
+  DistributedDataParallel ddp(net, rig.world(), options);
+  auto optimizer = sgd(*net);
+  for (std::size_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad(/*set_to_none=*/false);
+    rig.loss(ddp(rig.x(step)), step).backward();
+    optimizer.step();
+    for (const auto& parameter : net->parameters())
+      parameter.mutable_grad().set_data(parameter.grad().clone());
+  }
+  rig.record_all(ddp);
+}
+
+void set_data_on_gradients(Rig& rig) { gradients_by_set_data(rig, /*as_views=*/false); }
+void set_data_on_gradient_views(Rig& rig) { gradients_by_set_data(rig, /*as_views=*/true); }
+
+// Gradients lie side by side in a tensor of the program, which is recorded.
+void flat_gradients(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), rig.options());
+  auto optimizer = sgd(*net);
+  std::int64_t size = 0;
+  for (const auto& parameter : net->parameters()) size += parameter.numel();
+  const torch::Tensor flat = torch::zeros({size});
+  std::int64_t begin = 0;
+  for (const auto& parameter : net->parameters()) {
+    parameter.mutable_grad() = flat.narrow(0, begin, parameter.numel()).view_as(parameter);
+    begin += parameter.numel();
+  }
+  for (std::size_t step = 0; step < steps; ++step) {
+    flat.zero_();  // LibTorch's zero_grad(false) refuses views.
+    rig.loss(ddp(rig.x(step)), step).backward();
+    optimizer.step();
+  }
+  rig.record("flat", flat);
+  rig.record_all(ddp);
+}
+
 }  // namespace
 
 Scenarios gradient_scenarios() {
@@ -233,5 +299,10 @@ Scenarios gradient_scenarios() {
           {"power_sgd_of_rank_4", power_sgd_of_rank_4},
           {"power_sgd_from_cold", power_sgd_from_cold},
           {"power_sgd_in_buckets", power_sgd_in_buckets},
-          {"post_local_sgd", post_local_sgd}};
+          {"post_local_sgd", post_local_sgd},
+          {"gradient_views", gradient_views},
+          {"kept_gradients", kept_gradients},
+          {"set_data_on_gradients", set_data_on_gradients},
+          {"set_data_on_gradient_views", set_data_on_gradient_views},
+          {"flat_gradients", flat_gradients}};
 }

@@ -201,9 +201,68 @@ def post_local_sgd(rig):
     rig.record_all(ddp)
 
 
+def gradient_views(rig):
+    train_with_sgd(rig, rig.load("Mlp"), gradient_as_bucket_view=True)
+
+
+def kept_gradients(rig):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    optimizer = sgd(net)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        rig.loss(ddp(rig.x(step)), step).backward()
+        kept = [parameter.grad for parameter in net.parameters()]
+        optimizer.zero_grad()
+        rig.loss(ddp(rig.x(STEPS - 1 - step)), STEPS - 1 - step).backward()
+        for parameter, first in zip(net.parameters(), kept):
+            parameter.grad.add_(first)
+        optimizer.step()
+    rig.record_all(ddp)
+
+
+def gradients_by_set_data(rig, as_views):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net, gradient_as_bucket_view=as_views)
+    optimizer = sgd(net)
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=False)
+        rig.loss(ddp(rig.x(step)), step).backward()
+        optimizer.step()
+        for parameter in net.parameters():
+            parameter.grad.data = parameter.grad.clone()
+    rig.record_all(ddp)
+
+
+def set_data_on_gradients(rig):
+    gradients_by_set_data(rig, False)
+
+
+def set_data_on_gradient_views(rig):
+    gradients_by_set_data(rig, True)
+
+
+def flat_gradients(rig):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net)
+    optimizer = sgd(net)
+    flat = torch.zeros(sum(parameter.numel() for parameter in net.parameters()))
+    sizes = [parameter.numel() for parameter in net.parameters()]
+    for parameter, part in zip(net.parameters(), flat.split(sizes)):
+        parameter.grad = part.view_as(parameter)
+    for step in range(STEPS):
+        flat.zero_()
+        rig.loss(ddp(rig.x(step)), step).backward()
+        optimizer.step()
+    rig.record("flat", flat)
+    rig.record_all(ddp)
+
+
 SCENARIOS = (
     small_buckets, default_buckets, bucket_list, in_double, sampled_cnn, large_mlp, accumulation,
     accumulation_onto_zeros, adam, tied, mixed_types, complex_parameter, common_layer,
     common_layer_in_turns, frozen, several_forwards, fp16_hook, bf16_hook, power_sgd,
     power_sgd_of_rank_4, power_sgd_from_cold, power_sgd_in_buckets, post_local_sgd,
+    gradient_views, kept_gradients, set_data_on_gradients, set_data_on_gradient_views,
+    flat_gradients,
 )

@@ -63,6 +63,20 @@ void unused_adam(Rig& rig) {
   rig.record_all(ddp);
 }
 
+void frozen_for_a_while(Rig& rig) {
+  const auto net = mlp(rig);
+  DistributedDataParallel ddp(net, rig.world(), find_unused(rig));
+  auto optimizer = sgd(*net);
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (auto& parameter : net->linear1->parameters())
+      parameter.set_requires_grad(step < 5 || step >= 12);
+    optimizer.zero_grad();
+    rig.loss(ddp(rig.x(step)), step).backward();
+    optimizer.step();
+  }
+  rig.record_all(ddp);
+}
+
 void train_static(Rig& rig, std::size_t branch, bool set_to_none) {
   auto options = rig.options();
   options.static_graph = true;
@@ -89,6 +103,7 @@ Scenarios unused_scenarios() {
           {"unused_stale", unused_stale},
           {"unused_accumulation", unused_accumulation},
           {"unused_adam", unused_adam},
+          {"frozen_for_a_while", frozen_for_a_while},
           {"static_graph", static_graph},
           {"static_graph_zeros", static_graph_zeros},
           {"static_graph_of_each", static_graph_of_each}};

@@ -44,6 +44,18 @@ def unused_accumulation(rig):
     rig.record_all(ddp)
 
 
+def frozen_for_a_while(rig):
+    net = rig.load("Mlp")
+    ddp = rig.wrap(net, find_unused_parameters=True)
+    optimizer = sgd(net)
+    for step in range(STEPS):
+        net.linear1.requires_grad_(step < 5 or step >= 12)
+        optimizer.zero_grad()
+        rig.loss(ddp(rig.x(step)), step).backward()
+        optimizer.step()
+    rig.record_all(ddp)
+
+
 def train_static(rig, branch, set_to_none):
     net = rig.load("Branches")
     ddp = rig.wrap(net, static_graph=True)
@@ -68,6 +80,6 @@ def static_graph_of_each(rig):
 
 
 SCENARIOS = (
-    unused, unused_zeros, unused_stale, unused_adam, unused_accumulation, static_graph,
-    static_graph_zeros, static_graph_of_each,
+    unused, unused_zeros, unused_stale, unused_adam, unused_accumulation, frozen_for_a_while,
+    static_graph, static_graph_zeros, static_graph_of_each,
 )

@@ -22,19 +22,24 @@ at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::si
   return parameters[indices.front()].second.scalar_type();
 }
 
+// As an operator that writes in place: an error of autograd's if a graph has saved the tensor.
+void count_write(const at::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
+
 Taken taken(bool finite) { return finite ? Taken::fine : Taken::non_finite; }
 
 }  // namespace
 
 // --- GradientBuckets: memory --------------------------------------------------------------------
 
-GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
-                                 const ProcessGroup& group, bool for_hook)
+GradientBuckets::GradientBuckets(const NamedTensors& parameters, std::vector<GradientForm> forms,
+                                 const BucketAssignment& assignment, const ProcessGroup& group,
+                                 Settings settings)
     : parameters_(parameters),
       group_(group),
       device_(parameters.front().second.device()),
-      for_hook_(for_hook),
-      scale_(for_hook ? 1 : 1.0 / group.size()),
+      settings_(settings),
+      scale_(settings.for_hook ? 1 : 1.0 / group.size()),
+      forms_(std::move(forms)),
       in_place_(assignment.size()),
       places_(parameters.size()) {
   for (std::size_t b = 0; b < assignment.size(); ++b)
@@ -55,7 +60,8 @@ GradientBuckets::GradientBuckets(const NamedTensors& parameters, const BucketAss
 }
 
 bool GradientBuckets::is_copied(std::size_t index) const {
-  return for_hook_ || !device_.is_cpu() || !is_large_gradient(parameters_[index].second.nbytes());
+  return settings_.for_hook || !device_.is_cpu() ||
+         !is_large_gradient(parameters_[index].second.nbytes());
 }
 
 std::size_t GradientBuckets::copied_bytes(const std::vector<std::size_t>& indices) const {
@@ -99,7 +105,7 @@ void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std
       in_place_[b].push_back(i);
       continue;
     }
-    places_[i] = memory.tensor(begin, parameter.sizes(), dense_strides(parameter));
+    places_[i] = memory.tensor(begin, forms_[i].sizes(), forms_[i].strides());
     begin += padded(parameter.nbytes());
     bucket.gradients.emplace_back(name, places_[i]);
     bucket.parameters.push_back(parameter);
@@ -118,24 +124,28 @@ bool GradientBuckets::copy(const at::Tensor& gradient, const at::Tensor& place) 
 
 bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming,
                            bool check_finite) {
-  const at::Tensor& parameter = parameters_[index].second;
   at::Tensor& place = places_[index];
+  if (gradient.defined() && shares_incoming_memory(gradient, incoming))
+    gradient = forms_[index].make().copy_(gradient);
   if (is_copied(index)) {
+    count_write(place);
     const bool finite = !gradient.defined() || copy(gradient, place);
-    gradient = gradient.defined() ? place : place.zero_();
+    if (!gradient.defined()) place.zero_();
+    if (settings_.as_views && !is_view(index, gradient)) gradient = view(index);
     return finite;
   }
-  make_writable(gradient, parameter, incoming);
-  place = gradient;
+  if (!gradient.defined()) gradient = forms_[index].make().zero_();
+  place = forms_[index].fits(gradient) ? gradient : forms_[index].make().copy_(gradient);
   return !check_finite || all_finite(gradient);
 }
 
 bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite) {
   at::Tensor& place = places_[index];
-  if (!is_copied(index)) place = like_gradient(parameters_[index].second);
+  if (!is_copied(index)) place = forms_[index].make();
   // `.grad` may lie in the bucket since an earlier pass, also while another reducer averages it.
   at::Tensor& live = parameters_[index].second.mutable_grad();
-  if (live.defined() && live.data_ptr() == place.data_ptr()) live = live.clone();
+  if (is_view(index, live)) live = live.clone();
+  if (is_copied(index)) count_write(place);
   if (!gradient.defined()) {
     place.zero_();
     return true;
@@ -143,6 +153,31 @@ bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, boo
   if (is_copied(index)) return copy(gradient, place);
   place.copy_(gradient);
   return !check_finite || all_finite(gradient);
+}
+
+bool GradientBuckets::is_view(std::size_t index, const at::Tensor& gradient) const {
+  return settings_.as_views && gradient.defined() && gradient.is_alias_of(places_[index]);
+}
+
+// Has the memory and the version counter of the bucket's part: autograd notices if the next pass
+// overwrites a gradient that a graph has saved.
+at::Tensor GradientBuckets::view(std::size_t index) const {
+  c10::TensorImpl& place = *places_[index].unsafeGetTensorImpl();
+  return at::Tensor(place.shallow_copy_and_detach(place.version_counter(),
+                                                  /*allow_tensor_metadata_change=*/true));
+}
+
+void GradientBuckets::write_mean(std::size_t index, at::Tensor& gradient) const {
+  const at::Tensor& place = places_[index];
+  if (settings_.as_views && is_copied(index)) {
+    if (!is_view(index, gradient)) gradient = view(index);
+  } else if (!gradient.defined()) {
+    gradient = is_copied(index) ? place.clone() : place;
+  } else if (gradient.is_same(place)) {
+    count_write(gradient);
+  } else {
+    gradient.copy_(place);
+  }
 }
 
 void GradientBuckets::release() {
@@ -187,14 +222,17 @@ BucketedGradients::BucketedGradients(const NamedTensors& parameters, const Proce
       group_(group),
       settings_(std::move(settings)),
       device_(parameters.front().second.device()),
+      forms_(gradient_forms(parameters)),
       reduction_(device_) {}
 
 BucketedGradients::~BucketedGradients() { reduction_.abandon(group_); }
 
 void BucketedGradients::assign(const BucketAssignment& assignment) {
   reduction_.drain();
-  const bool for_hook = static_cast<bool>(settings_.hook);
-  auto made = std::make_unique<GradientBuckets>(parameters_, assignment, group_, for_hook);
+  auto made = std::make_unique<GradientBuckets>(
+      parameters_, forms_, assignment, group_,
+      GradientBuckets::Settings{.for_hook = static_cast<bool>(settings_.hook),
+                                .as_views = settings_.as_views});
   assignment_ = assignment;
   buckets_ = std::move(made);
 }
@@ -202,6 +240,7 @@ void BucketedGradients::assign(const BucketAssignment& assignment) {
 bool BucketedGradients::begin(bool early) {
   release();
   finite_check_.clear();
+  taken_.clear();
   left_out_.clear();
   early_ = early && settings_.overlapped;
   return early_;
@@ -210,6 +249,7 @@ bool BucketedGradients::begin(bool early) {
 Taken BucketedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) {
   const bool finite = buckets_->take(index, gradient, incoming, settings_.check_finite);
   reduction_.follow();
+  taken_.push_back(index);
   return taken(finite);
 }
 
@@ -241,8 +281,12 @@ std::optional<std::size_t> BucketedGradients::wait() {
 void BucketedGradients::finish(const PassReports& reports, double factor) {
   if (!early_) reduction_.run([this] { reduce_all(); });
   if (factor != 1) buckets_->multiply(factor);
+  const auto write_mean = [this](std::size_t i) {
+    buckets_->write_mean(i, parameters_[i].second.mutable_grad());
+  };
+  for (const std::size_t i : taken_) write_mean(i);
   for (const std::size_t i : left_out_)
-    if (reports.used_by_any(i)) buckets_->adopt(i, parameters_[i].second.mutable_grad());
+    if (reports.used_by_any(i)) write_mean(i);
   buckets_->release();
 }
 

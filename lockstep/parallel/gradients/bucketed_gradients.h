@@ -35,14 +35,20 @@ namespace lockstep::parallel {
 // the ranks' staging buffers (docs/algorithms.md).
 // In a CUDA device's memory all gradients are copied side by side, because there is no registered
 // memory.
+//
+// `.grad` stays the tensor that autograd has made or the program has put there. write_mean() copies
+// a mean from its bucket to there. With `as_views` it makes `.grad` a view of the bucket instead.
 class GradientBuckets {
  public:
+  struct Settings {
+    bool for_hook = false;  // All gradients, whatever their size and not scaled, are in buckets.
+    bool as_views = false;  // `.grad` becomes a view of the bucket.
+  };
+
   // Collective. `parameters` and `assignment` are the same on all ranks; types can be reduced, and
-  // devices are one.
-  // `for_hook`: all gradients, whatever their size and not scaled, lie in the buckets.
-  // `parameters` outlive this.
-  GradientBuckets(const NamedTensors& parameters, const BucketAssignment& assignment,
-                  const ProcessGroup& group, bool for_hook);
+  // devices are one. `parameters` outlive this, and `forms` are theirs.
+  GradientBuckets(const NamedTensors& parameters, std::vector<GradientForm> forms,
+                  const BucketAssignment& assignment, const ProcessGroup& group, Settings settings);
 
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
@@ -52,16 +58,18 @@ class GradientBuckets {
   // All registered memory in which gradients may lie: that of the buckets and of the pool.
   const std::vector<RegisteredMemory>& memory() const { return memory_; }
 
-  // Takes the gradient of parameter `index`, or zeros when it is undefined, and makes `gradient`
-  // the tensor that will be the mean. `incoming` is what autograd has made, in whose memory it may
-  // lie. Returns false if `check_finite` found that it is not finite; on a device it is not looked
-  // at.
+  // Takes the gradient of parameter `index`, or zeros when it is undefined. `incoming` is what
+  // autograd has made, in whose memory it may lie; if other tensors use that memory, too,
+  // `gradient` becomes a copy. Returns false if `check_finite` found that it is not finite; on a
+  // device it is not looked at.
   bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
   // As take(), for a parameter that this rank's pass has left out: `gradient` keeps its value
-  // unless adopt() makes it the mean.
+  // unless write_mean() is called for it.
   bool take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite);
-  void adopt(std::size_t index, at::Tensor& gradient) const { gradient = places_[index]; }
+
+  // Writes the mean to `gradient`, in place. An undefined one becomes a new tensor.
+  void write_mean(std::size_t index, at::Tensor& gradient) const;
 
   // The gradient that take() or take_left_out() has put in place, until it is averaged.
   const at::Tensor& taken(std::size_t index) const { return places_[index]; }
@@ -84,6 +92,8 @@ class GradientBuckets {
   };
 
   bool is_copied(std::size_t index) const;
+  bool is_view(std::size_t index, const at::Tensor& gradient) const;
+  at::Tensor view(std::size_t index) const;
   bool copy(const at::Tensor& gradient, const at::Tensor& place) const;
   std::size_t copied_bytes(const std::vector<std::size_t>& indices) const;
   void fill_region(at::ScalarType dtype, const BucketAssignment& assignment);
@@ -94,14 +104,17 @@ class GradientBuckets {
   const NamedTensors& parameters_;
   const ProcessGroup group_;
   const c10::Device device_;
-  const bool for_hook_;
+  const Settings settings_;
   const double scale_;  // Factor of copied gradients.
+  const std::vector<GradientForm> forms_;
   std::vector<Region> regions_;
   std::vector<RegisteredMemory> memory_;
   std::vector<GradientBucket> buckets_;
   std::vector<std::vector<std::size_t>> in_place_;  // By bucket: gradients that are not copied.
   std::shared_ptr<GradientPool> pool_;
-  std::vector<at::Tensor> places_;  // By parameter; without a copy, the taken gradient.
+  // By parameter: a part of the bucket, or without a copy the taken gradient. No tensor of a bucket
+  // is handed out, as set_data() on it would give the bucket other memory.
+  std::vector<at::Tensor> places_;
 };
 
 // The sink, which reduces the buckets.
@@ -110,6 +123,7 @@ class BucketedGradients final : public GradientSink {
   struct Settings {
     bool overlapped;  // Buckets are reduced early, where begin() allows it.
     bool check_finite;
+    bool as_views = false;        // `.grad` of small gradients lies in the buckets.
     CommunicationHook hook = {};  // Replaces the all_reduce.
   };
 
@@ -142,10 +156,12 @@ class BucketedGradients final : public GradientSink {
   const ProcessGroup group_;
   const Settings settings_;
   const c10::Device device_;  // On which they were when this was made.
+  const std::vector<GradientForm> forms_;
   BucketAssignment assignment_;
   std::unique_ptr<GradientBuckets> buckets_;
   bool early_ = false;                 // In the pass under way.
-  std::vector<std::size_t> left_out_;  // In it, so far.
+  std::vector<std::size_t> taken_;     // In it, so far: gradients that came,
+  std::vector<std::size_t> left_out_;  // and others.
   FiniteCheck finite_check_;           // On a device; the thread enqueues it if there is one.
   BucketReduction reduction_;          // Last, as its thread uses the others.
 };

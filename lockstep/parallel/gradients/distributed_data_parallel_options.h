@@ -65,6 +65,15 @@ struct DistributedDataParallelOptions {
   // everything is reduced at the end of backward().
   std::optional<bool> overlap = {};
 
+  // Whether `.grad` becomes a view of its bucket in backward(). This saves the memory and the copy
+  // of a second tensor. It concerns gradients below 256 KB; with a communication hook and on a CUDA
+  // device, all. By default `.grad` stays the tensor that autograd or the program has made, and the
+  // mean is written to it.
+  // The limits are PyTorch's. The next averaged pass overwrites the view: clone a gradient that is
+  // kept across zero_grad() or saved in a graph, where autograd throws. If the program puts a
+  // tensor of its own into `.grad`, the next averaged pass replaces it by the view.
+  bool gradient_as_bucket_view = false;
+
   // Whether the ranks of a host share one copy of the parameters. SharedOptimizer
   // (shared_optimizer.h) steps them: each rank sums and steps its slice, and no gather follows.
   // Other writes to them, for example loading weights, must go through

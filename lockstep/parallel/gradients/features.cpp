@@ -36,11 +36,13 @@ std::span<const Exclusion> exclusions() {
       {share_parameters, overlap,
        "SharedOptimizer averages gradients in step(), not in backward()"},
       {share_parameters, bucket_sizes, no_buckets},
+      {share_parameters, bucket_views, no_buckets},
       {share_parameters, common_parameters, one_averages},
 
       {deterministic, overlap, "gradients are summed after backward()"},
       {deterministic, static_graph, "use find_unused_parameters"},
       {deterministic, bucket_sizes, no_buckets},
+      {deterministic, bucket_views, no_buckets},
       {deterministic, common_parameters, one_averages},
 
       {over_samples, common_parameters, "each counts its own samples"},
@@ -51,6 +53,7 @@ std::span<const Exclusion> exclusions() {
       {comm_hook, noise_scale, hooks_change},
 
       {shard_gradients, comm_hook, "a hook takes whole buckets"},
+      {shard_gradients, bucket_views, no_buckets},
       {shard_gradients, share_parameters, not_in_backward},
       {shard_gradients, deterministic, not_in_backward},
       {shard_gradients, common_parameters, one_averages},
@@ -99,6 +102,8 @@ constexpr std::string_view name_of(Feature feature) {
       return "overlap";
     case bucket_sizes:
       return "bucket_cap_mb";
+    case bucket_views:
+      return "gradient_as_bucket_view";
     case static_graph:
       return "static_graph";
     case over_samples:
@@ -135,6 +140,7 @@ Features::Features(const DistributedDataParallelOptions& options) {
   using enum Feature;
   set(overlap, options.overlap.value_or(false));
   set(bucket_sizes, options.bucket_cap_mb.has_value() || !options.bucket_caps_mb.empty());
+  set(bucket_views, options.gradient_as_bucket_view);
   set(static_graph, options.static_graph);
   set(over_samples, options.mean == GradientMean::over_samples);
   set(skip_non_finite, options.non_finite == NonFinite::skip);

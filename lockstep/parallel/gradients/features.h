@@ -20,6 +20,7 @@ enum class Feature : std::uint8_t {
   // In use from the beginning, by the options.
   overlap,
   bucket_sizes,
+  bucket_views,
   static_graph,
   over_samples,
   share_parameters,

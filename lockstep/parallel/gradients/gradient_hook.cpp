@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/gradient_hook.h"
 
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -96,6 +97,18 @@ void ParameterHooks::renew() {
   }
 }
 
+void ParameterHooks::renew_accumulators() {
+  for (const auto& [name, parameter] : parameters_) {
+    const at::Tensor data = parameter.detach();
+    const auto other = data.scalar_type() == at::kFloat ? at::kDouble : at::kFloat;
+    parameter.set_data(at::empty({0}, data.options().dtype(other)));
+    parameter.set_data(data);
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined() && gradient.sizes() != data.sizes()) gradient.reset();
+  }
+  renew();
+}
+
 void ParameterHooks::take_charge() const {
   for (const auto& hook : hooks_) hook->take_charge();
 }
@@ -113,6 +126,12 @@ std::string ParameterHooks::refused() const {
     names += (names.empty() ? "" : ", ") + parameters_[i].first;
   }
   return names;
+}
+
+bool ParameterHooks::can_be_reached() const {
+  for (std::size_t i = 0; i < hooks_.size(); ++i)
+    if (is_in_charge(i) && parameters_[i].second.requires_grad()) return true;
+  return false;
 }
 
 bool ParameterHooks::are_reached() const {

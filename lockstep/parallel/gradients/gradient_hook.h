@@ -80,6 +80,10 @@ class ParameterHooks {
   void renew();
   void take_charge() const;
 
+  // Gives all parameters other accumulators, for gradients of another shape: LibTorch does so only
+  // where the type or the device changes. A gradient of the earlier shape becomes undefined.
+  void renew_accumulators();
+
   bool is_in_charge(std::size_t index) const { return hooks_[index]->is_in_charge(); }
 
   // Whether other owners have some of the parameters.
@@ -88,6 +92,9 @@ class ParameterHooks {
 
   // Names of parameters that others have, but that this owner or they do not share.
   std::string refused() const;
+
+  // Whether any parameter that the owner is in charge of requires a gradient.
+  bool can_be_reached() const;
 
   // Whether the backward() under way on this thread reaches a parameter that the owner is in charge
   // of. False while all are frozen, and for autograd::grad() on other tensors: a GAN's

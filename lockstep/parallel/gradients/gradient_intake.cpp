@@ -93,6 +93,7 @@ void GradientIntake::rebuild_buckets(const ProcessGroup& group) {
 }
 
 void GradientIntake::begin_pass(bool early, bool is_shadow) {
+  is_shadow_ = is_shadow;
   early_ = sink_->begin(early && !counts_.is_recording());
   if (!is_shadow) order_.begin_pass();
   counts_.begin_pass();
@@ -144,7 +145,8 @@ void GradientIntake::finish_bucket() {
   for (const std::size_t i : assignment()[progress_.next()]) {
     if (progress_.is_taken(i)) continue;
     at::Tensor none;  // While another reducer averages it, it is not ours to read.
-    at::Tensor& gradient = hooks_.is_in_charge(i) ? parameters_[i].second.mutable_grad() : none;
+    const bool is_read = !is_shadow_ && hooks_.is_in_charge(i);
+    at::Tensor& gradient = is_read ? parameters_[i].second.mutable_grad() : none;
     if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);
     note(i, sink_->take_left_out(i, gradient));
   }

@@ -77,7 +77,7 @@ class GradientIntake {
   // Collective once, after the first pass: buckets in the order in which rank 0's gradients came.
   void rebuild_buckets(const ProcessGroup& group);
 
-  // `early`: as GradientSink's. A shadow pass, without any gradient, teaches no order.
+  // `early`: as GradientSink's. A shadow pass reads no gradient and teaches no order.
   void begin_pass(bool early, bool is_shadow = false);
 
   // A gradient has come: `incoming`, or the sum of it and what `.grad` was before.
@@ -115,7 +115,8 @@ class GradientIntake {
   GradientCounts counts_;
   BucketProgress progress_;
   bool early_ = false;  // The pass under way starts buckets as they complete.
-  PassReport report_;   // The pass under way, without its number and samples.
+  bool is_shadow_ = false;
+  PassReport report_;  // The pass under way, without its number and samples.
   bool has_passed_ = false;
   std::chrono::nanoseconds copy_time_{};
   std::chrono::nanoseconds wait_time_{};

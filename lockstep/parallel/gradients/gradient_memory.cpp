@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <sstream>
 #include <unordered_map>
 #include <utility>
 
@@ -19,15 +20,6 @@
 
 namespace lockstep {
 namespace {
-
-// Whether another tensor uses the memory of `gradient`, for example another gradient that
-// backward() has still to read and that `incoming` is a view of. Two uses are expected: `gradient`
-// and `incoming`. The base of `incoming` is a third if nobody else holds it.
-bool is_shared(const at::Tensor& gradient, const at::Tensor& incoming) {
-  const std::size_t tensors = gradient.storage().use_count();
-  if (!gradient.is_alias_of(incoming) || !incoming.is_view()) return tensors > 2;
-  return tensors > 3 || incoming._base().use_count() > 1;
-}
 
 std::int64_t elements_in(std::size_t bytes, at::ScalarType dtype) {
   return static_cast<std::int64_t>(bytes / c10::elementSize(dtype));
@@ -125,13 +117,49 @@ at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarTy
       parameter.options().dtype(type.value_or(parameter.scalar_type())).requires_grad(false));
 }
 
-void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming) {
-  if (!gradient.defined()) {
-    gradient = like_gradient(parameter).zero_();
-  } else if (!parallel::holds_values(gradient) ||
-             !has_strides(gradient, dense_strides(parameter)) || is_shared(gradient, incoming)) {
-    gradient = like_gradient(parameter).copy_(gradient);
-  }
+GradientForm::GradientForm(const at::Tensor& parameter)
+    : sizes_(parameter.sizes().vec()),
+      strides_(dense_strides(parameter)),
+      options_(parameter.options().requires_grad(false)) {}
+
+at::Tensor GradientForm::make() const { return at::empty_strided(sizes_, strides_, options_); }
+
+bool GradientForm::fits(const at::Tensor& gradient) const {
+  return gradient.sizes() == sizes_ && gradient.dtype() == options_.dtype() &&
+         parallel::holds_values(gradient) && has_strides(gradient, strides_);
+}
+
+bool GradientForm::matches(const at::Tensor& tensor) const {
+  return tensor.device() == options_.device() && tensor.dtype() == options_.dtype() &&
+         tensor.sizes() == sizes_;
+}
+
+std::string GradientForm::change_to(const at::Tensor& parameter) const {
+  std::ostringstream text;
+  if (parameter.device() != options_.device())
+    text << "was moved to " << parameter.device();
+  else if (parameter.dtype() != options_.dtype())
+    text << "was changed from " << c10::toString(c10::typeMetaToScalarType(options_.dtype()))
+         << " to " << c10::toString(parameter.scalar_type());
+  else
+    text << "was changed from shape " << at::IntArrayRef(sizes_) << " to " << parameter.sizes();
+  return text.str();
+}
+
+std::vector<GradientForm> gradient_forms(const NamedTensors& parameters) {
+  std::vector<GradientForm> forms;
+  forms.reserve(parameters.size());
+  for (const auto& [name, parameter] : parameters) forms.emplace_back(parameter);
+  return forms;
+}
+
+// Two uses of the memory are expected: `gradient` and `incoming`. The base of `incoming` is a third
+// if nobody else holds it.
+bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
+  if (!incoming.defined() || !gradient.is_alias_of(incoming)) return false;
+  const std::size_t tensors = gradient.storage().use_count();
+  if (!incoming.is_view()) return tensors > 2;
+  return tensors > 3 || incoming._base().use_count() > 1;
 }
 
 // --- BucketMemory -------------------------------------------------------------------------------

@@ -9,10 +9,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -27,10 +29,41 @@ NamedTensors trained_parameters(NamedTensors parameters);
 // Returns an uninitialised tensor of the parameter's type and shape, with dense_strides().
 at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarType> type = {});
 
-// Makes `gradient` writable: with dense_strides(), in memory that no other tensor uses. Copies it
-// if necessary; an undefined gradient becomes zeros. For a hook of the parameter's accumulator:
-// `incoming` is autograd's tensor, whose memory `gradient` may use.
-void make_writable(at::Tensor& gradient, const at::Tensor& parameter, const at::Tensor& incoming);
+// The form in which the gradient of a parameter is reduced: the parameter's shape, type and device,
+// with dense_strides(), when this was made. It is the same on all ranks, also if a parameter gets
+// another memory format later.
+class GradientForm {
+ public:
+  explicit GradientForm(const at::Tensor& parameter);
+
+  // An uninitialised tensor of this form.
+  at::Tensor make() const;
+
+  // Whether the memory of `gradient` has this form.
+  bool fits(const at::Tensor& gradient) const;
+
+  at::IntArrayRef sizes() const { return sizes_; }
+  at::IntArrayRef strides() const { return strides_; }
+
+  // Whether a tensor has the shape, type and device.
+  bool matches(const at::Tensor& tensor) const;
+
+  // The change of a parameter that no longer matches: "was changed from Float to Double".
+  std::string change_to(const at::Tensor& parameter) const;
+
+ private:
+  const std::vector<std::int64_t> sizes_;
+  const std::vector<std::int64_t> strides_;
+  const at::TensorOptions options_;
+};
+
+// By parameter.
+std::vector<GradientForm> gradient_forms(const NamedTensors& parameters);
+
+// Whether another tensor uses the memory that `gradient` has got from `incoming`, autograd's
+// tensor: for example another gradient that backward() has still to read. False if `gradient` has
+// other memory than `incoming`. For a hook of the parameter's accumulator.
+bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incoming);
 
 // Whether a gradient is averaged in place. From this size on, reducing memory in place takes less
 // time than copying into registered memory and reducing there. The cost is the number of bytes read

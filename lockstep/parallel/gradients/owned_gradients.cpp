@@ -16,6 +16,7 @@ namespace lockstep::parallel {
 OwnedGradients::OwnedGradients(const NamedTensors& parameters, std::vector<int> owners,
                                const ProcessGroup& group, bool check_finite)
     : parameters_(parameters),
+      forms_(gradient_forms(parameters)),
       owners_(std::move(owners)),
       group_(group),
       check_finite_(check_finite),
@@ -42,7 +43,11 @@ bool OwnedGradients::begin(bool early) {
 
 Taken OwnedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) {
   const bool was_mean = is_mean(index, gradient);
-  make_writable(gradient, parameters_[index].second, incoming);
+  const GradientForm& form = forms_[index];
+  if (!gradient.defined())
+    gradient = form.make().zero_();
+  else if (!form.fits(gradient) || shares_incoming_memory(gradient, incoming))
+    gradient = form.make().copy_(gradient);
   places_[index] = gradient;
   const Taken found = taken(index, was_mean);
   if (!is_owned(index)) gradient.reset();
@@ -52,7 +57,7 @@ Taken OwnedGradients::take(std::size_t index, at::Tensor& gradient, const at::Te
 Taken OwnedGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
   left_out_.push_back(index);
   at::Tensor& place = places_[index];
-  place = like_gradient(parameters_[index].second);
+  place = forms_[index].make();
   if (!gradient.defined()) {
     place.zero_();
     return Taken::fine;

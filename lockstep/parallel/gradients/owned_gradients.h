@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/parallel/gradients/bucket_reduction.h"
+#include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/gradients/gradient_sink.h"
 #include "lockstep/tensor/named_tensors.h"
 
@@ -60,6 +61,7 @@ class OwnedGradients final : public GradientSink {
   Taken taken(std::size_t index, bool was_mean) const;
 
   const NamedTensors& parameters_;
+  const std::vector<GradientForm> forms_;
   const std::vector<int> owners_;
   const ProcessGroup group_;
   const bool check_finite_;

@@ -24,10 +24,10 @@ PassReports::PassReports(PassReport report, const std::vector<ParameterUse>& use
   std::uint8_t* own = rows_.data() + static_cast<std::size_t>(group.rank()) * row_bytes_;
   std::memcpy(own, &report, sizeof report);
   std::memcpy(own + sizeof report, uses.data(), uses.size());
-  if (ranks_ == 1) return;
-  group.all_gather({.data = own, .count = row_bytes_, .dtype = DType::uint8},
-                   {.data = rows_.data(), .count = rows_.size(), .dtype = DType::uint8}, {},
-                   {.label = "reports of a backward pass"});
+  if (ranks_ > 1)
+    group.all_gather({.data = own, .count = row_bytes_, .dtype = DType::uint8},
+                     {.data = rows_.data(), .count = rows_.size(), .dtype = DType::uint8}, {},
+                     {.label = "reports of a backward pass"});
   exchange_texts(exception, group);
 }
 
@@ -39,21 +39,49 @@ void PassReports::exchange_texts(std::string_view own, const ProcessGroup& group
   texts_.resize(static_cast<std::size_t>(ranks_) * most_text);
   char* place = texts_.data() + static_cast<std::size_t>(group.rank()) * most_text;
   own.copy(place, most_text);
+  if (ranks_ == 1) return;
   group.all_gather({.data = place, .count = most_text, .dtype = DType::uint8},
                    {.data = texts_.data(), .count = texts_.size(), .dtype = DType::uint8}, {},
                    {.label = "exceptions of a backward pass"});
 }
 
+std::string PassReports::text_of(int rank) const {
+  const auto bytes = static_cast<std::size_t>(report_of(rank).threw);
+  return bytes == 0 ? "" : std::string(&texts_[static_cast<std::size_t>(rank) * most_text], bytes);
+}
+
 void PassReports::require_no_exception() const {
   for (int rank = 0; rank < ranks_; ++rank) {
-    const auto bytes = static_cast<std::size_t>(report_of(rank).threw);
-    if (bytes == 0) continue;
-    const std::string text =
-        texts_.empty() ? ""
-                       : std::string(&texts_[static_cast<std::size_t>(rank) * most_text], bytes);
+    const PassReport report = report_of(rank);
+    if (report.threw == 0 || report.changed != 0) continue;
     throw Error(Fault::aborted, "rank " + std::to_string(rank) +
-                                    ": backward() ended with an exception: " + text +
+                                    ": backward() ended with an exception: " + text_of(rank) +
                                     ": all ranks have dropped this pass");
+  }
+}
+
+void PassReports::require_same_module() const {
+  for (int rank = 0; rank < ranks_; ++rank)
+    require(report_of(rank).changed == 0,
+            [&] { return "on rank " + std::to_string(rank) + ' ' + text_of(rank); });
+}
+
+void PassReports::require_same_writes() const {
+  const ReplicaWrites first = report_of(0).writes;
+  for (int rank = 1; rank < ranks_; ++rank) {
+    const ReplicaWrites other = report_of(rank).writes;
+    if (other.pattern == first.pattern || other.weights == first.weights) continue;
+    throw Error(Fault::mismatch,
+                "backward pass " + std::to_string(report_of(0).pass) + ": rank 0 and rank " +
+                    std::to_string(rank) +
+                    " have different weights. Since the last pass, rank 0 has made " +
+                    std::to_string(first.count) + " writes to its parameters and rank " +
+                    std::to_string(rank) + ' ' + std::to_string(other.count) +
+                    ": the ranks are at different places of the program. An optimizer that calls "
+                    "its closure several times, such as LBFGS, needs the closure of "
+                    "average_loss(). With shard_gradients(), only the optimizer given there steps. "
+                    "Load or change weights on all ranks alike, or within edit_parameters(). All "
+                    "ranks have dropped this pass");
   }
 }
 
@@ -184,6 +212,9 @@ bool is_agreed(const std::exception_ptr& error) {
 PassReports PassAgreement::exchange(PassReport report, const std::vector<ParameterUse>& uses,
                                     const ProcessGroup& group, std::string_view exception) {
   report.pass = ++*passes_;
+  ReplicaWrites writes = writes_ ? writes_->count(report.pass) : ReplicaWrites{};
+  if (weights_are_owned_) writes.pattern = static_cast<std::uint64_t>(group.rank());
+  if (!writes_are_ignored_) report.writes = writes;
   return {report, uses, group, exception};
 }
 
@@ -198,8 +229,11 @@ bool PassAgreement::accepts(const PassReports& reports, const NamedTensors& para
 
 bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parameters, int rank) {
   *passes_ = reports.last_pass();
+  samples_ = reports.samples();
   reports.require_no_exception();
+  reports.require_same_module();
   reports.require_same_pass();
+  reports.require_same_writes();
   reports.require_same_measures();
   reports.require_complete(parameters);
   require(options_.mean == GradientMean::over_ranks || reports.samples() > 0,

@@ -19,6 +19,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradients/gradient_noise.h"
+#include "lockstep/parallel/gradients/replica_writes.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
@@ -39,13 +40,16 @@ struct PassReport {
   std::int64_t non_finite = none;  // The first parameter with such a gradient.
   std::int64_t repeated = none;    // A parameter whose gradient came too often.
   std::int64_t kept_mean = none;   // A parameter whose gradient contains an earlier pass's mean.
-  std::int64_t threw = 0;  // Bytes of the exception's text that has ended the pass; 0 for none.
+  std::int64_t threw = 0;    // Bytes of the exception's text that has ended the pass; 0 for none.
+  std::int64_t changed = 0;  // 1 if that text describes a change of the module.
 
   // For a NoiseScale: the sum of squares of this rank's own gradients since the last synchronised
   // pass, NaN if `.grad` contains others, too, and how many passes made them; none without a
   // NoiseScale.
   double squares = 0;
   std::int64_t passes = none;
+
+  ReplicaWrites writes = {};  // Zero where ranks have no replicas of their own.
 };
 
 // All ranks' reports.
@@ -72,8 +76,14 @@ class PassReports {
   // Errors: aborted, with the rank and its text, when an exception has ended the pass on one.
   void require_no_exception() const;
 
+  // Errors: misuse when a rank's module was changed: how, and on which rank.
+  void require_same_module() const;
+
   // Errors: mismatch when ranks average different passes with each other.
   void require_same_pass() const;
+
+  // Errors: mismatch when ranks have made other writes to their replicas, which now differ.
+  void require_same_writes() const;
 
   // Errors: mismatch when only some ranks have a NoiseScale.
   void require_same_measures() const;
@@ -84,6 +94,7 @@ class PassReports {
 
  private:
   void exchange_texts(std::string_view own, const ProcessGroup& group);
+  std::string text_of(int rank) const;
   PassReport report_of(int rank) const;
   ParameterUse use(int rank, std::size_t parameter) const;
   std::string missing_on(int rank, const NamedTensors& parameters) const;
@@ -124,6 +135,16 @@ class PassAgreement {
   void measure(const std::shared_ptr<GradientNoise>& noise) { noise_ = noise; }
   std::shared_ptr<GradientNoise> noise() const { return noise_.lock(); }
 
+  // Compares the ranks' writes to `parameters`, which outlive this, unless they are ignored.
+  void compare_writes(const NamedTensors& parameters) { writes_.emplace(parameters); }
+  void ignore_writes(bool ignored) { writes_are_ignored_ = ignored; }
+
+  // From now on, weights must be equal whatever the ranks have written: owners step them.
+  void compare_weights() { weights_are_owned_ = true; }
+
+  // Samples of all ranks in the last pass.
+  double samples() const { return samples_; }
+
   // Number of passes so far, also when this is gone.
   std::shared_ptr<const std::int64_t> passes() const { return passes_; }
 
@@ -136,6 +157,10 @@ class PassAgreement {
   const DistributedDataParallelOptions options_;
   const std::shared_ptr<std::int64_t> passes_ = std::make_shared<std::int64_t>(0);
   std::optional<NonFiniteGradient> non_finite_;
+  std::optional<WriteCounts> writes_;
+  bool writes_are_ignored_ = false;
+  bool weights_are_owned_ = false;
+  double samples_ = 0;
   std::weak_ptr<GradientNoise> noise_;
 };
 

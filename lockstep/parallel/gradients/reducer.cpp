@@ -23,6 +23,16 @@ bool has_lost_a_peer(const std::exception_ptr& error) {
   return error && fault_in(error) == Fault::peer_lost;
 }
 
+void meet(const Reducer::Groups& groups) {
+  if (groups.own.size() == 1 || groups.own.name() == groups.given.name()) return;
+  try {
+    groups.given.barrier({.label = "end of a backward pass"});
+  } catch (const Error& error) {
+    if (error.fault() == Fault::mismatch) groups.own.abort(error.what());  // Its thread waits, too.
+    throw;
+  }
+}
+
 }  // namespace
 
 Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
@@ -33,8 +43,10 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
       groups_(std::move(groups)),
       agreement_(options),
       intake_(parameters_, hooks_, std::move(sink), options),
-      window_{.touched = std::vector<bool>(parameters_.size())},
+      window_{.touched = std::vector<bool>(parameters_.size()), .change = {}},
       hooks_(parameters_, *this) {
+  if (intake_.device().is_cpu() && !options.share_parameters && options.deterministic == 0)
+    agreement_.compare_writes(parameters_);
   const std::string refused = hooks_.refused();
   if (!refused.empty()) Features::refuse_common_parameters(refused);
 }
@@ -44,12 +56,21 @@ void Reducer::set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& g
   groups_.own = group;
 }
 
-void Reducer::prepare(bool synchronize) {
+void Reducer::set_join(Join* join) {
+  join_ = join;
+  agreement_.ignore_writes(join != nullptr);  // Ranks without input make none.
+}
+
+void Reducer::prepare(bool synchronize, std::string change) {
   profile_operators(groups_.given);
   forget_pass_cut_short();
   hooks_.renew();
   if (join_ == nullptr) intake_.rebuild_buckets(groups_.own);
   window_.synchronize = synchronize;
+  window_.change = std::move(change);
+  require(window_.change.empty() || !synchronize || hooks_.can_be_reached(), window_.change);
+  if (!window_.change.empty() && !options_.share_parameters)
+    hooks_.renew_accumulators();  // The pass shall come to its end.
   if (synchronize) hooks_.take_charge();
 }
 
@@ -80,7 +101,7 @@ void Reducer::watch(const at::Tensor& output) {
                         synchronize = window_.synchronize,
                         device = output.device()](const at::Tensor&) {
     if (alive.expired()) return;
-    if (synchronize && window_.synchronize && hooks_.are_reached())
+    if (synchronize && window_.synchronize && (!window_.change.empty() || hooks_.are_reached()))
       begin_pass(device, /*watched=*/true);
     if (const auto noise = agreement_.noise(); noise && hooks_.are_reached())
       noise->note_output(torch::autograd::get_current_graph_task_id());
@@ -93,7 +114,8 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
   if (pass_.covers(task, watched)) return;
   pass_.end();
   forget_pass_cut_short();
-  intake_.begin_pass(/*early=*/join_ == nullptr);  // With join() ranks reduce after the reports.
+  // With join() ranks reduce after the reports. No gradient is taken if the module was changed.
+  intake_.begin_pass(/*early=*/join_ == nullptr, /*is_shadow=*/!window_.change.empty());
   std::function<void(const BackwardPass&)> at_end;
   if (intake_.device().is_cpu() && device.is_cpu())
     at_end = [this, alive = std::weak_ptr<const bool>(alive_)](const BackwardPass& ended) {
@@ -124,6 +146,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_averaged = window_.synchronize && is_ours;
   // First, as it may forget an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
+  if (is_averaged && !window_.change.empty()) return;
   if (const auto noise = agreement_.noise(); noise && is_ours) {
     if (!noise->has_gradients() && std::ranges::count(window_.touched, true) > 0)
       noise->omit_pass();  // It was made after these gradients.
@@ -152,8 +175,14 @@ void Reducer::finish_pass(BackwardPass& pass) {
 }
 
 // Ranks without input left learn that a pass is about to be averaged. All ranks see its Errors.
+// Otherwise a group of its own would hide that another rank makes another call: each would wait in
+// another group. The given group compares the calls. This costs no wait of its own, as the last
+// bucket needs all ranks, too.
 void Reducer::announce() {
-  if (join_ == nullptr) return;
+  if (join_ == nullptr) {
+    const Stopwatch watch(report_time_);
+    return meet(groups_);
+  }
   try {
     join_->exchange(Join::Step::average_gradients);
   } catch (const Error& error) {
@@ -206,6 +235,10 @@ PassReports Reducer::exchange_reports(std::string_view exception) {
     std::replace(uses.begin(), uses.end(), ParameterUse::missing, ParameterUse::elsewhere);
   PassReport report = intake_.report();
   report.samples = window_.samples;
+  if (exception.empty() && !window_.change.empty()) {
+    report.changed = 1;
+    exception = window_.change;
+  }
   if (const auto noise = agreement_.noise()) {
     report.squares = noise->squares();
     report.passes = noise->passes();

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,7 +40,8 @@ namespace lockstep::parallel {
 
 class Reducer final : public GradientOwner {
  public:
-  // Ranks agree in `own`; `given` is given up with it when a rank is waited for in vain.
+  // Ranks agree in `own`. At the end of a pass they meet in `given`, where another call of a rank
+  // is a mismatch. `given` is given up with `own` when a rank is waited for in vain.
   struct Groups {
     ProcessGroup own;
     ProcessGroup given;
@@ -58,12 +60,14 @@ class Reducer final : public GradientOwner {
   // `group`.
   void set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group);
 
-  // Before a forward() whose gradients matter. Says whether the backward() passes from now on are
-  // averaged; otherwise gradients accumulate on this rank alone. Collective once, after the first
-  // pass: buckets are made anew, in the order in which rank 0's gradients came.
-  // backward() throws what a collective throws, and what DistributedDataParallel says. Any other
-  // exception in the midst of it reaches all ranks, which drop the pass and may go on.
-  void prepare(bool synchronize);
+  // Before a forward() whose gradients matter. `synchronize`: the backward() passes from now on are
+  // averaged; otherwise gradients accumulate on this rank alone. `change` describes a change of
+  // this rank's module after which it cannot be averaged; empty without one. The next averaged pass
+  // is then an Error(misuse) on all ranks. Collective once, after the first pass: buckets are
+  // rebuilt in the order in which rank 0's gradients came. backward() throws what a collective
+  // throws, and what DistributedDataParallel says. Any other exception in the midst of it reaches
+  // all ranks, which drop the pass and may go on.
+  void prepare(bool synchronize, std::string change = {});
 
   // A backward pass begins when it comes to this tensor: one that nests others is then one pass.
   void watch(const at::Tensor& output);
@@ -72,7 +76,7 @@ class Reducer final : public GradientOwner {
   void count_samples(double samples);
 
   // While set, every pass is announced to ranks that have no input left; null ends it.
-  void set_join(Join* join) { join_ = join; }
+  void set_join(Join* join);
 
   // Takes part in the others' pass with no gradient at all: `.grad` is undefined afterwards.
   void shadow_pass();
@@ -120,6 +124,7 @@ class Reducer final : public GradientOwner {
     bool synchronize = true;
     double samples = 0;
     std::vector<bool> touched;  // Gradients that have come.
+    std::string change;         // Of the module, as prepare() got it.
   } window_;
 
   PassUnderWay pass_;

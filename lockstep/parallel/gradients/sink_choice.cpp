@@ -129,7 +129,9 @@ std::unique_ptr<GradientSink> SinkChoice::dense_sink() const {
   if (group_.size() == 1) return std::make_unique<KeptGradients>(parameters_, check);
   return std::make_unique<BucketedGradients>(
       parameters_, group_,
-      BucketedGradients::Settings{.overlapped = overlapped_, .check_finite = check});
+      BucketedGradients::Settings{.overlapped = overlapped_,
+                                  .check_finite = check,
+                                  .as_views = options_.gradient_as_bucket_view});
 }
 
 SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
@@ -139,6 +141,7 @@ SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
               parameters_, group,
               BucketedGradients::Settings{.overlapped = overlapped_,
                                           .check_finite = checks_finite(options_),
+                                          .as_views = options_.gradient_as_bucket_view,
                                           .hook = std::move(hook)}),
           .group = group};
 }

@@ -77,13 +77,14 @@ std::vector<bool> GradientSlices::used(const Gradients& gradients) const {
 }
 
 // The gradient in the layout of its parameter. If it is to be `written`, no other tensor uses its
-// memory.
+// memory and the program keeps no handle to it: two handles are the list's and the parameter's.
 at::Tensor GradientSlices::laid_out(std::size_t parameter, const at::Tensor& gradient,
                                     bool written) const {
   const at::Tensor& like = parameters_[parameter];
   const at::ScalarType type = conversion_.of(like.scalar_type());
   if (!gradient.defined()) return like_gradient(like, type).zero_();
-  const bool usable = !written || gradient.storage().use_count() == 1;
+  const bool usable =
+      !written || (gradient.storage().use_count() == 1 && gradient.use_count() <= 2);
   return usable && holds_values(gradient) && has_strides(gradient, like.strides()) &&
                  gradient.scalar_type() == type
              ? gradient

@@ -7,7 +7,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -41,18 +40,6 @@ void require_threads(std::int64_t threads, int rank, int promised) {
            ", and results depend on it: call torch::set_num_threads(" + std::to_string(promised) +
            ") at the beginning on every rank, or set deterministic_threads";
   });
-}
-
-// A gradient that came to be required later would be each rank's own.
-void require_same_trained(const torch::nn::Module& module, const NamedTensors& trained) {
-  std::set<const void*> known;
-  for (const auto& [name, parameter] : trained) known.insert(parameter.unsafeGetTensorImpl());
-  for (const auto& [name, parameter] : named_parameters(module))
-    require(!parameter.requires_grad() || known.contains(parameter.unsafeGetTensorImpl()),
-            [&, &name = name] {
-              return "train_pieces: parameter " + name +
-                     " required no gradient when DistributedDataParallel was made";
-            });
 }
 
 // The first difference, or -1.
@@ -97,10 +84,11 @@ DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& r
   settle_vector_math();
 }
 
-double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of) {
+double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of,
+                              const std::string& change) {
   const Alone alone(reducer_);
   try {
-    return compute(step, loss_of);
+    return compute(step, loss_of, change);
   } catch (...) {
     drop_gradients();
     throw;
@@ -110,11 +98,11 @@ double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of) {
 // --- Of one rank --------------------------------------------------------------------------------
 
 std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
-    std::int64_t step, const PieceLoss& loss_of) {
+    std::int64_t step, const PieceLoss& loss_of, const std::string& change) {
   const Clock::time_point begin = Clock::now();
   try {
     require_fixed_statistics(module_);
-    require_same_trained(module_, reducer_.parameters());
+    require(change.empty(), change);
     uses_.assign(reducer_.parameters().size(), ParameterUse::unused);
     report_ = {};
     PieceRandom random;
@@ -174,10 +162,11 @@ void DeterministicPass::drop_gradients() const {
 
 // --- Of all ranks -------------------------------------------------------------------------------
 
-double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of) {
+double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of,
+                                  const std::string& change) {
   const NamedTensors watched = named_tensors(module_);
   const auto before = fingerprints_of(module_);
-  const auto own = compute_pieces(step, loss_of);
+  const auto own = compute_pieces(step, loss_of, change);
   const std::int64_t changed = first_changed(before, fingerprints_of(module_));
   drop_gradients();
 

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -37,7 +38,7 @@ class DeterministicPass {
   DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
                     const DistributedDataParallelOptions& options);
 
-  double run(std::int64_t step, const PieceLoss& loss_of);
+  double run(std::int64_t step, const PieceLoss& loss_of, const std::string& change);
 
   int pieces() const { return options_.deterministic; }
 
@@ -61,8 +62,9 @@ class DeterministicPass {
     std::int64_t changed;  // The first parameter or buffer that did, or -1.
   };
 
-  double compute(std::int64_t step, const PieceLoss& loss_of);
-  std::vector<Outcome> compute_pieces(std::int64_t step, const PieceLoss& loss_of);
+  double compute(std::int64_t step, const PieceLoss& loss_of, const std::string& change);
+  std::vector<Outcome> compute_pieces(std::int64_t step, const PieceLoss& loss_of,
+                                      const std::string& change);
   Outcome compute_piece(const PieceTree::Step& step, const PieceLoss& loss_of);
   void take_gradients(const PieceTree::Step& step);
   Outcome sum_over_pieces(const std::vector<Outcome>& own) const;

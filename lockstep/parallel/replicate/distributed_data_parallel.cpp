@@ -21,6 +21,7 @@
 #include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/make_in_place.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/touched_tensors.h"
@@ -163,7 +164,7 @@ bool DataParallelBase::is_initialized() const { return replica_->without_value()
 DataParallelBase::Forward::Forward(DataParallelBase& ddp)
     : replica_(*ddp.replica_), with_gradients_(at::GradMode::is_enabled()) {
   replica_.require_intact();
-  if (with_gradients_) ddp.reducer_->prepare(ddp.synchronize_);
+  if (with_gradients_) ddp.reducer_->prepare(ddp.synchronize_, replica_.change());
   ddp.replica_->before_forward(with_gradients_ && ddp.synchronize_);
 }
 
@@ -215,6 +216,7 @@ void DataParallelBase::shard_gradients(WholeParameterOptimizer& optimizer) {
   auto [sink, own_group] = sinks_->with_owners(std::move(owners));
   reducer_->set_sink(std::move(sink), own_group);
   features_->set(Feature::shard_gradients, true);
+  reducer_->agreement().compare_weights();
   optimizer.has_gradients_apart_ = true;
 }
 
@@ -246,7 +248,7 @@ double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_o
   require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
   require(synchronize_, "train_pieces: another call is under way");
   const NoSync alone(synchronize_, /*active=*/true);  // Until all pieces' gradients are summed.
-  return pieces_->run(step, loss_of);
+  return pieces_->run(step, loss_of, replica_->change());
 }
 
 bool DataParallelBase::is_deterministic() const { return features_->has(Feature::deterministic); }
@@ -286,6 +288,32 @@ std::unique_ptr<parallel::HeldTensors> DataParallelBase::held_tensors() {
 
 std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
   return nullptr;
+}
+
+// --- Closures -----------------------------------------------------------------------------------
+
+std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
+                                         std::function<at::Tensor()> closure) {
+  require(static_cast<bool>(closure), "average_loss: there is no closure");
+  return [&ddp, closure = std::move(closure)] {
+    require(!ddp.features_->has(Feature::join),
+            "average_loss: within join(), ranks call the closure unequal numbers of times");
+    const auto& agreement = ddp.reducer_->agreement();
+    const std::int64_t passes = *agreement.passes();
+    const at::Tensor loss = closure();
+    require(loss.defined() && loss.numel() == 1,
+            "average_loss: the closure must return a loss of one element");
+    const bool over_samples = ddp.features_->has(Feature::over_samples);
+    require(!over_samples || *agreement.passes() != passes,
+            "average_loss: the closure has averaged no backward(), so the number of samples is "
+            "unknown");
+    const at::NoGradGuard no_grad;
+    at::Tensor mean = loss.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+    all_reduce(mean, ddp.group(), over_samples ? ReduceOp::sum : ReduceOp::average,
+               {.label = "loss of a closure"});
+    if (over_samples) mean.div_(agreement.samples());
+    return mean.to(loss.scalar_type());
+  };
 }
 
 }  // namespace lockstep

@@ -10,8 +10,9 @@
 // mean over the ranks, and buckets are PyTorch's. Parameter names gain no prefix: the module stays
 // the user's own. Call it directly where nothing is to be synchronised, for example in an
 // evaluation.
-// After backward(), `.grad` may lie in memory of this class, which lives as long as the tensor
-// does. An allocator in front of LibTorch's own, for the whole process, makes large gradients there
+// After backward(), `.grad` is the tensor that autograd has made, or that the program has put
+// there. Large ones lie in memory of this class, which lives as long as the tensor does: an
+// allocator in front of LibTorch's own, for the whole process, makes large gradients there
 // (lockstep/parallel/gradients/gradient_memory.h in the sources).
 //
 // A torch::jit::Module is a module, too (lockstep/tensor/script_module.h), and so is a list of
@@ -54,12 +55,18 @@
 // share_parameters, deterministic, shard_gradients(), SyncBatchNorm. Tested with a stand-in for the
 // device, and not run on one yet.
 //
+// The module may change after construction as docs/guide/data-parallel.md says. A change that would
+// let the replicas drift apart is an Error of the next averaged backward(): a parameter that
+// requires a gradient only now, that was added, removed, replaced or tied, or that has another
+// type, shape or device.
+//
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' modules or options differ; misuse for experts that are cut over
 // other ranks; unsupported for sparse gradients that are not expected, for types that cannot be
 // averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all
-// ranks: misuse, with the parameters' names, if some had no part in the loss; corrupt for gradients
-// that are not finite, see NonFinite. All gradients are undefined then.
+// ranks: misuse, with the parameters' names, if some had no part in the loss, or were changed;
+// corrupt for gradients that are not finite, see NonFinite; mismatch if ranks have made other
+// writes to their weights since the last pass, and these differ. All gradients are undefined then.
 //
 // Foreign exceptions in backward(), for example from a gradient hook: on the throwing rank, the
 // exception leaves backward() after the other ranks have reached the end of theirs. The others
@@ -303,6 +310,8 @@ class LOCKSTEP_API DataParallelBase {
   friend class AveragedModel;
   friend class NoiseScale;
   friend class SharedOptimizerBase;
+  friend LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
+                                                               std::function<at::Tensor()> closure);
   friend LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
   friend class parallel::DataParallelState;
   friend class parallel::RankStages;
@@ -388,6 +397,22 @@ class DistributedDataParallel : public DataParallelBase {
 DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& group,
                         const DistributedDataParallelOptions& options = {})
     -> DistributedDataParallel<ScriptModule>;
+
+// For an optimizer that calls a closure several times in a step, such as torch::optim::LBFGS:
+//   lbfgs.step(lockstep::average_loss(ddp, [&] {
+//     lbfgs.zero_grad();
+//     const torch::Tensor loss = loss_of(ddp(batch.data), batch.target);
+//     loss.backward();
+//     return loss;
+//   }));
+// Returns a closure that calls `closure` and returns the mean of all ranks' losses, whose gradient
+// the averaged gradients are. The optimizer then takes the same decisions on all ranks. With
+// GradientMean::over_samples, losses are sums, and their sum is divided by the number of samples of
+// the last averaged pass.
+// The result is collective: all ranks call it equally often. Lifetime: `ddp` outlives it.
+// Errors, of the result: misuse for a loss of several elements, and within join().
+LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
+                                                      std::function<at::Tensor()> closure);
 
 // The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
 // shared parameters. Each of these is read once, by one of the ranks, to the place where it lies.

@@ -110,7 +110,8 @@ ModuleReplica::ModuleReplica(std::shared_ptr<torch::nn::Module> module, const Pr
       group_(group),
       broadcasts_buffers_(options.broadcast_buffers && options.deterministic == 0),
       without_value_(first_without_value(*module_)),
-      shared_(replicate(*module_, group, options.share_parameters, make_store)) {}
+      shared_(replicate(*module_, group, options.share_parameters, make_store)),
+      recorded_(*module_, /*with_forms=*/shared_ == nullptr) {}
 
 bool ModuleReplica::is_torn() const { return shared_ != nullptr && shared_->is_torn(); }
 

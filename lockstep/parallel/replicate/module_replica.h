@@ -17,6 +17,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
+#include "lockstep/parallel/replicate/recorded_parameters.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {
@@ -60,6 +61,10 @@ class ModuleReplica {
   void require_intact() const;
   void before_forward(bool synchronized);
 
+  // How the module was changed so that replicas would differ (RecordedParameters); empty if it was
+  // not.
+  std::string change() const { return recorded_.change_in(*module_); }
+
   // After a forward() without gradients, which no backward() follows.
   void after_evaluation() const noexcept;
 
@@ -92,6 +97,7 @@ class ModuleReplica {
   const bool broadcasts_buffers_;  // Before forward().
   std::string without_value_;      // The first tensor that had none on the meta device.
   const std::shared_ptr<ParameterStore> shared_;
+  const RecordedParameters recorded_;
   Join* join_ = nullptr;
   bool buffers_are_due_ = true;
   bool is_editing_ = false;

@@ -73,7 +73,8 @@ std::string text_of(const DistributedDataParallelOptions& options) {
   for (const double cap : options.bucket_caps_mb) text << ' ' << cap;
   text << "\noverlap ";
   options.overlap ? text << *options.overlap : text << "automatic";
-  text << "\nshare_parameters " << options.share_parameters << "\nmean "
+  text << "\ngradient_as_bucket_view " << options.gradient_as_bucket_view << "\nshare_parameters "
+       << options.share_parameters << "\nmean "
        << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
        << "\nnon_finite " << name_of(options.non_finite) << "\ndeterministic "
        << options.deterministic << "\ndeterministic_threads " << options.deterministic_threads

@@ -1,0 +1,49 @@
+// The parameters of a module as they were when DistributedDataParallel was made, to detect changes
+// after which their gradients would no longer be averaged.
+//
+// Thread safety: none.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/gradients/gradient_memory.h"
+#include "lockstep/tensor/named_tensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::parallel {
+
+class RecordedParameters {
+ public:
+  // `with_forms`: types, shapes and devices of trained parameters must not change either.
+  RecordedParameters(const torch::nn::Module& module, bool with_forms);
+
+  // Describes the first change that would make replicas differ; empty if there is none. These are
+  // parameters that were added, removed, replaced by other tensors or tied, or that require a
+  // gradient only now. Parameters may be frozen, and may get other memory and another memory
+  // format.
+  std::string change_in(const torch::nn::Module& module) const;
+
+ private:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;  // Keeps the address from being used again.
+    bool trained;
+    std::optional<GradientForm> form;
+  };
+
+  const Parameter* named(const std::string& name) const;
+  std::string other_tensor_in(const torch::nn::Module& module) const;
+
+  std::vector<Parameter> parameters_;  // In the module's order.
+};
+
+}  // namespace lockstep::parallel
