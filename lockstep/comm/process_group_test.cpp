@@ -179,8 +179,8 @@ const Ranks misuse("misuse", [](const Rank& rank) {
   const auto n = static_cast<std::size_t>(rank.world_size);
   std::vector<float> values(4);
   std::vector<double> doubles(4 * n);
-  std::vector<std::int64_t> numbers(4);
-  const Buffer integers{.data = numbers.data(), .count = 4, .dtype = DType::int64};
+  std::vector<std::uint8_t> flags(4);
+  const Buffer booleans{.data = flags.data(), .count = 4, .dtype = DType::boolean};
   const Buffer other{.data = doubles.data(), .count = 4 * n, .dtype = DType::float64};
   const Buffer mine = buffer_of(values);
   const auto expect = [](Fault fault, auto body) { EXPECT_EQ(fault_of(body), fault); };
@@ -208,7 +208,7 @@ const Ranks misuse("misuse", [](const Rank& rank) {
   expect(Fault::misuse, [&] { group.new_group({0, 0}); });
   expect(Fault::misuse, [&] { group.new_group({0, 7}); });
   expect(Fault::misuse, [&] { group.allocate(std::size_t{1} << 63); });
-  expect(Fault::unsupported, [&] { group.all_reduce(integers, ReduceOp::average); });
+  expect(Fault::unsupported, [&] { group.all_reduce(booleans, ReduceOp::average); });
   expect(Fault::unsupported, [&] { group.all_reduce(mine, ReduceOp::bxor); });
   expect(Fault::unsupported, [&] { group.all_reduce({.device = DeviceKind::cuda}); });
   group.all_reduce(mine);  // These errors did not break the group.

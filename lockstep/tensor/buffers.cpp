@@ -110,7 +110,7 @@ void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what) 
   const bool integral = c10::isIntegralType(type, /*includeBool=*/true);
   const bool meaningful = complex   ? op == ReduceOp::sum || op == ReduceOp::average
                           : bitwise ? integral
-                                    : op != ReduceOp::average || !integral;
+                                    : op != ReduceOp::average || type != at::kBool;
   if (!meaningful || !known_dtype(c10::toRealValueType(type)))
     throw Error(Fault::unsupported, std::string(what) + ": " + std::string(name(op)) +
                                         " is not supported for elements of type " +

@@ -175,6 +175,39 @@ TEST(TensorCollectives, PassTheOperationOn) {
   });
 }
 
+// Sums wrap, and quotients are truncated towards zero, as in NCCL. Two ranks have a kernel of their
+// own.
+TEST(TensorCollectives, TruncateAveragesOfIntegersTowardsZero) {
+  constexpr at::ScalarType types[] = {at::kChar, at::kShort,  at::kInt,    at::kLong,
+                                      at::kByte, at::kUInt16, at::kUInt32, at::kUInt64};
+  for (const int ranks : {2, 3})
+    run_in_process(ranks, [&](ProcessGroup& group) {
+      const std::int64_t own = group.rank() == 0 ? 3 : 2;  // In all 5 or 7.
+      const std::int64_t signs[] = {1, -1};
+      for (const at::ScalarType type : types)
+        for (const std::int64_t sign : signs) {
+          if (sign < 0 && !at::isSignedType(type)) continue;
+          const at::Tensor values = at::full({6}, sign * own, at::kLong).to(type);
+          const at::Tensor means = at::full({6}, sign * 2, at::kLong).to(type);
+          SCOPED_TRACE(testing::Message() << c10::toString(type) << " on " << ranks << " ranks");
+          at::Tensor tensor = values.clone();
+          all_reduce(tensor, group, ReduceOp::average);
+          EXPECT_TRUE(same(tensor, means));
+          tensor = values.clone();
+          all_reduce_coalesced({tensor}, group, ReduceOp::average);
+          EXPECT_TRUE(same(tensor, means));
+          tensor = values.clone();
+          reduce(tensor, group, 0, ReduceOp::average);
+          EXPECT_TRUE(group.rank() != 0 || same(tensor, means));
+          EXPECT_TRUE(same(reduce_scatter(values, group, ReduceOp::average),
+                           means.slice(0, 0, 6 / group.size())));
+        }
+      const at::Tensor large = at::full({2}, 100, at::kChar);
+      all_reduce(large, group, ReduceOp::average);
+      EXPECT_EQ(large[1].item<int>(), ranks == 2 ? -28 : 14);  // Of -56, and of 44.
+    });
+}
+
 // Rank r has r rows, so rank 0 has no rows.
 TEST(TensorCollectives, TakeTensorsOfUnequalRows) {
   on_ranks([](ProcessGroup& group) {
@@ -309,7 +342,7 @@ TEST(CoalescedTensors, AreBroadcastOfEveryType) {
 TEST(CoalescedTensors, AreAllExaminedBeforeAnyIsSent) {
   run_in_process(2, [](ProcessGroup& group) {
     const at::Tensor good = at::ones({2});
-    for (const at::Tensor& bad : {at::ones({2}, at::kInt), at::ones({2}, at::kFloat8_e5m2)})
+    for (const at::Tensor& bad : {at::ones({2}, at::kBool), at::ones({2}, at::kFloat8_e5m2)})
       EXPECT_EQ(fault_of([&] {
                   all_reduce_coalesced({good, bad}, group, ReduceOp::average);
                 }),
@@ -490,7 +523,7 @@ const Ranks refused("refused tensors", [](const Rank&) {
   expect(Fault::misuse, [&] { all_reduce(at::Tensor(), group); });
   expect(Fault::unsupported, [&] { all_reduce(at::ones({2}, at::kFloat8_e5m2), group); });
   expect(Fault::unsupported,
-         [&] { all_reduce(at::ones({2}, at::kInt), group, ReduceOp::average); });
+         [&] { all_reduce(at::ones({2}, at::kBool), group, ReduceOp::average); });
   expect(Fault::unsupported,
          [&] { all_reduce(at::ones({2}, at::kComplexFloat), group, ReduceOp::product); });
   expect(Fault::unsupported, [&] { all_reduce(one, group, ReduceOp::bor); });

@@ -61,6 +61,12 @@ at::Tensor all_rows(const at::Tensor& rows, const std::vector<Extent>& extents,
   return all;
 }
 
+// Integers are truncated towards zero, as in dense averages.
+at::Tensor average_of(const at::Tensor& sum, int ranks) {
+  if (!at::isIntegralType(sum.scalar_type(), /*includeBool=*/false)) return sum.div(ranks);
+  return sum.div(ranks, "trunc");
+}
+
 }  // namespace
 
 at::Tensor empty_sparse(const at::Tensor& like, std::int64_t sparse_dim) {
@@ -82,7 +88,7 @@ void sparse_all_reduce(const at::Tensor& tensor, ReduceOp op, const ProcessGroup
   at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices.t(), values, own.sizes(),
                                                  values.options().layout(at::kSparse))
                        .coalesce();
-  if (op == ReduceOp::average) sum = sum.div(group.size());
+  if (op == ReduceOp::average) sum = average_of(sum, group.size());
   tensor.copy_(sum);
 }
 

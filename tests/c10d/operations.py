@@ -67,6 +67,14 @@ class Carried(Data):
         return super().empty(size).to(self.TYPES.get(self.dtype, self.dtype))
 
 
+class Signed(Data):
+    """Values of both signs, where the type has both."""
+
+    def of(self, rank, size=None):
+        values = super().of(rank, size)
+        return values - (1 << (8 * self.dtype.itemsize - 3)) if self.dtype.is_signed else values
+
+
 class Strided(Data):
     """The same values in every third element of larger tensors."""
 

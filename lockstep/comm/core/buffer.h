@@ -65,7 +65,7 @@ LOCKSTEP_API std::size_t size_of(DType dtype);
 // How reductions combine elements. Stored in call signatures: values are frozen.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
-  average = 1,  // Sum times 1 / world_size. Floating-point types only.
+  average = 1,  // Sum times 1 / world_size. Of integers: truncated towards zero. Not of booleans.
   product = 2,
   min = 3,  // NaN on any rank gives NaN, as in torch.minimum().
   max = 4,

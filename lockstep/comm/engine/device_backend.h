@@ -33,7 +33,7 @@ namespace lockstep::comm {
 
 // The complete list of what collectives cannot do on CUDA memory. Returns the reason; empty for
 // supported calls. `op` matters to reductions only. Ignores combinations without a meaning on any
-// device, such as an average of integers.
+// device, such as an average of booleans.
 constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";

@@ -113,7 +113,7 @@ TEST(KeptMemory, LetsRegisteredMemoryGoWithItsLastHandle) {
   EXPECT_EQ(kept.owner_of({.data = data, .count = 16}), nullptr);
 }
 
-TEST(Average, DividesSumsOfEveryFloatingPointType) {
+TEST(Average, DividesSumsOfFloatsAndIntegers) {
   std::vector<float> floats(5000, 9.0F);
   divide_sums(buffer_of(floats), 3);
   EXPECT_EQ(floats, std::vector<float>(5000, 9.0F * (1.0F / 3)));
@@ -123,6 +123,9 @@ TEST(Average, DividesSumsOfEveryFloatingPointType) {
   std::vector<std::uint16_t> brains(5000, 0x4110);  // 9 as bfloat16.
   divide_sums({.data = brains.data(), .count = brains.size(), .dtype = DType::bfloat16}, 3);
   EXPECT_EQ(brains, std::vector<std::uint16_t>(5000, 0x4040));  // 3.
+  std::vector<std::int64_t> integers(5000, -8);
+  divide_sums({.data = integers.data(), .count = integers.size(), .dtype = DType::int64}, 3);
+  EXPECT_EQ(integers, std::vector<std::int64_t>(5000, -2));
 }
 
 }  // namespace

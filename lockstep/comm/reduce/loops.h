@@ -30,7 +30,23 @@ struct Add {
     return static_cast<T>(a + b);
   }
 };
-struct Average : Add {};  // scale() follows the last combination.
+struct Average : Add {};  // finish() follows the last combination.
+
+// Sums wrap, as unsigned numbers do. The quotient is truncated towards zero, as NCCL's average is.
+template <class T>
+struct IntegerAverage : Add {
+  using Quotient = std::conditional_t<(sizeof(T) < sizeof(int)), int, T>;  // Holds any rank count.
+  static std::make_unsigned_t<T> divide(std::make_unsigned_t<T> sum, int sources) {
+    return static_cast<std::make_unsigned_t<T>>(static_cast<Quotient>(static_cast<T>(sum)) /
+                                                static_cast<Quotient>(sources));
+  }
+};
+
+template <class Op>
+constexpr bool divides_integers = false;
+template <class T>
+constexpr bool divides_integers<IntegerAverage<T>> = true;
+
 struct Multiply {
   template <class T>
   static T combine(T a, T b) {
@@ -139,10 +155,16 @@ template <class Type, class Op>
   }
 }
 
-template <class Sum>
-[[gnu::noinline]] void scale(Sum* sums, Sum factor, std::size_t size) {
-  LOCKSTEP_INDEPENDENT
-  for (std::size_t i = 0; i < size; ++i) sums[i] *= factor;
+// Makes averages of the sums of `sources` arrays; other operations need no such step.
+template <class Op, class Sum>
+[[gnu::noinline]] void finish(Sum* sums, int sources, std::size_t size) {
+  if constexpr (std::is_same_v<Op, Average>) {
+    const Sum factor = static_cast<Sum>(1) / static_cast<Sum>(sources);
+    LOCKSTEP_INDEPENDENT
+    for (std::size_t i = 0; i < size; ++i) sums[i] *= factor;
+  } else if constexpr (divides_integers<Op>) {
+    for (std::size_t i = 0; i < size; ++i) sums[i] = Op::divide(sums[i], sources);
+  }
 }
 
 // --- The reductions ------------------------------------------------------------------------------
@@ -155,6 +177,7 @@ void reduce_two(const std::byte* a, const std::byte* b, std::byte* x, std::byte*
   for (std::size_t i = 0; i < count; ++i) {
     auto sum = Op::combine(load<Type>(a, i), load<Type>(b, i));
     if constexpr (std::is_same_v<Op, Average>) sum *= static_cast<typename Type::Sum>(0.5);
+    if constexpr (divides_integers<Op>) sum = Op::divide(sum, 2);
     store<Type>(x, i, sum);
     if constexpr (targets == 2) store<Type>(y, i, sum);
   }
@@ -180,8 +203,7 @@ void reduce(const std::byte* const* sources, int source_count, std::byte* const*
     load_all<Type>(sources[0] + offset, sums, size);
     for (int source = 1; source < source_count; ++source)
       accumulate<Type, Op>(sums, sources[source] + offset, size);
-    if constexpr (std::is_same_v<Op, Average>)
-      scale(sums, static_cast<Sum>(1) / static_cast<Sum>(source_count), size);
+    finish<Op>(sums, source_count, size);
     store_all<Type>(targets[0] + offset, sums, size);
     for (int target = 1; target < target_count; ++target)
       __builtin_memcpy(targets[target] + offset, targets[0] + offset,
@@ -215,6 +237,8 @@ ReduceFunction of_integers(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
       return reduce<Unsigned, Add>;
+    case ReduceOp::average:
+      return reduce<Unsigned, IntegerAverage<T>>;
     case ReduceOp::product:
       return reduce<Unsigned, Multiply>;
     case ReduceOp::min:

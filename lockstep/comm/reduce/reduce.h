@@ -3,7 +3,8 @@
 //
 // Floats: float16 and bfloat16 are combined in float32 and rounded once, to nearest even. A NaN
 // becomes a quiet one. Bitwise operations are not supported.
-// Integers: they wrap, as in LibTorch. Averages are not supported.
+// Integers: they wrap, as in LibTorch. An average is the wrapped sum, divided and truncated towards
+// zero, as in NCCL.
 // Booleans: any byte but 0 is true; results are 0 and 1. Sum, max and bor are "or"; product, min
 // and band are "and". Averages are not supported.
 // Every instruction set gives the same bits, except inside a NaN.
@@ -28,8 +29,8 @@ using ReduceFunction = void (*)(const std::byte* const* sources, int source_coun
 // supported.
 ReduceFunction reduce_function(DType dtype, ReduceOp op);
 
-// Turns sums into averages: multiplies each of `sums` by 1 / ranks. Floating-point types only;
-// float16 and bfloat16 are rounded once more.
+// Turns sums into averages. Multiplies floats by 1 / ranks; float16 and bfloat16 are rounded once
+// more. Divides integers by `ranks` and truncates. Booleans are not supported.
 void divide_sums(const Buffer& sums, int ranks);
 
 }  // namespace lockstep::comm

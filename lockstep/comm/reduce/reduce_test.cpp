@@ -38,11 +38,22 @@ T combine(ReduceOp op, T a, T b) {
   } else {
     using Unsigned = std::make_unsigned_t<T>;
     const std::uint64_t x = static_cast<Unsigned>(a), y = static_cast<Unsigned>(b);
-    if (op == ReduceOp::sum) return static_cast<T>(x + y);
+    if (op == ReduceOp::sum || op == ReduceOp::average) return static_cast<T>(x + y);
     if (op == ReduceOp::product) return static_cast<T>(x * y);
     if (op == ReduceOp::band) return static_cast<T>(x & y);
     return static_cast<T>(op == ReduceOp::bor ? x | y : x ^ y);
   }
+}
+
+// Counts sources away from the number's size, and keeps its sign.
+template <class T>
+T quotient(T sum, T sources) {
+  using Size = std::make_unsigned_t<T>;
+  const bool negative = std::is_signed_v<T> && sum < 0;
+  const Size size =
+      negative ? static_cast<Size>(Size{0} - static_cast<Size>(sum)) : static_cast<Size>(sum);
+  const auto whole = static_cast<Size>(size / static_cast<Size>(sources));
+  return static_cast<T>(negative ? static_cast<Size>(Size{0} - whole) : whole);
 }
 
 // How a test makes, reads and writes elements.
@@ -108,8 +119,11 @@ Bytes expected(ReduceOp op, const std::vector<const std::byte*>& sources, std::s
     Value value = Element::decode(read<Element>(sources[0], i));
     for (std::size_t source = 1; source < sources.size(); ++source)
       value = combine(op, value, Value(Element::decode(read<Element>(sources[source], i))));
-    if constexpr (std::is_floating_point_v<Value>)
+    if constexpr (std::is_floating_point_v<Value>) {
       if (op == ReduceOp::average) value *= Value(1) / static_cast<Value>(sources.size());
+    } else if (op == ReduceOp::average) {
+      value = static_cast<Value>(quotient(value, static_cast<Value>(sources.size())));
+    }
     const typename Element::Stored stored = Element::encode(value);
     std::memcpy(result.data() + i * sizeof stored, &stored, sizeof stored);
   }
@@ -181,7 +195,8 @@ static_assert(std::size(subjects) == dtype_count);
 
 bool has_meaning(const Subject& subject, ReduceOp op) {
   const bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
-  return subject.floating ? !bitwise : op != ReduceOp::average;
+  if (subject.floating) return !bitwise;
+  return op != ReduceOp::average || subject.dtype != DType::boolean;
 }
 
 // --- The tests -----------------------------------------------------------------------------------

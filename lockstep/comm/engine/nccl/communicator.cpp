@@ -41,11 +41,6 @@ std::optional<ncclDataType_t> type_of(DType dtype) {
   return std::nullopt;
 }
 
-bool is_floating(DType dtype) {
-  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 ||
-         dtype == DType::bfloat16;
-}
-
 std::optional<ncclRedOp_t> op_of(DType dtype, ReduceOp op) {
   const bool boolean = dtype == DType::boolean;
   switch (op) {
@@ -58,8 +53,8 @@ std::optional<ncclRedOp_t> op_of(DType dtype, ReduceOp op) {
     case ReduceOp::max:
       return ncclMax;
     case ReduceOp::average:
-      if (is_floating(dtype)) return ncclAvg;
-      return std::nullopt;
+      if (boolean) return std::nullopt;
+      return ncclAvg;
     case ReduceOp::band:
     case ReduceOp::bor:
     case ReduceOp::bxor:
