@@ -124,6 +124,51 @@ void reduce_scatter_of(Tensors inputs, const at::Tensor& output, const Reduction
   out.spread();
 }
 
+// A root copies its own part of this size and more beside the collective. Else it would copy the
+// part twice: into the block of all parts, and from there.
+constexpr std::size_t least_own_part = std::size_t{1} << 20;
+
+void scatter_of(Tensors inputs, const at::Tensor& output, int root, const ProcessGroup& group,
+                const CallOptions& options) {
+  const bool is_root = group.rank() == root;
+  const auto ranks = static_cast<std::size_t>(group.size());
+  const Parts out({output}, "scatter");
+  Buffer to = out.buffer();
+  Counts counts;
+  if (ranks > 1 && to.bytes() >= least_own_part) {  // On all ranks: they pass the same counts.
+    counts.assign(ranks, to.count);
+    counts[static_cast<std::size_t>(root)] = 0;
+  }
+  if (!is_root) {
+    group.scatter({}, to, root, counts, options);
+    return out.spread();
+  }
+  const at::Tensor own = inputs[static_cast<std::size_t>(root)];
+  if (!counts.empty()) {
+    inputs.erase(inputs.begin() + root);
+    to.count = 0;
+  }
+  Parts in(std::move(inputs), "scatter");
+  in.fill();
+  group.scatter(in.buffer(), to, root, counts, options);
+  if (counts.empty())
+    out.spread();
+  else
+    output.copy_(own);
+}
+
+// The tensors of a list that holds one for each rank. As with Gloo and NCCL, all have one size.
+void require_equal_parts(const Tensors& list, const at::Tensor& one, std::string_view what) {
+  for (std::size_t rank = 0; rank < list.size(); ++rank)
+    require(list[rank].numel() == one.numel(), [&] {
+      return std::string(what) + ": the list's tensor for rank " + std::to_string(rank) + " has " +
+             std::to_string(list[rank].numel()) + " elements, but this rank's tensor has " +
+             std::to_string(one.numel()) +
+             ": give all ranks tensors of one size, or use all_gather or all_to_all, which take "
+             "unequal ones";
+    });
+}
+
 // Elements of each rank's part in `buffer`, from the tensor's `rows` for each.
 Counts counts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                  const Buffer& buffer, int size) {
@@ -356,7 +401,10 @@ Started Collectives::gather(std::vector<Tensors>& outputs, Tensors& inputs,
     const at::Tensor input = only_one(inputs, "gather");
     const bool is_root = getRank() == opts.rootRank;
     const Tensors list = is_root ? only_one(outputs, "gather") : Tensors{};
-    if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "gather");
+    if (is_root) {
+      require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "gather");
+      require_equal_parts(list, input, "gather");
+    }
     return start({Op::GATHER, "lockstep:gather", inputs, {list}}, opts,
                  [list, input, root = root_of(opts.rootRank, getSize(), "gather")](
                      const ProcessGroup& group, const CallOptions& options) {
@@ -377,19 +425,14 @@ Started Collectives::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
     const at::Tensor output = only_one(outputs, "scatter");
     const bool is_root = getRank() == opts.rootRank;
     const Tensors list = is_root ? only_one(inputs, "scatter") : Tensors{};
-    if (is_root) require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "scatter");
+    if (is_root) {
+      require_one_for_each(list.size(), static_cast<std::size_t>(getSize()), "scatter");
+      require_equal_parts(list, output, "scatter");
+    }
     return start({Op::SCATTER, "lockstep:scatter", is_root ? list : outputs, {outputs}}, opts,
                  [list, output, root = root_of(opts.rootRank, getSize(), "scatter")](
                      const ProcessGroup& group, const CallOptions& options) {
-                   const Parts out({output}, "scatter");
-                   if (group.rank() != root) {
-                     group.scatter({}, out.buffer(), root, {}, options);
-                     return out.spread();
-                   }
-                   Parts in(list, "scatter");
-                   in.fill();
-                   group.scatter(in.buffer(), out.buffer(), root, {}, options);
-                   out.spread();
+                   scatter_of(list, output, root, group, options);
                  });
   });
 }

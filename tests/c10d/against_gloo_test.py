@@ -13,7 +13,7 @@ import time
 import forked_ranks
 import operations
 from operations import Bytes, Carried, Data, Strided
-from plugin_or_skip import torch
+from plugin_or_skip import lockstep, torch
 
 import torch.distributed as dist  # noqa: E402
 
@@ -215,6 +215,63 @@ def check_scaled_sum(groups):
     torch.testing.assert_close(tensor, expected)
 
 
+def check_integer_averages(groups):
+    """As in NCCL: the sum wraps, and the quotient is truncated towards zero. Gloo has no AVG."""
+    def truncated(total):
+        quotient = abs(total) // groups_ranks
+        return -quotient if total < 0 else quotient
+
+    groups_ranks = dist.get_world_size(groups.ours)
+    for dtype in INTEGERS[:-1]:
+        data = operations.Signed(groups.ours, 257, dtype)
+        for reduction in operations.REDUCTIONS:
+            sums = reduction(data, dist.ReduceOp.SUM)
+            expected = [torch.tensor([truncated(total) for total in one.tolist()], dtype=dtype)
+                        for one in sums]
+            expect(reduction(data, dist.ReduceOp.AVG), expected, "average", reduction.__name__,
+                   dtype)
+    rank = dist.get_rank(groups.ours)
+    sparse = torch.sparse_coo_tensor([[rank, 5]], [-3, 2**60 + 1], (8,), check_invariants=True)
+    dist.all_reduce(sparse, dist.ReduceOp.AVG, group=groups.ours)
+    dense = sparse.to_dense().tolist()
+    assert dense[:groups_ranks] == [truncated(-3)] * groups_ranks, dense
+    assert dense[5] == truncated(groups_ranks * (2**60 + 1)), dense
+    expect_error("average is not supported for elements of type Bool", dist.all_reduce,
+                 torch.ones(2).bool(), dist.ReduceOp.AVG, group=groups.ours)
+
+
+def expect_error(text, act, *arguments, **options):
+    try:
+        act(*arguments, **options)
+    except lockstep.Error as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no error: {text}")
+
+
+def check_unequal_lists(groups):
+    """gather() and scatter() refuse lists of unequal tensors, as with Gloo and NCCL. The group goes
+    on."""
+    rank, ranks = dist.get_rank(groups.ours), dist.get_world_size(groups.ours)
+    root = dist.get_process_group_ranks(groups.ours)[0]
+    unequal = [torch.ones(peer + 1) for peer in range(ranks)]
+    if rank == 0:
+        what = "the list's tensor for rank 1 has 2 elements, but this rank's tensor has 1"
+        expect_error(f"gather: {what}", dist.gather, torch.ones(1), unequal, dst=root,
+                     group=groups.ours)
+        expect_error(f"scatter: {what}", dist.scatter, torch.ones(1), unequal, src=root,
+                     group=groups.ours)
+    dist.barrier(groups.ours)
+
+
+def check_large_scatters(groups):
+    """From 1 MiB on, the root copies its own part beside the collective."""
+    for size in ((1 << 18) - 1, 1 << 18):
+        for kind in (Data, Strided):
+            ours, theirs = groups.ours_and_theirs(kind, Data, size, torch.float32)
+            expect(operations.scatter(ours), operations.scatter(theirs), "scatter", size)
+
+
 def check_objects(groups):
     group = groups.ours
     rank, members = dist.get_rank(group), dist.get_process_group_ranks(group)
@@ -240,7 +297,8 @@ def check_objects(groups):
 
 
 CHECKS = [check_strided, check_asynchronous, check_gradients, check_sparse, check_layouts,
-          check_overlapping, check_unequal_parts, check_stack, check_scaled_sum, check_objects]
+          check_overlapping, check_unequal_parts, check_stack, check_scaled_sum,
+          check_integer_averages, check_unequal_lists, check_large_scatters, check_objects]
 
 
 def check_world():

@@ -18,6 +18,9 @@ namespace {
 
 constexpr std::size_t capacity = 256 << 10;  // A power of two.
 
+// Most bytes that are copied before the other rank sees them. It then copies at the same time.
+constexpr std::size_t most_hidden = 64 << 10;
+
 constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe comes soon.
 
 }  // namespace
@@ -37,6 +40,13 @@ ShmPipe::ShmPipe(SharedMemory memory) : memory_(std::move(memory)) {}
 ShmPipe::Ring& ShmPipe::ring() const { return *reinterpret_cast<Ring*>(memory_.get()); }
 
 std::size_t ShmPipe::write(const std::byte* data, std::size_t bytes) {
+  std::size_t all = 0;
+  while (const std::size_t more = write_some(data + all, std::min(bytes - all, most_hidden)))
+    all += more;
+  return all;
+}
+
+std::size_t ShmPipe::write_some(const std::byte* data, std::size_t bytes) {
   Ring& ring = this->ring();
   const std::uint64_t begin = ring.written.load(std::memory_order_relaxed);
   const std::uint64_t used = begin - ring.read.load(std::memory_order_acquire);
@@ -52,6 +62,13 @@ std::size_t ShmPipe::write(const std::byte* data, std::size_t bytes) {
 }
 
 std::size_t ShmPipe::read(std::byte* data, std::size_t bytes) {
+  std::size_t all = 0;
+  while (const std::size_t more = read_some(data + all, std::min(bytes - all, most_hidden)))
+    all += more;
+  return all;
+}
+
+std::size_t ShmPipe::read_some(std::byte* data, std::size_t bytes) {
   Ring& ring = this->ring();
   const std::uint64_t begin = ring.read.load(std::memory_order_relaxed);
   const std::size_t size = std::min(bytes, readable());

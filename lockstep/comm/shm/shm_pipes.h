@@ -37,6 +37,8 @@ class ShmPipe final : public Pipe {
  private:
   struct Ring;
   Ring& ring() const;
+  std::size_t write_some(const std::byte* data, std::size_t bytes);
+  std::size_t read_some(std::byte* data, std::size_t bytes);
 
   SharedMemory memory_;
 };
