@@ -88,6 +88,12 @@ def connect_to_store(
     neither if what listens there says nothing within `timeout`. Raises lockstep.Error as
     throw_if_launcher_lost_rank(), and KeyboardInterrupt."""
 
+def is_in_use(store: Store) -> bool:
+    """Whether C++ objects refer to the store, beside its object in Python."""
+
+def never_destroy(store: Store) -> None:
+    """Keeps one reference to the store for ever."""
+
 def throw_without_store(place: str, timeout: timedelta, reason: str) -> NoReturn:
     """Raises the lockstep.Error for a rank 0 that has served no store there in time, and tells the
     launcher; `reason` is that of the last try to reach it, or empty."""

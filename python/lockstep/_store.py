@@ -4,10 +4,18 @@
 Its constructor waits for the other ranks, on rank 0, and for rank 0, on the others; there it hears
 neither Ctrl-C nor the launcher. Under `lockstep run`, rank 0 does not wait there, and the others
 look themselves whether it listens. All ranks then wait where lockstep._C looks for both.
+
+Each call of init_process_group() is a round with keys of its own. Rank 0 begins it, and the others
+wait for that. Rank 0 serves the store until its process ends, and all ranks keep their connections.
+With a server for each group, a rank that makes its next group early would connect to the server of
+the last group, which is about to close. PyTorch's client then prints a backtrace and tries again
+after up to a second. Each new client also asks for the host's name, which a name server may answer
+late.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import os
@@ -19,7 +27,19 @@ from datetime import timedelta
 from torch import distributed as dist
 
 PAUSE = 0.05  # Seconds.
+SHORT_PAUSE = 0.0005  # The first one for a round, which rank 0 mostly begins at the same time.
 ATTEMPT = 5
+ROUND = "lockstep/round"  # The key of the round that rank 0 has begun last.
+
+
+@dataclasses.dataclass
+class Round:
+    name: str
+    store: dist.TCPStore  # Of rank 0 it is the server, too.
+
+
+# By host and port of the server: the last round of this process.
+rounds: dict[tuple[str, int], Round] = {}
 
 
 def wrap() -> None:
@@ -28,37 +48,90 @@ def wrap() -> None:
         # Not the function of the same name.
         rendezvous = importlib.import_module("torch.distributed.rendezvous")
         rendezvous.TCPStore = functools.partial(make_store, rendezvous.TCPStore)
+        os.register_at_fork(after_in_child=forget)
 
 
-def make_store(original: Callable, *args, **options) -> dist.TCPStore:
+def make_store(original: Callable, *args, **options) -> dist.Store:
     is_job = not args and str(options.get("world_size")) == os.environ.get("WORLD_SIZE")
-    if not is_job:
+    if not is_job or dist.is_initialized():
         return original(*args, **options)
-    if options["is_master"]:
-        return original(**options | {"wait_for_workers": False})
-    return join_store(options)
+    place = options["host_name"], options["port"]
+    last = rounds.get(place)
+    rounds[place] = (begin_round(original, options, last) if options["is_master"] else
+                     join_round(options, last))
+    return dist.PrefixStore(f"{ROUND}/{rounds[place].name}", rounds[place].store)
 
 
-def join_store(options: dict) -> dist.TCPStore:
-    """Connects to rank 0's store. The one of the last group may still listen there, and then end:
-    the constructor would go on trying. Or another program listens there."""
+def forget() -> None:
+    """In a fork()ed child, which has no thread of the server: it never ends the server."""
+    if rounds:
+        from lockstep import _C
+
+        for one in rounds.values():
+            _C.never_destroy(one.store)
+        rounds.clear()
+
+
+def unused_store(last: Round | None) -> dist.TCPStore | None:
+    """Returns the store of the last round. A store serves one call at a time, so that one which is
+    still in use could be waiting in another thread: None."""
+    from lockstep import _C
+
+    return None if last is None or _C.is_in_use(last.store) else last.store
+
+
+def begin_round(original: Callable, options: dict, last: Round | None) -> Round:
+    """On rank 0. PyTorch has one server for each port of a process."""
+    store = unused_store(last) or original(**options | {"wait_for_workers": False})
+    store.set_timeout(options["timeout"])
+    begun = Round(str(time.time_ns()), store)
+    store.set(ROUND, begun.name)
+    return begun
+
+
+def join_round(options: dict, last: Round | None) -> Round:
+    """On the other ranks. Another program may listen at the port, or rank 0 may end."""
     from lockstep import _C, _last_words
 
     host, port, timeout = (options[name] for name in ("host_name", "port", "timeout"))
     deadline = time.monotonic() + timeout.total_seconds()
-    reason = ""
-    while await_listener(host, port, deadline):
-        left = max(1, deadline - time.monotonic())
-        store, failure = _C.connect_to_store(
-            host, port, options["world_size"], options.get("use_libuv", True),
-            timedelta(seconds=min(ATTEMPT, left)), timedelta(seconds=left))
+    store, reason = unused_store(last), ""
+    while store or await_listener(host, port, deadline):
+        left, failure = max(1, deadline - time.monotonic()), ""
+        if store is None:
+            store, failure = _C.connect_to_store(
+                host, port, options["world_size"], options.get("use_libuv", True),
+                timedelta(seconds=min(ATTEMPT, left)), timedelta(seconds=left))
         if store:
-            store.set_timeout(timeout)
-            return store
+            try:
+                store.set_timeout(timeout)
+                if name := await_round(store, last, deadline):
+                    return Round(name, store)
+                failure = "rank 0 has not called init_process_group() once more"
+            except (dist.DistNetworkError, dist.DistStoreError) as error:
+                failure = str(error)
+        store = None
         reason = failure or reason or "what listens there does not answer as PyTorch's store does"
         time.sleep(PAUSE)
     _last_words.install()  # The launcher learns whether the process ends by that Error.
     _C.throw_without_store(f"{host}:{port}", timeout, reason)
+
+
+def await_round(store: dist.TCPStore, last: Round | None, deadline: float) -> str:
+    """Returns the name of the round that rank 0 has begun after `last`, or "" if there is none
+    before the deadline. Raises as await_listener() does."""
+    from lockstep import _C
+
+    pause = SHORT_PAUSE
+    while True:
+        _C.throw_if_launcher_lost_rank()
+        name = store.get(ROUND).decode() if store.check([ROUND]) else ""
+        if name and (last is None or name != last.name):
+            return name
+        if time.monotonic() >= deadline:
+            return ""
+        time.sleep(pause)
+        pause = min(2 * pause, PAUSE)
 
 
 def await_listener(host: str, port: int, deadline: float) -> bool:

@@ -707,6 +707,18 @@ def test_ends_between_groups(options):
             assert float(waited) < LATE, told
 
 
+def test_next_group_of_early_ranks(options):
+    """Ranks may make the next group of the job while rank 0 is still in the last one. PyTorch's
+    store prints nothing of it. Rank 0 then leaves the store to the others until it ends."""
+    hows = ["lockstep", "lockstep", "gloo", "held", "held", "gloo", "lockstep"]
+    with tempfile.TemporaryDirectory() as folder:
+        code, text = launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
+                            HERE / "repeated_program.py", *hows)
+    assert code == 0, text
+    expected = [f"[{rank}] made {how}" for rank in range(2) for how in hows]
+    assert sorted(text.splitlines()) == sorted(expected), text
+
+
 def test_names_who_fails_in_a_group_of_the_rest(options):
     """Ranks that go on without one that has ended in order are named for their own end."""
     for how, cause in (("kill", "signal:9(SIGKILL)"), ("3", "exit:3")):
