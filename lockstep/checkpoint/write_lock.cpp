@@ -9,12 +9,15 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/output_file.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/signals.h"
@@ -55,13 +58,34 @@ FileDescriptor open_lock(const fs::path& file) {
   }
 }
 
-// Returns false if another process has the lock.
-bool lock(const FileDescriptor& fd, const fs::path& file) {
+enum class Outcome { locked, held_by_another, unsupported };
+
+// Whether flock() fails with this errno on every file of the file system: NFS without its lock
+// manager, Lustre without the mount option flock, autofs, FUSE.
+bool lacks_locks(int error) {
+  constexpr int kernel_enotsupp = 524;  // ENOTSUPP, which has no name outside of the kernel.
+  return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == kernel_enotsupp;
+}
+
+Outcome lock(const FileDescriptor& fd, const fs::path& file) {
   for (;;) {
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return true;
-    if (errno == EWOULDBLOCK) return false;
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return Outcome::locked;
+    if (errno == EWOULDBLOCK) return Outcome::held_by_another;
+    if (lacks_locks(errno)) return Outcome::unsupported;
     if (errno != EINTR) throw_errno(file.string());
   }
+}
+
+// Once for each folder, whichever Checkpointers use it.
+void warn_without_lock(const fs::path& root) {
+  static std::mutex mutex;
+  static std::set<fs::path> warned;
+  const std::lock_guard guard(mutex);
+  if (!warned.insert(root).second) return;
+  log(LogLevel::warning,
+      root.string() +
+          ": this file system has no flock(), so nothing keeps a second job from saving its "
+          "checkpoints here, which would damage them: give each job a folder of its own");
 }
 
 // Ranks of an earlier attempt end by themselves or are being killed.
@@ -97,6 +121,7 @@ LockHolder this_holder() {
 WriteLock::WriteLock(const fs::path& root, const LockHolder& self) : file_(root / lock_name) {
   make_directories(root);
   if (!try_lock()) wait_for_holder(self);
+  if (!is_locked_) warn_without_lock(root);
   write_holder(self);
 }
 
@@ -111,7 +136,9 @@ bool WriteLock::is_in_place() const {
 // one.
 bool WriteLock::try_lock() {
   fd_ = open_lock(file_);
-  return lock(fd_, file_) && is_in_place();
+  const Outcome outcome = lock(fd_, file_);
+  is_locked_ = outcome == Outcome::locked;
+  return outcome != Outcome::held_by_another && is_in_place();
 }
 
 void WriteLock::wait_for_holder(const LockHolder& self) {

@@ -1,6 +1,9 @@
 // The right to write to a folder of checkpoints: a lock on its file .lock, in which the holder
 // identifies itself. The file stays; the kernel releases the lock when the process ends in any way.
 //
+// Some file systems have no flock(). The folder can be written to without a lock there: a warning
+// is logged once, as nothing keeps a second job out.
+//
 // The text, for the messages of refused processes, is JSON:
 //   {"host": "node3", "pid": 42, "job": "a1b2", "attempt": 0}
 //
@@ -49,6 +52,7 @@ class WriteLock {
 
   std::filesystem::path file_;
   FileDescriptor fd_;
+  bool is_locked_ = false;
 };
 
 // Returns the reason why this user cannot write to `root`, for example "Read-only file system".

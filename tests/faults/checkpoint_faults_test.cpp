@@ -9,12 +9,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -55,6 +58,13 @@ class Saver {
     SavedState state(state_at(step, rank_.rank, rank_.world_size));
     checkpoints_.save(step, {{"model", &state}});
     checkpoints_.wait();
+  }
+
+  // Returns the step.
+  std::int64_t resume() {
+    SavedState state;
+    const auto resumed = checkpoints_.resume({{"model", &state}});
+    return resumed ? resumed->step : 0;
   }
 
   // Returns the operating system's Error; empty without one.
@@ -454,6 +464,45 @@ TEST_P(CheckpointFaults, ADiskThatIsFullSaysSoAndServesOnceThereIsRoom) {
   });
   if (exits[0].code == no_mount) GTEST_SKIP() << "no file system may be mounted here";
   EXPECT_TRUE(all_succeeded(exits));
+}
+
+// As Lustre, NFS, FUSE and autofs may have it.
+TEST_P(CheckpointFaults, AFileSystemWithoutLocksServesWithOneWarning) {
+  for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP, 524}) {
+    const fs::path root = scratch_.path() / std::to_string(error);
+    const auto save = [&](const Rank& rank, std::int64_t resumed) {
+      ::setenv("LOCKSTEP_TEST_FLOCK_ERROR", std::to_string(error).c_str(), 1);
+      std::atomic<int> warnings = 0;
+      set_log_sink([&](LogLevel level, std::string_view message) {
+        if (level != LogLevel::warning) return;
+        ++warnings;
+        EXPECT_NE(message.find("has no flock()"), message.npos) << message;
+        EXPECT_NE(message.find(root.string()), message.npos) << message;
+      });
+      Saver saver(rank, root, GetParam());
+      EXPECT_EQ(saver.resume(), resumed);
+      saver.save(resumed + 1);
+      saver.save(resumed + 2);
+      saver.end();
+      Saver::expect_whole(root, resumed + 2, std::to_string(error));
+      set_log_sink({});
+      EXPECT_EQ(warnings, rank.rank == 0 ? 1 : 0);
+    };
+    for (const std::int64_t resumed : {0, 2})
+      EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+        save(rank, resumed);
+      }))) << error;
+  }
+}
+
+// Any other error of flock() is one.
+TEST_P(CheckpointFaults, ALockThatFailsOtherwiseIsAnError) {
+  EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
+    ::setenv("LOCKSTEP_TEST_FLOCK_ERROR", std::to_string(EIO).c_str(), 1);
+    Saver saver(rank, base_, GetParam());
+    EXPECT_NE(saver.error_of_save(2, "").find("Input/output error"), std::string::npos);
+    saver.end();
+  })));
 }
 
 TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {

@@ -20,6 +20,8 @@
 //
 // Every operation reads the variable: a new value restarts the count. Without the variable the
 // library changes nothing.
+//
+//   LOCKSTEP_TEST_FLOCK_ERROR=37  every flock() fails with this errno
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -279,6 +281,12 @@ int creat(const char* path, mode_t mode) {
 
 int creat64(const char* path, mode_t mode) {
   return operate_open(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode);
+}
+
+int flock(int fd, int operation) {
+  if (const char* const error = std::getenv("LOCKSTEP_TEST_FLOCK_ERROR"))
+    return static_cast<int>(fail(std::atoi(error)));
+  return static_cast<int>(call(SYS_flock, fd, operation));
 }
 
 ssize_t write(int fd, const void* data, size_t size) {
