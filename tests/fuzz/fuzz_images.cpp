@@ -1,4 +1,4 @@
-// F10: JPEG, PNG and WebP files, with arbitrary input. Nothing but a BadImage may come out. A
+// F10: files of images of all formats, with arbitrary input. Nothing but a BadImage may come out. A
 // region that is decoded has the pixels that it has in the whole image, if that can be decoded,
 // too. The first two bytes choose the region.
 
@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/images/image_reader.h"
@@ -60,6 +61,24 @@ std::vector<std::string> seeds() {
   for (const auto& [name, kind] : test::png_kinds()) files.push_back(test::png_file(17, 9, kind));
   for (const auto& [name, is_lossless] : test::webp_kinds())
     files.push_back(test::webp_file(23, 11, is_lossless));
+  using namespace std::string_literals;
+  files.push_back("P6\n3 2\n255\nabcdefghijklmnopqr");
+  files.push_back("P3 2 1 # two\n7 1 2 3 4 5 6 ");
+  files.push_back("P5 2 2 300 abcdefgh");
+  files.push_back("P4 9 2\nabcd");
+  files.push_back("P1 3 2 101010");
+  files.push_back("GIF89a\3\0\2\0\x82\0\0"s + std::string(24, 'c') +
+                  "!\xf9\4\1\0\0\1\0,\0\0\0\0\3\0\2\0\x40\3\4\x08\x21\x43\x95\0;"s);
+  const auto bmp = [](char bits, char compression, std::size_t colors, std::size_t data) {
+    return "BM........"s + static_cast<char>(54 + 4 * colors) +
+           "\0\0\0\x28\0\0\0\5\0\0\0\3\0\0\0\1\0"s + bits + '\0' + compression +
+           std::string(15, '\0') + static_cast<char>(colors) + std::string(7, '\0') +
+           std::string(4 * colors, 'p') + std::string(data, '\3');
+  };
+  for (const auto& [bits, colors] : {std::pair{1, 2}, {4, 3}, {8, 3}, {16, 0}, {24, 0}, {32, 0}})
+    files.push_back(bmp(static_cast<char>(bits), 0, static_cast<std::size_t>(colors), 60));
+  files.push_back(bmp(8, 1, 3, 60));
+  files.push_back(bmp(4, 2, 3, 60));
   for (std::string& file : files) file.insert(0, "\5\7");
   return files;
 }

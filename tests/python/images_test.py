@@ -76,6 +76,139 @@ def write_jpegs(folder, sizes=((500, 375), (333, 517), (64, 64), (17, 9), (1, 1)
         image.convert("CMYK").save(folder / f"{number}-cmyk.jpg")
 
 
+def lzw(indices, bits):
+    """Codes of one length: a clear code comes before they would grow."""
+    clear, codes = 1 << bits, []
+    for number, index in enumerate(indices):
+        codes += [clear, index] if number % (clear - 2) == 0 else [index]
+    total = 0
+    for code in reversed([*codes, clear + 1]):
+        total = total << (bits + 1) | code
+    data = total.to_bytes((len(codes) + 1) * (bits + 1) // 8 + 1, "little")
+    return bytes([bits]) + b"".join(bytes([len(data[i:i + 255])]) + data[i:i + 255]
+                                    for i in range(0, len(data), 255)) + b"\0"
+
+
+def gif(screen, place, indices, palette=None, local=None, transparent=None, interlaced=False):
+    """A GIF of one frame, whose palettes have 2, 4, ... 256 colours."""
+    def flags(colors):
+        return 0x80 | (len(colors) // 3).bit_length() - 2 if colors else 0
+
+    control = b"" if transparent is None else struct.pack("<BBBBHBB", 0x21, 0xf9, 4, 1, 7,
+                                                          transparent, 0)
+    return b"".join([
+        b"GIF89a", struct.pack("<HHBBB", *screen, flags(palette), 1, 0), palette or b"",
+        b"!\xfe\3abc\0", control,
+        struct.pack("<BHHHHB", 0x2c, *place, flags(local) | 0x40 * interlaced), local or b"",
+        lzw(indices, 8), b";"])
+
+
+def write_gifs(folder):
+    noise = numpy.random.RandomState(4)
+    image = PIL.Image.fromarray(picture(90, 70))
+    for colors in (256, 17, 2):
+        image.quantize(colors).save(folder / f"{colors}.gif.png", "GIF")
+    image.convert("L").save(folder / "grey.gif.png", "GIF", interlace=0)
+    frames = [PIL.Image.fromarray(picture(90, 70, seed)) for seed in (1, 2, 3)]
+    frames[0].save(folder / "animated.gif.png", "GIF", save_all=True, append_images=frames[1:])
+    greys = bytes(value for index in range(256) for value in [index] * 3)
+    for name, options in {
+            "few": {"palette": noise.bytes(3 * 4)}, "none": {}, "greys": {"palette": greys},
+            "local": {"palette": noise.bytes(3 * 256), "local": noise.bytes(3 * 128)},
+            "local greys": {"palette": noise.bytes(3 * 256), "local": greys},
+            "transparent": {"palette": noise.bytes(3 * 256), "transparent": 9},
+            "interlaced": {"palette": noise.bytes(3 * 256), "interlaced": True}}.items():
+        for place in ((0, 0, 31, 23), (5, 3, 20, 11), (20, 9, 31, 23)):
+            indices = noise.bytes(place[2] * place[3])
+            (folder / f"{name} {place}.gif.png").write_bytes(
+                gif((31, 23), place, indices, **options))
+
+
+def bmp(width, height, bits, data, compression=0, palette=b"", masks=b"", size=40, colors=0):
+    """`data` are the rows as they are in the file."""
+    if size == 12:
+        header = struct.pack("<IHHHH", 12, width, height, 1, bits)
+    else:
+        header = struct.pack("<IiiHHIIIIII", size, width, height, 1, bits, compression, len(data),
+                             0, 0, colors, 0)
+        header += masks if size == 40 else masks.ljust(size - 40, b"\0")
+    offset = 14 + len(header) + len(palette)
+    return struct.pack("<2sIHHI", b"BM", offset + len(data), 0, 0, offset) + header + palette + data
+
+
+def write_bmps(folder):
+    noise = numpy.random.RandomState(6)
+    files = {}
+    for bits in (1, 4, 8, 16, 24, 32):
+        data = noise.bytes((51 * bits + 31) // 32 * 4 * 23)
+        palette = noise.bytes(4 << bits) if bits <= 8 else b""
+        for size in (40, 52, 56, 64, 108, 124):
+            files[f"{bits}-{size}"] = bmp(51, 23, bits, data, palette=palette, size=size)
+        files[f"{bits} top down"] = bmp(51, -23, bits, data, palette=palette)
+        if bits != 16 and bits != 32:
+            files[f"{bits} core"] = bmp(51, 23, bits, data, size=12,
+                                        palette=noise.bytes(3 << bits) if bits <= 8 else b"")
+    data = noise.bytes(52 * 23)
+    files["greys"] = bmp(51, 23, 8, data, palette=bytes(
+        value for index in range(256) for value in (index, index, index, 0)))
+    files["few colours"] = bmp(51, 23, 8, data, palette=noise.bytes(4 * 10), colors=10)
+    bits = noise.bytes(8 * 23)
+    files["black and white"] = bmp(51, 23, 1, bits, palette=b"\0\0\0\0\xff\xff\xff\0")
+    files["white and black"] = bmp(51, 23, 1, bits, palette=b"\xff\xff\xff\0\0\0\0\0")
+    data = noise.bytes(4 * 51 * 23)
+    for number, masks in enumerate((
+            (0xFF0000, 0xFF00, 0xFF, 0), (0xFF000000, 0xFF0000, 0xFF00, 0),
+            (0xFF000000, 0xFF00, 0xFF, 0), (0xFF000000, 0xFF0000, 0xFF00, 0xFF),
+            (0xFF, 0xFF00, 0xFF0000, 0xFF000000), (0xFF0000, 0xFF00, 0xFF, 0xFF000000),
+            (0xFF000000, 0xFF00, 0xFF, 0xFF0000), (0, 0, 0, 0))):
+        files[f"masks {number}"] = bmp(51, 23, 32, data, 3, masks=struct.pack("<4I", *masks),
+                                       size=108)
+    for name, masks in (("565", (0xF800, 0x7E0, 0x1F)), ("555", (0x7C00, 0x3E0, 0x1F))):
+        files[name] = bmp(51, 23, 16, noise.bytes(104 * 23), 3, masks=struct.pack("<3I", *masks))
+    # Runs, literals of odd length, a jump, and ends of rows.
+    rows = b"".join(bytes([20, row, 0, 5]) + noise.bytes(5) + b"\0" + bytes([7, row + 1]) +
+                    bytes([0, 0]) for row in range(10)) + bytes([0, 2, 3, 1, 9, 7, 0, 0])
+    for bits, compression in ((8, 1), (4, 2)):
+        literal = rows if bits == 8 else rows.replace(b"\0\5", b"\0\x0a")
+        files[f"run length {bits}"] = bmp(32, 11, bits, literal * 2 + bytes([0, 0]) * 30,
+                                          compression, palette=noise.bytes(4 << bits))
+    for name, file in files.items():
+        (folder / f"{name}.bmp").write_bytes(file)
+    for mode in ("RGB", "L", "1", "P", "RGBA"):
+        PIL.Image.fromarray(picture(50, 31)).convert(mode).save(folder / f"pillow {mode}.bmp")
+
+
+def write_pnms(folder):
+    noise = numpy.random.RandomState(7)
+    files = {"bits": b"P4\n51 23\n" + noise.bytes(7 * 23),
+             "plain bits": b"P1 # bits\n9 5\n" + b"0110 1#1\n0" * 9}
+    for most in (1, 7, 255, 256, 1000, 65535):
+        for kind, count in ((5, 1), (6, 3)):
+            values = noise.randint(0, most + 1, 51 * 23 * count)
+            raw = values.astype("u1" if most < 256 else ">u2").tobytes()
+            header = f"{kind}\n# a comment\n51 23\n{most}\n"
+            files[f"{kind}-{most}"] = b"P" + header.encode() + raw
+            plain = f"P{kind - 3} 51\t23 {most}\n" + "\n".join(map(str, values)) + "\n"
+            files[f"{kind - 3}-{most}"] = plain.encode()
+    for name, file in files.items():
+        (folder / f"{name}.ppm").write_bytes(file)
+
+
+def write_flawed_jpegs(folder):
+    """As in COCO and Cats-vs-Dogs: stray bytes before markers, and behind the end."""
+    for progressive in (False, True):
+        image = PIL.Image.fromarray(picture(90, 70))
+        image.save(folder / "good.jpg", progressive=progressive)
+        good = (folder / "good.jpg").read_bytes()
+        for number, marker in enumerate((b"\xff\xdb", b"\xff\xc4", b"\xff\xda", b"\xff\xd9")):
+            at = good.rindex(marker)
+            (folder / f"{progressive}-{number}.jpg").write_bytes(good[:at] + b"s" * 20 + good[at:])
+        (folder / f"{progressive}-tail.jpg").write_bytes(good + b"\0\xff\xd8tail")
+        jfif = good.index(b"JFIF")
+        (folder / f"{progressive}-version.jpg").write_bytes(
+            good[:jfif + 5] + b"\7\0" + good[jfif + 7:])
+
+
 class Images(unittest.TestCase):
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -155,6 +288,41 @@ class Images(unittest.TestCase):
                      self.theirs(transforms.CenterCrop(LARGE)))
         self.compare(self.filled((33, 21), "CenterCrop:33:21"),
                      self.theirs(transforms.CenterCrop((33, 21))))
+
+    def compare_formats(self):
+        for height, width in ((LARGE, LARGE), (33, 21)):
+            self.compare(self.filled((height, width), f"CenterCrop:{height}:{width}"),
+                         self.theirs(transforms.CenterCrop((height, width))))
+
+    def test_gif_is_decoded_to_pillows_pixels(self):
+        write_gifs(self.folder)
+        self.compare_formats()
+
+    def test_bmp_is_decoded_to_pillows_pixels(self):
+        write_bmps(self.folder)
+        self.compare_formats()
+
+    def test_pnm_is_decoded_to_pillows_pixels(self):
+        write_pnms(self.folder)
+        self.compare_formats()
+
+    def test_jpeg_with_stray_bytes_is_decoded_to_pillows_pixels(self):
+        write_flawed_jpegs(self.folder)
+        self.compare_formats()
+
+    def test_the_first_frame_of_an_animated_webp_is_that_of_pillow(self):
+        for name, options in (("lossy", {}), ("lossless", {"lossless": True})):
+            frames = [PIL.Image.fromarray(picture(90, 71, seed)) for seed in (1, 2, 3)]
+            frames[0].save(self.folder / f"{name}.webp", save_all=True, append_images=frames[1:],
+                           **options)
+            for frame in frames:
+                frame.putalpha(frame.convert("L"))
+            # Transparent borders: the encoder stores a smaller frame at a place of its own.
+            frames[0].paste((0, 0, 0, 0), (0, 0, 90, 10))
+            frames[0].paste((0, 0, 0, 0), (0, 0, 7, 71))
+            frames[0].save(self.folder / f"{name} alpha.webp", save_all=True,
+                           append_images=frames[1:], **options)
+        self.compare_formats()
 
     def test_resize_is_1_off_at_most_except_for_one_value_in_a_million(self):
         write_jpegs(self.folder)

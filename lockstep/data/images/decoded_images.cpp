@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +115,11 @@ class DecodedImages::State {
     return all;
   }
 
+  std::size_t flawed() const {
+    const std::lock_guard lock(mutex_);
+    return flawed_.size();
+  }
+
   const std::shared_ptr<const EncodedImages> source;
   std::optional<data::PixelCache> cache;  // Before the transform, which this rank alone may refuse.
   const ImageTransform transform;
@@ -126,7 +132,8 @@ class DecodedImages::State {
   void write(std::size_t index, SampleRandom random, const at::Tensor& row, Workspace& memory) {
     if (!cache) {
       const auto reader = data::read_image(source->read(index, memory.encoded));
-      return write(*reader, random, row, memory);
+      write(*reader, random, row, memory);
+      return note_flaw(index, reader->flaw());
     }
     PixelReader reader(cached(index, memory));
     write(reader, random, row, memory);
@@ -145,6 +152,16 @@ class DecodedImages::State {
     if (is_new) log(LogLevel::warning, "skipping a bad file: " + text);
   }
 
+  // Logs the first flaw only: there are datasets with thousands.
+  void note_flaw(std::size_t index, const std::string& flaw) {
+    if (flaw.empty()) return;
+    const std::lock_guard lock(mutex_);
+    if (!flawed_.insert(index).second || flawed_.size() > 1) return;
+    log(LogLevel::warning, clean_text(source->name(index)) + ": " + flaw +
+                               "; its pixels are complete. Further such images are only counted: "
+                               "flawed_images()");
+  }
+
   void write(ImageReader& reader, SampleRandom& random, const at::Tensor& row,
              Workspace& memory) const {
     ImageEdit image(reader, memory.edited);
@@ -157,6 +174,7 @@ class DecodedImages::State {
     if (const auto found = cache->find(index)) return *found;
     const auto reader = data::read_image(source->read(index, memory.encoded));
     reader->read({.size = reader->size()}, memory.whole);
+    note_flaw(index, reader->flaw());
     data::PixelView pixels = memory.whole.view();
     if (shorter_side_ > 0 && std::min(pixels.size.height, pixels.size.width) > shorter_side_) {
       const ImageSize smaller = data::size_with_shorter_side(pixels.size, shorter_side_);
@@ -171,6 +189,7 @@ class DecodedImages::State {
   const data::ValueTable values_ = data::TransformParts::values(transform);
   mutable std::mutex mutex_;
   std::map<std::size_t, std::string> found_;  // Bad files, with reasons.
+  std::set<std::size_t> flawed_;
 };
 
 DecodedImages::DecodedImages(std::shared_ptr<const EncodedImages> source, ImageOptions options)
@@ -208,6 +227,8 @@ std::string DecodedImages::sample_name(std::size_t index) const {
 }
 
 std::vector<BadFile> DecodedImages::bad_files() const { return state_->found(); }
+
+std::size_t DecodedImages::flawed_images() const { return state_->flawed(); }
 
 RegisteredMemory DecodedImages::cache_memory() const {
   return state_->cache ? state_->cache->memory() : RegisteredMemory();

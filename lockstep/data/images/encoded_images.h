@@ -41,9 +41,9 @@ class LOCKSTEP_API EncodedImages {
   // The class of an image, which becomes its target.
   virtual std::int64_t label(std::size_t index) const = 0;
 
-  // Returns the bytes of an image: those of a JPEG, PNG or WebP file. They lie in `buffer`, or in
-  // memory that lives as long as this object. Errors: any. They end the training even if bad files
-  // are skipped: an image that cannot be read is no bad image.
+  // Returns the bytes of an image: those of a JPEG, PNG, WebP, GIF, BMP or PNM file. They lie in
+  // `buffer`, or in memory that lives as long as this object. Errors: any. They end the training
+  // even if bad files are skipped: an image that cannot be read is no bad image.
   virtual std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const = 0;
 
   // The images that read() returns next on this rank, in this order: time to fetch them. Returns at

@@ -29,14 +29,6 @@ namespace {
 constexpr std::array<std::string_view, 9> extensions{".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
                                                      ".pgm", ".tif",  ".tiff", ".webp"};
 
-bool has_extension(std::string_view name) {
-  const auto lower = [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::ranges::any_of(extensions, [&](std::string_view extension) {
-    return name.size() >= extension.size() &&
-           std::ranges::equal(name.substr(name.size() - extension.size()), extension, {}, lower);
-  });
-}
-
 // --- Order ---------------------------------------------------------------------------------------
 
 // Number of bytes of the UTF-8 character at the beginning of `text`; 0 if there is none.
@@ -81,6 +73,15 @@ bool is_ascii_or_end(std::string_view text, std::size_t at) {
 }
 
 }  // namespace
+
+std::string_view image_extension(std::string_view name) {
+  const auto lower = [](char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  const auto found = std::ranges::find_if(extensions, [&](std::string_view extension) {
+    return name.size() >= extension.size() &&
+           std::ranges::equal(name.substr(name.size() - extension.size()), extension, {}, lower);
+  });
+  return found == extensions.end() ? std::string_view() : *found;
+}
 
 bool python_sorts_before(std::string_view a, std::string_view b) {
   const auto at = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -131,7 +132,7 @@ Listing list(const std::filesystem::path& path) {
     if (name == "." || name == "..") continue;
     if (is_folder(::dirfd(open.get()), *entry))
       listing.folders.emplace_back(name);
-    else if (has_extension(name))
+    else if (!image_extension(name).empty())
       listing.files.emplace_back(name);
     errno = 0;
   }
@@ -222,13 +223,17 @@ std::int64_t FolderIndex::class_of(std::size_t image) const {
   return std::ranges::upper_bound(first_of_class_, image) - first_of_class_.begin() - 1;
 }
 
-std::string FolderIndex::path_of(std::size_t image) const {
+std::string_view FolderIndex::name_of(std::size_t image) const {
   const std::size_t begin = image == 0 ? 0 : ends_[image - 1];
+  return std::string_view(names_).substr(begin, ends_[image] - begin);
+}
+
+std::string FolderIndex::path_of(std::size_t image) const {
   std::string path = root_.native();
   path += '/';
   path += classes_[static_cast<std::size_t>(class_of(image))];
   path += '/';
-  return path.append(names_, begin, ends_[image] - begin);
+  return path.append(name_of(image));
 }
 
 std::uint64_t FolderIndex::fingerprint() const {

@@ -30,6 +30,9 @@ class FolderIndex {
   std::int64_t class_of(std::size_t image) const;
   std::string path_of(std::size_t image) const;
 
+  // The path below its class folder. Valid as long as this object.
+  std::string_view name_of(std::size_t image) const;
+
   // A digest of classes and names.
   std::uint64_t fingerprint() const;
 
@@ -45,6 +48,10 @@ class FolderIndex {
   std::string names_;
   std::vector<std::size_t> ends_;  // Of each image's name.
 };
+
+// The extension of an image that `name` ends with, in lower case, such as ".jpg"; empty if there is
+// none.
+std::string_view image_extension(std::string_view name);
 
 // Whether Python sorts `a` before `b`, two names of files.
 bool python_sorts_before(std::string_view a, std::string_view b);

@@ -5,19 +5,25 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/images/folder_index.h"
+#include "lockstep/data/images/image_reader.h"
 #include "lockstep/data/mapped_file.h"
 
 namespace lockstep {
@@ -76,11 +82,56 @@ class FileVersions {
   std::unique_ptr<std::atomic<std::uint64_t>[]> versions_;
 };
 
+// Why the file cannot be decoded, by its first bytes; empty if it may be.
+std::string why_not_decodable(const std::string& path) {
+  const FileDescriptor fd = data::open_to_read(path);
+  std::array<std::uint8_t, 12> beginning{};
+  const std::size_t got = data::read_next(fd, beginning, path);
+  return data::why_not_decodable(std::span(beginning).first(got));
+}
+
+// Extensions of formats that torchvision lists and that this library may lack. Only such files are
+// opened: opening all would make the listing of a large folder slow.
+bool may_lack_a_decoder(std::string_view extension) {
+  return extension == ".tif" || extension == ".tiff" || extension == ".webp";
+}
+
+// Counts files of formats that cannot be decoded, by their extension.
+// Errors: corrupt, with the counts, unless as many bad files are skipped. Logs them otherwise.
+void report_undecodable(const data::FolderIndex& index, const std::filesystem::path& root,
+                        const BadFiles& bad_files) {
+  std::map<std::string_view, std::size_t> counts;
+  std::size_t all = 0;
+  std::string example;
+  for (std::size_t image = 0; image < index.size(); ++image) {
+    const std::string_view extension = data::image_extension(index.name_of(image));
+    if (!may_lack_a_decoder(extension)) continue;
+    const std::string reason = why_not_decodable(index.path_of(image));
+    if (reason.empty()) continue;
+    if (all++ == 0) example = clean_text(index.path_of(image)) + " is " + reason;
+    ++counts[extension];
+  }
+  if (all == 0) return;
+  std::string text =
+      clean_text(root.native()) + " has " + std::to_string(all) + " files that cannot be decoded:";
+  for (const auto& [extension, count] : counts)
+    text +=
+        (text.ends_with(':') ? " " : ", ") + std::to_string(count) + " *" + std::string(extension);
+  text += "; " + example;
+  const std::optional<std::size_t> at_most = bad_files.at_most();
+  if (at_most && all <= *at_most) return log(LogLevel::warning, text + "; they are skipped");
+  throw Error(Fault::corrupt, "ImageFolder: " + text + ": convert them to PNG or JPEG, or set " +
+                                  "bad_files to BadFiles::skip(" + std::to_string(all) + ")");
+}
+
 }  // namespace
 
 class ImageFolder::Files final : public EncodedImages {
  public:
-  explicit Files(const std::filesystem::path& root) : index_(root), versions_(index_.size()) {}
+  Files(const std::filesystem::path& root, const BadFiles& bad_files)
+      : index_(root), versions_(index_.size()) {
+    report_undecodable(index_, root, bad_files);
+  }
 
   const data::FolderIndex& index() const { return index_; }
 
@@ -110,7 +161,7 @@ class ImageFolder::Files final : public EncodedImages {
 };
 
 ImageFolder::ImageFolder(const std::filesystem::path& root, ImageOptions options)
-    : ImageFolder(std::make_shared<const Files>(root), std::move(options)) {}
+    : ImageFolder(std::make_shared<const Files>(root, options.bad_files), options) {}
 
 ImageFolder::ImageFolder(std::shared_ptr<const Files> files, ImageOptions options)
     : DecodedImages(files, std::move(options)), files_(std::move(files)) {}

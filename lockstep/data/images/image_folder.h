@@ -25,7 +25,9 @@ namespace lockstep {
 class LOCKSTEP_API ImageFolder : public DecodedImages {
  public:
   // Lists the folder: a million files take about a second.
-  // Errors: those of DecodedImages; misuse without class folders, or if a class has no images;
+  // Errors: those of DecodedImages; corrupt, with counts for each extension, for files of a format
+  // that cannot be decoded, such as TIFF, unless BadFiles::skip() allows as many: a warning has the
+  // counts then; misuse without class folders, or if a class has no images;
   // system for a folder that cannot be read, or a link that leads back to a folder above it. Of
   // fill(): corrupt, naming it, for a file that has changed since it was listed; its size and time
   // of modification count.

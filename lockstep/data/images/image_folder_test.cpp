@@ -179,6 +179,53 @@ TEST_F(Folder, SkipsNoMoreBadFilesThanAllowed) {
   EXPECT_NE(text.find("BadFiles::skip allows 2"), std::string::npos) << text;
 }
 
+TEST_F(Folder, ReportsFilesThatCannotBeDecodedWhenItIsListed) {
+  for (const char* name : {"0/1.tif", "0/2.TIF", "2/3.tiff"}) write(name, "II*no image");
+  write("1/1.tif", test::jpeg_file(61, 47));  // Its content counts.
+  std::string text;
+  EXPECT_EQ(test::fault_of([&] { ImageFolder(root(), {.transform = recipe}); }, &text),
+            Fault::corrupt);
+  for (const char* part : {"has 3 files that cannot be decoded: 2 *.tif, 1 *.tiff", "0/1.tif is",
+                           "a TIFF image", "BadFiles::skip(3)"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_EQ(test::fault_of([&] {
+              ImageFolder(root(), {.transform = recipe, .bad_files = BadFiles::skip(2)});
+            }),
+            Fault::corrupt);
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
+  const ImageFolder images(root(), {.transform = recipe, .bad_files = BadFiles::skip(3)});
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1);
+  EXPECT_NE(said[0].find("2 *.tif, 1 *.tiff"), std::string::npos) << said[0];
+  EXPECT_EQ(images.size(), 16);
+}
+
+TEST_F(Folder, CountsImagesWithAFlawThatChangesNoPixel) {
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
+  const ImageFolder before(root(), {.transform = Resize({8, 8})});
+  const Filled expected = fill_all(before);
+  for (const unsigned i : {1, 2, 4}) {
+    std::string jpeg = test::jpeg_file(61, 47, {}, i);
+    write(std::to_string(i / 4) + "/" + std::to_string(10 + i) + ".jpg",
+          jpeg.insert(jpeg.size() - 2, 20, 's'));
+  }
+  for (const bool has_cache : {false, true}) {
+    said.clear();
+    ImageOptions options{.transform = Resize({8, 8})};
+    if (has_cache) options.cache = HostCache{.bytes = 1 << 20};
+    const ImageFolder images(root(), options);
+    EXPECT_EQ(images.flawed_images(), 0);
+    for (int epoch = 0; epoch < 2; ++epoch)
+      EXPECT_TRUE(fill_all(images).data.equal(expected.data)) << has_cache;
+    EXPECT_EQ(images.flawed_images(), 3);
+    ASSERT_EQ(said.size(), 1);
+    EXPECT_NE(said[0].find("0/11.jpg: Corrupt JPEG data: "), std::string::npos) << said[0];
+  }
+  set_log_sink({});
+}
+
 TEST_F(Folder, OfBadFilesOnlyIsAnError) {
   for (std::size_t i = 0; i < 12; ++i)
     write(std::filesystem::relative(ImageFolder(root(), {.transform = CenterCrop(1)}).path(i),

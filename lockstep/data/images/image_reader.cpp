@@ -11,32 +11,66 @@
 namespace lockstep::data {
 namespace {
 
-// The first bytes of formats that torchvision lists, but this library does not decode.
-struct Foreign {
+using Read = std::unique_ptr<ImageReader> (*)(std::span<const std::uint8_t>);
+
+// The first bytes of a format. Without `read`, it is one that torchvision reads, but this library
+// does not.
+struct Format {
   std::string_view magic;
   std::string_view name;
+  Read read = nullptr;
 };
-constexpr std::array<Foreign, 8> foreign{{{"BM", "BMP"},
-                                          {"P2", "PGM"},
-                                          {"P3", "PPM"},
-                                          {"P5", "PGM"},
-                                          {"P6", "PPM"},
+constexpr std::array<Format, 14> formats{{{"\xff\xd8", "JPEG", read_jpeg},
+                                          {"\x89PNG", "PNG", read_png},
+                                          {"GIF87a", "GIF", read_gif},
+                                          {"GIF89a", "GIF", read_gif},
+                                          {"BM", "BMP", read_bmp},
+                                          {"P1", "PBM", read_pnm},
+                                          {"P2", "PGM", read_pnm},
+                                          {"P3", "PPM", read_pnm},
+                                          {"P4", "PBM", read_pnm},
+                                          {"P5", "PGM", read_pnm},
+                                          {"P6", "PPM", read_pnm},
                                           {"II*", "TIFF"},
-                                          {"MM", "TIFF"},
-                                          {"GIF8", "GIF"}}};
+                                          {"II+", "TIFF"},
+                                          {"MM", "TIFF"}}};
+
+std::string_view text_of(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool is_webp(std::string_view text) {
+  return text.starts_with("RIFF") && text.substr(0, 12).ends_with("WEBP");
+}
+
+const Format* format_of(std::string_view text) {
+  for (const Format& format : formats)
+    if (text.starts_with(format.magic)) return &format;
+  return nullptr;
+}
 
 }  // namespace
 
+std::string why_not_decodable(std::span<const std::uint8_t> beginning) {
+  const std::string_view text = text_of(beginning);
+  if (text.empty()) return "the file is empty";
+  if (is_webp(text)) {
+#ifdef LOCKSTEP_WITH_WEBP
+    return {};
+#else
+    return "a WebP image, and this copy of Lockstep was built without libwebp";
+#endif
+  }
+  const Format* const format = format_of(text);
+  if (format == nullptr) return "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image";
+  if (format->read != nullptr) return {};
+  return "a " + std::string(format->name) + " image, neither JPEG, PNG, WebP, GIF, BMP nor PNM";
+}
+
 std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.starts_with("\xff\xd8")) return read_jpeg(bytes);
-  if (text.starts_with("\x89PNG")) return read_png(bytes);
-  if (text.starts_with("RIFF") && text.substr(0, 12).ends_with("WEBP")) return read_webp(bytes);
-  if (text.empty()) throw BadImage("the file is empty");
-  for (const Foreign& format : foreign)
-    if (text.starts_with(format.magic))
-      throw BadImage("a " + std::string(format.name) + " image, neither JPEG, PNG nor WebP");
-  throw BadImage("neither a JPEG, a PNG nor a WebP image");
+  const std::string_view text = text_of(bytes);
+  if (const std::string reason = why_not_decodable(bytes); !reason.empty()) throw BadImage(reason);
+  return is_webp(text) ? read_webp(bytes) : format_of(text)->read(bytes);
 }
 
 }  // namespace lockstep::data

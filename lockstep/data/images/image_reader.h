@@ -1,4 +1,5 @@
-// Decoders of JPEG, PNG and WebP images. Pixels are those of Pillow's convert("RGB"), bit for bit.
+// Decoders of JPEG, PNG, WebP, GIF, BMP and PNM images, of animations their first frame. Pixels are
+// those of Pillow's convert("RGB"), bit for bit.
 //
 // Bytes may be hostile: sizes are compared with limits, and with the bytes that are there, before
 // memory of a claimed size is allocated.
@@ -11,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 #include "lockstep/data/images/pixels.h"
 
@@ -36,6 +38,9 @@ class ImageReader {
   // Decodes a region, without the rows and columns around it as far as the format allows. Damage
   // behind the region stays unnoticed. Call it once.
   virtual void read(const Region& region, Pixels& to) = 0;
+
+  // The first flaw of the file that changed no pixel, after read(); empty if there is none.
+  virtual std::string flaw() const { return {}; }
 };
 
 // Reads the header of an image, whose kind its first bytes tell. `bytes` must outlive the reader.
@@ -45,6 +50,12 @@ std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes);
 std::unique_ptr<ImageReader> read_jpeg(std::span<const std::uint8_t> bytes);
 std::unique_ptr<ImageReader> read_png(std::span<const std::uint8_t> bytes);
 std::unique_ptr<ImageReader> read_webp(std::span<const std::uint8_t> bytes);
+std::unique_ptr<ImageReader> read_gif(std::span<const std::uint8_t> bytes);
+std::unique_ptr<ImageReader> read_bmp(std::span<const std::uint8_t> bytes);
+std::unique_ptr<ImageReader> read_pnm(std::span<const std::uint8_t> bytes);
+
+// Why no file that begins with these bytes, 12 or all, can be decoded; empty if one may be.
+std::string why_not_decodable(std::span<const std::uint8_t> beginning);
 
 // Reads decoded pixels, which must outlive the reader.
 class PixelReader final : public ImageReader {

@@ -111,17 +111,111 @@ TEST(ImageReader, RefusesAFileThatEndsAnywhereTooEarly) {
 
 TEST(ImageReader, RefusesWhatItDoesNotDecodeByName) {
   EXPECT_EQ(refusal(""), "the file is empty");
-  EXPECT_EQ(refusal("GIF89a..."), "a GIF image, neither JPEG, PNG nor WebP");
-  EXPECT_EQ(refusal("<html>"), "neither a JPEG, a PNG nor a WebP image");
-  EXPECT_EQ(refusal("RIFF....WAVE"), "neither a JPEG, a PNG nor a WebP image");
+  EXPECT_EQ(refusal("II*\0"s), "a TIFF image, neither JPEG, PNG, WebP, GIF, BMP nor PNM");
+  EXPECT_EQ(refusal("<html>"), "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image");
+  EXPECT_EQ(refusal("RIFF....WAVE"), "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image");
   if (test::webp_kinds().empty()) {
     EXPECT_EQ(refusal("RIFF....WEBPVP8 "),
               "a WebP image, and this copy of Lockstep was built without libwebp");
     return;
   }
-  // A header of two frames. RFC 9649, 2.7: VP8X has its flags first, and 0x02 stands for animation.
+  // An animation (RFC 9649, 2.7: VP8X has its flags first, 0x02 among them) without a frame.
   const std::string animated = "RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\3\0\0\3\0\0"s;
-  EXPECT_EQ(refusal(animated), "an animated WebP image");
+  EXPECT_EQ(refusal(animated), "a damaged WebP image: an animation without a frame");
+}
+
+// --- Simple formats ------------------------------------------------------------------------------
+
+// Files whose pixels are those of bytes 0 to 17, three columns and two rows.
+std::vector<std::pair<std::string, std::string>> simple_files() {
+  std::string raw, plain = "P3 3 # columns\n2 255\n", rows;
+  for (int value = 0; value < 18; ++value) {
+    raw += static_cast<char>(value);
+    plain += std::to_string(value) + " ";
+  }
+  // From below, in the order blue, green and red, padded to four bytes.
+  for (const std::size_t row : {1, 0}) {
+    for (std::size_t x = 0; x < 3; ++x)
+      for (std::size_t c = 3; c > 0; --c) rows += raw[9 * row + 3 * x + c - 1];
+    rows += "\0\0\0"s;
+  }
+  const std::string header = "\x28\0\0\0\3\0\0\0\2\0\0\0\1\0\x18\0"s + std::string(24, '\0');
+  // Six colours; codes of four bits: clear, 0 to 5, end.
+  const std::string gif = "GIF89a\3\0\2\0\x82\0\0"s + raw + std::string(6, '\0') +
+                          ",\0\0\0\0\3\0\2\0\0\3\4\x08\x21\x43\x95\0;"s;
+  return {{"PPM", "P6\n3 2\n255\n" + raw},
+          {"plain PPM", plain},
+          {"BMP", "BM" + std::string(8, '\0') + "\x36\0\0\0"s + header + rows},
+          {"GIF", gif}};
+}
+
+TEST(ImageReader, DecodesSimpleFormats) {
+  for (const auto& [name, file] : simple_files()) {
+    const Pixels pixels = decode(file);
+    ASSERT_EQ(pixels.size(), (ImageSize{2, 3})) << name;
+    for (int value = 0; value < 18; ++value)
+      EXPECT_EQ(pixels.view().data[value], value) << name << ", " << value;
+    const Region part{.left = 1, .top = 1, .size = {1, 2}};
+    EXPECT_TRUE(is_same(decode(file, part).view(), pixels.view().part(part))) << name;
+  }
+}
+
+TEST(ImageReader, RefusesSimpleFormatsThatEndTooEarly) {
+  for (const auto& [name, file] : simple_files()) {
+    // A GIF is decoded without what follows its pixels, and a last number needs no space.
+    const std::size_t needed = name == "GIF" ? file.size() - 3 : file.size();
+    for (std::size_t size = 0; size + (name == "plain PPM" ? 3 : 1) < needed; ++size)
+      EXPECT_THROW(decode(file.substr(0, size)), BadImage) << name << ", " << size << " bytes";
+  }
+}
+
+TEST(ImageReader, RefusesSimpleFormatsThatClaimMorePixelsThanTheyHold) {
+  const test::MemoryLimit limit(64 << 20);
+  for (const std::string& file :
+       {"P6 9000 9000 255\n..."s, "P3 9000 9000 255 1 1 1"s, "P4 90000 1000\n"s,
+        "P6 99999 99999 255\n"s, "P6 0 9 255\n"s,
+        "BM........\x36\0\0\0\x28\0\0\0\0\x20\0\0\0\x20\0\0\1\0\x18\0"s + std::string(24, '\0'),
+        "GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x08\1\0\0"s,
+        "GIF89a\1\0\1\0\0\0\0,\0\0\0\0\xff\x1f\xff\x1f\0\x08\1\0\0"s})
+    EXPECT_NE(refusal(file), "");
+}
+
+// --- Flaws of JPEG -------------------------------------------------------------------------------
+
+std::string flaw_of(const std::string& file) {
+  Pixels pixels;
+  const auto reader = read_image(bytes_of(file));
+  reader->read({.size = reader->size()}, pixels);
+  return reader->flaw();
+}
+
+std::string with_inserted(std::string file, std::size_t at, const std::string& bytes) {
+  return file.insert(at, bytes);
+}
+
+// libjpeg reads up to eight bytes ahead, and says nothing of these.
+TEST(ImageReader, ReadsAJpegWithStrayBytesToTheSamePixels) {
+  for (const auto& [name, kind] : test::jpeg_kinds()) {
+    const std::string file = test::jpeg_file(61, 47, kind);
+    const Pixels pixels = decode(file);
+    EXPECT_EQ(flaw_of(file), "") << name;
+    for (const std::size_t at : {file.size() - 2, file.find("\xff\xdb"), file.find("\xff\xda")}) {
+      const std::string flawed = with_inserted(file, at, std::string(20, 's'));
+      EXPECT_TRUE(is_same(decode(flawed).view(), pixels.view())) << name << ", at " << at;
+      EXPECT_NE(flaw_of(flawed).find("extraneous bytes before marker"), std::string::npos)
+          << name << ", at " << at;
+    }
+    EXPECT_TRUE(is_same(decode(file + "more").view(), pixels.view())) << name;
+  }
+}
+
+// Too many bytes of pixels are no stray ones.
+TEST(ImageReader, TakesStrayBytesBeforeARestartMarkerForDamage) {
+  const std::string file = test::jpeg_file(64, 64, {.restart_rows = 1});
+  const std::size_t restart = file.find("\xff\xd0");
+  ASSERT_NE(restart, std::string::npos);
+  EXPECT_NE(refusal(with_inserted(file, restart, std::string(20, 's'))).find("before marker 0xd0"),
+            std::string::npos);
 }
 
 TEST(ImageReader, TakesAWarningForDamage) {

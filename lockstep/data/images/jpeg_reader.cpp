@@ -3,6 +3,7 @@
 // clang-format off
 #include <cstdio>  // Before jpeglib.h, which needs it.
 #include <jpeglib.h>
+#include <jerror.h>
 // clang-format on
 
 #ifndef LIBJPEG_TURBO_VERSION
@@ -30,6 +31,7 @@ constexpr int most_scans = 500;
 
 struct Errors : jpeg_error_mgr {
   LongJump jump;
+  char flaw[JMSG_LENGTH_MAX] = {};  // The first warning that changes no pixel.
 };
 
 LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->jump; }
@@ -40,9 +42,31 @@ LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->j
   jump_of(info).fail(text);
 }
 
-// A warning has a negative level: the data is damaged, and the library would make pixels up.
-void hear_message(j_common_ptr info, int level) {
-  if (level < 0) fail(info);
+// Whether all pixels are as without the cause of this warning: bytes that nothing needs before a
+// marker, or fields that no pixel depends on. Such bytes before a restart marker are those of
+// pixels: data was damaged.
+bool changes_no_pixel(const jpeg_error_mgr& error) {
+  constexpr int first_restart = 0xd0, last_restart = 0xd7;
+  switch (error.msg_code) {
+    case JWRN_EXTRANEOUS_DATA:
+      return error.msg_parm.i[1] < first_restart || error.msg_parm.i[1] > last_restart;
+    case JWRN_JFIF_MAJOR:
+    case JWRN_ADOBE_XFORM:
+    case JWRN_BOGUS_ICC:
+    case JWRN_NOT_SEQUENTIAL:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// A warning has a negative level. Most say that data is damaged, and that the library would make
+// pixels up.
+void on_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  Errors& errors = *static_cast<Errors*>(info->err);
+  if (!changes_no_pixel(errors)) fail(info);
+  if (errors.flaw[0] == '\0') info->err->format_message(info, errors.flaw);
 }
 
 void limit_scans(j_common_ptr info) {
@@ -68,7 +92,7 @@ class JpegReader final : public ImageReader {
   explicit JpegReader(std::span<const std::uint8_t> bytes) {
     info_.err = jpeg_std_error(&errors_);
     errors_.error_exit = fail;
-    errors_.emit_message = hear_message;
+    errors_.emit_message = on_message;
     progress_.progress_monitor = limit_scans;
     try {
       open(bytes);
@@ -83,6 +107,7 @@ class JpegReader final : public ImageReader {
   JpegReader& operator=(const JpegReader&) = delete;
 
   const ImageSize& size() const override { return size_; }
+  std::string flaw() const override { return errors_.flaw; }
 
   void read(const Region& region, Pixels& to) override {
     to.resize(region.size);

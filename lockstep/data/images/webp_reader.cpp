@@ -13,16 +13,70 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
+
+#include "lockstep/data/images/byte_reader.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr std::size_t riff_header = 8;  // "RIFF", and the number of bytes that follow.
 
-std::size_t little_endian(std::span<const std::uint8_t, 4> bytes) {
-  std::size_t value = 0;
-  for (std::size_t i = bytes.size(); i > 0; --i) value = value << 8 | bytes[i - 1];
-  return value;
+// A chunk of a RIFF file: four letters, the length of the data, the data, a zero to an even length.
+struct Chunk {
+  std::string_view name;
+  std::span<const std::uint8_t> data;
+  std::span<const std::uint8_t> all;  // With name and length.
+};
+
+Chunk next_chunk(ByteReader& reader, std::span<const std::uint8_t> bytes) {
+  const std::size_t begin = reader.position();
+  const auto name = reader.take(4);
+  const std::size_t length = reader.u32();
+  const auto data = reader.take(length);
+  const auto all = bytes.subspan(begin, reader.position() - begin);
+  if (length % 2 != 0 && reader.left() > 0) reader.take(1);
+  return {{reinterpret_cast<const char*>(name.data()), name.size()}, data, all};
+}
+
+// The first frame of an animation (RFC 9649, 2.7.1.1).
+struct Frame {
+  Region place;                             // On the canvas.
+  std::span<const std::uint8_t> bitstream;  // The chunk "VP8 " or "VP8L", which libwebp reads.
+};
+
+Frame read_frame(std::span<const std::uint8_t> data) {
+  ByteReader reader(data);
+  Frame frame;
+  frame.place.left = 2 * static_cast<std::int64_t>(reader.u24());
+  frame.place.top = 2 * static_cast<std::int64_t>(reader.u24());
+  frame.place.size.width = static_cast<std::int64_t>(reader.u24()) + 1;
+  frame.place.size.height = static_cast<std::int64_t>(reader.u24()) + 1;
+  reader.take(4);  // Duration, and how later frames change the canvas.
+  while (reader.left() > 0)
+    if (const Chunk chunk = next_chunk(reader, data); chunk.name.starts_with("VP8")) {
+      frame.bitstream = chunk.all;
+      return frame;
+    }
+  throw BadImage("a damaged WebP image: a frame without pixels");
+}
+
+Frame first_frame(std::span<const std::uint8_t> bytes) {
+  ByteReader reader(bytes);
+  reader.seek(riff_header + 4);  // Behind "WEBP".
+  while (reader.left() > 0)
+    if (const Chunk chunk = next_chunk(reader, bytes); chunk.name == "ANMF")
+      return read_frame(chunk.data);
+  throw BadImage("a damaged WebP image: an animation without a frame");
+}
+
+// The part of both regions.
+Region intersection(const Region& a, const Region& b) {
+  const std::int64_t left = std::max(a.left, b.left), top = std::max(a.top, b.top);
+  return {.left = left,
+          .top = top,
+          .size = {std::max<std::int64_t>(std::min(a.bottom(), b.bottom()) - top, 0),
+                   std::max<std::int64_t>(std::min(a.right(), b.right()) - left, 0)}};
 }
 
 void require_valid(VP8StatusCode status) {
@@ -45,28 +99,59 @@ class WebpReader final : public ImageReader {
  public:
   explicit WebpReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {
     // The library decodes a file that lacks its end, as far as it goes.
-    if (bytes.size() < riff_header ||
-        bytes.size() - riff_header < little_endian(bytes.subspan<4, 4>()))
-      throw BadImage("the file ends too early");
+    ByteReader reader(bytes);
+    reader.seek(4);
+    const std::size_t length = reader.u32();
+    reader.take(length);
     WebPBitstreamFeatures features;
     require_valid(WebPGetFeatures(bytes.data(), bytes.size(), &features));
-    if (features.has_animation != 0) throw BadImage("an animated WebP image");
     size_ = {features.height, features.width};
-    if (size_.height * size_.width > most_pixels)
-      throw BadImage("too many pixels: " + std::to_string(size_.width) + " x " +
-                     std::to_string(size_.height));
+    require_possible(size_);
+    place_.size = size_;
+    if (features.has_animation != 0) open_animation();
   }
 
   const ImageSize& size() const override { return size_; }
 
+  // The canvas around the first frame of an animation is black.
+  void read(const Region& region, Pixels& to) override {
+    const Region visible = intersection(region, place_);
+    if (visible == region) return decode(relative(region), to);
+    to.resize(region.size);
+    std::memset(to.data(), 0, static_cast<std::size_t>(bytes_of(region.size)));
+    if (visible.size.width == 0 || visible.size.height == 0) return;
+    Pixels part;
+    decode(relative(visible), part);
+    for (std::int64_t y = 0; y < visible.size.height; ++y)
+      std::memcpy(to.row(visible.top - region.top + y) + channels * (visible.left - region.left),
+                  part.row(y), static_cast<std::size_t>(visible.size.width * channels));
+  }
+
+ private:
+  void open_animation() {
+    const Frame frame = first_frame(bytes_);
+    WebPBitstreamFeatures features;
+    require_valid(WebPGetFeatures(frame.bitstream.data(), frame.bitstream.size(), &features));
+    if (ImageSize{features.height, features.width} != frame.place.size ||
+        frame.place.right() > size_.width || frame.place.bottom() > size_.height)
+      throw BadImage("a damaged WebP image: a frame that does not fit");
+    place_ = frame.place;
+    bytes_ = frame.bitstream;
+  }
+
+  // Within the picture that is decoded.
+  Region relative(const Region& region) const {
+    return {.left = region.left - place_.left, .top = region.top - place_.top, .size = region.size};
+  }
+
   // The library takes pixels at the edge of a crop for the last ones of the image when it makes
   // colours of half the resolution whole: these are not used.
-  void read(const Region& region, Pixels& to) override {
+  void decode(const Region& region, Pixels& to) const {
     constexpr std::int64_t edge = 2;
     const std::int64_t left = std::max<std::int64_t>(region.left - edge, 0) / 2 * 2;
     const std::int64_t top = std::max<std::int64_t>(region.top - edge, 0) / 2 * 2;
-    const ImageSize size{std::min(region.bottom() + edge, size_.height) - top,
-                         std::min(region.right() + edge, size_.width) - left};
+    const ImageSize size{std::min(region.bottom() + edge, place_.size.height) - top,
+                         std::min(region.right() + edge, place_.size.width) - left};
     Pixels decoded;
     decoded.resize(size);
     WebPDecoderConfig config;
@@ -86,9 +171,9 @@ class WebpReader final : public ImageReader {
         {.left = region.left - left, .top = region.top - top, .size = region.size}));
   }
 
- private:
-  const std::span<const std::uint8_t> bytes_;
+  std::span<const std::uint8_t> bytes_;  // Of the picture that is decoded.
   ImageSize size_;
+  Region place_;  // Of that picture.
 };
 
 }  // namespace
