@@ -11,7 +11,9 @@
 
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/checkpoint/name_table.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/comm/comm.h"
 #include "lockstep/compiled/compiled_module.h"
 #include "lockstep/data/arrays/array_file.h"

@@ -14,6 +14,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/text_file.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "tests/ranks.h"
@@ -160,6 +161,61 @@ TEST_F(LockstepCheckpoint, ShowsAFileOfSafetensors) {
   EXPECT_TRUE(contains(run({"show", file}).out, R"("conv.steps"   int64 []  )"));
   const auto json = nlohmann::json::parse(run({"show", file, "--json"}).out);
   EXPECT_EQ(json["tensors"]["fc.bias"]["bytes"], 4000);
+}
+
+// In the layout of Hugging Face, with a tensor of a type that LibTorch lacks.
+fs::path indexed_weights(const fs::path& folder) {
+  fs::create_directory(folder);
+  save_safetensors(folder / "model-00001-of-00002.safetensors", weights());
+  const std::string header = R"({"f4":{"dtype":"F4","shape":[2,3],"data_offsets":[0,3]}})";
+  write_file(
+      (folder / "model-00002-of-00002.safetensors").string(),
+      std::string{static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0} + header + "\1\2\3");
+  write_file((folder / "model.safetensors.index.json").string(),
+             R"({"weight_map": {"conv.weight": "model-00001-of-00002.safetensors",)"
+             R"( "f4": "model-00002-of-00002.safetensors"}})");
+  return folder;
+}
+
+TEST_F(LockstepCheckpoint, ShowsAFolderOfWeightsAsItsIndexSays) {
+  const fs::path model = indexed_weights(folder() / "model");
+  for (const fs::path& path : {model, model / "model.safetensors.index.json"}) {
+    const Finished shown = run({"show", path});
+    EXPECT_EQ(shown.code, 0) << shown.err;
+    for (const char* part :
+         {": 2 tensors of 99 B", "model.safetensors.index.json", "model-00002-of-00002.safetensors",
+          R"("f4"           "F4" [2, 3])", R"("conv.weight"  float32 [2, 3, 4])"})
+      EXPECT_TRUE(contains(shown.out, part)) << part << " is not in\n" << shown.out;
+    EXPECT_FALSE(contains(shown.out, "fc.bias")) << shown.out;
+  }
+  const auto json = nlohmann::json::parse(run({"show", model, "--json"}).out);
+  EXPECT_EQ(json["files"].size(), 2U);
+  EXPECT_EQ(json["tensors"]["f4"]["dtype"], "F4");
+  EXPECT_EQ(json["tensors"]["f4"]["shape"], (std::vector<int>{2, 3}));
+}
+
+TEST_F(LockstepCheckpoint, VerifiesAFolderOfWeights) {
+  const fs::path model = indexed_weights(folder() / "model");
+  const Finished verified = run({"verify", model});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_TRUE(contains(verified.out, "readable, 2 tensors in 2 files as the index says"))
+      << verified.out;
+  fs::resize_file(model / "model-00002-of-00002.safetensors", 60);
+  EXPECT_EQ(run({"verify", model}).code, 65);
+  fs::remove(model / "model-00002-of-00002.safetensors");
+  const Finished missing = run({"verify", model});
+  EXPECT_EQ(missing.code, 74) << missing.out;
+  EXPECT_TRUE(contains(missing.out, "which is missing")) << missing.out;
+}
+
+TEST_F(LockstepCheckpoint, ComparesAFolderOfWeights) {
+  const fs::path model = indexed_weights(folder() / "model");
+  const fs::path other = indexed_weights(folder() / "other");
+  EXPECT_EQ(run({"diff", model, other}).code, 0);
+  flip_last_byte(other / "model-00002-of-00002.safetensors");
+  const Finished compared = run({"diff", model, other});
+  EXPECT_EQ(compared.code, 1) << compared.err;
+  EXPECT_TRUE(contains(compared.out, R"(model "f4": 1 of 3 elements differ)")) << compared.out;
 }
 
 // --- verify -------------------------------------------------------------------------------------

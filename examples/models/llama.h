@@ -4,9 +4,9 @@
 //   auto logits = ddp(tokens);  // [N, T] to [N, T, vocabulary]
 //   auto loss = F::cross_entropy(logits.flatten(0, 1), next_tokens.flatten());
 //
-// Names and first weights are those of Hugging Face's LlamaForCausalLM, with one exception:
-// mlp.gate_up_proj is gate_proj and up_proj in one weight, as in Phi-3. llama_plan() cuts the model
-// over the ranks of a group.
+// Names and first weights are those of Hugging Face's LlamaForCausalLM, so load_weights() takes a
+// folder of its save_pretrained(). The rope_scaling of later LLaMAs is not supported. llama_plan()
+// cuts the model over the ranks of a group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -81,18 +81,19 @@ TORCH_MODULE(LlamaAttention);
 
 struct LlamaMlpImpl : torch::nn::Module {
   explicit LlamaMlpImpl(const LlamaOptions& options)
-      : gate_up_proj(LlamaAttentionImpl::without_bias(options.width, 2 * options.hidden)),
+      : gate_proj(LlamaAttentionImpl::without_bias(options.width, options.hidden)),
+        up_proj(LlamaAttentionImpl::without_bias(options.width, options.hidden)),
         down_proj(LlamaAttentionImpl::without_bias(options.hidden, options.width)) {
-    register_module("gate_up_proj", gate_up_proj);
+    register_module("gate_proj", gate_proj);
+    register_module("up_proj", up_proj);
     register_module("down_proj", down_proj);
   }
 
   torch::Tensor forward(const torch::Tensor& x) {
-    const auto parts = gate_up_proj(x).chunk(2, -1);  // Gate and up.
-    return down_proj(torch::silu(parts[0]) * parts[1]);
+    return down_proj(torch::silu(gate_proj(x)) * up_proj(x));
   }
 
-  lockstep::nn::Linear gate_up_proj, down_proj;
+  lockstep::nn::Linear gate_proj, up_proj, down_proj;
 };
 TORCH_MODULE(LlamaMlp);
 
@@ -186,7 +187,8 @@ inline lockstep::ParallelPlan llama_plan(const LlamaOptions& options) {
       {"model.layers.*.self_attn.q_proj", ColwiseParallel({.heads = options.heads})},
       {"model.layers.*.self_attn.[kv]_proj", ColwiseParallel({.heads = options.kv_heads})},
       {"model.layers.*.self_attn.o_proj", RowwiseParallel()},
-      {"model.layers.*.mlp.gate_up_proj", ColwiseParallel({.segments = 2})},
+      {"model.layers.*.mlp.gate_proj", ColwiseParallel()},
+      {"model.layers.*.mlp.up_proj", ColwiseParallel()},
       {"model.layers.*.mlp.down_proj", RowwiseParallel()}};
   if (!options.tied) plan.emplace_back("lm_head", ColwiseParallel({.uneven = true}));
   return plan;

@@ -5,14 +5,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <lockstep/checkpoint/safetensors.h>
+#include <lockstep/checkpoint/name_table.h>
 
 // Names of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) in Hugging Face's form: the hub's
 // model.safetensors, or the state_dict() of GPT2Model or GPT2LMHeadModel. Its Conv1D layers have
 // transposed weights, and old files have attention masks. lm_head is the token embedding in both
 // models.
 //   auto net = std::make_shared<Gpt>(GptOptions{});
-//   lockstep::load_weights(*net, "model.safetensors", hugging_face_gpt2_names());
+//   lockstep::load_weights(*net, "gpt2", hugging_face_gpt2_names());
 inline lockstep::NameTable hugging_face_gpt2_names() {
   return {{.pattern = R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))", .ignore = true},
           {.pattern = R"(lm_head\.weight)", .ignore = true},
@@ -20,6 +20,13 @@ inline lockstep::NameTable hugging_face_gpt2_names() {
            .replacement = "transformer.$1",
            .transpose = true},
           {.pattern = R"((?:transformer\.)?(.+))", .replacement = "transformer.$1"}};
+}
+
+// The other way round, for save_weights(): those of GPT2LMHeadModel, in a file that
+// from_pretrained() reads.
+//   lockstep::save_weights(*net, "fine-tuned", {.names = to_hugging_face_gpt2_names()});
+inline lockstep::NameTable to_hugging_face_gpt2_names() {
+  return {{.pattern = R"(.+\.c_\w+\.weight)", .transpose = true}};
 }
 
 // Names of nanoGPT's checkpoints, once their tensors are in a safetensors file.

@@ -169,7 +169,7 @@ at::Tensor CheckpointWriter::assemble(std::size_t index) {
   const PlannedTensor& tensor = plan_.tensors[index];
   next_ = index + 1;
   if (tensor.shares.empty()) return plain_values(sources_[index]);
-  const at::Tensor whole = at::empty(tensor.grid, scalar_type_of(tensor.entry.type));
+  const at::Tensor whole = at::empty(tensor.grid, scalar_type_of(tensor.entry));
   for (const Share& share : tensor.shares) {
     if (share.rank == ranks_.rank()) {
       put(plain_values(sources_[index]).flatten(), share, whole);

@@ -18,8 +18,10 @@
 // programs.
 //
 // All ranks see the same folder. Only one job at a time may write to it: the folder is locked from
-// the first resume() or save() until the Checkpointer is destroyed. Gradients are not part of a
-// state: save between steps, not between passes that accumulate gradients.
+// the first resume() or save() until the Checkpointer is destroyed. On a file system without
+// flock() (NFS and Lustre may lack it), a warning is logged once, and nothing keeps a second job
+// out. Gradients are not part of a state: save between steps, not between passes that accumulate
+// gradients.
 //
 // Thread safety: none; one training loop uses it.
 // Lifetime: `state` need only outlive the call. destroy_process_group() waits for a background
@@ -43,6 +45,7 @@
 
 #include "lockstep/base/api.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/state.h"
 
@@ -134,31 +137,6 @@ LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory
                                           const NamedStates& state, const ProcessGroup& group);
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
-
-struct LoadWeightsOptions {
-  NameTable names = {};        // Maps the names in the file to those of `state`.
-  std::string part = "model";  // Part of a checkpoint.
-
-  // Further names in `state` of a tensor, each with its first one: what both have must be equal.
-  // load_weights() of a data parallel module knows them.
-  std::map<std::string, std::string> first_names = {};
-
-  // Limit of each wait for other ranks, which may be reading from a slow disk.
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
-};
-
-// Collective: loads the weights at `path` into the state of a module, such as
-// data_parallel_state(). They are a file of safetensors, a folder in which several such files
-// together have all tensors, or a checkpoint as for load_checkpoint(). Ranks that share parameters
-// read a part of them each, to the place where they lie; of a matrix that `names` transposes, the
-// rank that reads it has a copy meanwhile. Nothing is read twice before it is loaded, as
-// load_checkpoint() does; whoever reads a part of a checkpoint's tensor sums all of it.
-// Errors: on all ranks. misuse, naming at most five of all tensors that are missing, that `state`
-// lacks or that have another type or shape, and mismatch for ranks with other arguments or files
-// and for two unequal tensors that are one in `state`: nothing was loaded then. corrupt or system
-// if a file cannot be read, or is not as its checkpoint says: the weights may be half loaded then.
-LOCKSTEP_API void load_weights(Stateful& state, const std::filesystem::path& path,
-                               const ProcessGroup& group, const LoadWeightsOptions& options = {});
 
 // Returns the folder of the newest checkpoint in `directory`, judged only by its name; empty if
 // there is none.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <optional>
@@ -21,34 +22,31 @@
 namespace lockstep {
 namespace {
 
-std::optional<SafetensorsType> find_type(at::ScalarType type) {
-  switch (type) {
-    case at::kBool:
-      return SafetensorsType::BOOL;
-    case at::kByte:
-      return SafetensorsType::U8;
-    case at::kChar:
-      return SafetensorsType::I8;
-    case at::kShort:
-      return SafetensorsType::I16;
-    case at::kHalf:
-      return SafetensorsType::F16;
-    case at::kBFloat16:
-      return SafetensorsType::BF16;
-    case at::kInt:
-      return SafetensorsType::I32;
-    case at::kFloat:
-      return SafetensorsType::F32;
-    case at::kComplexFloat:
-      return SafetensorsType::C64;
-    case at::kDouble:
-      return SafetensorsType::F64;
-    case at::kLong:
-      return SafetensorsType::I64;
-    default:
-      return std::nullopt;
-  }
-}
+struct TypePair {
+  SafetensorsType stored;
+  at::ScalarType type;
+};
+
+constexpr std::array<TypePair, 19> type_pairs{
+    {{SafetensorsType::BOOL, at::ScalarType::Bool},
+     {SafetensorsType::U8, at::ScalarType::Byte},
+     {SafetensorsType::I8, at::ScalarType::Char},
+     {SafetensorsType::F8_E5M2, at::ScalarType::Float8_e5m2},
+     {SafetensorsType::F8_E4M3, at::ScalarType::Float8_e4m3fn},
+     {SafetensorsType::F8_E8M0, at::ScalarType::Float8_e8m0fnu},
+     {SafetensorsType::F8_E4M3FNUZ, at::ScalarType::Float8_e4m3fnuz},
+     {SafetensorsType::F8_E5M2FNUZ, at::ScalarType::Float8_e5m2fnuz},
+     {SafetensorsType::I16, at::ScalarType::Short},
+     {SafetensorsType::U16, at::ScalarType::UInt16},
+     {SafetensorsType::F16, at::ScalarType::Half},
+     {SafetensorsType::BF16, at::ScalarType::BFloat16},
+     {SafetensorsType::I32, at::ScalarType::Int},
+     {SafetensorsType::U32, at::ScalarType::UInt32},
+     {SafetensorsType::F32, at::ScalarType::Float},
+     {SafetensorsType::C64, at::ScalarType::ComplexFloat},
+     {SafetensorsType::F64, at::ScalarType::Double},
+     {SafetensorsType::I64, at::ScalarType::Long},
+     {SafetensorsType::U64, at::ScalarType::UInt64}}};
 
 std::string cure_for(const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kComplexDouble) return {};
@@ -90,44 +88,30 @@ SafetensorsHeader header_for(const NamedTensors& tensors,
 
 }  // namespace
 
-at::ScalarType scalar_type_of(SafetensorsType type) {
-  switch (type) {
-    case SafetensorsType::BOOL:
-      return at::kBool;
-    case SafetensorsType::U8:
-      return at::kByte;
-    case SafetensorsType::I8:
-      return at::kChar;
-    case SafetensorsType::I16:
-      return at::kShort;
-    case SafetensorsType::F16:
-      return at::kHalf;
-    case SafetensorsType::BF16:
-      return at::kBFloat16;
-    case SafetensorsType::I32:
-      return at::kInt;
-    case SafetensorsType::F32:
-      return at::kFloat;
-    case SafetensorsType::C64:
-      return at::kComplexFloat;
-    case SafetensorsType::F64:
-      return at::kDouble;
-    case SafetensorsType::I64:
-      return at::kLong;
-  }
-  throw Error(Fault::bug, "safetensors: no such type");
+std::optional<at::ScalarType> find_scalar_type(SafetensorsType type) {
+  const auto found = std::ranges::find(type_pairs, type, &TypePair::stored);
+  return found == type_pairs.end() ? std::nullopt : std::optional(found->type);
+}
+
+at::ScalarType scalar_type_of(const SafetensorsEntry& entry, const std::string& file) {
+  const auto type = find_scalar_type(entry.type);
+  if (!type)
+    throw Error(Fault::unsupported, file + ": tensor " + shown(entry.name) + " is " +
+                                        describe(entry) +
+                                        ", and LibTorch has no such type: store it as another one");
+  return *type;
 }
 
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor) {
   require(tensor.defined(), [&] { return "safetensors: tensor " + shown(name) + " is undefined"; });
-  const auto type = find_type(tensor.scalar_type());
-  if (!type || tensor.layout() != at::kStrided)
+  const auto type = std::ranges::find(type_pairs, tensor.scalar_type(), &TypePair::type);
+  if (type == type_pairs.end() || tensor.layout() != at::kStrided)
     throw Error(Fault::unsupported, "safetensors: tensor " + shown(name) + " is " +
                                         tensor.toString() + ", which the format cannot store" +
                                         cure_for(tensor));
   SafetensorsEntry entry;
   entry.name = name;
-  entry.type = *type;
+  entry.type = type->stored;
   entry.shape = tensor.sizes().vec();
   return entry;
 }
@@ -232,7 +216,7 @@ void SafetensorsWriter::write(const at::Tensor& tensor) {
   const auto& entries = state_->header.entries;
   require(state_->written < entries.size(), "safetensors: all tensors are written already");
   const SafetensorsEntry& entry = entries[state_->written];
-  require(tensor.scalar_type() == scalar_type_of(entry.type) && tensor.sizes() == entry.shape, [&] {
+  require(tensor.scalar_type() == scalar_type_of(entry) && tensor.sizes() == entry.shape, [&] {
     return "safetensors: tensor " + shown(entry.name) + " differs from its announced type or shape";
   });
   const at::Tensor values = plain_values(tensor);

@@ -23,8 +23,11 @@
 
 namespace lockstep {
 
-// For the element types that both LibTorch and safetensors have.
-LOCKSTEP_API at::ScalarType scalar_type_of(SafetensorsType type);
+// LibTorch's type for the elements of a tensor. Errors: unsupported, naming `file` and the tensor,
+// for types that LibTorch lacks (SafetensorsType::OTHER).
+LOCKSTEP_API at::ScalarType scalar_type_of(const SafetensorsEntry& entry,
+                                           const std::string& file = "safetensors");
+LOCKSTEP_API std::optional<at::ScalarType> find_scalar_type(SafetensorsType type);
 
 // Returns the header entry for `tensor`, without begin and end.
 // Errors: misuse, with the name, for an undefined tensor; unsupported for a tensor that is not
@@ -34,7 +37,7 @@ SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
 // A file opened for reading; its data can be read in parts of any size.
 // Thread safety: read() may be called from any thread at once.
 // Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
-// the file cannot be read; unsupported for element types that safetensors_header.h lacks.
+// the file cannot be read.
 class LOCKSTEP_API SafetensorsFile {
  public:
   // Expected contents of the file, from the manifest of its checkpoint.

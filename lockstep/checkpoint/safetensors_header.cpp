@@ -23,25 +23,19 @@ struct TypeFacts {
   std::size_t size;
 };
 
-constexpr std::array<TypeFacts, 11> type_facts{{{"BOOL", 1},
-                                                {"U8", 1},
-                                                {"I8", 1},
-                                                {"I16", 2},
-                                                {"F16", 2},
-                                                {"BF16", 2},
-                                                {"I32", 4},
-                                                {"F32", 4},
-                                                {"C64", 8},
-                                                {"F64", 8},
-                                                {"I64", 8}}};
+constexpr std::array<TypeFacts, 20> type_facts{
+    {{"another type", 1}, {"BOOL", 1},    {"U8", 1},          {"I8", 1},          {"F8_E5M2", 1},
+     {"F8_E4M3", 1},      {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2},
+     {"U16", 2},          {"F16", 2},     {"BF16", 2},        {"I32", 4},         {"U32", 4},
+     {"F32", 4},          {"C64", 8},     {"F64", 8},         {"I64", 8},         {"U64", 8}}};
 
 constexpr std::string_view metadata_key = "__metadata__";
 constexpr std::size_t header_alignment = 8;
 
-std::optional<SafetensorsType> find_type(std::string_view name) {
+SafetensorsType find_type(std::string_view name) {
   const auto found = std::ranges::find(type_facts, name, &TypeFacts::name);
-  if (found == type_facts.end()) return std::nullopt;
-  return static_cast<SafetensorsType>(found - type_facts.begin());
+  return found == type_facts.end() ? SafetensorsType::OTHER
+                                   : static_cast<SafetensorsType>(found - type_facts.begin());
 }
 
 template <class Number>
@@ -52,17 +46,6 @@ std::string joined(std::span<const Number> numbers, std::string_view separator) 
     text += std::to_string(number);
   }
   return text;
-}
-
-// Example: "F32 [2, 3]".
-std::string describe(const SafetensorsEntry& entry) {
-  constexpr std::size_t most = 16;
-  std::string text(name(entry.type));
-  text +=
-      " [" +
-      joined(std::span<const std::int64_t>(entry.shape).first(std::min(most, entry.shape.size())),
-             ", ");
-  return text + (entry.shape.size() > most ? ", ...]" : "]");
 }
 
 // Empty if it does not fit 63 bits. A dimension of 0 must not hide an overflow in others.
@@ -110,9 +93,8 @@ class HeaderReader final : public checkpoint::StrictJson {
   bool string(std::string& text) override {
     if (place_ == Place::metadata) return header_.metadata.emplace(key_, std::move(text)).second;
     if (place_ != Place::entry || key_ != "dtype") fail("unexpected string");
-    const auto type = find_type(text);
-    if (!type) fail("elements of type " + shown(text) + " cannot be read", Fault::unsupported);
-    entry_.type = *type;
+    entry_.type = find_type(text);
+    if (entry_.type == SafetensorsType::OTHER) entry_.other_type = std::move(text);
     return true;
   }
 
@@ -188,7 +170,8 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
   };
   std::uint64_t end = 0;
   for (const SafetensorsEntry& entry : entries) {
-    const auto size = bytes_of(entry);
+    const bool has_size = entry.type != SafetensorsType::OTHER;
+    const auto size = has_size ? bytes_of(entry) : entry.end - entry.begin;
     if (!size) fail(entry, describe(entry) + " is larger than any file");
     if (entry.end < entry.begin || entry.end - entry.begin != *size)
       fail(entry, describe(entry) + " takes " + std::to_string(*size) + " bytes, but lies from " +
@@ -235,6 +218,17 @@ std::size_t size_of(SafetensorsType type) {
   return type_facts.at(static_cast<std::size_t>(type)).size;
 }
 
+std::string describe(const SafetensorsEntry& entry) {
+  constexpr std::size_t most = 16;
+  std::string text(entry.type == SafetensorsType::OTHER ? shown(entry.other_type)
+                                                        : name(entry.type));
+  text +=
+      " [" +
+      joined(std::span<const std::int64_t>(entry.shape).first(std::min(most, entry.shape.size())),
+             ", ");
+  return text + (entry.shape.size() > most ? ", ...]" : "]");
+}
+
 std::string shown(std::string_view name) {
   constexpr std::size_t most = 100;
   const std::string part(name.substr(0, most));
@@ -265,6 +259,8 @@ void lay_out(SafetensorsHeader& header) {
   std::unordered_set<std::string_view> names{metadata_key};
   std::uint64_t end = 0;
   for (SafetensorsEntry& entry : entries) {
+    require(entry.type != SafetensorsType::OTHER,
+            [&] { return "safetensors: " + describe(entry) + " cannot be written"; });
     require(names.insert(entry.name).second, [&] {
       return "safetensors: the name " + shown(entry.name) + " occurs twice or is reserved";
     });

@@ -18,15 +18,38 @@
 namespace lockstep {
 
 // In the rank order of the reference writer (safetensors/src/tensor.rs). It writes the last of
-// these types first, so that each tensor is aligned to its elements.
-enum class SafetensorsType { BOOL, U8, I8, I16, F16, BF16, I32, F32, C64, F64, I64 };
+// these types first, so that each tensor is aligned to its elements. OTHER stands for all types
+// that LibTorch lacks, such as F4: the bytes of such a tensor cannot be read as elements.
+enum class SafetensorsType {
+  OTHER,
+  BOOL,
+  U8,
+  I8,
+  F8_E5M2,
+  F8_E4M3,
+  F8_E8M0,
+  F8_E4M3FNUZ,
+  F8_E5M2FNUZ,
+  I16,
+  U16,
+  F16,
+  BF16,
+  I32,
+  U32,
+  F32,
+  C64,
+  F64,
+  I64,
+  U64
+};
 
 std::string_view name(SafetensorsType type);
-std::size_t size_of(SafetensorsType type);
+std::size_t size_of(SafetensorsType type);  // In bytes; 1 for OTHER.
 
 struct SafetensorsEntry {
   std::string name;
   SafetensorsType type = SafetensorsType::F32;
+  std::string other_type = {};  // The name in the file, if `type` is OTHER.
   std::vector<std::int64_t> shape;
   std::uint64_t begin = 0;  // Byte offset in the data.
   std::uint64_t end = 0;
@@ -42,17 +65,21 @@ inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 
 // Parses the JSON of `file` (for messages), which describes `data_size` bytes of data.
 // Errors: corrupt, naming file and tensor. An entry's size must fit its type and shape, no name may
-// occur twice, and the entries must cover the data exactly. unsupported for other types.
+// occur twice, and the entries must cover the data exactly. A tensor of type OTHER may have any
+// size.
 SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_view json,
                                            std::uint64_t data_size);
 
 // Puts the entries into the reference writer's order and sets begin and end. Errors: misuse for a
-// name that occurs twice or is not valid for a tensor.
+// name that occurs twice or is not valid for a tensor, and for a tensor of type OTHER.
 void lay_out(SafetensorsHeader& header);
 
 // Returns the length and the JSON of a header after lay_out(), padded to a multiple of 8 bytes.
 // Errors: misuse for text that is not UTF-8 and for a header beyond the limit.
 std::string format_safetensors_header(const SafetensorsHeader& header);
+
+// Type and shape, such as "F32 [2, 3]".
+LOCKSTEP_API std::string describe(const SafetensorsEntry& entry);
 
 // Quotes a name for messages. Names from files may be very long and contain bytes that must not
 // reach a terminal.

@@ -139,7 +139,8 @@ std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRang
 
 at::Tensor place_for(const StoredTensor& source, const ElementRange& range) {
   if (range.into.defined()) return range.into;
-  at::Tensor place = at::empty(shape_of(source, range), scalar_type_of(source.entry->type));
+  at::Tensor place =
+      at::empty(shape_of(source, range), scalar_type_of(*source.entry, source.file->name()));
   prefer_huge_pages(bytes_of(place));
   return place;
 }
@@ -190,7 +191,7 @@ void StoredTensor::require_fit(const ElementRange& range) const {
           [&] { return wrong(" does not have the requested elements"); });
   const at::Tensor& into = range.into;
   require(!into.defined() || (into.is_cpu() && into.is_contiguous() &&
-                              into.scalar_type() == scalar_type_of(entry->type) &&
+                              into.scalar_type() == scalar_type_of(*entry) &&
                               into.numel() == range.end - range.begin),
           [&] { return wrong(": `into` does not fit the requested elements"); });
 }
@@ -203,7 +204,7 @@ at::Tensor StoredTensor::read(const ElementRange& range) const {
 }
 
 at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device) {
-  return at::empty(entry.shape, at::dtype(scalar_type_of(entry.type)).device(device));
+  return at::empty(entry.shape, at::dtype(scalar_type_of(entry)).device(device));
 }
 
 }  // namespace lockstep::checkpoint

@@ -17,7 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/checkpoint/weight_files.h"
 #include "lockstep/compiled/package.h"
 #include "lockstep/compiled/signature.h"
 #include "lockstep/tensor/module_path.h"
@@ -76,9 +76,9 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
 // The first of a tensor's names that the file has takes its values; the others are ignored.
 NameTable names_for(const std::vector<ParameterForm>& parameters,
                     const std::filesystem::path& weights) {
-  const SafetensorsFile file(weights);
+  const WeightFiles files(weights);
   std::set<std::string> saved;
-  for (const SafetensorsEntry& entry : file.header().entries) saved.insert(entry.name);
+  for (const WeightFiles::Tensor& tensor : files.tensors()) saved.insert(tensor.entry->name);
   std::vector<NameRule> rules;
   for (const ParameterForm& parameter : parameters) {
     bool is_found = saved.contains(parameter.names[0]);

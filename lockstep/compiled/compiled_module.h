@@ -59,8 +59,9 @@ struct LoadedPackage;
 
 class LOCKSTEP_API CompiledModule : public torch::nn::Module {
  public:
-  // Loads the package that lockstep_export wrote, and initial weights: a file of safetensors with
-  // the names of the Python model, such as the exporter writes beside the package. A package is a
+  // Loads the package that lockstep_export wrote, and initial weights: files of safetensors
+  // (lockstep/checkpoint/weights.h) with the names of the Python model, such as the one that the
+  // exporter writes beside the package. A package is a
   // program: load only those of people whom you trust.
   // Errors: system if a file cannot be read; corrupt, naming the file, if it is damaged;
   // unsupported if the package was compiled with another minor version of PyTorch, or for a CPU

@@ -24,6 +24,7 @@
 #include "lockstep/tensor/script_module.h"
 #include "lockstep/tensor/sharded_module.h"
 #include "lockstep/tensor/tensor_memory.h"
+#include "lockstep/tensor/weight_state.h"
 
 namespace lockstep {
 namespace {
@@ -51,7 +52,7 @@ void require_equal_where_tied(const torch::nn::Module& module, const StateDict& 
                                        "apart");
 }
 
-class ModuleState final : public Stateful {
+class ModuleState final : public WeightState {
  public:
   explicit ModuleState(torch::nn::Module& module) : module_(module) {}
 
@@ -65,6 +66,23 @@ class ModuleState final : public Stateful {
   }
 
   StateRequest wanted(const StateDict& saved) override {
+    require_loadable();
+    require_fits(module_, saved);
+    return wanted_in_place(module_, saved);
+  }
+
+  StateRequest wanted_of_part(const StateDict& saved) override {
+    require_loadable();
+    require_part_fits(module_, saved);
+    return wanted_in_place(module_, saved);
+  }
+
+  StateTargets targets() override { return targets_of(module_, /*has_values=*/true); }
+
+  void load_state_dict(StateDict state) override { copy_into(module_, state); }
+
+ private:
+  void require_loadable() const {
     require_values(named_tensors(module_), "module_state");
     for (const auto& [name, parameter] : named_parameters(module_))
       require(!lies_in_shared_block(parameter), [&, &name = name] {
@@ -72,13 +90,8 @@ class ModuleState final : public Stateful {
                " is shared by all ranks, which would all write to it: add the "
                "DistributedDataParallel to the state instead of its module";
       });
-    require_fits(module_, saved);
-    return wanted_in_place(module_, saved);
   }
 
-  void load_state_dict(StateDict state) override { copy_into(module_, state); }
-
- private:
   const std::unique_ptr<torch::nn::Module> owned_;
   torch::nn::Module& module_;
 };
@@ -130,28 +143,55 @@ StateDict state_of(const torch::nn::Module& module) {
   return state;
 }
 
-void require_fits(const torch::nn::Module& module, const StateDict& saved,
-                  const std::map<std::string, at::ScalarType>& types) {
-  Misfits misfits;
-  std::unordered_set<std::string> known;
+StateTargets targets_of(const torch::nn::Module& module, bool has_values,
+                        const std::map<std::string, at::ScalarType>& types) {
+  StateTargets targets;
   const NamedTensors tensors = named_tensors(module);
   const auto firsts = first_names(tensors);
-  std::unordered_set<std::string> saved_firsts;
-  for (const auto& [name, first] : firsts)
-    if (saved.tensors.contains(name)) saved_firsts.insert(first);
   const Layouts layouts = layouts_of(module);
   for (const auto& [name, tensor] : tensors) {
-    if (!saved.tensors.contains(name) && saved_firsts.contains(firsts.at(name))) continue;
     const auto layout = layouts.find(name);
     const auto type = types.find(name);
-    misfits.find(saved, name, type == types.end() ? tensor.scalar_type() : type->second,
-                 layout == layouts.end() ? tensor.sizes() : at::IntArrayRef(layout->second.shape));
-    known.insert(name);
+    targets.emplace(
+        name,
+        StateTarget{.type = type == types.end() ? tensor.scalar_type() : type->second,
+                    .shape = layout == layouts.end() ? tensor.sizes().vec() : layout->second.shape,
+                    .first_name = firsts.at(name),
+                    .has_value = has_values});
+  }
+  return targets;
+}
+
+namespace {
+
+void require_fit(const torch::nn::Module& module, const StateDict& saved,
+                 const std::map<std::string, at::ScalarType>& types, bool is_partial) {
+  Misfits misfits;
+  const StateTargets targets = targets_of(module, /*has_values=*/true, types);
+  std::unordered_set<std::string> saved_firsts;
+  for (const auto& [name, target] : targets)
+    if (saved.tensors.contains(name)) saved_firsts.insert(target.first_name);
+  for (const auto& [name, target] : targets) {
+    const bool may_be_missing = is_partial || saved_firsts.contains(target.first_name);
+    if (!saved.tensors.contains(name) && may_be_missing) continue;
+    misfits.find(saved, name, target.type, target.shape);
   }
   for (const auto& [name, tensor] : saved.tensors)
-    if (!known.contains(name)) misfits.add(name + " was saved and is not in the module");
+    if (!targets.contains(name)) misfits.add(name + " was saved and is not in the module");
   misfits.require_none("the saved state is not that of this module");
   require_equal_where_tied(module, saved);
+}
+
+}  // namespace
+
+void require_fits(const torch::nn::Module& module, const StateDict& saved,
+                  const std::map<std::string, at::ScalarType>& types) {
+  require_fit(module, saved, types, /*is_partial=*/false);
+}
+
+void require_part_fits(const torch::nn::Module& module, const StateDict& saved,
+                       const std::map<std::string, at::ScalarType>& types) {
+  require_fit(module, saved, types, /*is_partial=*/true);
 }
 
 StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved) {

@@ -123,10 +123,11 @@ const Ranks kinds("load_weights: kinds", [](const Rank& rank) {
     for (const std::size_t file : {0, 1, 2})
       save_safetensors(rank.scratch / "several" / ("part-" + std::to_string(file) + ".safetensors"),
                        part_of(*saved, file, 3));
-    std::ofstream(rank.scratch / "several" / "model.safetensors.index.json") << "{}";
   });
-  for (const char* path : {"one.safetensors", "once.safetensors", "several", "run",
-                           "run/step-0000000003", "run/latest"}) {
+  save_weights(first, rank.scratch / "shards", {.max_shard_bytes = 3000});
+  for (const char* path :
+       {"one.safetensors", "once.safetensors", "several", "run", "run/step-0000000003",
+        "run/latest", "shards", "shards/model.safetensors.index.json"}) {
     Loaded loaded(world);
     load_weights(loaded.fsdp, rank.scratch / path);
     EXPECT_EQ(sha256(*loaded.net), digest) << path;
@@ -205,6 +206,59 @@ TEST(LoadWeights, TakesNamesAndMatricesOfOtherPrograms) {
   for (const int ranks : {1, 2}) EXPECT_TRUE(all_succeeded(named.run(ranks))) << ranks;
 }
 
+// --- Conversion, and tensors that are missing ----------------------------------------------------
+
+// Tensors of `net` in bfloat16 without the norm, which is a new head.
+NamedTensors body_in_bfloat16(const torch::nn::Module& net) {
+  NamedTensors body;
+  for (const auto& [name, tensor] : named_tensors(net))
+    if (!name.starts_with("norm.")) body.emplace_back(name, tensor.detach().to(torch::kBFloat16));
+  return body;
+}
+
+void expect_body(const torch::nn::Module& net, const NamedTensors& body) {
+  const NamedTensors tensors = named_tensors(net);
+  const std::map<std::string, torch::Tensor> by_name(tensors.begin(), tensors.end());
+  for (const auto& [name, tensor] : body)
+    EXPECT_TRUE(by_name.at(name).equal(tensor.to(by_name.at(name).scalar_type()))) << name;
+  EXPECT_TRUE(by_name.at("norm.weight").equal(torch::ones({26}))) << "the head has changed";
+}
+
+const Ranks converted("load_weights: converted", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  const NamedTensors body = body_in_bfloat16(*source());
+  const fs::path file = rank.scratch / "body.safetensors";
+  on_rank_0(world, [&] { save_safetensors(file, body); });
+  const LoadWeightsOptions options{.convert_types = true, .may_be_missing = {R"(norm\..+)"}};
+  const std::size_t head = 5;  // Parameters and buffers of the norm.
+
+  Loaded loaded(world);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { load_weights(loaded.fsdp, file, options); }, &text), Fault::misuse);
+  EXPECT_NE(text.find("has no value yet"), text.npos) << text;
+  loaded.fsdp.initialize(make);
+  EXPECT_EQ(fault_of([&] { load_weights(loaded.fsdp, file, {.convert_types = true}); }, &text),
+            Fault::misuse);
+  EXPECT_NE(text.find("may_be_missing"), text.npos) << text;
+  EXPECT_EQ(load_weights(loaded.fsdp, file, options).kept.size(), head);
+  loaded.fsdp.with_gathered([&] { expect_body(*loaded.net, body); });
+
+  for (const bool shares : {false, true}) {
+    const auto net = make();
+    DistributedDataParallel ddp(net, world, {.share_parameters = shares});
+    EXPECT_EQ(load_weights(ddp, file, options).kept.size(), head);
+    expect_body(*net, body);
+  }
+  const auto plain = make();
+  EXPECT_EQ(load_weights(*plain, file, options).kept.size(), head);
+  expect_body(*plain, body);
+  destroy_process_group(world);
+});
+
+TEST(LoadWeights, ConvertsTypesAndKeepsANewHeadInEveryKindOfModel) {
+  for (const int ranks : {1, 2}) EXPECT_TRUE(all_succeeded(converted.run(ranks))) << ranks;
+}
+
 struct Mlp : torch::nn::Module {
   Mlp() {
     register_module("up", up);
@@ -244,6 +298,36 @@ const Ranks cut("load_weights: cut", [](const Rank& rank) {
 
 TEST(LoadWeights, GivesEachRankItsPartOfWeightsThatAreCut) {
   EXPECT_TRUE(all_succeeded(cut.run(4)));
+}
+
+// Without FullyShardedDataParallel, and back into files.
+const Ranks cut_alone("load_weights: cut alone", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  torch::manual_seed(1);
+  const auto whole = std::make_shared<Mlp>();
+  on_rank_0(world, [&] {
+    save_weights(*whole, rank.scratch / "half", {.max_shard_bytes = 300, .type = torch::kHalf});
+    save_weights(*whole, rank.scratch / "whole.safetensors");
+  });
+  const auto net = std::make_shared<Mlp>();
+  parallelize_module(*net, world, {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}});
+  load_weights(*net, rank.scratch / "whole.safetensors");
+  for (const auto& [name, tensor] : whole_tensors(*net))
+    EXPECT_TRUE(torch::equal(tensor, whole->named_parameters()[name])) << name;
+  save_weights(*net, rank.scratch / "again", world, {.max_shard_bytes = 300});
+  const auto again = std::make_shared<Mlp>();
+  load_weights(*again, rank.scratch / "again");
+  EXPECT_EQ(sha256(*again), sha256(*whole));
+  load_weights(*net, rank.scratch / "half", world, {.convert_types = true});
+  for (const auto& [name, tensor] : whole_tensors(*net))
+    EXPECT_TRUE(
+        torch::equal(tensor, whole->named_parameters()[name].to(torch::kHalf).to(torch::kFloat)))
+        << name;
+  destroy_process_group(world);
+});
+
+TEST(LoadWeights, GivesEachRankItsPartOfAPlainModuleThatIsCut) {
+  EXPECT_TRUE(all_succeeded(cut_alone.run(2)));
 }
 
 // --- Memory --------------------------------------------------------------------------------------
@@ -328,9 +412,10 @@ const Ranks misfits("load_weights: misfits", [](const Rank& rank) {
   std::string text;
   EXPECT_EQ(fault_of([&] { load_weights(loaded.fsdp, file); }, &text), Fault::misuse);
   for (const char* part :
-       {"other.safetensors: ", "blocks.1.weight was not saved", "surplus was saved and is not",
-        "blocks.0.weight is Float [26, 26] here and was saved as Float [3, 26]",
-        "scale is Double [26] here and was saved as Float [26]"})
+       {"other.safetensors: ", R"("blocks.1.weight" is not in the file)",
+        R"("surplus" is not in the module)",
+        R"("blocks.0.weight" is Float [3, 26] in the file, Float [26, 26] in the module)",
+        R"("scale" is Float [26] in the file, Double [26] in the module)", "convert_types"})
     EXPECT_NE(text.find(part), text.npos) << part << " is not in: " << text;
   EXPECT_FALSE(loaded.fsdp.is_initialized());
 

@@ -138,11 +138,16 @@ void TrainingState::keep(const std::string& name, std::unique_ptr<Stateful> stat
   add(name, *owned_.back());
 }
 
-void load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
-                  const LoadWeightsOptions& options) {
+LoadedWeights load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
+                           const LoadWeightsOptions& options) {
   LoadWeightsOptions all = options;
   all.first_names.merge(first_names(named_tensors(ddp.replica())));
-  load_weights(*data_parallel_state(ddp), path, ddp.group(), all);
+  return load_weights(*data_parallel_state(ddp), path, ddp.group(), all);
+}
+
+void save_weights(DataParallelBase& ddp, const std::filesystem::path& folder,
+                  const SaveWeightsOptions& options) {
+  save_weights(*data_parallel_state(ddp), folder, ddp.group(), options);
 }
 
 template LOCKSTEP_API void TrainingState::add_value(const std::string&, bool&);

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpointer.h"
+#include "lockstep/checkpoint/weights.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
@@ -110,10 +111,12 @@ class LOCKSTEP_API TrainingState {
   NamedStates parts_;
 };
 
-// Collective: loads the weights of ddp's module alone, from safetensors or a checkpoint, as
-// load_weights() of its state does (lockstep/checkpoint/checkpointer.h). A module that was made on
-// the meta device (lockstep/tensor/on_meta.h) needs no other values.
-LOCKSTEP_API void load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
-                               const LoadWeightsOptions& options = {});
+// Collective: loads and saves the weights of ddp's module alone, as load_weights() and
+// save_weights() of its state do (lockstep/checkpoint/weights.h). A module that was made on the
+// meta device (lockstep/tensor/on_meta.h) needs no other values.
+LOCKSTEP_API LoadedWeights load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
+                                        const LoadWeightsOptions& options = {});
+LOCKSTEP_API void save_weights(DataParallelBase& ddp, const std::filesystem::path& folder,
+                               const SaveWeightsOptions& options = {});
 
 }  // namespace lockstep

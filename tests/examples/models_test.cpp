@@ -183,7 +183,7 @@ TEST(Llama, NamesThemAsHuggingFaceDoes) {
   LlamaOptions options = small_llama;
   options.tied = false;
   const Llama net(options);
-  EXPECT_EQ(net.named_parameters().size(), 2 * 8 + 3u);
+  EXPECT_EQ(net.named_parameters().size(), 2 * 9 + 3u);
   EXPECT_TRUE(has(net, "model.embed_tokens.weight", {50, 16}));
   EXPECT_TRUE(has(net, "model.layers.0.input_layernorm.weight", {16}));
   EXPECT_TRUE(has(net, "model.layers.0.self_attn.q_proj.weight", {16, 16}));
@@ -191,7 +191,8 @@ TEST(Llama, NamesThemAsHuggingFaceDoes) {
   EXPECT_TRUE(has(net, "model.layers.1.self_attn.v_proj.weight", {8, 16}));
   EXPECT_TRUE(has(net, "model.layers.1.self_attn.o_proj.weight", {16, 16}));
   EXPECT_TRUE(has(net, "model.layers.1.post_attention_layernorm.weight", {16}));
-  EXPECT_TRUE(has(net, "model.layers.1.mlp.gate_up_proj.weight", {48, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.mlp.gate_proj.weight", {24, 16}));
+  EXPECT_TRUE(has(net, "model.layers.1.mlp.up_proj.weight", {24, 16}));
   EXPECT_TRUE(has(net, "model.layers.1.mlp.down_proj.weight", {16, 24}));
   EXPECT_TRUE(has(net, "model.norm.weight", {16}));
   EXPECT_TRUE(has(net, "lm_head.weight", {50, 16}));

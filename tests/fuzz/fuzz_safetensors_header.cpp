@@ -1,6 +1,6 @@
-// F4: the header of a safetensors file. The first byte chooses: the rest is read as the JSON of a
-// file whose data size is in the next two bytes, or is made into a header that is written and read
-// again.
+// F4: the header of a safetensors file, and the index of several. The first byte chooses: the rest
+// is read as the JSON of a file whose data size is in the next two bytes, or as an index, or is
+// made into a header that is written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/safetensors_index.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
@@ -45,11 +46,24 @@ void read(std::string_view json, std::uint64_t data_size) {
       end = entry.end;
     }
     expect(end == data_size);
+    const bool has_other =
+        std::ranges::count(header.entries, SafetensorsType::OTHER, &SafetensorsEntry::type) != 0;
+    if (has_other) return;  // Read, but never written.
     lay_out(header);
     expect(header.entries.empty() ? data_size == 0 : header.entries.back().end == data_size);
     check_round_trip(header);
   } catch (const Error& error) {
     expect(error.fault() == Fault::corrupt || error.fault() == Fault::unsupported);
+  }
+}
+
+void read_index(std::string_view json) {
+  try {
+    const SafetensorsIndex index = parse_safetensors_index("file", json);
+    for (const auto& [name, file] : index) expect(!file.starts_with('/'));
+    expect(parse_safetensors_index("file", format_safetensors_index(index, 3)) == index);
+  } catch (const Error& error) {
+    expect(error.fault() == Fault::corrupt);
   }
 }
 
@@ -64,7 +78,8 @@ void write(std::string_view bytes) {
   SafetensorsHeader header;
   while (!bytes.empty()) {
     SafetensorsEntry entry;
-    entry.type = static_cast<SafetensorsType>(take() % 10);
+    entry.type =
+        static_cast<SafetensorsType>(take() % (static_cast<int>(SafetensorsType::U64) + 1));
     for (int rank = take() % 10; rank > 0; --rank) entry.shape.push_back(take());
     const std::size_t wanted = take() % 16;
     const std::size_t length = std::min(wanted, bytes.size());
@@ -92,6 +107,8 @@ std::vector<std::string> seeds() {
       "\0\0\0"s
       R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]}})",
       "\0\0\0{}"s,
+      "\2\0\0"s
+      R"({"metadata":{"total_size":24,"x":[null,true,-1,1.5]},"weight_map":{"a":"b/c"}})",
       "\1\7\2\2\3\1a\0\1\1\5\1b\1"s,
       "\1\3\0\3\xc3\xa9z\1"s,
   };
@@ -103,9 +120,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace lockstep::fuzz;
   if (size < 3) return 0;
   const std::string input(reinterpret_cast<const char*>(data), size);
-  if (data[0] % 2 == 0)
-    read(std::string_view(input).substr(3), data[1] + 256U * data[2]);
-  else
-    write(std::string_view(input).substr(1));
+  switch (data[0] % 4) {
+    case 0:
+      read(std::string_view(input).substr(3), data[1] + 256U * data[2]);
+      break;
+    case 2:
+      read_index(std::string_view(input).substr(3));
+      break;
+    default:
+      write(std::string_view(input).substr(1));
+  }
   return 0;
 }

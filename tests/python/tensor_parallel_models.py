@@ -133,14 +133,16 @@ class LlamaBlock(nn.Module):
         self.self_attn = nn.ModuleDict({
             f"{name}_proj": nn.Linear(WIDTH, out, bias=False)
             for name, out in (("q", WIDTH), ("k", of_kv), ("v", of_kv), ("o", WIDTH))})
-        self.mlp = nn.ModuleDict({"gate_up_proj": Fused(WIDTH, 3 * WIDTH, 2, bias=False),
+        self.mlp = nn.ModuleDict({"gate_proj": nn.Linear(WIDTH, 3 * WIDTH, bias=False),
+                                  "up_proj": nn.Linear(WIDTH, 3 * WIDTH, bias=False),
                                   "down_proj": nn.Linear(3 * WIDTH, WIDTH, bias=False)})
 
     def forward(self, x):
         y = self.input_layernorm(x)
         q, k, v = (self.self_attn[f"{name}_proj"](y) for name in "qkv")
         x = x + self.self_attn["o_proj"](attention(rotated(q), rotated(k), v, causal=True))
-        gate, up = self.mlp["gate_up_proj"](self.post_attention_layernorm(x))
+        y = self.post_attention_layernorm(x)
+        gate, up = self.mlp["gate_proj"](y), self.mlp["up_proj"](y)
         return x + self.mlp["down_proj"](gate * gate.sigmoid() * up)
 
 
@@ -161,7 +163,8 @@ class Llama(nn.Module):
     plan = {"model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
             "model.layers.*.self_attn.[qkv]_proj": ColwiseParallel(),
             "model.layers.*.self_attn.o_proj": RowwiseParallel(),
-            "model.layers.*.mlp.gate_up_proj.*": ColwiseParallel(),
+            "model.layers.*.mlp.gate_proj": ColwiseParallel(),
+            "model.layers.*.mlp.up_proj": ColwiseParallel(),
             "model.layers.*.mlp.down_proj": RowwiseParallel(),
             "lm_head": ColwiseParallel(use_local_output=False)}
 

@@ -30,7 +30,8 @@ constexpr int diff_trouble = 2;  // As diff(1).
 constexpr const char* about =
     "Shows, verifies, compares and merges checkpoints.\n"
     "A checkpoint is a folder such as runs/a/step-0000000100. A folder of checkpoints, such as\n"
-    "runs/a, stands for its latest checkpoint.\n";
+    "runs/a, stands for its latest checkpoint. Weights are a .safetensors file, a folder of such\n"
+    "files, or its index (model.safetensors.index.json), as from Hugging Face.\n";
 
 constexpr const char* examples = R"(
 Examples:
@@ -49,6 +50,7 @@ Examples:
   lockstep checkpoint show runs/a/step-0000000100 --part optimizer
   lockstep checkpoint show runs/a/latest --json | jq '.parts.model.tensors | keys'
   lockstep checkpoint show model.safetensors
+  lockstep checkpoint show SmolLM-135M                    # Hugging Face's folder of a model
 )";
 
 constexpr const char* verify_examples = R"(
@@ -57,7 +59,8 @@ Examples:
   lockstep checkpoint verify runs/a/step-0000000100 runs/b/latest
 
 Prints a line for each checkpoint, with the file and tensor of any damage. Exit code: 0 when all are
-whole, 65 when any is damaged.
+whole, 65 when any is damaged. Weights have no checksums: their index, headers and sizes are
+compared, and every byte is read.
 )";
 
 constexpr const char* diff_examples = R"(
@@ -65,6 +68,7 @@ Examples:
   lockstep checkpoint diff runs/a/step-0000000100 runs/a/step-0000000200
   lockstep checkpoint diff runs/a runs/b --part model && echo the same weights
   lockstep checkpoint diff runs/a model.safetensors       # its part `model`, or the one of --part
+  lockstep checkpoint diff SmolLM-135M fine-tuned         # two folders of weights
 
 Compares bit for bit and prints a line for each difference. Exit code: 0 no difference, 1
 differences, 2 trouble.
@@ -100,7 +104,7 @@ void declare(CLI::App& app, CommandLine& line) {
   app.require_subcommand(1);
 
   CLI::App* show = subcommand(app, "show", "Print the contents of a checkpoint", show_examples);
-  show->add_option("path", line.show.path, "A checkpoint, a folder of them, or a .safetensors file")
+  show->add_option("path", line.show.path, "A checkpoint, a folder of them, or weights")
       ->type_name("PATH")
       ->required();
   show->add_option("--part", line.show.part, "Only this part")->type_name("PART");
@@ -108,20 +112,19 @@ void declare(CLI::App& app, CommandLine& line) {
 
   CLI::App* verify =
       subcommand(app, "verify", "Read every byte and compare checksums", verify_examples);
-  verify->add_option("path", line.verified, "Checkpoints, or folders of them")
+  verify->add_option("path", line.verified, "Checkpoints, folders of them, or weights")
       ->type_name("PATH")
       ->required();
 
   CLI::App* diff =
       subcommand(app, "diff", "Print the differences of two checkpoints", diff_examples);
   for (const auto& [name, path] : {std::pair{"a", &line.diff.a}, std::pair{"b", &line.diff.b}})
-    diff->add_option(name, *path, "A checkpoint, or a .safetensors file")
-        ->type_name("PATH")
-        ->required();
+    diff->add_option(name, *path, "A checkpoint, or weights")->type_name("PATH")->required();
   diff->add_option("--part", line.diff.part, "Only this part")->type_name("PART");
 
   CLI::App* merge = subcommand(app, "merge", "Write a part into one file", merge_examples);
-  merge->add_option("checkpoint", line.merge.checkpoint, "A checkpoint")
+  merge
+      ->add_option("checkpoint", line.merge.checkpoint, "A checkpoint, or weights in several files")
       ->type_name("PATH")
       ->required();
   merge->add_option("out", line.merge.out, "The .safetensors file to write")

@@ -24,7 +24,7 @@ int verify(const std::vector<std::filesystem::path>& paths);
 struct DiffOptions {
   std::filesystem::path a;
   std::filesystem::path b;
-  std::string part;  // All parts if empty; "model" if one side is a safetensors file.
+  std::string part;  // All parts if empty; "model" if one side is weights in safetensors.
 };
 int diff(const DiffOptions& options);
 

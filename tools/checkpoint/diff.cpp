@@ -28,8 +28,8 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor differ =
       a.view(at::kByte).ne(b.view(at::kByte)).view({a.numel(), bytes}).any(/*dim=*/1);
   const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  const at::Tensor distance =
-      (a.masked_select(differ).to(wide) - b.masked_select(differ).to(wide)).abs();
+  const at::Tensor distance =  // LibTorch cannot select elements of 8-bit floating-point types.
+      (a.to(wide).masked_select(differ) - b.to(wide).masked_select(differ)).abs();
   const at::Tensor numbers = distance.masked_select(distance.isnan().logical_not());
   unequal.count += distance.numel();
   unequal.incomparable += distance.numel() - numbers.numel();
@@ -68,7 +68,7 @@ class Comparison {
 
   bool different() const { return different_; }
 
-  // Values are compared only if both are checkpoints: a safetensors file has none.
+  // Values are compared only if both are checkpoints: weights have none.
   void compare_parts(const std::vector<std::string>& parts) {
     const bool values = a_.step() && b_.step();
     if (values && *a_.step() != *b_.step())
@@ -168,7 +168,7 @@ class Comparison {
 }  // namespace
 
 int diff(const DiffOptions& options) {
-  const bool files = kind_of(options.a) == Kind::file || kind_of(options.b) == Kind::file;
+  const bool files = kind_of(options.a) == Kind::weights || kind_of(options.b) == Kind::weights;
   const std::string part = options.part.empty() && files ? "model" : options.part;
   const auto a = open_source(options.a, part);
   const auto b = open_source(options.b, part);

@@ -34,16 +34,23 @@ bool write_all(const Source& source, const std::string& part, SafetensorsWriter&
   return true;
 }
 
+void require_writable(const WeightsSource& weights, const MergeOptions& options) {
+  if (weights.files().files().size() == 1)
+    throw NoInput(options.checkpoint.string() + " is a single file already");
+  for (const WeightFiles::Tensor& each : weights.files().tensors())
+    scalar_type_of(*each.entry, each.file->name());  // Throws for types that LibTorch lacks.
+}
+
 }  // namespace
 
 int merge(const MergeOptions& options) {
-  if (kind_of(options.checkpoint) == Kind::file)
-    throw NoInput(options.checkpoint.string() + " is a single file already");
   std::error_code absent;
   if (!options.force && fs::exists(fs::symlink_status(options.out, absent)))
     throw CannotCreate(options.out.string() + " is there already; --force replaces it");
 
   const auto source = open_source(options.checkpoint, options.part);
+  if (const auto* const weights = dynamic_cast<const WeightsSource*>(source.get()))
+    require_writable(*weights, options);
   require_part(options.checkpoint, source->parts(), options.part);
   const StateDict& contents = source->contents(options.part);
   NamedTensors tensors;

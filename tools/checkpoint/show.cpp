@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
@@ -37,16 +38,18 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-void print_tensors(const StateDict& state) {
+using TypeText = std::function<std::string(const std::string& name, const at::Tensor& tensor)>;
+
+void print_tensors(const StateDict& state, const TypeText& text_of) {
   std::size_t names = 0;
   std::size_t types = 0;
   for (const auto& [name, tensor] : state.tensors) {
     names = std::max(names, shown(name).size());
-    types = std::max(types, type_text(tensor.data).size());
+    types = std::max(types, text_of(name, tensor.data).size());
   }
   for (const auto& [name, tensor] : state.tensors)
-    print("  " + padded(shown(name), names) + "  " + padded(type_text(tensor.data), types) + "  " +
-          bytes_text(tensor.data.nbytes()) + "\n");
+    print("  " + padded(shown(name), names) + "  " + padded(text_of(name, tensor.data), types) +
+          "  " + bytes_text(tensor.data.nbytes()) + "\n");
 }
 
 void print_values(const StateDict& state) {
@@ -62,7 +65,8 @@ void print_part(const CheckpointReader& reader, const std::string& part) {
         bytes_text(bytes_of(state)) + ", " + count_text(state.values.size(), "value") + "\n");
   for (const auto& file : reader.files())
     if (file.part == part) print("  in " + file.name + ", " + bytes_text(file.bytes) + "\n");
-  print_tensors(state);
+  print_tensors(state,
+                [](const std::string&, const at::Tensor& tensor) { return type_text(tensor); });
   print_values(state);
 }
 
@@ -85,11 +89,19 @@ void print_list(const fs::path& folder) {
     }
 }
 
-void print_file(const fs::path& path, const Source& source) {
+void print_weights(const fs::path& path, const WeightsSource& source) {
   const StateDict& state = source.contents({});
+  const WeightFiles& files = source.files();
   print(path.string() + ": " + count_text(state.tensors.size(), "tensor") + " of " +
         bytes_text(bytes_of(state)) + "\n");
-  print_tensors(state);
+  if (files.index()) print("  index " + files.index()->string() + "\n");
+  if (files.files().size() > 1)
+    for (const auto& file : files.files())
+      print("  in " + file->name() + ", " + bytes_text(file->size()) + "\n");
+  print_tensors(state, [&](const std::string& name, const at::Tensor& tensor) {
+    const SafetensorsEntry* const other = source.other_type(name);
+    return other == nullptr ? type_text(tensor) : describe(*other);
+  });
 }
 
 // --- For programs -------------------------------------------------------------------------------
@@ -155,6 +167,23 @@ void print_json(const Json& json) {
   print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+Json json_of(const fs::path& path, const WeightsSource& source) {
+  Json all{{"path", path.string()}};
+  if (source.files().index()) all["index"] = source.files().index()->string();
+  Json files = Json::array();
+  for (const auto& file : source.files().files())
+    files.push_back({{"name", file->name()}, {"bytes", file->size()}});
+  all["files"] = std::move(files);
+  all.update(json_of(source.contents({})));
+  all.erase("values");
+  for (auto& [name, tensor] : all["tensors"].items())
+    if (const SafetensorsEntry* const other = source.other_type(name)) {
+      tensor["dtype"] = other->other_type;
+      tensor["shape"] = other->shape;
+    }
+  return all;
+}
+
 // Returns the newest readable checkpoint; the list tells which ones are damaged.
 fs::path newest_readable(const fs::path& folder) {
   const std::vector<fs::path> all = list_checkpoints(folder);
@@ -173,16 +202,12 @@ fs::path newest_readable(const fs::path& folder) {
 
 int show(const ShowOptions& options) {
   const Kind kind = kind_of(options.path);
-  if (kind == Kind::file) {
-    const auto source = open_source(options.path, options.part);
-    if (options.json) {
-      Json all{{"path", options.path.string()}};
-      all.update(json_of(source->contents({})));
-      all.erase("values");
-      print_json(all);
-    } else {
-      print_file(options.path, *source);
-    }
+  if (kind == Kind::weights) {
+    const WeightsSource source(options.path, options.part);
+    if (options.json)
+      print_json(json_of(options.path, source));
+    else
+      print_weights(options.path, source);
     return 0;
   }
   Json all;

@@ -33,32 +33,13 @@ class CheckpointSource final : public Source {
   const CheckpointReader reader_;
 };
 
-class FileSource final : public Source {
- public:
-  FileSource(const fs::path& path, std::string part) : file_(path), part_(std::move(part)) {
-    for (const SafetensorsEntry& entry : file_.header().entries) {
-      const auto options = at::TensorOptions(scalar_type_of(entry.type)).device(at::kMeta);
-      contents_.tensors.emplace(entry.name, whole(at::empty(entry.shape, options)));
-      entries_.emplace(entry.name, &entry);
-    }
-  }
-
-  std::optional<std::int64_t> step() const override { return std::nullopt; }
-  std::vector<std::string> parts() const override { return {part_}; }
-  const StateDict& contents(const std::string&) const override { return contents_; }
-  at::Tensor read(const std::string&, const std::string& name) const override {
-    const SafetensorsEntry& entry = *entries_.at(name);
-    at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry.type));
-    file_.read(entry, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
-    return tensor;
-  }
-
- private:
-  const SafetensorsFile file_;
-  const std::string part_;
-  StateDict contents_;
-  std::map<std::string, const SafetensorsEntry*> entries_;
-};
+// Type and shape of the tensor that stands for an entry.
+at::Tensor empty_like(const SafetensorsEntry& entry, at::Device device) {
+  const auto type = find_scalar_type(entry.type);
+  const auto bytes = static_cast<std::int64_t>(entry.end - entry.begin);
+  return type ? at::empty(entry.shape, at::dtype(*type).device(device))
+              : at::empty({bytes}, at::dtype(at::kByte).device(device));
+}
 
 }  // namespace
 
@@ -68,18 +49,39 @@ Kind kind_of(const fs::path& path) {
   if (error && error != std::errc::no_such_file_or_directory)
     throw NoInput(path.string() + ": " + error.message());
   if (!fs::exists(status)) throw NoInput(path.string() + ": there is no such file or folder");
-  if (!fs::is_directory(status)) return Kind::file;
   if (fs::exists(path / "manifest.json", error)) return Kind::checkpoint;
-  if (!list_checkpoints(path).empty()) return Kind::folder;
+  if (fs::is_directory(status) && !list_checkpoints(path).empty()) return Kind::folder;
+  if (has_weight_files(path)) return Kind::weights;
   throw NoInput(path.string() +
                 " holds no checkpoint: it has neither a manifest.json nor folders such as "
-                "step-0000000100");
+                "step-0000000100, nor *.safetensors");
+}
+
+WeightsSource::WeightsSource(const fs::path& path, std::string part)
+    : files_(path), part_(std::move(part)) {
+  for (const WeightFiles::Tensor& each : files_.tensors()) {
+    contents_.tensors.emplace(each.entry->name, whole(empty_like(*each.entry, at::kMeta)));
+    tensors_.emplace(each.entry->name, each);
+  }
+}
+
+at::Tensor WeightsSource::read(const std::string&, const std::string& name) const {
+  const WeightFiles::Tensor& source = tensors_.at(name);
+  at::Tensor tensor = empty_like(*source.entry, at::kCPU);
+  source.file->read(*source.entry, 0,
+                    {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+  return tensor;
+}
+
+const SafetensorsEntry* WeightsSource::other_type(const std::string& name) const {
+  const SafetensorsEntry* const entry = tensors_.at(name).entry;
+  return entry->type == SafetensorsType::OTHER ? entry : nullptr;
 }
 
 std::unique_ptr<Source> open_source(const fs::path& path, const std::string& part) {
   switch (kind_of(path)) {
-    case Kind::file:
-      return std::make_unique<FileSource>(path, part);
+    case Kind::weights:
+      return std::make_unique<WeightsSource>(path, part);
     case Kind::folder:
       return std::make_unique<CheckpointSource>(*latest_checkpoint(path));
     case Kind::checkpoint:

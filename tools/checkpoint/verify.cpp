@@ -14,10 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A checkpoint to verify. A failure to open it is known at once.
+// A checkpoint, or weights in files of safetensors, to verify. A failure to open them is known at
+// once.
 struct Candidate {
   fs::path path;
   std::unique_ptr<const CheckpointReader> reader;
+  std::unique_ptr<const WeightsSource> weights;
   std::string problem;  // First problem.
   int problems = 0;
   bool is_damaged = false;
@@ -30,10 +32,13 @@ struct Candidate {
   }
 };
 
-Candidate opened(const fs::path& path) {
-  Candidate candidate{.path = path, .reader = nullptr, .problem = {}};
+Candidate opened(const fs::path& path, Kind kind) {
+  Candidate candidate{.path = path, .reader = nullptr, .weights = nullptr, .problem = {}};
   try {
-    candidate.reader = std::make_unique<const CheckpointReader>(path);
+    if (kind == Kind::weights)
+      candidate.weights = std::make_unique<const WeightsSource>(path, "model");
+    else
+      candidate.reader = std::make_unique<const CheckpointReader>(path);
   } catch (const Error& error) {
     candidate.fails(error);
   }
@@ -42,25 +47,25 @@ Candidate opened(const fs::path& path) {
 
 std::vector<Candidate> candidates_in(const std::vector<fs::path>& paths) {
   std::vector<Candidate> all;
-  for (const fs::path& path : paths) switch (kind_of(path)) {
-      case Kind::file:
-        throw NoInput(path.string() +
-                      " has no checksums: verify the checkpoint that it is a file of");
-      case Kind::checkpoint:
-        all.push_back(opened(path));
-        break;
-      case Kind::folder:
-        for (const fs::path& each : list_checkpoints(path)) all.push_back(opened(each));
-    }
+  for (const fs::path& path : paths) {
+    const Kind kind = kind_of(path);
+    if (kind == Kind::folder)
+      for (const fs::path& each : list_checkpoints(path))
+        all.push_back(opened(each, Kind::checkpoint));
+    else
+      all.push_back(opened(path, kind));
+  }
   return all;
 }
 
 std::uint64_t bytes_to_read(const std::vector<Candidate>& candidates) {
   std::uint64_t bytes = 0;
-  for (const Candidate& each : candidates)
+  for (const Candidate& each : candidates) {
+    if (each.weights) bytes += bytes_of(each.weights->contents({}));
     if (each.reader)
       for (const std::string& part : each.reader->parts())
         bytes += bytes_of(each.reader->contents(part));
+  }
   return bytes;
 }
 
@@ -76,9 +81,26 @@ void read_all(Candidate& candidate, ByteBar& bar) {
     }
 }
 
+// Reads every byte: their headers and sizes fit, or there would be no source.
+void read_weights(Candidate& candidate, ByteBar& bar) {
+  for (const auto& [name, tensor] : candidate.weights->contents({}).tensors) {
+    try {
+      candidate.weights->read({}, name);
+    } catch (const Error& error) {
+      candidate.fails(error);
+    }
+    bar.add(tensor.data.nbytes());
+  }
+}
+
 void print_result(const Candidate& candidate) {
   std::string text = candidate.path.string() + ": ";
-  if (candidate.problems == 0) {
+  if (candidate.problems == 0 && candidate.weights) {
+    const WeightFiles& files = candidate.weights->files();
+    text += "readable, " + count_text(files.tensors().size(), "tensor") + " in " +
+            count_text(files.files().size(), "file") + (files.index() ? " as the index says" : "") +
+            "; such files have no checksums";
+  } else if (candidate.problems == 0) {
     text += "ok, step " + std::to_string(candidate.reader->step()) + ", " +
             count_text(candidate.reader->files().size(), "file");
   } else {
@@ -97,6 +119,7 @@ int verify(const std::vector<fs::path>& paths) {
   for (Candidate& each : candidates) {
     bar.set_label(each.path.filename().string());
     if (each.reader) read_all(each, bar);
+    if (each.weights) read_weights(each, bar);
     bar.clear();
     print_result(each);
     flush_output();  // Prints known results while the next checkpoint is read.

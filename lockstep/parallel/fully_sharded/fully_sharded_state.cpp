@@ -13,13 +13,14 @@
 #include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/weight_state.h"
 
 namespace lockstep::parallel {
 namespace {
 
 using Fragment = ShardedUnits::Fragment;
 
-class FullyShardedState final : public Stateful {
+class FullyShardedState final : public WeightState {
  public:
   explicit FullyShardedState(FullyShardedModule sharded) : sharded_(std::move(sharded)) {}
 
@@ -43,23 +44,17 @@ class FullyShardedState final : public Stateful {
   }
 
   StateRequest wanted(const StateDict& saved) override {
-    const NamedTensors all = named_parameters(sharded_.module);
-    std::map<std::string, at::ScalarType> types;
-    for (const auto& [name, parameter] : all) types[name] = sharded_.units->type_of(parameter);
-    require_fits(sharded_.module, saved, types);
-    const StateRequest whole = wanted_apart(sharded_.module, saved);
-    StateRequest request = whole;
-    for (const auto& [name, parameter] : all) request.erase(name);
-    for (const auto& [name, parameter] : loaded_of(saved)) {
-      const Fragment* const own = own_of(parameter);
-      if (own == nullptr) continue;
-      request[name] = parameter.is_contiguous() ? ElementRange{.begin = own->shard.begin,
-                                                               .end = own->shard.end,
-                                                               .into = own->tensor.detach(),
-                                                               .boxes = whole.at(name).boxes}
-                                                : whole.at(name);
-    }
-    return request;
+    require_fits(sharded_.module, saved, types());
+    return request_for(saved);
+  }
+
+  StateRequest wanted_of_part(const StateDict& saved) override {
+    require_part_fits(sharded_.module, saved, types());
+    return request_for(saved);
+  }
+
+  StateTargets targets() override {
+    return targets_of(sharded_.module, sharded_.has_values(), types());
   }
 
   void load_state_dict(StateDict state) override {
@@ -80,6 +75,31 @@ class FullyShardedState final : public Stateful {
   }
 
  private:
+  StateRequest request_for(const StateDict& saved) const {
+    const NamedTensors all = named_parameters(sharded_.module);
+    const StateRequest whole = wanted_apart(sharded_.module, saved);
+    StateRequest request = whole;
+    for (const auto& [name, parameter] : all) request.erase(name);
+    for (const auto& [name, parameter] : loaded_of(saved)) {
+      const Fragment* const own = own_of(parameter);
+      if (own == nullptr) continue;
+      request[name] = parameter.is_contiguous() ? ElementRange{.begin = own->shard.begin,
+                                                               .end = own->shard.end,
+                                                               .into = own->tensor.detach(),
+                                                               .boxes = whole.at(name).boxes}
+                                                : whole.at(name);
+    }
+    return request;
+  }
+
+  // The types of the masters, which are saved.
+  std::map<std::string, at::ScalarType> types() const {
+    std::map<std::string, at::ScalarType> types;
+    for (const auto& [name, parameter] : named_parameters(sharded_.module))
+      types[name] = sharded_.units->type_of(parameter);
+    return types;
+  }
+
   // Null if this rank steps no element of it.
   const Fragment* own_of(const at::Tensor& parameter) const {
     const auto& all = sharded_.units->fragments_of(parameter);

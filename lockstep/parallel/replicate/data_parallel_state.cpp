@@ -11,10 +11,11 @@
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/state.h"
+#include "lockstep/tensor/weight_state.h"
 
 namespace lockstep::parallel {
 
-class DataParallelState final : public Stateful {
+class DataParallelState final : public WeightState {
  public:
   explicit DataParallelState(DataParallelBase& ddp) : ddp_(ddp) {}
 
@@ -28,9 +29,15 @@ class DataParallelState final : public Stateful {
 
   StateRequest wanted(const StateDict& saved) override {
     require_fits(ddp_.replica(), saved);
-    StateRequest request = wanted_in_place(ddp_.replica(), saved);
-    return ddp_.shares_parameters() ? share_of(std::move(request)) : request;
+    return request_for(saved);
   }
+
+  StateRequest wanted_of_part(const StateDict& saved) override {
+    require_part_fits(ddp_.replica(), saved);
+    return request_for(saved);
+  }
+
+  StateTargets targets() override { return targets_of(ddp_.replica(), ddp_.is_initialized()); }
 
   // Buffers are not shared; initialize() broadcasts them.
   void load_state_dict(StateDict state) override {
@@ -39,6 +46,11 @@ class DataParallelState final : public Stateful {
   }
 
  private:
+  StateRequest request_for(const StateDict& saved) const {
+    StateRequest request = wanted_in_place(ddp_.replica(), saved);
+    return ddp_.shares_parameters() ? share_of(std::move(request)) : request;
+  }
+
   // This rank's part of a request for all: parameters that follow each other in it. Rank 0 also has
   // all that must be copied or compared, and the buffers.
   StateRequest share_of(StateRequest request) const {

@@ -1,0 +1,81 @@
+// Rules that map the tensor names of another program's file to those of a module.
+//
+// Thread safety: a value type; const members may be called from any thread at once.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/api.h"
+
+namespace lockstep {
+
+// One rule of a NameTable.
+struct NameRule {
+  // A regular expression (of std::regex, ECMAScript) for the whole name. Names of more than 1000
+  // bytes never match.
+  std::string pattern;
+
+  // "$1" and so on stand for the matches of the pattern's groups, "$&" for the whole name.
+  std::string replacement = "$&";
+
+  bool transpose = false;  // The file has the matrix transposed.
+  bool ignore = false;     // The module does not have this tensor.
+};
+
+// The rules in their order.
+//
+//   const lockstep::NameTable names{
+//       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
+//       {.pattern = R"(.+\.masked_bias)", .ignore = true}};
+//   lockstep::load_weights(*model, "model.safetensors", names);
+//
+// A table for save_weights() maps the names of the module to those of the file.
+//
+// The first rule that matches a name applies; a name that no rule matches is unchanged.
+//
+// Errors: misuse for a pattern that is not a regular expression.
+class LOCKSTEP_API NameTable {
+ public:
+  NameTable() = default;  // Keeps all names.
+  NameTable(std::initializer_list<NameRule> rules);
+  explicit NameTable(const std::vector<NameRule>& rules);
+
+  struct Target {
+    std::string name;
+    bool transposed = false;
+  };
+
+  // Empty for an ignored name.
+  std::optional<Target> find(const std::string& name) const;
+
+ private:
+  struct Rule;
+  std::shared_ptr<const std::vector<Rule>> rules_;
+};
+
+// Whether one of these regular expressions, as in NameRule, matches the whole name.
+class LOCKSTEP_API NamePatterns {
+ public:
+  // Errors: misuse for a pattern that is not a regular expression.
+  explicit NamePatterns(const std::vector<std::string>& patterns);
+  bool match(const std::string& name) const;
+
+ private:
+  NameTable table_;  // Ignores the names that match.
+};
+
+// A pattern that matches only this name.
+LOCKSTEP_API std::string exact_pattern(std::string_view name);
+
+// For a file with `prefix` before the module's names, for example "module." from Python's
+// DistributedDataParallel, or "_orig_mod." from torch.compile. Other names are unchanged.
+LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
+
+}  // namespace lockstep

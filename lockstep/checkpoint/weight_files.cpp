@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/weight_files.h"
+
+#include <algorithm>
+#include <map>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text_file.h"
+#include "lockstep/checkpoint/checkpoint_directory.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view usual_index = "model.safetensors.index.json";
+constexpr std::string_view usual_file = "model.safetensors";
+
+// Sorted. Names that begin with a dot are left out, such as "._model.safetensors" of macOS.
+std::vector<fs::path> ending_with(const fs::path& folder, std::string_view ending) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(ending) && !name.starts_with('.')) found.push_back(entry.path());
+  }
+  if (error) throw Error(Fault::system, folder.string() + ": " + error.message());
+  std::ranges::sort(found);
+  return found;
+}
+
+std::optional<fs::path> index_in(const fs::path& folder) {
+  const std::vector<fs::path> indexes = ending_with(folder, safetensors_index_ending);
+  if (indexes.empty()) return std::nullopt;
+  const auto usual = std::ranges::find(indexes, folder / usual_index);
+  if (usual != indexes.end()) return *usual;
+  require(indexes.size() == 1, [&] {
+    return folder.string() + " has several indexes, such as " + indexes[0].filename().string() +
+           " and " + indexes[1].filename().string() + ": give the path of one of them";
+  });
+  return indexes[0];
+}
+
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / usual_file, error)) return {folder / usual_file};
+  std::vector<fs::path> files = ending_with(folder, ".safetensors");
+  require(!files.empty(), [&] {
+    const bool has_pickles = !ending_with(folder, ".bin").empty();
+    return folder.string() + " holds no *.safetensors and no index of them" +
+           (has_pickles ? "; its *.bin files are pickles of Python: load them there and write them "
+                          "with save_pretrained() or safetensors.torch.save_file()"
+                        : "");
+  });
+  return files;
+}
+
+std::string text_of(const fs::path& path) {
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (!fs::exists(status)) throw Error(Fault::system, path.string() + ": " + error.message());
+  if (!fs::is_regular_file(status))  // Opening a FIFO would wait for a writer.
+    throw Error(Fault::system, path.string() + ": not a regular file");
+  if (const auto size = fs::file_size(path); size > safetensors_header_limit)
+    throw Error(Fault::corrupt, path.string() + ": an index of " + std::to_string(size) +
+                                    " bytes is larger than that of any model");
+  return read_file(path.string());
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const fs::path& path) {
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
+  if (is_folder)
+    index_ = index_in(path);
+  else if (path.extension() == ".json")
+    index_ = path;
+  if (index_)
+    open_indexed(*index_);
+  else
+    open_all(is_folder ? files_in(path) : std::vector{path});
+}
+
+void WeightFiles::open_indexed(const fs::path& index) {
+  std::map<std::string, std::vector<std::string>> names;  // By file.
+  for (auto& [name, file] : parse_safetensors_index(index.string(), text_of(index)))
+    names[file].push_back(name);
+  for (const auto& [file_name, listed] : names) {
+    const fs::path path = index.parent_path() / file_name;
+    std::error_code error;
+    if (!fs::exists(path, error))
+      throw Error(Fault::system, index.string() + " names the file " + shown(file_name) +
+                                     ", which is missing: complete the download");
+    files_.push_back(std::make_unique<const SafetensorsFile>(path));
+    const SafetensorsFile& file = *files_.back();
+    std::map<std::string_view, const SafetensorsEntry*> entries;
+    for (const SafetensorsEntry& entry : file.header().entries) entries.emplace(entry.name, &entry);
+    for (const std::string& name : listed) {
+      const auto found = entries.find(name);
+      if (found == entries.end())
+        throw Error(Fault::corrupt, index.string() + ": tensor " + shown(name) +
+                                        " is not in its file " + shown(file_name));
+      tensors_.push_back({.file = &file, .entry = found->second});
+    }
+  }
+}
+
+void WeightFiles::open_all(const std::vector<fs::path>& files) {
+  std::map<std::string_view, const SafetensorsFile*> known;
+  for (const fs::path& path : files) {
+    files_.push_back(std::make_unique<const SafetensorsFile>(path));
+    const SafetensorsFile& file = *files_.back();
+    for (const SafetensorsEntry& entry : file.header().entries) {
+      const auto [other, is_new] = known.emplace(entry.name, &file);
+      require(is_new, [&, &first = other->second] {
+        return "tensor " + shown(entry.name) + " is in " + first->name() + " and in " +
+               file.name() + ", and no index decides: give the path of one of the files";
+      });
+      tensors_.push_back({.file = &file, .entry = &entry});
+    }
+  }
+}
+
+bool has_weight_files(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return true;
+  if (fs::exists(path / checkpoint::manifest_name, error)) return false;
+  // Pickles are refused with a reason.
+  for (const std::string_view ending : {std::string_view(".safetensors"), safetensors_index_ending,
+                                        std::string_view("pytorch_model.bin")})
+    if (!ending_with(path, ending).empty()) return true;
+  return false;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+// The tensors of a model in files of safetensors: one file, a folder of several, or the index of
+// such a folder, as Hugging Face writes it.
+//
+// In a folder, an index (*.safetensors.index.json) decides which files and tensors are read.
+// Without one, model.safetensors is the model; without that, all *.safetensors files together are.
+//
+// Thread safety: const members may be called from any thread at once.
+// Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
+// file that it names and that is missing; corrupt for a tensor that is not in its file; misuse for
+// a name that two files have, and for a folder without such files or with several indexes.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/checkpoint/safetensors_file.h"
+#include "lockstep/checkpoint/safetensors_index.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API WeightFiles {
+ public:
+  // Opens the files and reads their headers.
+  explicit WeightFiles(const std::filesystem::path& path);
+
+  struct Tensor {
+    const SafetensorsFile* file = nullptr;
+    const SafetensorsEntry* entry = nullptr;
+  };
+
+  // In the order of the files and of their data.
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+  const std::vector<std::unique_ptr<const SafetensorsFile>>& files() const { return files_; }
+
+  // The index that was read.
+  const std::optional<std::filesystem::path>& index() const { return index_; }
+
+ private:
+  void open_indexed(const std::filesystem::path& index);
+  void open_all(const std::vector<std::filesystem::path>& files);
+
+  std::vector<std::unique_ptr<const SafetensorsFile>> files_;
+  std::vector<Tensor> tensors_;
+  std::optional<std::filesystem::path> index_;
+};
+
+// Whether `path` is something that WeightFiles reads, rather than a checkpoint or a folder of
+// checkpoints: a file, or a folder that holds an index or safetensors but no manifest.
+LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
+
+}  // namespace lockstep

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lockstep/checkpoint/weight_files.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text_file.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/safetensors_index.h"
+#include "lockstep/checkpoint/weight_fit.h"
+#include "lockstep/checkpoint/weights.h"
+#include "lockstep/comm/in_process.h"
+#include "lockstep/tensor/module_state.h"
+#include "lockstep/tensor/named_tensors.h"
+#include "tests/fault_of.h"
+#include "tests/ranks.h"
+
+namespace lockstep::checkpoint::weight_files_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string error_of(const std::function<void()>& action, Fault fault) {
+  std::string text;
+  EXPECT_EQ(test::fault_of(action, &text), fault) << text;
+  return text;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
+// --- The index -----------------------------------------------------------------------------------
+
+std::string refusal(const std::string& json) {
+  return error_of([&] { parse_safetensors_index("index", json); }, Fault::corrupt);
+}
+
+TEST(SafetensorsIndex, MapsNamesToFilesAndIgnoresTheRest) {
+  const auto index = parse_safetensors_index(
+      "index",
+      R"({"more": [1, {"weight_map": "x"}, null], "weight_map": {"a": "1.safetensors",)"
+      R"( "b": "sub/2.safetensors"}, "metadata": {"size": 1.5e3, "deep": {"list": [true]}}})");
+  EXPECT_EQ(index, (SafetensorsIndex{{"a", "1.safetensors"}, {"b", "sub/2.safetensors"}}));
+  EXPECT_EQ(parse_safetensors_index("index", format_safetensors_index(index, 9)), index);
+}
+
+TEST(SafetensorsIndex, RefusesAnythingElseInItsMap) {
+  EXPECT_TRUE(contains(refusal("{}"), "no weight_map"));
+  EXPECT_TRUE(contains(refusal("[]"), "unexpected array"));
+  EXPECT_TRUE(contains(refusal("7"), "unexpected number"));
+  EXPECT_TRUE(contains(refusal(R"({"weight_map": 7})"), "unexpected number"));
+  EXPECT_TRUE(contains(refusal(R"({"weight_map": {"a": 7}})"), R"(tensor "a": unexpected number)"));
+  EXPECT_TRUE(contains(refusal(R"({"weight_map": {"a": {}}})"), "unexpected object"));
+  EXPECT_TRUE(contains(refusal(R"({"weight_map": {"a": "f", "a": "f"}})"), "occurs twice"));
+  EXPECT_TRUE(contains(refusal(R"({"weight_map": {}, "weight_map": {}})"), "occurs twice"));
+  EXPECT_TRUE(contains(refusal(R"({"weight_map": {"a": "f"})"), "not JSON"));
+}
+
+TEST(SafetensorsIndex, NamesOnlyFilesOfItsFolder) {
+  for (const char* file : {"/etc/passwd", "../other.safetensors", "a/../../b", "", "a/"})
+    EXPECT_TRUE(contains(refusal(std::string(R"({"weight_map": {"a": ")") + file + "\"}}"),
+                         "does not lie in the folder"))
+        << file;
+}
+
+// --- Folders -------------------------------------------------------------------------------------
+
+std::shared_ptr<torch::nn::SequentialImpl> small_net() {
+  return std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(4, 3),
+                                                     torch::nn::BatchNorm1d(3));
+}
+
+class Folder : public testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) {
+    write_file((folder_ / name).string(), text);
+  }
+
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_))
+      names.insert(entry.path().filename().string());
+    return names;
+  }
+
+  const test::ScratchDirectory scratch_;
+  const fs::path folder_ = scratch_.path();
+  const std::shared_ptr<torch::nn::SequentialImpl> saved_ = small_net();
+  const std::shared_ptr<torch::nn::SequentialImpl> net_ = small_net();
+};
+
+TEST_F(Folder, IsWrittenInShardsWithAnIndexAndReadBack) {
+  save_weights(*saved_, folder_, {.max_shard_bytes = 50});
+  EXPECT_EQ(names(), (std::set<std::string>{
+                         "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                         "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
+  for (const fs::path& path : {folder_, folder_ / "model.safetensors.index.json"}) {
+    const auto net = small_net();
+    load_weights(*net, path);
+    EXPECT_EQ(sha256(*net), sha256(*saved_));
+  }
+  const WeightFiles files(folder_);
+  EXPECT_EQ(files.files().size(), 3U);
+  EXPECT_EQ(files.tensors().size(), 7U);
+}
+
+TEST_F(Folder, OfASmallModelHasOneFileAndNothingOfAnEarlierOne) {
+  save_weights(*small_net(), folder_, {.max_shard_bytes = 1});
+  write("config.json", "{}");
+  write("adapter_model.safetensors", "not a part");
+  save_weights(*saved_, folder_, SaveWeightsOptions{});
+  EXPECT_EQ(names(), (std::set<std::string>{"adapter_model.safetensors", "config.json",
+                                            "model.safetensors"}));
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+}
+
+TEST_F(Folder, IsReadAsItsIndexSays) {
+  save_weights(*saved_, folder_, {.max_shard_bytes = 50});
+  // Beside the model: what would make an Error without the index.
+  save_safetensors(folder_ / "consolidated.safetensors", named_tensors(*small_net()));
+  save_safetensors(folder_ / "model.safetensors", {{"surplus", at::ones({1})}});
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+
+  write("model.safetensors.index.json", R"({"weight_map": {"0.weight": "1.safetensors"}})");
+  EXPECT_TRUE(contains(error_of([&] { load_weights(*net_, folder_); }, Fault::system),
+                       R"("1.safetensors", which is missing)"));
+  write("model.safetensors.index.json", R"({"weight_map": {"0.weight": "model.safetensors"}})");
+  EXPECT_TRUE(contains(error_of([&] { load_weights(*net_, folder_); }, Fault::corrupt),
+                       R"("0.weight" is not in its file "model.safetensors")"));
+  write("model.safetensors.index.json",
+        R"({"weight_map": {"0.weight": "consolidated.safetensors"}})");
+  EXPECT_TRUE(contains(error_of([&] { load_weights(*net_, folder_); }, Fault::misuse),
+                       R"("0.bias" is not in the file)"));
+}
+
+TEST_F(Folder, WithoutAnIndexIsItsModelOrAllFilesTogether) {
+  const NamedTensors all = named_tensors(*saved_);
+  save_safetensors(folder_ / "a.safetensors", {all.begin(), all.begin() + 3});
+  save_safetensors(folder_ / "b.safetensors", {all.begin() + 3, all.end()});
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+  save_safetensors(folder_ / "c.safetensors", {all.front()});
+  EXPECT_TRUE(
+      contains(error_of([&] { load_weights(*net_, folder_); }, Fault::misuse), "no index decides"));
+  save_weights(*small_net(), folder_ / "model.safetensors");
+  load_weights(*net_, folder_);
+  EXPECT_NE(sha256(*net_), sha256(*saved_));
+}
+
+TEST_F(Folder, WithSeveralIndexesNeedsTheOneToRead) {
+  for (const char* name : {"fp16", "fp32"})
+    write("model." + std::string(name) + ".safetensors.index.json",
+          R"({"weight_map": {"0.weight": "1.safetensors"}})");
+  EXPECT_TRUE(
+      contains(error_of([&] { load_weights(*net_, folder_); }, Fault::misuse), "several indexes"));
+}
+
+// --- Types and names -----------------------------------------------------------------------------
+
+TEST_F(Folder, MayHaveFloatingPointTypesThatAreConvertedOnRequest) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    save_weights(*saved_, folder_, {.type = type});
+    const std::string message = error_of([&] { load_weights(*net_, folder_); }, Fault::misuse);
+    EXPECT_TRUE(contains(message, "set LoadWeightsOptions::convert_types")) << message;
+    EXPECT_TRUE(contains(message, R"("0.weight" is )")) << message;
+    load_weights(*net_, folder_, {.convert_types = true});
+    for (const auto& [name, tensor] : named_tensors(*saved_)) {
+      const at::Tensor expected =
+          tensor.is_floating_point() ? tensor.to(type).to(at::kFloat) : tensor;
+      const NamedTensors loaded = named_tensors(*net_);
+      const auto same =
+          std::ranges::find(loaded, name, [](const auto& each) { return each.first; });
+      EXPECT_TRUE(same->second.equal(expected)) << name;
+    }
+  }
+  // Integers never are.
+  NamedTensors integers = named_tensors(*saved_);
+  integers[0].second = at::ones({3, 4}, at::kLong);
+  save_safetensors(folder_ / "model.safetensors", integers);
+  EXPECT_TRUE(contains(
+      error_of([&] { load_weights(*net_, folder_, {.convert_types = true}); }, Fault::misuse),
+      R"("0.weight" is Long [3, 4] in the file, Float [3, 4] in the module)"));
+}
+
+// More elements than are converted at a time.
+TEST_F(Folder, ConvertsLargeTensorsInChunks) {
+  torch::nn::Module module;
+  const at::Tensor values = at::randn({3, 1 << 20}).to(at::kBFloat16);
+  const at::Tensor buffer = module.register_buffer("values", at::zeros({3, 1 << 20}));
+  save_safetensors(folder_ / "model.safetensors", {{"values", values}});
+  load_weights(module, folder_, {.convert_types = true});
+  EXPECT_TRUE(buffer.equal(values.to(at::kFloat)));
+  load_weights(module, folder_, {.names = {{.pattern = "values"}}, .convert_types = true});
+  EXPECT_TRUE(buffer.equal(values.to(at::kFloat)));
+}
+
+TEST_F(Folder, MayLackANewHeadThatKeepsItsValue) {
+  NamedTensors body;
+  for (const auto& [name, tensor] : named_tensors(*saved_))
+    if (!name.starts_with("1.")) body.emplace_back(name, tensor);
+  body.emplace_back("head.weight", at::ones({2, 2}));
+  save_safetensors(folder_ / "model.safetensors", body);
+  const at::Tensor scale = net_->named_parameters()["1.weight"];
+  const at::NoGradGuard no_grad;
+  scale.fill_(7);
+  const NameTable names{{.pattern = R"(head\..+)", .ignore = true}};
+  EXPECT_TRUE(contains(error_of([&] { load_weights(*net_, folder_, names); }, Fault::misuse),
+                       "set LoadWeightsOptions::may_be_missing"));
+  error_of([&] { load_weights(*net_, folder_, {.names = names, .may_be_missing = {"1"}}); },
+           Fault::misuse);  // A pattern is for the whole name.
+  const LoadedWeights loaded =
+      load_weights(*net_, folder_, {.names = names, .may_be_missing = {R"(1\..+)", "0.*"}});
+  EXPECT_EQ(loaded.kept, (std::vector<std::string>{"1.bias", "1.num_batches_tracked",
+                                                   "1.running_mean", "1.running_var", "1.weight"}));
+  EXPECT_EQ(loaded.ignored, std::vector<std::string>{"head.weight"});
+  EXPECT_TRUE(scale.equal(at::full({3}, 7.0)));
+  EXPECT_TRUE(net_->parameters()[0].equal(saved_->parameters()[0]));
+}
+
+TEST(WeightFit, PutsClosestNamesSideBySide) {
+  using Lines = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(side_by_side({"model.h.0.weight", "model.h.1.weight", "head.bias"},
+                         {"h.1.weight", "zeros", "h.0.weight", "h.0.masked_bias"}),
+            (Lines{{"model.h.0.weight", "h.0.weight"},
+                   {"model.h.1.weight", "h.1.weight"},
+                   {"head.bias", "h.0.masked_bias"},
+                   {"", "zeros"}}));
+  EXPECT_EQ(side_by_side({"a"}, {}), (Lines{{"a", ""}}));
+}
+
+TEST_F(Folder, ThatDoesNotFitListsNamesSideBySide) {
+  NamedTensors others;
+  for (const auto& [name, tensor] : named_tensors(*saved_))
+    others.emplace_back(name == "0.weight" ? "0.kernel" : name, tensor);
+  save_safetensors(folder_ / "model.safetensors", others);
+  const std::string message = error_of([&] { load_weights(*net_, folder_); }, Fault::misuse);
+  EXPECT_TRUE(
+      contains(message, R"("0.weight" is not in the file | "0.kernel" is not in the module)"))
+      << message;
+  EXPECT_TRUE(contains(message, folder_.string())) << message;
+}
+
+// --- Saving --------------------------------------------------------------------------------------
+
+TEST_F(Folder, HasTheNamesAndTransposedMatricesOfOtherPrograms) {
+  save_weights(*saved_, folder_,
+               {.max_shard_bytes = 50,
+                .names = {{.pattern = R"(0\.weight)", .replacement = "kernel", .transpose = true},
+                          {.pattern = ".+num_batches_tracked", .ignore = true}}});
+  load_weights(*net_, folder_,
+               {.names = {{.pattern = "kernel", .replacement = "0.weight", .transpose = true}},
+                .may_be_missing = {".+num_batches_tracked"}});
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+  EXPECT_TRUE(contains(error_of(
+                           [&] {
+                             save_weights(*saved_, folder_,
+                                          {.names = {{.pattern = ".+", .replacement = "one"}}});
+                           },
+                           Fault::misuse),
+                       "maps both"));
+}
+
+TEST_F(Folder, OfAStateIsWrittenByAllRanksTogether) {
+  run_in_process(2, [&](ProcessGroup& group) {
+    save_weights(*module_state(*saved_), folder_, group, {.max_shard_bytes = 50});
+  });
+  EXPECT_EQ(names().size(), 4U);
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint::weight_files_test

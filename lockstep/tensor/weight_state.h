@@ -1,0 +1,53 @@
+// The state of a model's weights, which lists its tensors: load_weights() can convert their types,
+// and load a part of them.
+//
+// Errors: as those of module_state.h.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/api.h"
+#include "lockstep/tensor/state.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+// A tensor that a state takes.
+struct StateTarget {
+  at::ScalarType type = at::kFloat;  // In which the tensor is loaded.
+  std::vector<std::int64_t> shape;   // Of the whole.
+  std::string first_name;            // Of the same tensor: tied weights have several names.
+  bool has_value = true;             // False after construction on the meta device.
+};
+
+// By name.
+using StateTargets = std::map<std::string, StateTarget>;
+
+class LOCKSTEP_API WeightState : public Stateful {
+ public:
+  virtual StateTargets targets() = 0;
+
+  // As wanted(), but tensors of the model may be missing in `saved`. They keep their values.
+  virtual StateRequest wanted_of_part(const StateDict& saved) = 0;
+};
+
+// For classes that hold a module. `types` are those of tensors that are saved in another type than
+// the module's.
+LOCKSTEP_API StateTargets targets_of(const torch::nn::Module& module, bool has_values,
+                                     const std::map<std::string, at::ScalarType>& types = {});
+
+// As require_fits() (module_state.h), but tensors may be missing in `saved`.
+LOCKSTEP_API void require_part_fits(const torch::nn::Module& module, const StateDict& saved,
+                                    const std::map<std::string, at::ScalarType>& types = {});
+
+}  // namespace lockstep
