@@ -118,7 +118,7 @@ struct Layout {
 template <class Model>
 void fine_tune(const std::shared_ptr<Model>& model, const Layout& layout,
                const FineTuningOptions& options) {
-  const auto world = lockstep::init_process_group();
+  auto world = lockstep::init_process_group();
   const auto loaded = lockstep::load_safetensors(options.tokens, {"tokens"});
   const torch::Tensor tokens = loaded.tensors.at(0).second.to(torch::kLong);
   lockstep::load_weights(*model, options.model, {.names = layout.from, .convert_types = true});

@@ -44,7 +44,7 @@ constexpr std::string_view staging_name = ".weights.tmp";
 struct Output {
   std::string source;  // Name in the model.
   bool is_transposed = false;
-  at::Tensor meta;  // Of the type and shape in the file.
+  at::Tensor meta;  // Has the type and shape in the file.
 };
 
 // Those of one file, by their names in it.
@@ -203,7 +203,7 @@ void save_weights(Stateful& state, const fs::path& folder, const ProcessGroup& g
     fs::remove_all(staging, ignored);
   };
   ranks.rank_0("folder of weights", [&] {
-    remove_staging();  // Of a save that was killed.
+    remove_staging();  // A killed save leaves it.
     return std::string();
   });
   {

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t most_pairs = 10;
 constexpr std::size_t most_misfits = 5;
 
-// Of each list. The distances of all pairs are computed.
+// The distances of all pairs of so many names of each list are computed.
 constexpr std::size_t most_compared = 1000;
 
 std::string text_of(at::ScalarType type, at::IntArrayRef shape) {

@@ -12,15 +12,15 @@
 //   - a checkpoint, or a folder of checkpoints, of which the latest is loaded.
 //
 // Each rank reads its own parts of parameters that are cut or shared, to the place where they lie.
-// Tensors that are transposed or converted need memory for one copy meanwhile.
+// A transposed matrix, and a converted tensor of a checkpoint, need memory for one copy meanwhile.
 //
-// Errors of load_weights(): misuse if names, types or shapes do not fit, listing missing and
-// surplus names side by side; mismatch, naming both, if two names of one tensor have unequal
-// elements; unsupported for a tensor that the model needs and whose type LibTorch lacks. Nothing
-// was loaded then. corrupt or system if a file cannot be read or is damaged: the weights may be
-// half loaded if the message says so.
-// With a group: collective, and the errors are those of all ranks; mismatch if the ranks have other
-// arguments or files.
+// Errors of load_weights(): misuse if names, types or shapes do not fit. The message lists missing
+// and surplus names side by side. mismatch, naming both, if two names of one tensor have unequal
+// elements. unsupported for a tensor that the model needs and whose type LibTorch lacks. Nothing
+// was loaded then. corrupt or system if a file cannot be read or is damaged. The weights are half
+// loaded if the message says so.
+// With a group the call is collective, and all ranks throw the same Error; mismatch if the ranks
+// have different arguments or files.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -71,14 +71,14 @@ struct LoadWeightsOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
-// What was not loaded.
+// The names that were not loaded.
 struct LoadedWeights {
   std::vector<std::string> kept;     // Names in the model: the files lack them.
   std::vector<std::string> ignored;  // Names in the files: LoadWeightsOptions::names ignores them.
 };
 
-// Loads a module on any device, in this process. Of parameters that are cut over ranks
-// (parallelize_module()), this rank's part is read.
+// Loads a module on any device, in this process. This rank reads its own part of parameters that
+// are cut over ranks (parallelize_module()).
 // Errors: in addition, misuse for a module on the meta device, and for one whose parameters ranks
 // share: load its DistributedDataParallel (lockstep/train/training_state.h).
 LOCKSTEP_API LoadedWeights load_weights(torch::nn::Module& module,

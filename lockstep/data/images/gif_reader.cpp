@@ -55,8 +55,7 @@ std::vector<std::uint8_t> joined_blocks(ByteReader& reader) {
 class LzwDecoder {
  public:
   LzwDecoder(std::span<const std::uint8_t> data, int bits)
-      : data_(data), bits_(bits), clear_(1 << bits) {
-    if (bits < 1 || bits > most_bits - 1) throw BadImage("a damaged GIF image: its code size");
+      : data_(data), bits_(valid(bits)), clear_(1 << bits_) {
     for (int code = 0; code < clear_; ++code)
       suffix_[static_cast<std::size_t>(code)] = static_cast<std::uint8_t>(code);
     reset();
@@ -80,6 +79,11 @@ class LzwDecoder {
  private:
   static constexpr int most_bits = 12;
   static constexpr int none = -1;
+
+  static int valid(int bits) {
+    if (bits < 1 || bits > most_bits - 1) throw BadImage("a damaged GIF image: its code size");
+    return bits;
+  }
 
   void reset() {
     length_ = bits_ + 1;

@@ -142,7 +142,7 @@ class PnmReader final : public ImageReader {
   ImageSize size_;
   int kind_ = 0;
   std::int64_t most_ = 0;  // The value that stands for white.
-  std::uint8_t byte_ = 0;  // Of P4.
+  std::uint8_t byte_ = 0;  // The current one of P4.
   int bits_ = 0;           // Those of the byte that are not used yet.
 };
 

@@ -171,9 +171,9 @@ class WebpReader final : public ImageReader {
         {.left = region.left - left, .top = region.top - top, .size = region.size}));
   }
 
-  std::span<const std::uint8_t> bytes_;  // Of the picture that is decoded.
+  std::span<const std::uint8_t> bytes_;  // The picture that is decoded.
   ImageSize size_;
-  Region place_;  // Of that picture.
+  Region place_;  // Its place on the canvas.
 };
 
 }  // namespace
