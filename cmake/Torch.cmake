@@ -52,6 +52,10 @@ function(lockstep_torch_cuda result prefix)
     set(default ON)
   endif()
   option(LOCKSTEP_TORCH_CUDA "Link programs with LibTorch's libraries for CUDA" ${default})
+  if(EXISTS "${prefix}/lib/libtorch_cuda.so" AND NOT LOCKSTEP_TORCH_CUDA)
+    message(STATUS "Programs are linked without LibTorch's libraries for CUDA; "
+                   "-DLOCKSTEP_TORCH_CUDA=ON links them")
+  endif()
   set(libraries "")
   if(LOCKSTEP_TORCH_CUDA)
     # Programs call them through LibTorch's dispatcher, which the linker does not see.

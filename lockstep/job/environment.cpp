@@ -43,9 +43,11 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
 
 // Returns the launcher around variables that were set by hand. A single SLURM task does not count:
 // it is the shell of `srun --pty`. The script of sbatch, which is no task, does not count either.
+// Sets that take WORLD_SIZE from the user cannot tell whether the launcher has started one process.
 const LauncherVariables* outer_launcher(const Variables& variables) {
   for (const LauncherVariables& set : job::launcher_variables()) {
-    if (set.is_bare() || !set.is_complete(variables)) continue;
+    const bool has_own_size = std::string_view(set.world_size) != "WORLD_SIZE";
+    if (set.is_bare() || !has_own_size || !set.is_complete(variables)) continue;
     const bool counts = !set.is_slurm() ||
                         (job::is_task_of_srun(variables) && variables.number(set.world_size) != 1);
     if (counts) return &set;

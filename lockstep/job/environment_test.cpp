@@ -599,6 +599,11 @@ TEST(Environment, AShellOfSrunAndTheScriptOfSbatchContradictNothing) {
                      {"SLURM_NTASKS", "1"},
                      {"SLURM_STEP_ID", "0"}};
   EXPECT_EQ(read(variables).rank, 1) << "srun --pty";
+  for (const char* rank : {"PMIX_RANK", "PALS_RANKID"}) {
+    Settings with_more = variables;
+    with_more[rank] = "0";
+    EXPECT_EQ(read(with_more).rank, 1) << "srun --pty with " << rank;
+  }
   variables["SLURM_NTASKS"] = "4";
   variables.erase("SLURM_STEP_ID");
   EXPECT_EQ(read(variables).rank, 1) << "sbatch";

@@ -215,16 +215,21 @@ FileDescriptor fetch(const std::function<std::string()>& identity, std::string_v
 bool deliver(std::string_view identity, std::string_view key, int fd,
              const std::function<bool()>& is_there) {
   constexpr std::chrono::milliseconds pause{1};
-  Connected connected = connect_to_abstract_socket(identity);
-  while (connected.is_busy && is_there()) {
-    std::this_thread::sleep_for(pause);
-    connected = connect_to_abstract_socket(identity);
-  }
-  if (!connected.socket) return false;
-  const int socket = connected.socket.get();
+  constexpr std::chrono::seconds longest{30};
   Packet offer = make_packet(Packet::Kind::offer, key);
   offer.readers = 1;
-  return begin_with(hello_of(identity), socket) && send_packet(socket, offer, fd) == Sent::whole;
+  // The kernel refuses a descriptor while too many of this user's are on their way.
+  for (const Deadline deadline = in(longest);; std::this_thread::sleep_for(pause)) {
+    const Connected connected = connect_to_abstract_socket(identity);
+    const int socket = connected.socket.get();
+    if (connected.socket && begin_with(hello_of(identity), socket) &&
+        send_packet(socket, offer, fd) == Sent::whole)
+      return true;
+    if (!is_there() || (!connected.socket && !connected.is_busy)) return false;
+    if (Clock::now() >= deadline)
+      throw Error(Fault::timeout, "passing the memory of " + std::string(key) +
+                                      " to a rank of this host: it has not taken it within 30 s");
+  }
 }
 
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}

@@ -156,7 +156,9 @@ bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, boo
 }
 
 bool GradientBuckets::is_view(std::size_t index, const at::Tensor& gradient) const {
-  return settings_.as_views && gradient.defined() && gradient.is_alias_of(places_[index]);
+  // On a device, all places of a type share one storage: only the address tells them apart.
+  return settings_.as_views && gradient.defined() &&
+         gradient.const_data_ptr() == places_[index].const_data_ptr();
 }
 
 // Has the memory and the version counter of the bucket's part: autograd notices if the next pass

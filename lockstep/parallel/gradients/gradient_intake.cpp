@@ -12,7 +12,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// One that is refused goes at once: the rest of the pass could not read it.
+// A refused gradient is dropped at once: the rest of the pass could not read it.
 void require_takeable(const std::string& name, at::Tensor& gradient, bool is_sparse,
                       c10::Device device) {
   std::string problem;
@@ -147,7 +147,10 @@ void GradientIntake::finish_bucket() {
     at::Tensor none;  // While another reducer averages it, it is not ours to read.
     const bool is_read = !is_shadow_ && hooks_.is_in_charge(i);
     at::Tensor& gradient = is_read ? parameters_[i].second.mutable_grad() : none;
-    if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);
+    if (gradient.defined()) {
+      require_takeable(parameters_[i].first, gradient, sink_->is_sparse(i), device_);
+      require_shape(parameters_[i].first, gradient, parameters_[i].second);
+    }
     note(i, sink_->take_left_out(i, gradient));
   }
   sink_->start(progress_.next());

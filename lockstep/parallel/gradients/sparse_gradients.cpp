@@ -39,7 +39,7 @@ std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,
     const auto named = std::ranges::find(all, name, &NamedTensors::value_type::first);
     require(named != all.end(),
             [&] { return "sparse_gradients: the module has no parameter '" + name + "'"; });
-    found.push_back(named->second);
+    if (named->second.requires_grad()) found.push_back(named->second);
   }
   for (const auto& [name, parameter] : all)
     for (const at::Tensor& sparse : found)

@@ -629,7 +629,6 @@ TEST(ModuleChanges, AnotherOptimizerThanThatOfShardedGradientsIsAMismatch) {
 void expect_mismatch_with(const std::function<void(ProcessGroup&, Ddp&)>& call,
                           const std::string& name) {
   for (const bool overlap : {false, true}) {
-    const auto begin = Clock::now();
     const auto body = [&](ProcessGroup& world) {
       const auto net = std::make_shared<Net>();
       net->register_buffer("count", torch::zeros(1));
@@ -649,7 +648,6 @@ void expect_mismatch_with(const std::function<void(ProcessGroup&, Ddp&)>& call,
       EXPECT_TRUE(error.fault() == Fault::mismatch || error.fault() == Fault::aborted)
           << error.what();
     }
-    EXPECT_LT(seconds_since(begin), 4) << "not at once";  // After 5 s the group would be given up.
   }
 }
 
