@@ -5,8 +5,9 @@
 # CUDA toolkit, of which Lockstep needs nothing. Its targets also exist in one directory only, which
 # fails for a project that adds Lockstep as a subdirectory.
 
-# Minor versions of LibTorch that Lockstep can be built with, oldest first.
-set(LOCKSTEP_TORCH_VERSIONS 2.12 2.13 2.14 2.15)
+# Minor versions of LibTorch that Lockstep can be built with, oldest first. 2.11 is for machines
+# that have no newer one: lockstep/tensor/torch_version.h lists what it cannot do.
+set(LOCKSTEP_TORCH_VERSIONS 2.11 2.12 2.13 2.14 2.15)
 
 # Sets, in the caller's scope, Torch_DIR (the folder of TorchConfig.cmake, empty if none was found),
 # Torch_VERSION and TORCH_INSTALL_PREFIX. CMake looks as for any package, by Torch_DIR and
