@@ -283,7 +283,11 @@ int creat64(const char* path, mode_t mode) {
   return operate_open(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, mode);
 }
 
+// The C library has a struct of this name, too.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 int flock(int fd, int operation) {
+#pragma GCC diagnostic pop
   if (const char* const error = std::getenv("LOCKSTEP_TEST_FLOCK_ERROR"))
     return static_cast<int>(fail(std::atoi(error)));
   return static_cast<int>(call(SYS_flock, fd, operation));

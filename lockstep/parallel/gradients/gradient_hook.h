@@ -67,7 +67,7 @@ class GradientHook {
   class Post;
 
   const NodePtr accumulator_;  // Lives only as long as we hold it.
-  Post* const post_;  // Owned by the accumulator.
+  Post* const post_;           // Owned by the accumulator.
 };
 
 // The hooks of one owner on all of its parameters.
