@@ -265,9 +265,9 @@ std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const
 // A process that takes the slot anew has another number.
 FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
                                   const std::function<void()>& give_up) const {
-  constexpr std::chrono::milliseconds slice{20};
+  constexpr std::chrono::milliseconds longest_wait{20};
   const auto identity = [&] {
-    const std::uint64_t number = page_->memory_number(slot, slice);
+    const std::uint64_t number = page_->memory_number(slot, longest_wait);
     return number == 0 ? std::string() : memory_of(number);
   };
   return lockstep::fetch(identity, key, deadline, give_up);
