@@ -4,9 +4,10 @@
 //   npz FILE NAME...                  prints the names in it, and likewise each array NAME
 //   idx PATH TRAIN                    prints the images' and the labels' bytes; TRAIN is 0 or 1
 //   documents FILE                    prints the begins of documents
-//   shards SOURCE...                  prints each sample, its key and parts, and the skipped
-//   entries strict, concatenated SOURCE...    likewise with this option write PREFIX
-//   SAMPLES_PER_SHARD    writes shards of the samples on standard input, in that form
+//   shards SOURCE...                  prints each sample, its key and parts, and skipped entries
+//   strict SOURCE...                  likewise, with this option
+//   concatenated SOURCE...            likewise, with this option
+//   write PREFIX SAMPLES_PER_SHARD    writes shards of the samples on standard input, in that form
 // Bytes are printed in hexadecimal.
 
 // SPDX-License-Identifier: Apache-2.0
