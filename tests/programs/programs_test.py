@@ -20,6 +20,10 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from ports import free_port  # noqa: E402
+
 OPTIONS = None  # Of the command line.
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in (HERE / "before").glob("*.cpp"))
@@ -117,10 +121,11 @@ class Programs(unittest.TestCase):
 
     def test_ranks_with_torchruns_variables_need_no_launcher(self):
         launched = Run(self.scratch, "regression", 2)
+        port = str(free_port())
         ranks_alone = [
             start([OPTIONS.programs, "after", "regression"], self.scratch, RANK=str(rank),
                   LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
-                  MASTER_ADDR="127.0.0.1", MASTER_PORT="29871", TORCHELASTIC_RUN_ID="ported")
+                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_RUN_ID="ported")
             for rank in range(2)]
         lines = [finish(rank)[0].splitlines() for rank in ranks_alone]
         self.assertEqual(lines, [launched.lines, []])
