@@ -34,4 +34,4 @@ def train(backend):
     return framework.result(losses, model)
 
 
-framework.run(train, "name", "group")
+framework.run(train, "group")

@@ -26,4 +26,4 @@ def train(backend):
             "total": total.compute(), "values": all_values.compute()}
 
 
-framework.run(train, "name", "group")
+framework.run(train, "group")

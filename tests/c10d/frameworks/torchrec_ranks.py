@@ -40,4 +40,4 @@ def train(backend):
     return {"losses": torch.stack(losses)}
 
 
-framework.run(train, "name", "group")
+framework.run(train, "group")

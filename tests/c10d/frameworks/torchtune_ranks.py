@@ -33,4 +33,4 @@ def train(backend):
     return framework.result(losses, state)
 
 
-framework.run(train, "name", "group")
+framework.run(train, "group")
