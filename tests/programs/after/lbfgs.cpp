@@ -20,13 +20,12 @@ int main() {
       model->parameters(),
       torch::optim::LBFGSOptions(1).max_iter(10).line_search_fn("strong_wolfe"));
   for (int step = 0; step < 3; ++step) {
-    const torch::Tensor loss = lbfgs.step([&] {
+    const torch::Tensor loss = lbfgs.step(lockstep::average_loss(ddp, [&] {
       lbfgs.zero_grad();
       const torch::Tensor error = torch::mse_loss(ddp(x), y);
       error.backward();
-      lockstep::all_reduce(error, world, lockstep::ReduceOp::average);
       return error;
-    });
+    }));
     if (world.rank() == 0)
       std::cout << "step " << step << ": loss " << loss.item<double>() << std::endl;
   }
