@@ -138,6 +138,9 @@ TEST_F(ArrayFiles, AreRefusedWithTheRemedy) {
        Fault::corrupt, "each key once"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
        Fault::corrupt, "larger"},
+      // Without the dimension of 0, the strides would overflow.
+      {"{'descr': '|i1', 'fortran_order': False, 'shape': (0, 4611686018427387904, 4), }",
+       Fault::corrupt, "larger"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }", Fault::corrupt,
        "a dimension"},
   };

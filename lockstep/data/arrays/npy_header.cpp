@@ -251,20 +251,17 @@ NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> byt
   const NpyTextPlace place = find_npy_text(file, text);
   NpyHeader header = NpyText(file, text.substr(place.begin, place.length), place.begin).read();
   header.begin = place.begin + place.length;
+  // The dimensions beside one of 0 must be possible, too: strides are products of them.
   std::uint64_t size = header.width;
-  const bool is_empty = std::ranges::count(header.shape, 0) != 0;
-  header.values = is_empty ? 0 : 1;
-  for (const std::int64_t dimension : header.shape) {
-    if (is_empty) break;
-    header.values *= static_cast<std::uint64_t>(dimension);
-    if (__builtin_mul_overflow(size, static_cast<std::uint64_t>(dimension), &size) ||
+  for (const std::int64_t dimension : header.shape)
+    if (__builtin_mul_overflow(size, std::max<std::uint64_t>(dimension, 1), &size) ||
         size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
       throw_corrupt(file, place.begin, "a shape that fits the file's size", "a larger one");
-  }
+  if (std::ranges::find(header.shape, 0) != header.shape.end()) size = 0;
+  header.values = size / header.width;
   const std::uint64_t room = bytes.size() - header.begin;
-  if ((is_empty ? 0 : size) != room)
-    throw_corrupt(file, header.begin,
-                  std::to_string(is_empty ? 0 : size) + " bytes of values, as the shape says",
+  if (size != room)
+    throw_corrupt(file, header.begin, std::to_string(size) + " bytes of values, as the shape says",
                   std::to_string(room));
   return header;
 }

@@ -17,6 +17,11 @@ constexpr std::string_view decompress = "decompress it";
 struct Magic {
   std::string_view bytes;
   KnownFormat format;
+
+  // What the file also ends with, before its last `after_end` bytes. Formats whose magic is a few
+  // letters have it: a text may begin with these letters, and so may tokens of two bytes.
+  std::string_view end = {};
+  std::size_t after_end = 0;
 };
 
 // Literals with zeros in them have their lengths.
@@ -34,19 +39,24 @@ constexpr Magic magics[]{
     {"\x04\x22\x4d\x18", {"compressed by lz4", "unlz4 it"}},
     {"7z\xbc\xaf\x27\x1c", {"an archive of 7-Zip", decompress}},
     {"Rar!\x1a\x07", {"an archive of RAR", decompress}},
-    {"PAR1", {"a file of Parquet", save_alone}},
-    {"ARROW1", {"a file of Arrow", save_alone}},
-    {"FEA1", {"a file of Feather", save_alone}},
-    {"ORC", {"a file of ORC", save_alone}},
+    {"PAR1", {"a file of Parquet", save_alone}, "PAR1"},
+    {{"ARROW1\0\0", 8}, {"a file of Arrow", save_alone}},
+    {"FEA1", {"a file of Feather", save_alone}, "FEA1"},
+    {"ORC", {"a file of ORC", save_alone}, "ORC", 1},  // The last byte is a length.
     {{"Obj\1", 4}, {"a file of Avro", save_alone}},
     {"\x89HDF\r\n\x1a\n", {"a file of HDF5", save_alone}},
     {{"SQLite format 3\0", 16}, {"a database of SQLite", save_alone}},
-    {"GGUF", {"a model in GGUF", "name a file of tokens"}},
     {{"\x7f"
       "ELF",
       4},
      {"a program", "name a file of tokens"}},
 };
+
+bool has_magic(std::string_view bytes, const Magic& magic) {
+  if (!bytes.starts_with(magic.bytes)) return false;
+  return bytes.size() >= magic.after_end &&
+         bytes.substr(0, bytes.size() - magic.after_end).ends_with(magic.end);
+}
 
 std::string_view text_of_bytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -86,20 +96,29 @@ bool is_arrow_stream(std::string_view bytes) {
   return table && *table >= 4 && *table < static_cast<std::uint32_t>(*length);
 }
 
+// "GGUF", and u32 version, in the byte order of the model.
+bool is_gguf(std::string_view bytes) {
+  const auto version = number_in<std::uint32_t>(bytes, 4);
+  return bytes.starts_with("GGUF") && version && *version != 0 &&
+         ((*version & 0xffffff) == 0 || *version >> 8 == 0);
+}
+
 // Protocols 4 and 5 begin with a frame, protocols 2 and 3 with one of the opcodes that build a
-// value; 0 and 1 with that of a list, dict, tuple or class. All end with the opcode STOP.
+// value. All end with the opcode STOP.
 bool is_pickle(std::string_view bytes) {
-  if (bytes.size() < 4 || bytes.back() != '.') return false;
-  if (bytes[0] == '\x80') {
-    const auto protocol = static_cast<unsigned char>(bytes[1]);
-    if (protocol == 4 || protocol == 5) {
-      const auto frame = number_in<std::uint64_t>(bytes, 3);
-      return bytes[2] == '\x95' && frame && *frame > 0 && *frame <= bytes.size() - 11;
-    }
-    return (protocol == 2 || protocol == 3) &&
-           std::string_view("]}()cXUKJMGN\x8a\x8b\x88\x89").find(bytes[2]) !=
-               std::string_view::npos;
+  if (bytes.size() < 4 || bytes.back() != '.' || bytes[0] != '\x80') return false;
+  const auto protocol = static_cast<unsigned char>(bytes[1]);
+  if (protocol == 4 || protocol == 5) {
+    const auto frame = number_in<std::uint64_t>(bytes, 3);
+    return bytes[2] == '\x95' && frame && *frame > 0 && *frame <= bytes.size() - 11;
   }
+  return (protocol == 2 || protocol == 3) &&
+         std::string_view("]}()cXUKJMGN\x8a\x8b\x88\x89").find(bytes[2]) != std::string_view::npos;
+}
+
+// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class. A text may do so, too.
+bool is_pickle_of_letters(std::string_view bytes) {
+  if (bytes.size() < 4 || bytes.back() != '.') return false;
   for (const std::string_view begin :
        {"(lp", "(dp", "(tp", "(I", "(K", "(M", "(J", "(L", "(V", "(X", "(F", "(G", "]q", "}q",
         "c__builtin__\n", "cnumpy", "ccopy_reg\n"})
@@ -149,6 +168,8 @@ struct Detected {
   KnownFormat format;
 };
 
+constexpr KnownFormat pickle{"a pickle of Python", save_alone};
+
 constexpr Detected detected[]{
     {is_bzip2, {"compressed by bzip2", "bunzip2 it"}},
     {is_safetensors, {"a file of safetensors", save_alone}},
@@ -159,7 +180,8 @@ constexpr Detected detected[]{
       "name a file of tokens, such as fineweb_train_000001.bin"}},
     {is_llm_c_other, {"another file of llm.c, such as weights", "name a file of tokens"}},
     {is_tar, {"a tar archive", "unpack it; TarShards reads its samples"}},
-    {is_pickle, {"a pickle of Python", save_alone}},
+    {is_gguf, {"a model in GGUF", "name a file of tokens"}},
+    {is_pickle, pickle},
 };
 
 }  // namespace
@@ -168,10 +190,12 @@ std::optional<KnownFormat> known_format_of(std::span<const std::byte> bytes,
                                            std::size_t bytes_of_token) {
   const std::string_view text = text_of_bytes(bytes);
   for (const Magic& each : magics)
-    if (text.starts_with(each.bytes)) return each.format;
+    if (has_magic(text, each)) return each.format;
   for (const Detected& each : detected)
     if (each.is(text)) return each.format;
-  if (bytes_of_token > 1 && is_text(text))
+  if (bytes_of_token == 1) return std::nullopt;
+  if (is_pickle_of_letters(text)) return pickle;
+  if (is_text(text))
     return KnownFormat{"a text", "tokenize it; tokens of one byte are torch::kByte"};
   return std::nullopt;
 }

@@ -256,7 +256,9 @@ TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
       {array, ".npy"},
       {std::string("PK\3\4", 4) + std::string(60, '\0'), "zip"},
       {"\x1f\x8b\x08" + std::string(61, '\0'), "gunzip"},
-      {"PAR1" + std::string(60, '\0'), "Parquet"},
+      {"PAR1" + std::string(56, '\0') + "PAR1", "Parquet"},
+      {"ORC" + std::string(57, '\0') + "ORC\x17", "ORC"},
+      {std::string("GGUF\3\0\0\0", 8) + std::string(56, '\0'), "GGUF"},
       {llm_c(counted(10), 20240522), "HellaSwag"},
       {llm_c(counted(10), 20240326, 3), "another file of llm.c"}};
   for (const auto& [bytes, word] : others)
@@ -271,6 +273,16 @@ TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
   EXPECT_EQ(TokenFile(write("a.txt", text_file), {.length = 9, .raw = at::kByte}).tokens(), 200);
   EXPECT_EQ(fault_of([&] { TokenFile(in_folder("a.txt"), {.length = 9, .raw = at::kUInt16}); }),
             Fault::misuse);
+}
+
+TEST_F(TokenFiles, OfBytesMayBeginWithTheLettersOfOtherFormats) {
+  for (const char* begin :
+       {"(I think", "ORCHARDS", "GGUF is ", "PAR1 for", "FEA1 and", "ARROW1, "}) {
+    const auto file = write("letters.txt", begin + std::string(191, 'x') + ".");
+    EXPECT_EQ(TokenFile(file, {.length = 9, .raw = at::kByte}).tokens(), 200) << begin;
+  }
+  const auto tokens = write("orc.bin", "ORC" + std::string(61, '\1'));  // 0x524f is 21071.
+  EXPECT_EQ(TokenFile(tokens, {.length = 9, .raw = at::kUInt16}).tokens(), 32);
 }
 
 TEST_F(TokenFiles, RefuseADamagedIndexOfMegatron) {
