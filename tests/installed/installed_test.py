@@ -147,8 +147,8 @@ def guide(args):
     copy = Copy(args, only(blocks(args.source / "README.md", "cmake"), "README.md") + precompiled,
                 "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
 
-    unequal_inputs, sparse, times = blocks(pages / "data-parallel.md", "cpp")
-    for program in (unequal_inputs, sparse):
+    *programs, times = blocks(pages / "data-parallel.md", "cpp")
+    for program in programs:
         copy.compile(program)
         copy.start(3)
     copy.compile(times)
