@@ -147,10 +147,7 @@ void GradientIntake::finish_bucket() {
     at::Tensor none;  // While another reducer averages it, it is not ours to read.
     const bool is_read = !is_shadow_ && hooks_.is_in_charge(i);
     at::Tensor& gradient = is_read ? parameters_[i].second.mutable_grad() : none;
-    if (gradient.defined()) {
-      require_takeable(parameters_[i].first, gradient, sink_->is_sparse(i), device_);
-      require_shape(parameters_[i].first, gradient, parameters_[i].second);
-    }
+    if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);
     note(i, sink_->take_left_out(i, gradient));
   }
   sink_->start(progress_.next());
