@@ -223,9 +223,8 @@ double DividedModel::own_bytes(const StageCosts& rank, int hosts) const {
     return slices / replicas() + rooms + pool_bytes();
   }
   const double averaged = replicas() > 1 ? rank.gradients : 0;
-  // Beside the buckets; a pipeline's are counted as they grow.
-  const double small = layout_.pp > 1 ? 0 : averaged - std::min(averaged, rank.large_gradients);
-  return rank.parameters + rank.state + averaged + small + pool_bytes();
+  // Small gradients beside the buckets replace activations in backward(): they are not in the peak.
+  return rank.parameters + rank.state + averaged + pool_bytes();
 }
 
 double DividedModel::shared_bytes(const StageCosts& rank, int hosts) const {

@@ -41,6 +41,7 @@ class UnitGradients final : public GradientSink {
 
   std::optional<BucketAssignment> own_buckets() const override { return units_->units(); }
   bool is_overlapped() const override { return settings_.overlapped; }
+  bool waits_in_pass() const override { return true; }
   void assign(const BucketAssignment& assignment) override;
 
   // Errors: misuse if an earlier pass's gradients were left to an optimizer that there is not.

@@ -48,6 +48,10 @@ class GradientSink {
   // Whether it always reduces during backward(), on a thread of its own.
   virtual bool is_overlapped() const { return false; }
 
+  // Whether ranks wait for each other before the end of a pass, in start() or for weights. Ranks
+  // that have not started the same bucket by then must not wait in another call before they do.
+  virtual bool waits_in_pass() const { return false; }
+
   // Collective, between passes: gradients are taken by these buckets from now on.
   virtual void assign(const BucketAssignment& assignment) = 0;
 

@@ -181,7 +181,8 @@ void Reducer::finish_pass(BackwardPass& pass) {
 void Reducer::announce() {
   if (join_ == nullptr) {
     const Stopwatch watch(report_time_);
-    return meet(groups_);
+    if (!sink().waits_in_pass()) meet(groups_);
+    return;
   }
   try {
     join_->exchange(Join::Step::average_gradients);
