@@ -36,8 +36,7 @@ constexpr std::array all_parts{parameters, gradients, optimizer_state, buckets, 
 struct Found {
   std::array<Extents, all_parts.size()> extents;
   ResidentMemory resident;
-  int state_tensors = 0;   // Maximum over the parameters.
-  bool has_views = false;  // Small gradients lie in the buckets: gradient_as_bucket_view.
+  int state_tensors = 0;  // Maximum over the parameters.
 };
 
 // --- Tensors ------------------------------------------------------------------------------------
@@ -76,11 +75,7 @@ class Finder {
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
       add(parameters, parameter);
       const at::Tensor& gradient = parameter.grad();
-      if (!gradient.defined()) continue;
-      if (!is_in_buckets(gradient))
-        add(gradients, gradient);
-      else if (!is_large_gradient(gradient.nbytes()))
-        found_.has_views = true;
+      if (gradient.defined() && !is_in_buckets(gradient)) add(gradients, gradient);
     }
     for (const auto& [parameter, state] : local(optimizer).state()) add(*state);
     found_.resident = {observe::proportional_bytes_of_this_process(), resident(parameters),
@@ -248,7 +243,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
       .deterministic = ddp.pieces(),
       .units = unit_patterns_of(ddp),
-      .gradient_as_bucket_view = mine.has_views};
+      .gradient_as_bucket_view = ddp.has_gradient_views()};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);
   report.measured = measure(mine, all);
   predict_caches(report);

@@ -110,7 +110,7 @@ class Examples(unittest.TestCase):
         self.assertIn("0 images in the cache", lines[0])
         self.assertIn("159 images in the cache", lines[1])
         self.refuses(PROGRAMS.imagenet, "--data", self.data, code=65,
-                     text="class-2/7.jpg: neither a JPEG, a PNG nor a WebP image")
+                     text="class-2/7.jpg: neither a JPEG, PNG, WebP, GIF, BMP nor PNM image")
         self.refuses(PROGRAMS.imagenet, "--data", self.folder / "none", code=64, text="none")
 
     def test_imagenet_goes_on_after_its_checkpoint_as_if_it_had_not_ended(self):
@@ -466,7 +466,7 @@ class Examples(unittest.TestCase):
         self.refuses(PROGRAMS.gpt, *options[:2], "--vocabulary", 100, "--length", 24, code=65,
                      text="expected a token below the vocabulary's size, 100, found 11")
         self.refuses(PROGRAMS.gpt, *options, "--sample", 10, code=64, text="--sample")
-        self.refuses(PROGRAMS.gpt, *options, "--raw", code=64, text="has a header")
+        self.refuses(PROGRAMS.gpt, *options, "--raw", code=64, text="llm.c's tokens with a header")
 
     def test_a_gpt_as_a_pipeline_loses_what_it_does_on_one_rank(self):
         text = self.folder / "text"

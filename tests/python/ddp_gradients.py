@@ -221,9 +221,9 @@ def kept_gradients(rig):
     rig.record_all(ddp)
 
 
-def gradients_by_set_data(rig, as_views):
+def set_data_on_gradients(rig):
     net = rig.load("Mlp")
-    ddp = rig.wrap(net, gradient_as_bucket_view=as_views)
+    ddp = rig.wrap(net)
     optimizer = sgd(net)
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=False)
@@ -234,12 +234,10 @@ def gradients_by_set_data(rig, as_views):
     rig.record_all(ddp)
 
 
-def set_data_on_gradients(rig):
-    gradients_by_set_data(rig, False)
-
-
 def set_data_on_gradient_views(rig):
-    gradients_by_set_data(rig, True)
+    # With gradient_as_bucket_view, PyTorch's `.grad` is the reducer's own tensor: set_data() moves
+    # it out of the bucket, and the average of an earlier step is applied from then on.
+    set_data_on_gradients(rig)
 
 
 def flat_gradients(rig):

@@ -281,7 +281,7 @@ const Ranks late("late across hosts", [](const Rank& rank) {
     EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
     return;
   }
-  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 500ms}); }, &text), Fault::timeout);
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 500ms}); }, &text), Fault::timeout) << text;
   EXPECT_NE(text.find("rank 3"), std::string::npos) << text;
   const bool shares_its_host = rank.rank == 2;
   EXPECT_TRUE(!shares_its_host || text.find("on rank 2: ") != std::string::npos) << text;

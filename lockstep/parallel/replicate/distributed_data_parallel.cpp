@@ -228,6 +228,8 @@ void DataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& n
 
 bool DataParallelBase::shards_gradients() const { return features_->has(Feature::shard_gradients); }
 
+bool DataParallelBase::has_gradient_views() const { return features_->has(Feature::bucket_views); }
+
 void DataParallelBase::join_others(const std::function<void()>& train, const JoinOptions& options) {
   require_allowed(Feature::join);
   Join join(group(), options);

@@ -168,6 +168,9 @@ class LOCKSTEP_API DataParallelBase {
   // Whether each gradient is on one rank alone.
   bool shards_gradients() const;
 
+  // Whether small gradients are views of the buckets.
+  bool has_gradient_views() const;
+
   // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. May be
   // zero if another rank has some. Counts for a backward() that threw are forgotten.
   void count_samples(double samples);
