@@ -105,9 +105,10 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
       reducer_(std::make_unique<Reducer>(
           sinks_->parameters(), makers.sink ? makers.sink(*replica_, *sinks_) : sinks_->sink(),
           Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),
-      pieces_(is_deterministic() ? std::make_unique<parallel::DeterministicPass>(
-                                       replica(), *reducer_, group, options)
-                                 : nullptr) {}
+      pieces_(
+          features_->has(Feature::deterministic)
+              ? std::make_unique<parallel::DeterministicPass>(replica(), *reducer_, group, options)
+              : nullptr) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
@@ -246,14 +247,12 @@ void DataParallelBase::join_others(const std::function<void()>& train, const Joi
 }
 
 double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
-  require(is_deterministic(), "train_pieces: set the option deterministic, the number of pieces");
+  require(pieces_ != nullptr, "train_pieces: set the option deterministic, the number of pieces");
   require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
   require(synchronize_, "train_pieces: another call is under way");
   const NoSync alone(synchronize_, /*active=*/true);  // Until all pieces' gradients are summed.
   return pieces_->run(step, loss_of, replica_->change());
 }
-
-bool DataParallelBase::is_deterministic() const { return features_->has(Feature::deterministic); }
 
 // --- Reports ------------------------------------------------------------------------------------
 

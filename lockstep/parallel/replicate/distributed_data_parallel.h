@@ -244,9 +244,9 @@ class LOCKSTEP_API DataParallelBase {
   // backward(). All gradients are undefined then.
   double train_pieces(std::int64_t step, const PieceLoss& loss_of);
 
-  // Whether the option `deterministic` is set. Buffers are then not broadcast: nothing may change
-  // them.
-  bool is_deterministic() const;
+  // The option `deterministic`: the number of pieces, or zero. With pieces, buffers are not
+  // broadcast: nothing may change them.
+  int pieces() const;
 
   // The first one in the last averaged backward pass, the same on all ranks. Empty with
   // NonFinite::ignore.
@@ -264,7 +264,6 @@ class LOCKSTEP_API DataParallelBase {
 
   // Memory in which train_pieces() sums gradients.
   std::vector<at::Tensor> piece_memory() const;
-  int pieces() const;
 
   const torch::nn::Module& replica() const;
   const ProcessGroup& group() const;
