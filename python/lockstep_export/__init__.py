@@ -7,5 +7,6 @@
 takes the inputs and returns the loss, a tensor with one element, or a tuple of the loss and further
 tensors. docs/guide/compiled.md shows a whole program.
 
-Needs PyTorch 2.13 and g++, and nothing else; the program that trains needs neither Python nor g++.
+Needs g++, and PyTorch of the minor version that the LibTorch of the program has. That program needs
+neither Python nor g++.
 """

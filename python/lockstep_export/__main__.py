@@ -14,6 +14,8 @@ from . import compare, package
 from .model import ExportError, Step, batch_dims, example, find
 from .trace import trace
 
+OLDEST_TORCH = (2, 12)
+
 EPILOG = """example:
   python -m lockstep_export my_model:make --batch 32 --dynamic-batch --bf16 --out step.pt2
 
@@ -64,8 +66,9 @@ def parse_options(arguments=None):
 
 
 def export(options):
-    if not torch.__version__.startswith("2.13."):
-        raise ExportError(f"PyTorch 2.13 is needed, not {torch.__version__}")
+    if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ExportError(f"PyTorch {oldest} or newer is needed, not {torch.__version__}")
     for file in (options.out, options.weights):
         require_writable(file)
     make = find(options.make)

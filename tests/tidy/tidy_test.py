@@ -401,8 +401,6 @@ class Versions(MadeUp):
              "CHANGELOG.md": "# Changelog\n\n## 0.2.1, not yet released\n\n## 0.1.0\n",
              "packaging/conda/recipe.yaml": 'context:\n  version: "0.2.1"\n',
              "packaging/vcpkg/lockstep/vcpkg.json": '{\n  "version": "0.2.1"\n}\n',
-             "python/pyproject.toml":
-                 "regex = 'project\\(Lockstep VERSION (?P<value>[0-9.]+)'\n",
              "README.md": ASKS.format("0.2")}
 
     def test_all_agree(self):
@@ -416,10 +414,6 @@ class Versions(MadeUp):
         self.fails(self.FILES | {"packaging/conda/recipe.yaml": 'context:\n  version: "0.2.0"\n',
                                  "packaging/vcpkg/lockstep/vcpkg.json": "{}\n"},
                    "recipe.yaml:2: version 0.2.0, but", "vcpkg.json:1: no version, which")
-
-    def test_the_wheel_reads_it(self):
-        self.fails(self.FILES | {"python/pyproject.toml": 'version = "0.2.1"\n'},
-                   "python/pyproject.toml:1: it must read the version 0.2.1 from CMakeLists.txt")
 
     def test_documents_ask_for_it(self):
         self.fails(self.FILES | {"docs/a.md": self.ASKS.format("0.1")},

@@ -14,10 +14,6 @@ COPIES = {
     "packaging/vcpkg/lockstep/vcpkg.json": r'^  "version": "([^"]*)"',
 }
 
-# The wheel reads CMakeLists.txt by this expression.
-WHEEL = "python/pyproject.toml"
-WHEEL_EXPRESSION = r"^regex = '(.*)'$"
-
 REQUESTED = re.compile(r"find_package\(Lockstep ([0-9.]+)")
 
 
@@ -29,8 +25,6 @@ def complaints(tree):
     for name, pattern in COPIES.items():
         if (text := text_of(tree, name)) is not None:
             yield from differences(name, re.search(pattern, text, re.M), version, text)
-    if (text := text_of(tree, WHEEL)) is not None:
-        yield from wheel_complaints(text, text_of(tree, SOURCE), version)
     yield from requests(tree, ".".join(version.split(".")[:2]))
 
 
@@ -45,13 +39,6 @@ def differences(name, match, version, text):
     elif match[1] != version:
         line = text.count("\n", 0, match.start(1)) + 1
         yield f"{name}:{line}: version {match[1]}, but {SOURCE} says {version}"
-
-
-def wheel_complaints(text, source, version):
-    expression = re.search(WHEEL_EXPRESSION, text, re.M)
-    read = expression and re.search(expression[1], source)
-    if not read or read["value"] != version:
-        yield f"{WHEEL}:1: it must read the version {version} from {SOURCE}"
 
 
 def requests(tree, minor):

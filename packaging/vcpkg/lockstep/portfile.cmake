@@ -9,7 +9,7 @@ vcpkg_check_linkage(ONLY_DYNAMIC_LIBRARY)  # Engines are opened at run time.
 vcpkg_check_features(OUT_FEATURE_OPTIONS features FEATURES training LOCKSTEP_WITH_TORCH)
 if("training" IN_LIST FEATURES)
   if(NOT DEFINED ENV{Torch_DIR})
-    message(FATAL_ERROR "lockstep[training] needs LibTorch 2.13: set Torch_DIR to the folder of "
+    message(FATAL_ERROR "lockstep[training] needs LibTorch: set Torch_DIR to the folder of "
                         "its TorchConfig.cmake, and VCPKG_KEEP_ENV_VARS=Torch_DIR")
   endif()
   list(APPEND features "-DTorch_DIR=$ENV{Torch_DIR}")
