@@ -32,11 +32,6 @@ namespace fs = std::filesystem;
 
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-std::size_t whole_pages(std::size_t bytes) {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return std::max(page, (bytes + page - 1) / page * page);
-}
-
 FileDescriptor make_memfd(std::string_view purpose) {
   const std::string name = fmt::format("lockstep {}", purpose);
 #ifdef MFD_NOEXEC_SEAL
@@ -197,6 +192,16 @@ std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
 }
 
 }  // namespace
+
+std::size_t page_size() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::size_t whole_pages(std::size_t bytes) {
+  const std::size_t page = page_size();
+  return std::max(page, (bytes + page - 1) / page * page);
+}
 
 void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes, int processes) {
   require_available(bytes * static_cast<std::size_t>(processes), purpose);

@@ -27,6 +27,12 @@ constexpr std::size_t padded(std::size_t bytes) {
   return (bytes + cache_line - 1) / cache_line * cache_line;
 }
 
+// Bytes of a page of memory: 4096 on x86-64, up to 65536 on AArch64.
+LOCKSTEP_API std::size_t page_size();
+
+// `bytes` rounded up to whole pages, at least one.
+LOCKSTEP_API std::size_t whole_pages(std::size_t bytes);
+
 // Memory that several processes map, without a name in any file system. It is a memfd, so /dev/shm
 // may be full, read-only or absent. create() seals its size. Access to reserved pages never raises
 // SIGBUS.

@@ -23,6 +23,13 @@ FileDescriptor copy_of(const SharedMapping& mapping) {
   return FileDescriptor(::fcntl(mapping.descriptor(), F_DUPFD_CLOEXEC, 0));
 }
 
+TEST(Pages, AreCountedUpwards) {
+  EXPECT_EQ(page_size(), static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+  EXPECT_EQ(whole_pages(0), page_size());
+  EXPECT_EQ(whole_pages(page_size()), page_size());
+  EXPECT_EQ(whole_pages(page_size() + 1), 2 * page_size());
+}
+
 TEST(SharedMapping, WhatOneSideWritesTheOtherReads) {
   SharedMapping a = SharedMapping::create("test", 10000);
   SharedMapping b = SharedMapping::attach(copy_of(a));

@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/memory.h"
 
 namespace lockstep {
 namespace {
@@ -49,7 +50,7 @@ using Pid = std::atomic<pid_t>;
 // Returns a page that the kernel clears in every child; null where the kernel cannot do that.
 // Handlers of pthread_atfork() would miss clone().
 Pid* make_page() {
-  const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t bytes = page_size();
   void* const page =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return nullptr;
@@ -105,12 +106,12 @@ std::optional<ProcessStat> parse_process_stat(std::string_view text) {
   };
   const auto parent = number_in<pid_t>(field(4));
   if (!parent || field(3).empty()) return std::nullopt;
-  return ProcessStat{
-      .state = field(3).front(),
-      .parent = *parent,
-      .resident_bytes = number_in<std::int64_t>(field(24)).value_or(0) * ::sysconf(_SC_PAGESIZE),
-      .started = number_in<std::int64_t>(field(22)),
-      .wait_status = number_in<int>(field(52))};
+  return ProcessStat{.state = field(3).front(),
+                     .parent = *parent,
+                     .resident_bytes = number_in<std::int64_t>(field(24)).value_or(0) *
+                                       static_cast<std::int64_t>(page_size()),
+                     .started = number_in<std::int64_t>(field(22)),
+                     .wait_status = number_in<int>(field(52))};
 }
 
 std::string command_of(pid_t pid) {

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/comm/shm/ownership.h"
@@ -32,8 +33,6 @@ using Share = PlannedTensor::Share;
 constexpr std::size_t chunk_size = 256 << 10;
 
 constexpr std::size_t alignment = 64;
-
-constexpr std::size_t page_size = 4096;
 
 std::size_t aligned(std::size_t size) { return (size + alignment - 1) / alignment * alignment; }
 
@@ -79,7 +78,7 @@ void SnapshotMemory::prepare(std::size_t size) {
 std::byte* SnapshotMemory::reserve(std::size_t size) {
   stop_preparing();
   grow(size);
-  touched_ = std::max(touched_, size / page_size * page_size);
+  touched_ = std::max(touched_, size / page_size() * page_size());
   return data_;
 }
 
@@ -98,7 +97,7 @@ void SnapshotMemory::grow(std::size_t size) {
 
 // A store at a time, not MADV_POPULATE_WRITE: that would hold up other threads' calls of mmap().
 void SnapshotMemory::touch_pages() {
-  for (; touched_ < size_ && !must_stop_; touched_ += page_size)
+  for (; touched_ < size_ && !must_stop_; touched_ += page_size())
     static_cast<volatile std::byte*>(data_)[touched_] = std::byte{};
 }
 

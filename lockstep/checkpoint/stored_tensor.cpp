@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -118,7 +119,7 @@ void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vec
 
 // Memory that nobody has touched costs more than what is read into it, in small pages.
 void prefer_huge_pages(std::span<std::byte> bytes) {
-  constexpr std::uintptr_t page = 4096;
+  const std::uintptr_t page = page_size();
   const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page * page;
   if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);

@@ -78,10 +78,11 @@ struct TimelineHeader {
   std::atomic<std::uint32_t> offset_count;
 };
 
-static_assert(std::is_trivially_destructible_v<TimelineHeader> && sizeof(TimelineHeader) <= 4096);
-
-// Of the first ring in the file.
+// Of the first ring in the file, after the header.
 inline constexpr std::size_t spans_offset = 4096;
+
+static_assert(std::is_trivially_destructible_v<TimelineHeader> &&
+              sizeof(TimelineHeader) <= spans_offset);
 
 inline std::size_t timeline_bytes(std::uint64_t phases, std::uint64_t collectives) {
   return spans_offset + phases * sizeof(PhaseSpan) + collectives * sizeof(CollectiveSpan);

@@ -41,7 +41,7 @@ Processors processors() {
 
 Memory memory() {
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
-  return {.total = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
+  return {.total = pages * page_size(),
           .available = available_memory(),
           .cgroup_limit = memory_limit()};
 }

@@ -13,7 +13,7 @@ namespace lockstep::tools {
 
 double memory_of_this_host() {
   const double all =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(page_size());
   const auto limit = memory_limit();
   return limit ? std::min(all, static_cast<double>(*limit)) : all;
 }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/shm/peers.h"
@@ -94,9 +95,7 @@ class GroupSegment {
 
   // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.
   static std::size_t head_bytes(int ranks) {
-    constexpr std::size_t page_bytes = 4096;
-    const std::size_t bytes = sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(Lane);
-    return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+    return whole_pages(sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(Lane));
   }
 
   static std::size_t bytes_for(int ranks) {

@@ -11,8 +11,6 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t page = 4096;
-
 // A location in registered memory: a bit for a rank's own region, the region's number, the offset.
 constexpr std::uint64_t own_region = std::uint64_t{1} << 63;
 constexpr int offset_bits = 39;
@@ -93,9 +91,7 @@ Regions::Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout
       all_(table_.all()),
       last_(static_cast<std::size_t>(peers_->size())) {}
 
-std::size_t Regions::stride_of(std::size_t bytes) {
-  return (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-}
+std::size_t Regions::stride_of(std::size_t bytes) { return whole_pages(bytes); }
 
 std::size_t Regions::bytes_for(std::size_t bytes, int ranks) {
   return stride_of(bytes) * static_cast<std::size_t>(ranks);
@@ -173,9 +169,9 @@ std::byte* Regions::part_of(std::uint64_t number, int rank) {
     return nullptr;
   };
   if (std::byte* const part = find()) return part;
-  table_.add_peers(
-      number, slot,
-      peers_->fetch(rank, RegionTable::key_of(number), page, in(timeout_), [&] { watch_(rank); }));
+  table_.add_peers(number, slot,
+                   peers_->fetch(rank, RegionTable::key_of(number), page_size(), in(timeout_),
+                                 [&] { watch_(rank); }));
   std::byte* const part = find();
   check(part != nullptr, "a peer used registered memory that this rank does not know");
   return part;

@@ -10,17 +10,16 @@
 #include <new>
 #include <numeric>
 
+#include "lockstep/base/memory.h"
 #include "lockstep/base/time.h"
 
 namespace lockstep::comm {
 namespace {
 
-constexpr std::size_t page_size = 4096;
-
 SharedMemory zeros(std::size_t bytes) {
-  const std::size_t whole = (bytes + page_size - 1) / page_size * page_size;
+  const std::size_t whole = whole_pages(bytes);
   auto* memory =
-      whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page_size, whole));
+      whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page_size(), whole));
   if (memory == nullptr)
     throw Error(Fault::system, fmt::format("{} bytes of memory could not be allocated", bytes));
   std::memset(memory, 0, whole);

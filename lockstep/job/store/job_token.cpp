@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/base/variables.h"
 #include "lockstep/job/store/handshake.h"
 #include "lockstep/job/store/tcp_store.h"
@@ -26,8 +27,7 @@ namespace lockstep {
 class Secret::Pages {
  public:
   explicit Pages(std::string_view text) : length_(text.size()) {
-    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    bytes_ = (length_ / page + 1) * page;
+    bytes_ = whole_pages(length_);
     void* const memory =
         ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw_errno("mapping memory for a secret");

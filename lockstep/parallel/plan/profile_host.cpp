@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/parallel/plan/measure_layer.h"
 #include "lockstep/tensor/collectives.h"
 
@@ -60,7 +61,7 @@ ProcessBytes resident_bytes() {
   double all = 0, resident = 0, shared = 0;
   file >> all >> resident >> shared;
   if (!file) throw_errno("/proc/self/statm");
-  const double page = static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const auto page = static_cast<double>(page_size());
   return {.own = (resident - shared) * page, .shared = shared * page};
 }
 
