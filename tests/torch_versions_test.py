@@ -43,18 +43,19 @@ def main():
     parser.add_argument("--torch", type=pathlib.Path, required=True)
     parser.add_argument("folder", type=pathlib.Path)
     options = parser.parse_args()
-    versions = sorted(options.folder.glob("*/include/torch"))
+    versions = sorted(options.folder.absolute().glob("*/include/torch"))
     if not versions:
         print(f"skipped: no headers are in {options.folder}; `./dev test --long` fetches them")
         sys.exit(SKIPPED)
+    torch = options.torch.absolute()
     units = [unit for unit in json.loads(options.commands.read_text())
-             if str(options.torch) in unit["command"]]
-    assert units, f"no command names {options.torch}"
+             if f"{torch}/" in unit["command"]]
+    assert units, f"no command names {torch}"
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for version in versions:
             other = version.parents[1]
-            for text in pool.map(lambda unit: complaints(unit, options.torch, other), units):
+            for text in pool.map(lambda unit: complaints(unit, torch, other), units):
                 failures += bool(text)
                 print(text, end="", flush=True)
             print(f"{other.name}: {len(units)} units", flush=True)
