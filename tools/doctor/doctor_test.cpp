@@ -230,6 +230,16 @@ TEST(DoctorLibTorch, IsWhatTheLoaderSays) {
   EXPECT_EQ(lacking.error, "there is no libtorch_cpu.so, libc10.so");
 }
 
+TEST(DoctorLibTorch, OfACudaBuildSaysWhetherThereIsADriver) {
+  Host host = good_host();
+  host.torch.is_for_cuda = true;
+  const auto text = [&] { return to_text(host, together, diagnose(host, together)); };
+  EXPECT_TRUE(has(text(), "(built for 2.13), a CUDA build; without NVIDIA's driver, on CPUs only:"))
+      << text();
+  host.torch.has_driver = true;
+  EXPECT_TRUE(has(text(), "(built for 2.13), a CUDA build: /opt")) << text();
+}
+
 TEST(DoctorLibTorch, ThatIsNotThereIsNamed) {
   const Answer answer = list_needed(LOCKSTEP_NEEDS_ABSENT_LIBRARY);
   EXPECT_EQ(answer.end, "");

@@ -49,6 +49,8 @@ struct LibTorch {
   std::string version = {};    // Version of that copy; empty when unknown.
   std::string error = {};      // Libraries that the loader does not find.
   std::string place = {};      // Folder in which a package looks for it; empty in other copies.
+  bool is_for_cuda = false;    // A CUDA build, which computes on CPUs without the driver.
+  bool has_driver = false;     // NVIDIA's driver is here.
 };
 
 struct EngineState {

@@ -93,9 +93,12 @@ std::string text_of(const SharedMemory& memory) {
 std::string text_of(const LibTorch& torch) {
   if (torch.built_for.empty()) return "no part of this copy of Lockstep needs it";
   if (!torch.error.empty()) return fmt::format("{} is needed: {}", torch.built_for, torch.error);
-  return fmt::format("{} (built for {}): {}",
+  const char* cuda = !torch.is_for_cuda ? ""
+                     : torch.has_driver ? ", a CUDA build"
+                                        : ", a CUDA build; without NVIDIA's driver, on CPUs only";
+  return fmt::format("{} (built for {}){}: {}",
                      torch.version.empty() ? "version unknown" : torch.version, torch.built_for,
-                     torch.path);
+                     cuda, torch.path);
 }
 
 std::string text_of(const EngineState& engine, bool verbose) {
@@ -186,10 +189,9 @@ Json json_of(const SharedMemory& memory) {
 
 Json json_of(const LibTorch& torch) {
   if (torch.built_for.empty()) return nullptr;
-  return {{"built_for", torch.built_for},
-          {"version", text_or_null(torch.version)},
-          {"path", text_or_null(torch.path)},
-          {"error", text_or_null(torch.error)}};
+  return {{"built_for", torch.built_for},     {"version", text_or_null(torch.version)},
+          {"path", text_or_null(torch.path)}, {"error", text_or_null(torch.error)},
+          {"cuda_build", torch.is_for_cuda},  {"nvidia_driver", torch.has_driver}};
 }
 
 Json json_of(const EngineState& engine) {

@@ -150,7 +150,10 @@ LibTorch examine_libtorch(const std::string& built_for, const std::string& libra
   if (torch.path.empty() && torch.error.empty())
     torch.error = fmt::format("the loader does not list what {} needs{}{}", path.string(),
                               answer.end.empty() ? "" : ": it ", answer.end);
-  if (!torch.path.empty()) torch.version = version_of_libtorch(torch.path);
+  if (torch.path.empty()) return torch;
+  torch.version = version_of_libtorch(torch.path);
+  torch.is_for_cuda = fs::exists(fs::path(torch.path).replace_filename("libtorch_cuda.so"));
+  torch.has_driver = fs::exists("/dev/nvidiactl");
   return torch;
 }
 
