@@ -15,29 +15,34 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
+#include "lockstep/job/shared_value.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c37;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c38;  // Changes with what ranks share.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
 // A process's own report of its end.
-struct LastWords {
-  std::atomic<std::uint32_t> state;  // 0 none, 1 being written, 2 complete.
-  std::int32_t fault;                // -1 when it is not an Error of this library.
+struct Words {
+  std::int32_t fault;  // -1 when it is not an Error of this library.
   char text[most_words + 1];
 };
 
-// A Failure in memory that processes share.
-struct FailureRecord {
+struct LastWords {
+  // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot goes on with the next
+  // multiple of 4.
+  std::atomic<std::uint32_t> state;
+  job::SharedValue<Words> value;
+};
+
+// A Failure as plain data.
+struct FailureValue {
   static constexpr std::int32_t no_peer = -2;
 
   enum class Cause : std::int32_t { unknown, exit_code, signal, left };
 
-  // 0: empty. Odd: being written. Even: complete, with another number for each value.
-  std::atomic<std::uint32_t> state;
   std::int32_t rank;
   std::int32_t pid;
   Cause cause;
@@ -55,13 +60,26 @@ struct FailureRecord {
   char operation[32];
   char group[sizeof(GroupName) + 1];
   char what[most_words + 1];
+  std::uint64_t resumed;  // Of a break: Activity::resumed at the time.
 };
 
-// A JobPage::Told. `meeting` is written last and marks it complete.
-struct Announcement {
-  std::atomic<std::int32_t> meeting;
+// A Failure in memory that processes share.
+struct FailureRecord {
+  // 0: empty. Odd: being written. Even: complete, with another number for each value.
+  std::atomic<std::uint32_t> state;
+  std::atomic<std::uint32_t> forgotten;  // Values up to this state no longer count.
+  job::SharedValue<FailureValue> value;
+};
+
+// A JobPage::Told. `meeting` is 0 while the value is being written.
+struct Settings {
   std::int32_t world_size;
   char backend[48];
+};
+
+struct Announcement {
+  std::atomic<std::int32_t> meeting;
+  job::SharedValue<Settings> value;
 };
 
 struct Slot {
@@ -83,9 +101,7 @@ struct Slot {
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
   Announcement announcement;
-  FailureRecord broke;                   // Break of its group by living ranks.
-  std::atomic<std::uint32_t> forgotten;  // Breaks up to this state of the record.
-  std::uint64_t resumed_before;          // Activity::resumed at the break.
+  FailureRecord broke;  // Break of its group by living ranks.
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -111,75 +127,76 @@ std::int32_t number_of(const std::optional<Fault>& fault) {
   return fault ? static_cast<std::int32_t>(*fault) : -1;
 }
 
-// Writes all members except `state`.
-void write(FailureRecord& record, const Failure& failure) {
-  using Cause = FailureRecord::Cause;
-  record.rank = failure.rank;
-  record.pid = failure.pid;
-  record.cause = failure.signal      ? Cause::signal
-                 : failure.exit_code ? Cause::exit_code
-                 : failure.left      ? Cause::left
-                                     : Cause::unknown;
-  record.value = failure.signal.value_or(failure.exit_code.value_or(0));
-  record.oom = failure.oom ? *failure.oom : -1;
-  record.detected_by = failure.detected_by;
-  record.sequence = failure.sequence;
-  record.peer = failure.peer.value_or(FailureRecord::no_peer);
-  record.reported = Clock::now().time_since_epoch().count();
-  record.fault = number_of(failure.fault);
+FailureValue value_of(const Failure& failure) {
+  using Cause = FailureValue::Cause;
+  FailureValue value{};
+  value.rank = failure.rank;
+  value.pid = failure.pid;
+  value.cause = failure.signal      ? Cause::signal
+                : failure.exit_code ? Cause::exit_code
+                : failure.left      ? Cause::left
+                                    : Cause::unknown;
+  value.value = failure.signal.value_or(failure.exit_code.value_or(0));
+  value.oom = failure.oom ? *failure.oom : -1;
+  value.detected_by = failure.detected_by;
+  value.sequence = failure.sequence;
+  value.peer = failure.peer.value_or(FailureValue::no_peer);
+  value.reported = Clock::now().time_since_epoch().count();
+  value.fault = number_of(failure.fault);
   const std::size_t blamed = std::min(failure.ranks.size(), most_blamed);
-  std::copy_n(failure.ranks.begin(), blamed, record.ranks);
-  record.blamed = static_cast<std::int32_t>(blamed);
-  copy_text(record.call, failure.call);
-  copy_text(record.host, failure.host);
-  copy_text(record.operation, failure.operation);
-  copy_text(record.group, failure.group);
-  copy_text(record.what, cut_text(failure.what, most_words));
+  std::copy_n(failure.ranks.begin(), blamed, value.ranks);
+  value.blamed = static_cast<std::int32_t>(blamed);
+  copy_text(value.call, failure.call);
+  copy_text(value.host, failure.host);
+  copy_text(value.operation, failure.operation);
+  copy_text(value.group, failure.group);
+  copy_text(value.what, cut_text(failure.what, most_words));
+  return value;
 }
 
-// A concurrent write may mix two values. Each text always ends within its array.
-Failure value_of(const FailureRecord& record) {
-  using Cause = FailureRecord::Cause;
-  Failure failure{.rank = record.rank, .host = record.host, .pid = record.pid};
-  if (record.cause == Cause::signal) failure.signal = record.value;
-  if (record.cause == Cause::exit_code) failure.exit_code = record.value;
-  if (record.oom >= 0) failure.oom = record.oom == 1;
-  failure.left = record.cause == Cause::left;
-  failure.operation = record.operation;
-  failure.sequence = record.sequence;
-  if (record.peer != FailureRecord::no_peer) failure.peer = record.peer;
-  failure.group = record.group;
-  failure.detected_by = record.detected_by;
-  failure.what = record.what;
-  if (record.fault >= 0) failure.fault = static_cast<Fault>(record.fault);
-  const auto blamed = std::clamp<std::int32_t>(record.blamed, 0, most_blamed);
-  failure.ranks.assign(record.ranks, record.ranks + blamed);
-  failure.call = record.call;
+Failure failure_in(const FailureValue& value) {
+  using Cause = FailureValue::Cause;
+  Failure failure{.rank = value.rank, .host = value.host, .pid = value.pid};
+  if (value.cause == Cause::signal) failure.signal = value.value;
+  if (value.cause == Cause::exit_code) failure.exit_code = value.value;
+  if (value.oom >= 0) failure.oom = value.oom == 1;
+  failure.left = value.cause == Cause::left;
+  failure.operation = value.operation;
+  failure.sequence = value.sequence;
+  if (value.peer != FailureValue::no_peer) failure.peer = value.peer;
+  failure.group = value.group;
+  failure.detected_by = value.detected_by;
+  failure.what = value.what;
+  if (value.fault >= 0) failure.fault = static_cast<Fault>(value.fault);
+  const auto blamed = std::clamp<std::int32_t>(value.blamed, 0, most_blamed);
+  failure.ranks.assign(value.ranks, value.ranks + blamed);
+  failure.call = value.call;
   return failure;
 }
 
-bool is_complete(std::uint32_t state) { return state != 0 && state % 2 == 0; }
-
-// Adding 0 orders the reads of the value before that of the state, as a load would not.
-std::optional<Failure> read(FailureRecord& record) {
+std::optional<FailureValue> read(const FailureRecord& record) {
   while (true) {
     const std::uint32_t before = record.state;
-    if (!is_complete(before)) return std::nullopt;
-    Failure failure = value_of(record);
-    if (record.state.fetch_add(0) == before) return failure;
+    const bool is_complete = before % 2 == 0 && before > record.forgotten;
+    if (!is_complete) return std::nullopt;
+    const FailureValue value = record.value.load();
+    if (record.state == before) return value;
   }
 }
 
-// Empty if the process has made or joined another group since.
-std::optional<Failure> read_break(Slot& slot) {
-  return slot.broke.state > slot.forgotten ? read(slot.broke) : std::nullopt;
+std::optional<Words> read(const LastWords& words) {
+  const std::uint32_t before = words.state;
+  if (before % 4 != 2) return std::nullopt;
+  const Words value = words.value.load();
+  // Else another process has entered the slot.
+  return words.state == before ? std::optional(value) : std::nullopt;
 }
 
 // Async-signal-safe.
 void record_once(FailureRecord& record, const Failure& failure) {
   std::uint32_t empty = 0;
   if (!record.state.compare_exchange_strong(empty, 1)) return;
-  write(record, failure);
+  record.value.store(value_of(failure));
   record.state = 2;
 }
 
@@ -248,12 +265,15 @@ void JobPage::enter(int slot) {
   mine.pid = ::getpid();
   const auto process = process_stat(mine.pid);
   mine.started = process ? process->started.value_or(0) : 0;
-  mine.words.state = 0;
+  mine.words.state = (mine.words.state | 3) + 1;
   mine.activity.gave_up = 0;
   mine.activity.making.state = 0;  // A killed predecessor may have been in it.
   mine.steps.reset();
-  mine.forgotten = 0;
-  mine.broke.state = 0;  // A killed predecessor may have left it half written.
+  // A killed predecessor may have left it half written. The state grows, so that no reader takes
+  // two values for one. A reader looks at `forgotten` after the state.
+  const std::uint32_t even = (mine.broke.state + 1) / 2 * 2;
+  mine.broke.forgotten = even;
+  mine.broke.state = even;
   mine.phase = Phase::alive;
 }
 
@@ -290,18 +310,19 @@ char JobPage::process_state(int slot) const {
 
 void JobPage::announce(int slot, const Told& told) const {
   Announcement& mine = layout().slot[slot].announcement;
+  Settings settings{.world_size = told.world_size, .backend = {}};
+  copy_text(settings.backend, told.backend);
   mine.meeting = 0;
-  mine.world_size = told.world_size;
-  copy_text(mine.backend, told.backend);
+  mine.value.store(settings);
   mine.meeting = told.meeting;
 }
 
 std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
-  Announcement& theirs = layout().slot[slot].announcement;
+  const Announcement& theirs = layout().slot[slot].announcement;
   if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
-  Told told{meeting, theirs.world_size, theirs.backend};
-  if (theirs.meeting.fetch_add(0) != meeting) return std::nullopt;  // Overwritten meanwhile.
-  return told;
+  const Settings settings = theirs.value.load();
+  if (theirs.meeting != meeting) return std::nullopt;  // Overwritten meanwhile.
+  return Told{meeting, settings.world_size, settings.backend};
 }
 
 void JobPage::set_memory_number(int slot, std::uint64_t number) const {
@@ -339,7 +360,8 @@ bool JobPage::is_told_to_end(int slot) const {
 void JobPage::await_group(int slot, bool waits) const {
   require(slot >= 0 && slot < slots(), "this job page has no such slot");
   layout().slot[slot].awaits_group = waits;
-  if (!waits) layout().slot[slot].forgotten = layout().slot[slot].broke.state.load();
+  FailureRecord& broke = layout().slot[slot].broke;
+  if (!waits) broke.forgotten = broke.state.load();
 }
 
 bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
@@ -349,30 +371,27 @@ void JobPage::note_end(int slot, const Failure& end) const {
 }
 
 std::optional<Failure> JobPage::first_end() const {
-  std::optional<Failure> first;
-  Clock::rep when = 0;
+  std::optional<FailureValue> first;
   for (int slot = 0; slot < slots(); ++slot) {
-    FailureRecord& record = layout().slot[slot].end;
-    auto one = read(record);
-    if (!one || (first && record.reported >= when)) continue;
-    first = std::move(one);
-    when = record.reported;
+    const auto one = read(layout().slot[slot].end);
+    if (one && (!first || one->reported < first->reported)) first = one;
   }
-  return first;
+  return first ? std::optional(failure_in(*first)) : std::nullopt;
 }
 
 void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;
-  std::uint32_t none = 0;
-  if (!words.state.compare_exchange_strong(none, 1)) return;
-  copy_text(words.text, cut_text(text, most_words));
-  words.fault = number_of(fault);
-  words.state = 2;
+  std::uint32_t none = words.state;
+  if (none % 4 != 0 || !words.state.compare_exchange_strong(none, none + 1)) return;
+  Words value{.fault = number_of(fault), .text = {}};
+  copy_text(value.text, cut_text(text, most_words));
+  words.value.store(value);
+  words.state = none + 2;
 }
 
 std::string JobPage::last_words(int slot) const {
-  const LastWords& words = layout().slot[slot].words;
-  return words.state == 2 ? words.text : "";
+  const auto words = read(layout().slot[slot].words);
+  return words ? words->text : "";
 }
 
 bool JobPage::follows_abort(int slot) const {
@@ -412,53 +431,51 @@ void JobPage::note_break(int slot, const Failure& failure) const {
   std::uint32_t state = mine.broke.state;
   if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
     return;  // Another thread of this process is writing.
-  write(mine.broke, failure);
-  mine.resumed_before = mine.activity.resumed.load(std::memory_order_relaxed);
+  FailureValue value = value_of(failure);
+  value.resumed = mine.activity.resumed.load(std::memory_order_relaxed);
+  mine.broke.value.store(value);
   mine.broke.state = state + 2;
 }
 
 std::optional<Failure> JobPage::latest_break(Fault fault) const {
-  std::optional<Failure> latest;
-  Clock::rep when = 0;
+  std::optional<FailureValue> latest;
   for (int slot = 0; slot < slots(); ++slot) {
-    FailureRecord& record = layout().slot[slot].broke;
-    const Clock::rep reported = record.reported;
-    auto one = read_break(layout().slot[slot]);
-    if (!one || one->fault != fault || one->ranks.empty() || (latest && reported <= when)) continue;
-    latest = std::move(one);
-    when = reported;
+    const auto one = read(layout().slot[slot].broke);
+    if (!one || one->fault != number_of(fault) || one->blamed <= 0) continue;
+    if (!latest || one->reported > latest->reported) latest = one;
   }
-  return latest;
+  return latest ? std::optional(failure_in(*latest)) : std::nullopt;
 }
 
 Failure JobPage::cause_of(int slot, const Failure& end) const {
-  Slot& ended = layout().slot[slot];
-  const auto broke = read_break(ended);
+  const Slot& ended = layout().slot[slot];
+  const auto value = read(ended.broke);
   const bool crashed = end.signal && end.signal != SIGABRT;
-  if (!broke || crashed) return end;
-  const Fault fault = broke->fault.value_or(Fault::peer_lost);
-  const bool has_spoken = ended.words.state == 2;
+  if (!value || crashed) return end;
+  const Failure broke = failure_in(*value);
+  const auto words = read(ended.words);
   const bool follows =
-      has_spoken ? ended.words.fault == number_of(fault)
-                 : ended.activity.resumed.load(std::memory_order_relaxed) == ended.resumed_before;
-  return follows ? *broke : end;
+      words ? words->fault == number_of(broke.fault.value_or(Fault::peer_lost))
+            : ended.activity.resumed.load(std::memory_order_relaxed) == value->resumed;
+  return follows ? broke : end;
 }
 
 void JobPage::report(const Failure& failure) const { record_once(layout().failure, failure); }
 
 std::optional<Failure> JobPage::failure() const {
-  auto failure = read(layout().failure);
-  if (!failure || failure->fault) return failure;
-  const int rank = failure->rank;
-  const bool is_ours = rank >= 0 && rank < slots() && pid(rank) == failure->pid;
-  if (failure->what.empty() && is_ours) failure->what = last_words(rank);
+  const auto value = read(layout().failure);
+  if (!value) return std::nullopt;
+  Failure failure = failure_in(*value);
+  const int rank = failure.rank;
+  const bool is_ours = rank >= 0 && rank < slots() && pid(rank) == failure.pid;
+  if (!failure.fault && failure.what.empty() && is_ours) failure.what = last_words(rank);
   return failure;
 }
 
 std::chrono::milliseconds JobPage::since_failure() const {
-  const FailureRecord& record = layout().failure;
-  if (!is_complete(record.state)) return {};
-  const Clock::time_point then{Clock::duration(record.reported)};
+  const auto value = read(layout().failure);
+  if (!value) return {};
+  const Clock::time_point then{Clock::duration(value->reported)};
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - then);
 }
 
