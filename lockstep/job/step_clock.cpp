@@ -181,8 +181,8 @@ void StepClock::book_wait_of_helper(int last, Ticks begin, Ticks end) {
   StepClock& clock = of_process();
   const Ticks since = clock.lent_since_;
   if (since == 0 || end <= since) return;
+  clock.lent_last_ = last;  // First: the loop that sees the wait takes it to be for this rank.
   clock.lent_wait_ += end - std::max(begin, since);
-  clock.lent_last_ = last;
 }
 
 // --- What others see ----------------------------------------------------------------------------
