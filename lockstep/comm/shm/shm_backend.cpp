@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <ranges>
 #include <vector>
 
@@ -184,9 +185,12 @@ bool ShmBackend::run_outside(const Collective& collective) {
     const bool has_read = in_place_.run(collective);
     could_not_read.store(has_read ? 0 : 1);
     if (!has_read) barrier_.throw_if_over(collective);
-    barrier_.step(collective);
+    barrier_.step(collective);  // Orders the reads of peers' memory before those below.
   } catch (...) {
-    could_not_read.exchange(1);  // What callers write to the input must not be seen before it.
+    could_not_read.store(1);
+    // A peer that has read what callers write to the input from now on must see the 1. The store
+    // alone does not keep later stores behind itself.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     throw;
   }
   const auto has_failed = [&](int peer) { return segment_.lane(peer).could_not_read.load() != 0; };
