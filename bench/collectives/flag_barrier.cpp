@@ -2,6 +2,7 @@
 #include "bench/collectives/flag_barrier.h"
 
 #include <fcntl.h>
+#include <lockstep/base/spin_pause.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,12 +16,6 @@ namespace bench {
 namespace {
 
 constexpr int spins_before_yield = 1 << 14;
-
-void pause() {
-#ifdef __x86_64__
-  __builtin_ia32_pause();
-#endif
-}
 
 int or_throw(int result, const char* what) {
   if (result < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -61,7 +56,7 @@ void FlagBarrier::wait() {
     int spins = 0;
     while (static_cast<std::int32_t>(flags_[rank].turn.load(std::memory_order_acquire) - turn_) <
            0) {
-      pause();
+      lockstep::spin_pause();
       if (++spins % spins_before_yield == 0) sched_yield();
     }
   }

@@ -2,6 +2,7 @@
 #include "bench/scale/cores.h"
 
 #include <fcntl.h>
+#include <lockstep/base/spin_pause.h>
 #include <lockstep/launch/binding.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -54,7 +55,7 @@ struct alignas(64) Turn {
   std::atomic<std::uint32_t> value{0};
 
   void await(std::uint32_t target) const {
-    while (value.load(std::memory_order_acquire) != target) __builtin_ia32_pause();
+    while (value.load(std::memory_order_acquire) != target) lockstep::spin_pause();
   }
 };
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/base/processes.h"
+#include "lockstep/base/spin_pause.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/core/given_up.h"
@@ -33,14 +34,6 @@ constexpr std::chrono::microseconds spin_in_call{200};
 
 // Spins after which a rank that waits for a message looks for ranks on its core.
 constexpr int spins_before_a_look = 200;
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 bool outnumber_cores(const GroupSegment& segment, int ranks) {
   cpu_set_t all;
@@ -73,7 +66,7 @@ bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
   std::optional<Deadline> end;
   do {
     for (int i = 0; i < spins; ++i) {
-      pause();
+      spin_pause();
       if (flag.reached(target)) return true;
     }
     if (in_call && !end) end = Clock::now() + spin_in_call;
@@ -304,7 +297,7 @@ void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) 
   for (int i = 0; i < spins_; ++i) {
     if (mine.value.load(std::memory_order_acquire) != seen) return;
     if (i == spins_before_a_look && shares_core_in_messages_.with_any()) break;
-    pause();
+    spin_pause();
   }
   mine.sleepers.fetch_add(1);
   if (mine.value.load() == seen) futex_wait(mine.value, seen, time);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <thread>
 
+#include "lockstep/base/spin_pause.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/core_sharing.h"
 #include "lockstep/comm/shm/group_segment.h"
@@ -56,7 +57,7 @@ constexpr int calls = 400;
 // The time of as many waits in which a rank spins before it sleeps.
 double seconds_of_spinning() {
   const double begin = cpu_seconds();
-  for (int i = 0; i < calls * 2000; ++i) __builtin_ia32_pause();
+  for (int i = 0; i < calls * 2000; ++i) spin_pause();
   return cpu_seconds() - begin;
 }
 

@@ -1,0 +1,17 @@
+// A pause within a spin loop, for the processors that have an instruction for it.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace lockstep {
+
+// Leaves the core's resources to its other hardware thread for a moment. Orders nothing.
+inline void spin_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace lockstep
