@@ -273,8 +273,11 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
   std::vector<int> left;
   for (int peer = 0; peer < size_; ++peer)
     if (has_left(peer)) left.push_back(peer);
-  const int giver = segment_.common().giver;
-  if (left.empty() || (is_given_up() && (giver < 0 || has_left(giver)))) return;
+  if (left.empty()) return;
+  if (is_given_up()) {  // Only then is there a giver.
+    const int giver = segment_.common().giver;
+    if (giver < 0 || has_left(giver)) return;
+  }
   const std::vector<int> missing = absent();
   std::erase_if(left, [&](int rank) { return !std::ranges::binary_search(missing, rank); });
   if (left.empty()) return;
