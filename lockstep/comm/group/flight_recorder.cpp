@@ -74,9 +74,11 @@ std::string FlightRecorder::json() const {
       one["tag"] = static_cast<std::int64_t>(label);
     else if (label != 0)
       one["label_hash"] = label;
-    one["phase"] = name(entry.phase.load());
+    const Phase phase = entry.phase;
+    one["phase"] = name(phase);
     one["entered_us"] = microseconds(time_of(entry.entered));
-    if (entry.left != 0) one["left_us"] = microseconds(time_of(entry.left));
+    if (phase != Phase::entered) one["left_us"] = microseconds(time_of(entry.left));
+    if (begun_.load() > i + capacity) continue;  // A later operation was writing it meanwhile.
     all.push_back(std::move(one));
   }
   return all.dump();

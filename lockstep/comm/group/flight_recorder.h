@@ -24,20 +24,21 @@ class FlightRecorder {
 
   // Returns the number that leave() needs.
   std::uint64_t enter(const Signature& signature, std::uint64_t sequence, Ticks now) {
-    constexpr auto relaxed = std::memory_order_relaxed;
-    const std::uint64_t number = recorded_.load(relaxed);
+    constexpr auto release = std::memory_order_release;  // After `begun_`: see json().
+    const std::uint64_t number = recorded_.load(std::memory_order_relaxed);
+    begun_.store(number + 1, std::memory_order_relaxed);
     Entry& entry = entries_[number % capacity];
-    entry.sequence.store(sequence, relaxed);
-    entry.count.store(signature.count, relaxed);
-    entry.label.store(signature.label, relaxed);
-    entry.entered.store(now, relaxed);
-    entry.left.store(0, relaxed);
-    entry.root.store(signature.root, relaxed);
-    entry.operation.store(signature.operation, relaxed);
-    entry.dtype.store(signature.dtype, relaxed);
-    entry.op.store(signature.op, relaxed);
-    entry.phase.store(Phase::entered, relaxed);
-    recorded_.store(number + 1, std::memory_order_release);
+    entry.sequence.store(sequence, release);
+    entry.count.store(signature.count, release);
+    entry.label.store(signature.label, release);
+    entry.entered.store(now, release);
+    entry.left.store(0, release);
+    entry.root.store(signature.root, release);
+    entry.operation.store(signature.operation, release);
+    entry.dtype.store(signature.dtype, release);
+    entry.op.store(signature.op, release);
+    entry.phase.store(Phase::entered, release);
+    recorded_.store(number + 1, release);
     return number;
   }
 
@@ -45,7 +46,7 @@ class FlightRecorder {
     if (recorded_.load(std::memory_order_relaxed) - number > capacity) return;  // Overwritten.
     Entry& entry = entries_[number % capacity];
     entry.left.store(now, std::memory_order_relaxed);
-    entry.phase.store(phase, std::memory_order_relaxed);
+    entry.phase.store(phase, std::memory_order_release);  // After `left`.
   }
 
   // Returns a JSON array, oldest first. Times are microseconds of the steady clock.
@@ -66,7 +67,8 @@ class FlightRecorder {
   };
 
   std::array<Entry, capacity> entries_;
-  std::atomic<std::uint64_t> recorded_{0};  // Number of operations ever recorded.
+  std::atomic<std::uint64_t> begun_{0};     // Number of operations whose entry was begun,
+  std::atomic<std::uint64_t> recorded_{0};  // and of those whose entry was completed.
 };
 
 // The origin and reason of a flight record.

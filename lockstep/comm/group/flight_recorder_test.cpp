@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 namespace lockstep::comm::flight_recorder_test {
 namespace {
@@ -30,6 +33,26 @@ TEST(FlightRecorder, AMessageHasItsTagAndNoLabel) {
   EXPECT_EQ(recorded({.operation = Operation::send}).at("tag"), 0);
   const auto any = static_cast<std::uint64_t>(any_tag);
   EXPECT_EQ(recorded({.label = any, .operation = Operation::recv}).at("tag"), -1);
+}
+
+TEST(FlightRecorder, EntriesAreReadWholeWhileOthersAreRecorded) {
+  FlightRecorder recorder;
+  std::atomic<bool> done{false};
+  std::thread reader([&] {
+    while (!done)
+      for (const json& one : json::parse(recorder.json())) {
+        EXPECT_EQ(one.at("count"), one.at("sequence"));
+        EXPECT_EQ(one.at("root"), one.at("sequence"));
+        EXPECT_EQ(one.at("phase") == "completed", one.contains("left_us"));
+      }
+  });
+  for (int i = 1; i < 1'000'000; ++i) {
+    const auto number = static_cast<std::uint64_t>(i);
+    const Signature signature{.count = number, .root = i, .operation = Operation::broadcast};
+    recorder.leave(recorder.enter(signature, number, 1), FlightRecorder::Phase::completed, 2);
+  }
+  done = true;
+  reader.join();
 }
 
 TEST(FlightRecorder, TheRecordHasAVersion) {
