@@ -90,6 +90,10 @@ LOCKSTEP_API std::size_t available_memory();
 // The lowest limit of those memory cgroups; empty when none has a limit.
 LOCKSTEP_API std::optional<std::size_t> memory_limit();
 
+// Words that processes share need no lock and no address of their own.
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
+              std::atomic<std::uint64_t>::is_always_lock_free);
+
 // Sleeps while `word` equals `seen`, for `limit` at most. May return early without a reason.
 // Processes may share the word.
 LOCKSTEP_API void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,

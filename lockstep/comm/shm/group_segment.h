@@ -32,9 +32,9 @@ struct Flag {
 
 // One rank's lane. Only that rank writes it, except Flag::sleepers and `doorbell`.
 struct Lane {
-  // A rank's description of the call it enters. One cache line, so a reader that sees the flag has
-  // the rest too. Two entries alternate: a rank may enter the next call while another one still
-  // reads the last entry.
+  // A rank's description of the call it enters. The flag's release store publishes the other
+  // members. They are in its cache line, so a reader fetches one line for all. Two entries
+  // alternate: a rank may enter the next call while another one still reads the last entry.
   struct alignas(64) Entry {
     Flag arrived;         // Counts the calls entered.
     std::uint64_t input;  // Location: see Regions. 0 if peers cannot reach it.
