@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <string>
@@ -52,6 +53,8 @@ RegisteredTensors::Demand RegisteredTensors::exchange(Demand demand) {
 RegisteredAllocator& RegisteredAllocator::instance() {
   static RegisteredAllocator& ours = [&]() -> RegisteredAllocator& {
     auto& made = *new RegisteredAllocator;
+    // LibTorch's table of allocators is plain memory, which other threads may read now.
+    std::atomic_thread_fence(std::memory_order_release);
     c10::SetCPUAllocator(&made, /*priority=*/1);
     ::pthread_atfork([] { instance().blocks_.before_fork(); },
                      [] { instance().blocks_.after_fork_in_parent(); },

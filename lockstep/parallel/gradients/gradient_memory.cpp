@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <atomic>
 #include <sstream>
 #include <unordered_map>
 #include <utility>
@@ -71,10 +72,15 @@ TakenRooms& taken_rooms() {
   return *rooms;
 }
 
-c10::Allocator* next_allocator = nullptr;  // LibTorch's own; set once.
+// LibTorch's own. install_allocator() makes the first call. A static object within a function
+// orders that call before those of other threads, whatever else they have seen.
+c10::Allocator& next_allocator() {
+  static c10::Allocator& next = *c10::GetCPUAllocator();
+  return next;
+}
 
 void free_memory(void* data) {
-  if (data != nullptr && !taken_rooms().give_back(data)) next_allocator->raw_deleter()(data);
+  if (data != nullptr && !taken_rooms().give_back(data)) next_allocator().raw_deleter()(data);
 }
 
 // Stands before LibTorch's own allocator, which makes all tensors for which no pool has room.
@@ -84,7 +90,7 @@ class PoolAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (void* const room = take_armed(bytes))
       return {room, room, &free_memory, c10::Device(c10::DeviceType::CPU)};
-    return next_allocator->allocate(bytes);
+    return next_allocator().allocate(bytes);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_memory; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -94,8 +100,11 @@ class PoolAllocator final : public c10::Allocator {
 
 void install_allocator() {
   static const bool installed = [] {
-    next_allocator = c10::GetCPUAllocator();
-    c10::SetCPUAllocator(new PoolAllocator, /*priority=*/1);
+    next_allocator();
+    auto* const ours = new PoolAllocator;
+    // LibTorch's table of allocators is plain memory, which other threads may read now.
+    std::atomic_thread_fence(std::memory_order_release);
+    c10::SetCPUAllocator(ours, /*priority=*/1);
     return true;
   }();
   static_cast<void>(installed);
