@@ -93,6 +93,9 @@ class Peers {
   // this host.
   virtual int number(int rank) const { return rank; }
 
+  // Whether the group has more ranks, which these reach by connections only.
+  virtual bool is_part_of_group() const { return false; }
+
   // Why `rank` has left, if it did so because another rank had left; by the numbers of the job.
   virtual std::optional<Failure> why_left(int rank) = 0;
 
