@@ -282,6 +282,10 @@ FileDescriptor HostSession::take(std::string_view key) const {
   return own_memory_ ? own_memory_->take(key) : FileDescriptor();
 }
 
+void HostSession::drop(std::string_view key) const noexcept {
+  if (own_memory_) own_memory_->drop(key);
+}
+
 void HostSession::finish() {
   sentinel_->leave_as(JobPage::Phase::finished);
   page_->set_memory_number(rank_, 0);

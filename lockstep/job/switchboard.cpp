@@ -291,7 +291,8 @@ void Switchboard::serve(Client& client) {
     if (client.lost) return;
   }
   if (packet.kind == Packet::Kind::offer) {
-    if (packet.readers > 0) offer(packet.key, {std::move(fd), packet.text, packet.readers});
+    if (packet.readers > 0 && unwanted_.erase(packet.key) == 0)
+      offer(packet.key, {std::move(fd), packet.text, packet.readers});
   } else if (packet.kind == Packet::Kind::want) {
     client.wanted.emplace_back(packet.key);
     give(client, packet.key);
@@ -313,6 +314,7 @@ void Switchboard::close() {
   listener_ = FileDescriptor();
   clients_.clear();
   offers_.clear();
+  unwanted_.clear();
 }
 
 FileDescriptor Switchboard::take(std::string_view key) {
@@ -328,6 +330,14 @@ FileDescriptor Switchboard::take(std::string_view key) {
 void Switchboard::withdraw(std::string_view key) noexcept {
   const std::lock_guard lock(mutex_);
   if (const auto found = offers_.find(key); found != offers_.end()) offers_.erase(found);
+}
+
+void Switchboard::drop(std::string_view key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = offers_.find(key); found != offers_.end())
+    offers_.erase(found);
+  else
+    unwanted_.emplace(key);
 }
 
 void Switchboard::offer(std::string key, Offer offer) {

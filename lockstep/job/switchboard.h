@@ -24,6 +24,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +134,10 @@ class LOCKSTEP_API Switchboard {
   // Forgets what was published or offered under `key`. Never throws.
   void withdraw(std::string_view key) noexcept;
 
+  // Forgets what a rank offers to this process under `key`: the offer that has come, or the next
+  // one. Never throws.
+  void drop(std::string_view key) noexcept;
+
   // Forgets all offers, and disconnects and hears nobody from now on.
   void close();
 
@@ -166,6 +171,7 @@ class LOCKSTEP_API Switchboard {
   std::string identity_;
   std::vector<Client> clients_;
   std::map<std::string, Offer, std::less<>> offers_;
+  std::set<std::string, std::less<>> unwanted_;  // Keys of drop() whose offer is still to come.
 };
 
 }  // namespace lockstep

@@ -32,6 +32,7 @@ class HostPeers final : public Peers {
                      const std::function<void()>& give_up) override;
   SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) override;
   SharedMemory take(const std::string& key, std::size_t bytes) override;
+  void drop(const std::string& key) noexcept override { session_->drop(key); }
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
   bool may_read() const override { return true; }
   bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,

@@ -54,7 +54,7 @@ class Peers {
   // Makes their fetch() fail with Error(system) and this reason.
   virtual void refuse(const std::string& key, std::string_view reason) = 0;
 
-  // Takes back offer() or refuse(); drops what was delivered under `key`.
+  // Takes back offer() or refuse().
   virtual void withdraw(const std::string& key) noexcept = 0;
 
   // As offer(), but as long as the memory is mapped here, and all of it is reserved.
@@ -73,6 +73,9 @@ class Peers {
   // Returns the memory that another rank has delivered under `key`; null until it has come. Errors:
   // system when this process has too many open files.
   virtual SharedMemory take(const std::string& key, std::size_t bytes) = 0;
+
+  // Releases what another rank delivers under `key`, whether it has come or is still to come.
+  virtual void drop(const std::string& key) noexcept = 0;
 
   virtual Activity& activity(int rank) = 0;
 
