@@ -83,12 +83,12 @@ LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
 // user hears it yet.
 FileDescriptor connect_to_switchboard(std::string_view identity);
 
-// Blocks until the switchboard on the abstract socket of `identity()` has handed over what it
-// publishes under `key`; empty at the deadline. `identity` is called before each try to connect. It
-// may wait a moment, and returns nothing while the other process has no switchboard. Keeps no
-// connection. Calls
-// `give_up` every 20 ms, also once the other process has ended; it may throw. Errors: system when
-// this process has too many open files.
+// Blocks until another process's switchboard has sent the descriptor that it publishes under `key`.
+// Returns an empty one at the deadline. `identity` names that switchboard's socket; fetch() calls
+// it before each try to connect. `identity` may block briefly, and returns an empty text while the
+// other process has no switchboard. fetch() calls `give_up` every 20 ms, also after the other
+// process has ended; `give_up` may throw. The connection is closed afterwards. Errors: system when
+// this process has too many open files, or the other one has published a refusal.
 FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
                      Deadline deadline, const std::function<void()>& give_up);
 
@@ -160,6 +160,9 @@ class LOCKSTEP_API Switchboard {
   };
 
   void accept_all();
+  FileDescriptor accept_next();
+  void keep_as_spare(FileDescriptor socket);
+  void reserve_spare();
   void serve(Client& client);
   void offer(std::string key, Offer offer);
   void give(Client& client, const std::string& key);
@@ -167,6 +170,7 @@ class LOCKSTEP_API Switchboard {
   const int job_page_;
   mutable std::mutex mutex_;  // Guards all below.
   FileDescriptor listener_;
+  FileDescriptor spare_;      // Given up for a connection when no other descriptor is free.
   Deadline deaf_until_ = {};  // Without a descriptor for a new client, poll() would return at once.
   std::string identity_;
   std::vector<Client> clients_;
