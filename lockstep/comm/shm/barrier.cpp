@@ -56,15 +56,16 @@ bool outnumber_cores(const GroupSegment& segment, int ranks) {
   return CPU_COUNT(&all) < ranks;
 }
 
-// As messages call them.
+// The numbers by which messages name `ranks`: those of the whole group.
 std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
 }
 
-// The rank of this host that gave the group up by dropping it. It lives, or did so then: a lost
-// rank is found before. `ranks` makes this process note it as the cause of its own end.
+// Describes the rank of this host that gave the group up because its last handle was destroyed. The
+// rank was alive at that time: callers look for lost ranks first. If this process ends because of
+// it, `Failure::ranks` makes the job's report name that rank as the cause.
 Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   const int slot = peers.slot(common.giver);
   Failure failure{.rank = slot, .host = host_name(), .pid = common.pid};
