@@ -28,13 +28,6 @@ std::string signal_text(const Failure& failure) {
                      failure.oom.value_or(false) ? ", out of memory" : "");
 }
 
-std::string exit_text(int code) {
-  const std::string signal = signal_of_exit_code(code);
-  return fmt::format(
-      "exited with code {}{}", code,
-      signal.empty() ? "" : fmt::format(" (as a shell reports a child killed by {})", signal));
-}
-
 // Foreign text may end as a sentence does, and the message goes on after it.
 std::string_view without_end(std::string_view text) {
   const auto last = text.find_last_not_of(" \n\r\t.,;:");
@@ -49,7 +42,8 @@ std::string cause(const Failure& failure) {
                        another_signal ? signal_text(failure) + " after" : "ended with",
                        without_end(failure.what));
   if (failure.signal) return signal_text(failure);
-  if (failure.exit_code) return exit_text(*failure.exit_code) + " without destroy_process_group()";
+  if (failure.exit_code)
+    return describe_exit_code(*failure.exit_code) + " without destroy_process_group()";
   if (failure.left) return "left its group before the others";
   if (!failure.connection.empty())
     return fmt::format("was lost: {}", without_end(failure.connection));

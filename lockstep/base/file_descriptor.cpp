@@ -52,6 +52,12 @@ void replace(const std::string& path, std::string_view text) {
 
 }  // namespace
 
+FileDescriptor duplicate(int descriptor) {
+  FileDescriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw_errno("duplicating a descriptor");
+  return copy;
+}
+
 void write_all(int descriptor, std::string_view text) {
   const IgnoreSignals ignore{SIGPIPE, SIGXFSZ};
   while (!text.empty()) {

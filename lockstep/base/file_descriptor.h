@@ -46,6 +46,9 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// Returns a second descriptor of the same file, which exec() closes. Errors: system.
+LOCKSTEP_API FileDescriptor duplicate(int descriptor);
+
 // Timeout for poll() or epoll_wait(): at most 60 s, so call again until the deadline.
 inline int milliseconds_until(Deadline deadline) {
   if (deadline == no_deadline) return -1;

@@ -19,9 +19,7 @@
 namespace lockstep::base::memory_test {
 namespace {
 
-FileDescriptor copy_of(const SharedMapping& mapping) {
-  return FileDescriptor(::fcntl(mapping.descriptor(), F_DUPFD_CLOEXEC, 0));
-}
+FileDescriptor copy_of(const SharedMapping& mapping) { return duplicate(mapping.descriptor()); }
 
 TEST(Pages, AreCountedUpwards) {
   EXPECT_EQ(page_size(), static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));

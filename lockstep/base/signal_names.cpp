@@ -18,4 +18,11 @@ std::string signal_of_exit_code(int exit_code) {
   return abbreviation != nullptr ? fmt::format("SIG{}", abbreviation) : "";
 }
 
+std::string describe_exit_code(int exit_code) {
+  const std::string signal = signal_of_exit_code(exit_code);
+  return fmt::format(
+      "exited with code {}{}", exit_code,
+      signal.empty() ? "" : fmt::format(" (as a shell reports a child killed by {})", signal));
+}
+
 }  // namespace lockstep

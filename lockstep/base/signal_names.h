@@ -18,4 +18,7 @@ LOCKSTEP_API std::string signal_name(int signal);
 // name of that signal for such an exit code: "SIGSEGV" for 139. Empty for any other code.
 LOCKSTEP_API std::string signal_of_exit_code(int exit_code);
 
+// Returns "exited with code 1"; with the signal, if signal_of_exit_code() has one.
+LOCKSTEP_API std::string describe_exit_code(int exit_code);
+
 }  // namespace lockstep

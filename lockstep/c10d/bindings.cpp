@@ -108,6 +108,14 @@ class RegisteredMemoryScope {
   std::optional<std::thread::id> thread_;  // Set while it is in use.
 };
 
+// A store serves one call at a time. The Python object holds one reference; the holder of another
+// one, such as a process group, may be waiting in a call on another thread.
+bool is_in_use(const c10::intrusive_ptr<c10d::Store>& store) { return store.use_count() > 1; }
+
+// For a fork()ed child: the destructor would wait for threads that only the parent has. A reference
+// that is never dropped prevents the destruction.
+void never_destroy(c10::intrusive_ptr<c10d::Store> store) { static_cast<void>(store.release()); }
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -160,14 +168,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("connect_to_store", &lockstep::c10d::connect_to_store, py::arg("host"),
              py::arg("port"), py::arg("world_size"), py::arg("use_libuv"), py::arg("attempt"),
              py::arg("timeout"), py::call_guard<py::gil_scoped_release>());
-  module.def(
-      "is_in_use",
-      [](const c10::intrusive_ptr<c10d::Store>& store) { return store.use_count() > 1; },
-      py::arg("store"));
-  module.def(
-      "never_destroy",
-      [](c10::intrusive_ptr<c10d::Store> store) { static_cast<void>(store.release()); },
-      py::arg("store"));
+  module.def("is_in_use", &is_in_use, py::arg("store"));
+  module.def("never_destroy", &never_destroy, py::arg("store"));
   module.def("throw_without_store", &lockstep::c10d::throw_without_store, py::arg("place"),
              py::arg("timeout"), py::arg("reason"), py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exception", &end_with_exception, py::arg("text"), py::arg("traceback"),

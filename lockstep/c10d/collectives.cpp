@@ -124,8 +124,9 @@ void reduce_scatter_of(Tensors inputs, const at::Tensor& output, const Reduction
   out.spread();
 }
 
-// A root copies its own part of this size and more beside the collective. Else it would copy the
-// part twice: into the block of all parts, and from there.
+// From this size in bytes on, the root leaves its own part out of the scatter and copies it
+// straight to its output. A smaller part is copied twice: into the block that holds all parts, then
+// to the output. That costs less than uneven parts.
 constexpr std::size_t least_own_part = std::size_t{1} << 20;
 
 void scatter_of(Tensors inputs, const at::Tensor& output, int root, const ProcessGroup& group,

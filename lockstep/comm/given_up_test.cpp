@@ -60,6 +60,36 @@ TEST(GivenUp, ManyRanksAreCutToWhatSharedMemoryHasRoomFor) {
   });
 }
 
+// Rank 0 of a team of two, with a group of both in which it shares memory with no other rank.
+class PartOfPair final : public ThreadPeers {
+ public:
+  using ThreadPeers::ThreadPeers;
+  int size() const override { return 1; }
+  bool is_part_of_group() const override { return true; }
+};
+
+// The reason of rank 1 comes later than its loss: rank 0's thread for connections has not run
+// meanwhile.
+GivenUp learned_after_the_loss(const GivenUp& late) {
+  const auto team = std::make_shared<ThreadTeam>(2);
+  ShmBackend backend(std::make_shared<PartOfPair>(team, 0), "world", 1min);
+  team->lose(1);
+  std::jthread connections([&] {
+    std::this_thread::sleep_for(30ms);
+    backend.give_up_too(late);
+  });
+  return learned_from([&] { backend.throw_if_over("barrier"); });
+}
+
+TEST(GivenUp, AReasonThatComesAfterTheLossOfItsSenderIsReported) {
+  for (const Fault fault : {Fault::timeout, Fault::mismatch, Fault::aborted}) {
+    const GivenUp why = learned_after_the_loss(
+        {.fault = fault, .rank = 1, .ranks = {1}, .call = "barrier #2", .reason = "why"});
+    EXPECT_EQ(why.fault, fault);
+    EXPECT_EQ(why.reason, "why");
+  }
+}
+
 // The group is ranks 4 and 7 of the job.
 TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
   run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity& activity) {

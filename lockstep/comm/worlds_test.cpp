@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <numeric>
@@ -681,6 +682,53 @@ TEST(Leaving, InTheMiddleOfAMessageEndsThatMessageAlone) {
     EXPECT_EQ(received, sent);
   }
 }
+
+// Pipes from rank 0 to rank 1 that this process has mapped.
+int mapped_pipes() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    if (line.find(" from 0 to 1") != line.npos) ++count;
+  return count;
+}
+
+std::ptrdiff_t open_descriptors() {
+  return std::ranges::distance(std::filesystem::directory_iterator("/proc/self/fd"));
+}
+
+// Rank 1 leaves without having read what rank 0 has sent. Rank 0 goes on.
+const Ranks leaves_a_pipe("leaves a pipe unread", [](const Rank& rank) {
+  ProcessGroup world = init_process_group(world_of("world", rank));
+  world.barrier();
+  const std::ptrdiff_t before = open_descriptors();
+  std::optional<ProcessGroup> group = world.split(0);
+  std::vector<float> word{5};
+  if (rank.rank == 0) {
+    group->send(buffer_of(word), 1);
+    EXPECT_EQ(mapped_pipes(), 1);
+  }
+  world.barrier();
+  if (rank.rank == 1) {
+    leave_process_group(*group);
+    group.reset();
+    for (const Deadline end = in(10s); open_descriptors() > before && Clock::now() < end;)
+      std::this_thread::sleep_for(2ms);
+    EXPECT_LE(open_descriptors(), before);
+  }
+  world.barrier();
+  if (rank.rank == 0) {
+    group->send(buffer_of(word), 2);
+    EXPECT_EQ(mapped_pipes(), 0);
+    expect_in(text_of([&] { group->send(buffer_of(word), 1); }, Fault::peer_lost), "rank 1");
+    EXPECT_EQ(mapped_pipes(), 0);
+  }
+  if (rank.rank == 2) group->recv(buffer_of(word), 0);
+  world.barrier();
+  if (group) leave_process_group(*group);
+  destroy_process_group(world);
+});
+
+TEST(Leaving, FreesAPipeThatWasNotRead) { EXPECT_TRUE(all_succeeded(leaves_a_pipe.run(3))); }
 
 TEST(Leaving, EndsAReceiveFromAnyRankWhenAllHaveLeft) {
   run_in_process(3, [](const ProcessGroup& world) {

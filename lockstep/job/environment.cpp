@@ -100,15 +100,16 @@ std::optional<LocalPlace> local_place_in(const LauncherVariables& set, int world
                     std::min(world_size, std::max(even, number(set.local_rank).value_or(0) + 1))};
 }
 
-// The variables of one process: those that count, and what others add to them.
+// A launcher's variables that this process uses. Variables of other launchers may complete them.
 struct Chosen {
-  const LauncherVariables* set;     // Names the rank.
-  std::optional<LocalPlace> local;  // Empty if no set gives the ranks per host.
+  const LauncherVariables* set;     // Gives RANK and WORLD_SIZE.
+  std::optional<LocalPlace> local;  // Empty if no launcher's variables give the ranks per host.
   bool is_by_slurm;                 // The ranks are the tasks of a step of SLURM.
 };
 
-// If the set that counts does not give the ranks per host, the first other one does that names the
-// same rank and number of ranks. An agent sets all variables itself.
+// `set` may lack the number of ranks per host. That number is then read from the variables of the
+// first other launcher that gives this process the same rank and world size. The variables of an
+// agent of `lockstep run` are complete, so no others are read.
 Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
                 const Variables& variables) {
   Chosen chosen{&set, local_place_in(set, found.world_size, variables), set.is_slurm()};

@@ -109,22 +109,18 @@ void AgentLine::offer_session_page(const JobPage& page) {
 }
 
 FileDescriptor duplicate_agent_fd(int agent_fd) {
-  ::fcntl(agent_fd, F_SETFD, FD_CLOEXEC);
-  FileDescriptor copy(::fcntl(agent_fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy)
+  if (::fcntl(agent_fd, F_SETFD, FD_CLOEXEC) != 0)
     throw Error(Fault::misuse, fmt::format("LOCKSTEP_AGENT_FD={} is not open: lockstep run must "
                                            "start this program itself, or a shell that execs it",
                                            agent_fd));
-  return copy;
+  return duplicate(agent_fd);
 }
 
 FileDescriptor share_job_token(const std::optional<JobToken>& token) {
   const std::string_view text = token ? token->text() : std::string_view();
   const auto memory = SharedMapping::create("job token", text.size() + 1);
   std::memcpy(memory.data(), text.data(), text.size());  // The mapping already ends with a zero.
-  FileDescriptor fd(::fcntl(memory.descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!fd) throw_errno("duplicating a descriptor");
-  return fd;
+  return duplicate(memory.descriptor());
 }
 
 }  // namespace lockstep

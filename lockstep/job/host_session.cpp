@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/host_session.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -237,9 +236,7 @@ void HostSession::open_switchboard(const HostMeeting& meeting) {
 
 void HostSession::offer(std::string_view key, int fd) const {
   if (!own_memory_) return;
-  FileDescriptor copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) throw_errno("duplicating a descriptor");
-  own_memory_->publish(key, std::move(copy));
+  own_memory_->publish(key, duplicate(fd));
 }
 
 void HostSession::refuse(std::string_view key, std::string_view reason) const {
@@ -283,6 +280,10 @@ void HostSession::deliver(int slot, std::string_view key, int fd) const {
 
 FileDescriptor HostSession::take(std::string_view key) const {
   return own_memory_ ? own_memory_->take(key) : FileDescriptor();
+}
+
+void HostSession::drop(std::string_view key) const noexcept {
+  if (own_memory_) own_memory_->drop(key);
 }
 
 void HostSession::finish() {

@@ -133,6 +133,9 @@ class LOCKSTEP_API HostSession {
   // Errors: system when this process had no descriptor left to receive it.
   FileDescriptor take(std::string_view key) const;
 
+  // Releases what another rank delivers under `key`, whether it has come or is still to come.
+  void drop(std::string_view key) const noexcept;
+
   // Throws Error(peer_lost) when a rank of this host was lost; `context` begins its message. Costs
   // about 20 ns a rank: call it in a wait's slow path, not in a spin loop. Logs the failure record
   // once. The sentinel logs it if it notices first.

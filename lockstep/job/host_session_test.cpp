@@ -137,6 +137,30 @@ TEST(HostSession, DeliveredMemoryOutlivesItsSender) {
   EXPECT_FALSE(pair.one().take("memory")) << "it was taken";
 }
 
+TEST(HostSession, DroppedMemoryIsReleasedWhetherOrNotItHasCome) {
+  Pair pair("dropped");
+  const auto deliver = [&](const char* key) {
+    pair.zero().deliver(1, key, memory_with('c').descriptor());
+  };
+  const auto await = [&](const char* key) {
+    FileDescriptor memory;
+    EXPECT_TRUE(soon([&] {
+      if (!memory) memory = pair.one().take(key);
+      return bool(memory);
+    }));
+  };
+  pair.one().drop("still to come");
+  deliver("still to come");
+  deliver("has come");
+  deliver("last");
+  await("last");
+  pair.one().drop("has come");
+  EXPECT_FALSE(pair.one().take("still to come"));
+  EXPECT_FALSE(pair.one().take("has come"));
+  deliver("still to come");  // Only one was dropped.
+  await("still to come");
+}
+
 TEST(HostSession, DeliveryToARankThatHasLeftDoesNothing) {
   Pair pair("delivered too late");
   pair.zero().leave();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/job_page.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -392,7 +391,7 @@ TEST(JobPage, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
 
 TEST(JobPage, AnotherProcessSeesTheSamePage) {
   JobPage page = JobPage::create(3, "the job");
-  JobPage other = JobPage::attach(FileDescriptor(::fcntl(page.descriptor(), F_DUPFD_CLOEXEC, 0)));
+  JobPage other = JobPage::attach(duplicate(page.descriptor()));
   EXPECT_EQ(other.slots(), 3);
   EXPECT_EQ(other.job_id(), "the job");
   page.activity(2).collective.enter({}, Operation::barrier, 5, ticks_now());
@@ -416,8 +415,7 @@ TEST(JobPage, AnIdIsNotCutWithinACharacter) {
 
 TEST(JobPage, MemoryOfAnotherKindIsRefused) {
   SharedMapping other = SharedMapping::create("something else", 4096);
-  EXPECT_THROW(JobPage::attach(FileDescriptor(::fcntl(other.descriptor(), F_DUPFD_CLOEXEC, 0))),
-               Error);
+  EXPECT_THROW(JobPage::attach(duplicate(other.descriptor())), Error);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/switchboard.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -79,6 +81,16 @@ Packet hello_of(std::string_view identity) {
   return make_packet(Packet::Kind::hello, "", identity);
 }
 
+// The kernel drops a descriptor for which the receiver has no number.
+[[noreturn]] void throw_without_descriptor(std::string_view key) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  throw Error(Fault::system,
+              fmt::format("receiving {}: this process has no free descriptor for it: "
+                          "raise the limit of open files (ulimit -n), which is {}",
+                          key, limit.rlim_cur));
+}
+
 // Connects to a switchboard and asks it for `key`; empty when nobody listens.
 FileDescriptor ask(std::string_view identity, std::string_view key) {
   FileDescriptor socket = connect_to_abstract_socket(identity).socket;
@@ -91,7 +103,7 @@ FileDescriptor ask(std::string_view identity, std::string_view key) {
 FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd) {
   if (fd) return fd;
   const std::string_view refusal = packet.text;
-  if (refusal.empty()) throw_errno(fmt::format("receiving {}", packet.key), EMFILE);
+  if (refusal.empty()) throw_without_descriptor(packet.key);
   throw Error(Fault::system, fmt::format("a peer could not share {}: {}", packet.key, refusal));
 }
 
@@ -244,6 +256,7 @@ void Switchboard::connect(FileDescriptor socket) {
 void Switchboard::listen(FileDescriptor listener, std::string identity) {
   const std::lock_guard lock(mutex_);
   listener_ = std::move(listener);
+  if (!spare_) reserve_spare();
   identity_ = std::move(identity);
 }
 
@@ -257,19 +270,45 @@ void Switchboard::serve(const std::vector<pollfd>& entries) {
   const std::lock_guard lock(mutex_);
   for (Client& client : clients_)
     if (events_of(entries, client.socket.get()) != 0) serve(client);
+  for (Client& client : clients_)
+    if (client.lost && listener_ && !spare_) keep_as_spare(std::move(client.socket));
   std::erase_if(clients_, [](const Client& client) { return client.lost; });
   if (listener_ && events_of(entries, listener_.get()) != 0) accept_all();
 }
 
 void Switchboard::accept_all() {
-  while (true) {
-    FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) {
-      if (errno == EMFILE || errno == ENFILE) deaf_until_ = in(while_deaf);
-      return;
-    }
+  while (FileDescriptor socket = accept_next())
     if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
+}
+
+// A process without free descriptors accepts one connection at a time, with its spare one. So it
+// serves what it has published, and its own calls learn that they cannot get what was delivered.
+FileDescriptor Switchboard::accept_next() {
+  const auto accept = [this] {
+    return FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  };
+  const auto has_no_descriptor = [] { return errno == EMFILE || errno == ENFILE; };
+  FileDescriptor socket = accept();
+  if (!socket && has_no_descriptor() && spare_) {
+    spare_ = FileDescriptor();
+    socket = accept();
+    if (!socket) reserve_spare();
   }
+  if (!socket && has_no_descriptor()) deaf_until_ = in(while_deaf);
+  return socket;
+}
+
+// The number stays in use meanwhile, so no other thread can take it.
+void Switchboard::keep_as_spare(FileDescriptor socket) {
+  if (::dup3(job_page_, socket.get(), O_CLOEXEC) < 0) return;
+  spare_ = std::move(socket);
+  deaf_until_ = {};
+}
+
+void Switchboard::reserve_spare() {
+  const int reason = errno;
+  spare_ = FileDescriptor(::fcntl(job_page_, F_DUPFD_CLOEXEC, 0));
+  errno = reason;
 }
 
 void Switchboard::serve(Client& client) {
@@ -291,7 +330,8 @@ void Switchboard::serve(Client& client) {
     if (client.lost) return;
   }
   if (packet.kind == Packet::Kind::offer) {
-    if (packet.readers > 0) offer(packet.key, {std::move(fd), packet.text, packet.readers});
+    if (packet.readers > 0 && unwanted_.erase(packet.key) == 0)
+      offer(packet.key, {std::move(fd), packet.text, packet.readers});
   } else if (packet.kind == Packet::Kind::want) {
     client.wanted.emplace_back(packet.key);
     give(client, packet.key);
@@ -313,6 +353,8 @@ void Switchboard::close() {
   listener_ = FileDescriptor();
   clients_.clear();
   offers_.clear();
+  unwanted_.clear();
+  spare_ = FileDescriptor();
 }
 
 FileDescriptor Switchboard::take(std::string_view key) {
@@ -321,7 +363,7 @@ FileDescriptor Switchboard::take(std::string_view key) {
   if (found == offers_.end()) return {};
   FileDescriptor fd = std::move(found->second.fd);
   offers_.erase(found);
-  if (!fd) throw_errno(fmt::format("receiving {}", key), EMFILE);
+  if (!fd) throw_without_descriptor(key);
   return fd;
 }
 
@@ -330,9 +372,19 @@ void Switchboard::withdraw(std::string_view key) noexcept {
   if (const auto found = offers_.find(key); found != offers_.end()) offers_.erase(found);
 }
 
+void Switchboard::drop(std::string_view key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = offers_.find(key); found != offers_.end())
+    offers_.erase(found);
+  else
+    unwanted_.emplace(key);
+}
+
 void Switchboard::offer(std::string key, Offer offer) {
   if (!offer.fd && offer.refusal.empty())
-    offer.refusal = "the process that passes it on has too many open files";
+    offer.refusal =
+        "the process that passes it on has no free descriptor: raise its limit of open files "
+        "(ulimit -n)";
   offers_.insert_or_assign(key, std::move(offer));
   for (Client& client : clients_) give(client, key);
 }

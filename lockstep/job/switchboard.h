@@ -24,6 +24,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,12 +83,12 @@ LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
 // user hears it yet.
 FileDescriptor connect_to_switchboard(std::string_view identity);
 
-// Blocks until the switchboard on the abstract socket of `identity()` has handed over what it
-// publishes under `key`; empty at the deadline. `identity` is called before each try to connect. It
-// may wait a moment, and returns nothing while the other process has no switchboard. Keeps no
-// connection. Calls
-// `give_up` every 20 ms, also once the other process has ended; it may throw. Errors: system when
-// this process has too many open files.
+// Blocks until another process's switchboard has sent the descriptor that it publishes under `key`.
+// Returns an empty one at the deadline. `identity` names that switchboard's socket; fetch() calls
+// it before each try to connect. `identity` may block briefly, and returns an empty text while the
+// other process has no switchboard. fetch() calls `give_up` every 20 ms, also after the other
+// process has ended; `give_up` may throw. The connection is closed afterwards. Errors: system when
+// this process has too many open files, or the other one has published a refusal.
 FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
                      Deadline deadline, const std::function<void()>& give_up);
 
@@ -133,6 +134,10 @@ class LOCKSTEP_API Switchboard {
   // Forgets what was published or offered under `key`. Never throws.
   void withdraw(std::string_view key) noexcept;
 
+  // Forgets what a rank offers to this process under `key`: the offer that has come, or the next
+  // one. Never throws.
+  void drop(std::string_view key) noexcept;
+
   // Forgets all offers, and disconnects and hears nobody from now on.
   void close();
 
@@ -155,6 +160,9 @@ class LOCKSTEP_API Switchboard {
   };
 
   void accept_all();
+  FileDescriptor accept_next();
+  void keep_as_spare(FileDescriptor socket);
+  void reserve_spare();
   void serve(Client& client);
   void offer(std::string key, Offer offer);
   void give(Client& client, const std::string& key);
@@ -162,10 +170,12 @@ class LOCKSTEP_API Switchboard {
   const int job_page_;
   mutable std::mutex mutex_;  // Guards all below.
   FileDescriptor listener_;
+  FileDescriptor spare_;      // Given up for a connection when no other descriptor is free.
   Deadline deaf_until_ = {};  // Without a descriptor for a new client, poll() would return at once.
   std::string identity_;
   std::vector<Client> clients_;
   std::map<std::string, Offer, std::less<>> offers_;
+  std::set<std::string, std::less<>> unwanted_;  // Keys of drop() whose offer is still to come.
 };
 
 }  // namespace lockstep

@@ -46,12 +46,9 @@ std::string attempt_folder(const std::string& file) {
 // Describes the end of a rank that was in no group, and so could not leave one without notice.
 std::string describe_end(const Failure& failure) {
   if (!failure.exit_code) return describe(failure);
-  const std::string signal = signal_of_exit_code(*failure.exit_code);
-  return fmt::format(
-      "rank {} (pid {} on {}) exited with code {}{}{}{}", failure.rank, failure.pid, failure.host,
-      *failure.exit_code,
-      signal.empty() ? "" : fmt::format(" (as a shell reports a child killed by {})", signal),
-      failure.what.empty() ? "" : ": ", failure.what);
+  return fmt::format("rank {} (pid {} on {}) {}{}{}", failure.rank, failure.pid, failure.host,
+                     describe_exit_code(*failure.exit_code), failure.what.empty() ? "" : ": ",
+                     failure.what);
 }
 
 }  // namespace

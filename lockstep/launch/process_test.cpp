@@ -64,6 +64,13 @@ TEST(Process, SaysWhyAProgramDoesNotRun) {
   }
 }
 
+// The system call of dup2() in the C library.
+#ifdef SYS_dup2
+constexpr long system_dup2 = SYS_dup2;
+#else
+constexpr long system_dup2 = SYS_dup3;  // AArch64 has only this one.
+#endif
+
 // From now on this process and its children get EPERM from `call`, as in a container that does not
 // allow it. There is no way back.
 void refuse(long call) {
@@ -102,7 +109,7 @@ TEST(Process, NamesTheCallThatTheSystemRefuses) {
     EXPECT_EQ(start_refused(SYS_setsid, "setsid"), 0);
     EXPECT_EQ(start_refused(SYS_setpgid, "setpgid"), 0);
   }
-  EXPECT_EQ(start_refused(SYS_dup2, "dup2"), 0);
+  EXPECT_EQ(start_refused(system_dup2, "dup2"), 0);
 }
 
 TEST(Process, LeadsAGroupAndASessionOfItsOwn) {

@@ -78,6 +78,11 @@ std::pair<const void*, std::int64_t> beginning_of(const at::Tensor& tensor) {
   return {tensor.const_data_ptr(), 0};
 }
 
+void adopt_assigned_buffers(const torch::nn::Module& module) {
+  if (const auto* const script = dynamic_cast<const ScriptModule*>(&module))
+    script->adopt_assigned_buffers();
+}
+
 }  // namespace
 
 NamedTensors named_parameters(const torch::nn::Module& module) {
@@ -85,8 +90,8 @@ NamedTensors named_parameters(const torch::nn::Module& module) {
 }
 
 NamedTensors named_buffers(const torch::nn::Module& module) {
-  if (const auto* const script = dynamic_cast<const ScriptModule*>(&module))
-    script->adopt_assigned_buffers();
+  adopt_assigned_buffers(module);
+  for (const auto& part : module.modules(/*include_self=*/false)) adopt_assigned_buffers(*part);
   return defined_ones(module.named_buffers());
 }
 

@@ -70,6 +70,20 @@ TEST(ScriptModule, BuffersHaveTheValuesThatTheScriptAssigned) {
   EXPECT_EQ(buffer(module, 0).item<float>(), 5);
 }
 
+TEST(ScriptModule, BuffersWithinAnotherModuleHaveTheValuesThatTheScriptAssigned) {
+  const torch::jit::Module jit = small_script();
+  const auto inner = std::make_shared<torch::nn::Module>("inner");
+  inner->register_module("script", std::make_shared<ScriptModule>(jit));
+  torch::nn::Module outer("outer");
+  outer.register_module("inner", inner);
+  torch::jit::Module(jit).forward({torch::ones({1, 3})});
+  EXPECT_EQ(names_of(named_buffers(outer)),
+            (std::vector<std::string>{"inner.script.calls", "inner.script.total"}));
+  EXPECT_EQ(buffer(outer, 0).item<float>(), 1);
+  buffer(outer, 0).fill_(7);  // As a broadcast does.
+  EXPECT_EQ(jit.attr("calls").toTensor().item<float>(), 7);
+}
+
 TEST(ScriptModule, RefusesTensorsThatItCannotFollow) {
   std::string text;
   EXPECT_EQ(fault_of([] { ScriptModule(torch::jit::Module()); }, &text), Fault::misuse);

@@ -48,7 +48,7 @@ void Mailbox::post(std::shared_ptr<Message> message) {
   }
   const int to = message->peer;
   Outgoing& outgoing = outgoing_[static_cast<std::size_t>(to)];
-  if (!outgoing.pipe) outgoing.pipe = &pipes_.to(to);
+  if (!outgoing.pipe && !pipes_.has_left(to)) outgoing.pipe = &pipes_.to(to);
   outgoing.queue.push_back(std::move(message));
 }
 
@@ -78,7 +78,7 @@ void Mailbox::drop() {
 bool Mailbox::push(int to, Outgoing& outgoing) {
   bool completed = false;
   bool moved = false;
-  while (!outgoing.queue.empty()) {
+  while (outgoing.pipe != nullptr && !outgoing.queue.empty()) {
     Message& message = *outgoing.queue.front();
     if (!outgoing.header_written) {
       if (!outgoing.counted) outgoing.pipe->count_sent();
@@ -251,8 +251,9 @@ bool Mailbox::fail_messages_with(int peer) {
     incoming.read = 0;
   }
   std::vector<std::shared_ptr<Message>> missed;
-  std::ranges::move(std::exchange(outgoing_[static_cast<std::size_t>(peer)].queue, {}),
-                    std::back_inserter(missed));
+  Outgoing outgoing = std::exchange(outgoing_[static_cast<std::size_t>(peer)], {});
+  if (outgoing.pipe != nullptr) pipes_.release(peer);
+  std::ranges::move(outgoing.queue, std::back_inserter(missed));
   const auto theirs = std::ranges::stable_partition(
       receives_, [&](const auto& receive) { return receive->peer != peer; });
   std::ranges::move(theirs, std::back_inserter(missed));

@@ -67,7 +67,7 @@ class Mailbox {
 
  private:
   struct Outgoing {
-    Pipe* pipe = nullptr;  // Set by the first message.
+    Pipe* pipe = nullptr;  // Set by the first message; null once the receiver has left.
     std::list<std::shared_ptr<Message>> queue = {};
     std::size_t written = 0;  // Bytes written of the front message's header, then of its elements.
     bool counted = false;     // The message is counted as sent once, even if a full pipe takes

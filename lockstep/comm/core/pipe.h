@@ -51,6 +51,9 @@ class Pipes {
   // Creates the pipe at the first call; its address never changes.
   virtual Pipe& to(int peer) = 0;
 
+  // Frees the memory of that pipe, as `peer` has left and will not read it.
+  virtual void release(int /*peer*/) {}
+
   // Null until that rank has sent something; is_opening() while its pipe is on its way.
   virtual Pipe* from(int peer) = 0;
   virtual bool is_opening(int peer) const = 0;

@@ -13,6 +13,14 @@
 #include "lockstep/comm/core/given_up.h"
 
 namespace lockstep::comm {
+namespace {
+
+// Whether the engine saw only an effect of the failure, such as Gloo the end of a connection.
+bool may_be_explained(const Error& error) {
+  return error.fault() == Fault::system || (error.fault() == Fault::peer_lost && !error.failure());
+}
+
+}  // namespace
 
 EngineCall::EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
                        const Collective& collective, std::size_t slot)
@@ -55,10 +63,7 @@ void EngineCall::wait() {
   } catch (const GroupGivenUp&) {
     throw;
   } catch (const Error& error) {
-    const bool may_be_explained =
-        error.fault() == Fault::system ||
-        (error.fault() == Fault::peer_lost && !error.failure());  // From Gloo: a connection ended.
-    if (may_be_explained)
+    if (may_be_explained(error))
       call_.group.throw_if_explained(call_.outer);
     else if (error.fault() != Fault::timeout)  // The watch looked for news until then.
       throw;
@@ -138,7 +143,7 @@ std::unique_ptr<EngineCommunicator> HostsEngines::make(const HostsCall& call,
   } catch (const GroupGivenUp&) {
     throw;
   } catch (const Error& error) {
-    if (error.fault() == Fault::system || error.fault() == Fault::timeout)
+    if (may_be_explained(error) || error.fault() == Fault::timeout)
       group_.throw_if_explained(call.outer);
     throw;
   }

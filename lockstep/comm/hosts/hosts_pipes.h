@@ -31,6 +31,9 @@ class HostsPipes final : public Pipes {
   Pipe* from(int peer) override {
     return is_here(peer) ? local_->pipes().from(map_.local_rank_of(peer)) : lines_->from(peer);
   }
+  void release(int peer) override {
+    if (is_here(peer)) local_->pipes().release(map_.local_rank_of(peer));
+  }
   bool is_opening(int peer) const override {
     return is_here(peer) && local_->pipes().is_opening(map_.local_rank_of(peer));
   }

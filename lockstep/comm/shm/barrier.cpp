@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 
 #include "lockstep/base/log.h"
 #include "lockstep/base/memory.h"
@@ -32,6 +34,11 @@ constexpr int yields = 20;
 // time than to wake this rank, which is some 40 us in a virtual machine.
 constexpr std::chrono::microseconds spin_in_call{200};
 
+// A rank that leaves because of an Error sends its reason first. Its end can become known before:
+// by the job page, which a host's ranks share even where their groups use connections only. The
+// thread that reads the connections has to run first, and a busy host delays it.
+constexpr std::chrono::milliseconds time_for_reason{200};
+
 // Spins after which a rank that waits for a message looks for ranks on its core.
 constexpr int spins_before_a_look = 200;
 
@@ -42,15 +49,16 @@ bool outnumber_cores(const GroupSegment& segment, int ranks) {
   return CPU_COUNT(&all) < ranks;
 }
 
-// As messages call them.
+// The numbers by which messages name `ranks`: those of the whole group.
 std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
 }
 
-// The rank of this host that gave the group up by dropping it. It lives, or did so then: a lost
-// rank is found before. `ranks` makes this process note it as the cause of its own end.
+// Describes the rank of this host that gave the group up because its last handle was destroyed. The
+// rank was alive at that time: callers look for lost ranks first. If this process ends because of
+// it, `Failure::ranks` makes the job's report name that rank as the cause.
 Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   const int slot = peers.slot(common.giver);
   Failure failure{.rank = slot, .host = host_name(), .pid = common.pid};
@@ -59,6 +67,15 @@ Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   failure.left = true;
   failure.ranks = {slot};
   return failure;
+}
+
+// Whether the lost rank may have given the group up before it ended. A killed rank has not. One
+// whose connection has ended may have, but then its reason came before that end.
+bool may_have_given_up(const Error& loss) {
+  const auto& failure = loss.failure();
+  if (!failure) return true;
+  const bool was_killed = failure->signal && *failure->signal != SIGABRT;
+  return !was_killed && failure->connection.empty();
 }
 
 // Whether the flag is raised meanwhile.
@@ -223,9 +240,13 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
   return text;
 }
 
-// The memory is other processes' as well: numbers that cannot be right are left out.
-std::optional<GivenUp> Barrier::given_up() const {
+// Waits for it up to `limit`. The memory is other processes' as well: numbers that cannot be right
+// are left out.
+std::optional<GivenUp> Barrier::given_up(std::chrono::milliseconds limit) const {
+  constexpr std::chrono::milliseconds pause{1};
   const auto& common = segment_.common();
+  for (const Deadline deadline = in(limit); !is_given_up() && Clock::now() < deadline;)
+    std::this_thread::sleep_for(pause);
   if (common.given_up.load() != 2) return std::nullopt;
   GivenUp why{.fault = common.fault,
               .rank = common.rank,
@@ -343,7 +364,14 @@ void Barrier::throw_if_over(const std::string& context) const {
   // may do so because another one was lost.
   const auto why = given_up();
   if (why && why->fault != Fault::peer_lost) throw GroupGivenUp(context, *why);
-  peers_->throw_if_lost(context);
+  try {
+    peers_->throw_if_lost(context);
+  } catch (const Error& loss) {
+    if (why || !may_have_given_up(loss)) throw;
+    const auto cause = given_up(peers_->is_part_of_group() ? time_for_reason : time_for_reason * 0);
+    if (cause && cause->fault != Fault::peer_lost) throw GroupGivenUp(context, *cause);
+    throw;
+  }
   if (!why) return;
   if (!why->is_own_loss()) throw GroupGivenUp(context, *why);
   const auto given_up_at = Clock::time_point(Clock::duration(common.given_up_at));

@@ -13,6 +13,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,7 +72,8 @@ class Barrier {
   // message.
   void name_the_stalled(const std::vector<int>& absent, const std::string& context);
 
-  // Throws when nothing more will come; `context` begins the message.
+  // Throws when nothing more will come; `context` begins the message. In a group of several hosts,
+  // it waits up to 0.2 s for the reason of a rank that ended by itself.
   void throw_if_over(const std::string& context) const;
   void throw_if_over(const Collective& collective) const { throw_if_over(context(collective)); }
 
@@ -83,7 +85,7 @@ class Barrier {
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
   std::string describe(const std::vector<int>& absent) const;
-  std::optional<GivenUp> given_up() const;
+  std::optional<GivenUp> given_up(std::chrono::milliseconds limit = {}) const;
   bool is_missed_elsewhere(const std::vector<int>& absent) const;
   template <class Absent>
   void throw_if_they_left(Absent absent, const std::string& context) const;

@@ -47,14 +47,15 @@ SharedMemory attach(const std::string& key, std::size_t bytes, FileDescriptor me
 HostPeers::HostPeers(std::shared_ptr<HostSession> session)
     : HostPeers(session, std::make_shared<RegionTable>(session->rank(), session->size()),
                 up_to(static_cast<std::size_t>(session->size())),
-                up_to(static_cast<std::size_t>(session->size()))) {}
+                up_to(static_cast<std::size_t>(session->size())), /*is_part=*/false) {}
 
 HostPeers::HostPeers(std::shared_ptr<HostSession> session, std::shared_ptr<RegionTable> regions,
-                     std::vector<int> slots, std::vector<int> numbers)
+                     std::vector<int> slots, std::vector<int> numbers, bool is_part)
     : session_(std::move(session)),
       regions_(std::move(regions)),
       slots_(std::move(slots)),
       numbers_(std::move(numbers)),
+      is_part_(is_part),
       pulses_(slots_.size()) {
   const auto mine = std::find(slots_.begin(), slots_.end(), session_->rank());
   rank_ = static_cast<int>(mine - slots_.begin());
@@ -159,14 +160,19 @@ std::optional<std::string> HostPeers::stall_of(int rank) {
 }
 
 std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks) {
-  return among(ranks, up_to(ranks.size()));
+  return make(ranks, up_to(ranks.size()), /*is_part=*/false);
 }
 
 std::shared_ptr<Peers> HostPeers::among(const std::vector<int>& ranks, std::vector<int> numbers) {
+  return make(ranks, std::move(numbers), /*is_part=*/true);
+}
+
+std::shared_ptr<Peers> HostPeers::make(const std::vector<int>& ranks, std::vector<int> numbers,
+                                       bool is_part) const {
   std::vector<int> slots;
   for (const int member : ranks) slots.push_back(slot(member));
   return std::shared_ptr<Peers>(
-      new HostPeers(session_, regions_, std::move(slots), std::move(numbers)));
+      new HostPeers(session_, regions_, std::move(slots), std::move(numbers), is_part));
 }
 
 }  // namespace lockstep::comm

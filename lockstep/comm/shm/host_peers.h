@@ -32,6 +32,7 @@ class HostPeers final : public Peers {
                      const std::function<void()>& give_up) override;
   SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) override;
   SharedMemory take(const std::string& key, std::size_t bytes) override;
+  void drop(const std::string& key) noexcept override { session_->drop(key); }
   Activity& activity(int rank) override { return session_->page().activity(slot(rank)); }
   bool may_read() const override { return true; }
   bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
@@ -39,6 +40,7 @@ class HostPeers final : public Peers {
   void throw_if_lost(std::string_view context) override { session_->throw_if_peer_lost(context); }
   std::optional<Failure> why_left(int rank) override;
   int number(int rank) const override { return numbers_[static_cast<std::size_t>(rank)]; }
+  bool is_part_of_group() const override { return is_part_; }
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int rank) override;
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
@@ -56,12 +58,15 @@ class HostPeers final : public Peers {
   };
 
   HostPeers(std::shared_ptr<HostSession> session, std::shared_ptr<RegionTable> regions,
-            std::vector<int> slots, std::vector<int> numbers);
+            std::vector<int> slots, std::vector<int> numbers, bool is_part);
+  std::shared_ptr<Peers> make(const std::vector<int>& ranks, std::vector<int> numbers,
+                              bool is_part) const;
 
   const std::shared_ptr<HostSession> session_;
   const std::shared_ptr<RegionTable> regions_;
   const std::vector<int> slots_;  // Slots in the job page, by rank.
   const std::vector<int> numbers_;
+  const bool is_part_;
   int rank_ = 0;
   std::mutex mutex_;
   std::vector<Pulse> pulses_;

@@ -23,6 +23,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/comm/process_group.h"
+#include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/rank_zero_ends.h"
 
@@ -159,6 +160,44 @@ const Ranks few_descriptors("few descriptors", [](const Rank&) {
 
 TEST(OwnRegions, NeedOneDescriptorOfTheirRankAndNoneOfItsPeers) {
   EXPECT_TRUE(all_succeeded(few_descriptors.run(ranks)));
+}
+
+// Rank 0 has a region that rank 1 has not mapped, and no pipe from rank 1.
+const Ranks no_descriptor("no free descriptor", [](const Rank& rank) {
+  ProcessGroup world = init_process_group();
+  constexpr std::size_t count = 1 << 20;
+  const RegisteredMemory memory = world.allocate_local(count * sizeof(float));
+  std::fill_n(static_cast<float*>(memory.data()), count, 7.0F);
+  std::vector<float> all(rank.rank == 1 ? 2 * count : 0);
+  world.barrier();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (rank.rank == 0) {
+    const rlimit none{static_cast<rlim_t>(FileDescriptor(::dup(0)).get()), before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    ASSERT_LT(::dup(0), 0);
+  }
+  world.gather({.data = memory.data(), .count = count}, buffer_of(all), 1);
+  if (rank.rank == 1) {
+    EXPECT_EQ(all, std::vector<float>(2 * count, 7));
+    EXPECT_EQ(mapped_regions(), 2) << "rank 0's was not read, so this tests nothing";
+  }
+  std::vector<float> word{5};
+  if (rank.rank == 1) world.send(buffer_of(word), 0);
+  if (rank.rank == 0) {
+    const auto begin = Clock::now();
+    std::string text;
+    EXPECT_EQ(test::fault_of([&] { world.recv(buffer_of(word), 1); }, &text), Fault::system);
+    EXPECT_NE(text.find("no free descriptor"), text.npos) << text;
+    EXPECT_NE(text.find("(ulimit -n), which is "), text.npos) << text;
+    EXPECT_LT(seconds_since(begin), 20) << "it has waited for its timeout";
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  }
+  leave_process_group(world);
+});
+
+TEST(OwnRegions, ARankWithoutFreeDescriptorsServesOthersAndNamesTheLimit) {
+  EXPECT_TRUE(all_succeeded(no_descriptor.run(2)));
 }
 
 // --- The owner is killed or stopped --------------------------------------------------------------

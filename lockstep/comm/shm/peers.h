@@ -54,7 +54,7 @@ class Peers {
   // Makes their fetch() fail with Error(system) and this reason.
   virtual void refuse(const std::string& key, std::string_view reason) = 0;
 
-  // Takes back offer() or refuse(); drops what was delivered under `key`.
+  // Takes back offer() or refuse().
   virtual void withdraw(const std::string& key) noexcept = 0;
 
   // As offer(), but as long as the memory is mapped here, and all of it is reserved.
@@ -74,6 +74,9 @@ class Peers {
   // system when this process has too many open files.
   virtual SharedMemory take(const std::string& key, std::size_t bytes) = 0;
 
+  // Releases what another rank delivers under `key`, whether it has come or is still to come.
+  virtual void drop(const std::string& key) noexcept = 0;
+
   virtual Activity& activity(int rank) = 0;
 
   // Whether read() may be tried. False where a read of memory that is gone would be a fault.
@@ -92,6 +95,9 @@ class Peers {
   // The number of a rank in messages: that of the whole group, even if these are only its ranks on
   // this host.
   virtual int number(int rank) const { return rank; }
+
+  // Whether the group has more ranks, which these reach by connections only.
+  virtual bool is_part_of_group() const { return false; }
 
   // Why `rank` has left, if it did so because another rank had left; by the numbers of the job.
   virtual std::optional<Failure> why_left(int rank) = 0;

@@ -50,8 +50,9 @@ class Offered {
   const std::string key_;
 };
 
-// Afterwards all ranks have the memory. If not all come, those that come later find none, and those
-// that have it learn why.
+// Blocks until all ranks have mapped `segment`, which rank 0 offers until then. If a rank fails or
+// times out, the offer ends, so ranks that come later get no memory. Ranks that have mapped it read
+// the reason there: Barrier's constructor gives the group up.
 Barrier make_barrier(const std::shared_ptr<Peers>& peers, const GroupSegment& segment,
                      const std::string& group, std::chrono::milliseconds timeout,
                      std::function<void()> watch) {

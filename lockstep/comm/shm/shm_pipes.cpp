@@ -7,7 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "lockstep/base/time.h"
@@ -22,6 +24,17 @@ constexpr std::size_t capacity = 256 << 10;  // A power of two.
 constexpr std::size_t most_hidden = 64 << 10;
 
 constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe comes soon.
+
+// In a word of Lane::pipes.
+std::uint64_t bit_of(int receiver) { return std::uint64_t{1} << (receiver % 64); }
+
+// For messages to a rank that has left.
+SharedMemory memory_for_nobody() {
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(64, ShmPipe::bytes()));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, ShmPipe::bytes());
+  return {memory, std::free};
+}
 
 }  // namespace
 
@@ -105,19 +118,33 @@ ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Ba
       outgoing_(static_cast<std::size_t>(peers_->size())),
       incoming_(static_cast<std::size_t>(peers_->size())) {}
 
-// Pipes that were not read hold a descriptor each.
+// Pipes that were not read hold a descriptor each. From now on no peer delivers one.
 ShmPipes::~ShmPipes() {
   for (int peer = 0; peer < size(); ++peer)
-    if (is_opening(peer)) peers_->withdraw(key(peer, rank_));
+    if (!incoming_[static_cast<std::size_t>(peer)].pipe && !claim(peer, rank_))
+      peers_->drop(key(peer, rank_));
 }
 
 Pipe& ShmPipes::to(int peer) {
   auto& pipe = outgoing_[static_cast<std::size_t>(peer)];
-  if (!pipe) {
-    pipe = std::make_unique<ShmPipe>(peers_->deliver(peer, key(rank_, peer), ShmPipe::bytes()));
-    segment_.lane(rank_).pipes[peer / 64].fetch_or(std::uint64_t{1} << (peer % 64));
-  }
+  if (!pipe)
+    pipe = std::make_unique<ShmPipe>(claim(rank_, peer) ? deliver(peer) : memory_for_nobody());
   return *pipe;
+}
+
+SharedMemory ShmPipes::deliver(int peer) {
+  try {
+    return peers_->deliver(peer, key(rank_, peer), ShmPipe::bytes());
+  } catch (...) {
+    segment_.lane(rank_).pipes[peer / 64].fetch_and(~bit_of(peer));
+    throw;
+  }
+}
+
+// The sender claims its pipe before it delivers it, the receiver when its group ends. Whoever is
+// second does not: so nothing is delivered to a rank that has left. Returns whether it was free.
+bool ShmPipes::claim(int from, int to) const {
+  return (segment_.lane(from).pipes[to / 64].fetch_or(bit_of(to)) & bit_of(to)) == 0;
 }
 
 // The process of a rank that leaves may end at once: what it has delivered stays with this one.
@@ -138,8 +165,7 @@ bool ShmPipes::is_opening(int peer) const {
 }
 
 bool ShmPipes::is_delivered(int peer) const {
-  const auto bit = std::uint64_t{1} << (rank_ % 64);
-  return (segment_.lane(peer).pipes[rank_ / 64].load() & bit) != 0;
+  return (segment_.lane(peer).pipes[rank_ / 64].load() & bit_of(rank_)) != 0;
 }
 
 void ShmPipes::await(std::uint32_t seen) {

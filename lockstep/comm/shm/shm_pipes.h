@@ -56,6 +56,7 @@ class ShmPipes final : public Pipes {
   int size() const override { return static_cast<int>(outgoing_.size()); }
   Pipe& to(int peer) override;
   Pipe* from(int peer) override;
+  void release(int peer) override { outgoing_[static_cast<std::size_t>(peer)].reset(); }
   bool is_opening(int peer) const override;
   bool has_left(int peer) const override { return barrier_.has_left(peer); }
   std::optional<Failure> why_left(int peer) const override { return peers_->why_left(peer); }
@@ -72,6 +73,8 @@ class ShmPipes final : public Pipes {
     std::unique_ptr<ShmPipe> pipe = {};
   };
 
+  SharedMemory deliver(int peer);
+  bool claim(int from, int to) const;
   bool is_delivered(int peer) const;
   std::string key(int from, int to) const;
 

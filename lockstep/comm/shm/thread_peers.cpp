@@ -59,6 +59,16 @@ void ThreadTeam::withdraw(const std::string& key) {
   offers_.erase(key);
 }
 
+void ThreadTeam::deliver(const std::string& key, const SharedMemory& memory) {
+  const std::lock_guard lock(mutex_);
+  if (unwanted_.erase(key) == 0) offers_.insert_or_assign(key, Offer{memory});
+}
+
+void ThreadTeam::drop(const std::string& key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (offers_.erase(key) == 0) unwanted_.insert(key);
+}
+
 SharedMemory ThreadTeam::take(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto found = offers_.find(key);
@@ -128,7 +138,7 @@ SharedMemory ThreadPeers::fetch(int rank, const std::string& key, std::size_t, D
 
 SharedMemory ThreadPeers::deliver(int, const std::string& key, std::size_t bytes) {
   SharedMemory memory = zeros(bytes);
-  team_->offer(key, {memory});
+  team_->deliver(key, memory);
   return memory;
 }
 

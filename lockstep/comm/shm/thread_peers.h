@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -35,7 +36,9 @@ class ThreadTeam {
 
   void offer(const std::string& key, Offer offer);
   void withdraw(const std::string& key);
+  void deliver(const std::string& key, const SharedMemory& memory);
   SharedMemory take(const std::string& key);
+  void drop(const std::string& key) noexcept;
   void hand_out(const std::string& key, const SharedMemory& memory);
   // Null until it is offered or handed out.
   SharedMemory find(const std::string& key);
@@ -43,6 +46,7 @@ class ThreadTeam {
   mutable std::mutex mutex_;
   std::condition_variable offered_;
   std::map<std::string, Offer> offers_;
+  std::set<std::string> unwanted_;  // Keys of drop() that have not come.
   std::map<std::string, std::weak_ptr<std::byte>> handed_out_;
   std::vector<Activity> activities_;  // By rank.
   std::optional<Failure> failure_;    // The first one.
@@ -64,6 +68,7 @@ class ThreadPeers : public Peers {
                      const std::function<void()>& give_up) override;
   SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) override;
   SharedMemory take(const std::string& key, std::size_t bytes) override;
+  void drop(const std::string& key) noexcept override { team_->drop(key); }
   Activity& activity(int rank) override;
   bool may_read() const override { return false; }
   bool read(int, const Mark&, std::byte*, std::uint64_t, std::size_t) override { return false; }

@@ -40,7 +40,7 @@ void visit_tensors(const T& value, Visit& visit) {
   } else if constexpr (std::is_same_v<T, c10::IValue>) {
     value.visit([&visit](const c10::IValue& part) {
       if (part.isTensor()) visit(part.toTensor());
-      return false;  // It has not been handled with all of its parts.
+      return false;  // IValue::visit() then goes on to the values that `part` contains.
     });
   } else if constexpr (outputs::Taught<T, Visit>) {
     for_each_tensor(value, visit);
