@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/data/compression.h"
 #include "lockstep/data/corrupt_file.h"
 #include "lockstep/data/thread_locale.h"
 
@@ -139,8 +140,8 @@ class TarReader {
   void add(archive_entry* entry) {
     const char* const name = ::archive_entry_pathname(entry);
     const std::string shown = name == nullptr ? "" : name;
-    if (header_in(reader_.held(header_at_, tar_block)))
-      require_known_magic(*header_in(reader_.held(header_at_, tar_block)));
+    if (const auto header = header_in(reader_.held(header_at_, tar_block)))
+      note_unknown_magic(*header);
     if (const char* const target = ::archive_entry_hardlink(entry)) return add_link(shown, target);
     const auto filetype = ::archive_entry_filetype(entry);
     if (filetype == AE_IFDIR) return;
@@ -154,7 +155,7 @@ class TarReader {
     add_file(entry, shown);
   }
 
-  void require_known_magic(const TarHeader& header) {
+  void note_unknown_magic(const TarHeader& header) {
     const std::string_view magic(header.magic.data(), header.magic.size());
     if (magic != posix_magic && magic != gnu_magic)
       note_expected(header_at_, "the format ustar", data::quoted(magic));
@@ -326,10 +327,10 @@ TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& re
   DecompressedInput decompressed(std::string(file), std::move(plain));
   TarContents contents = TarReader(shown, decompressed, stream_block, options).contents();
   contents.decompressed_bytes = decompressed.position();
-  contents.strict_refusal = {Fault::unsupported,
-                             "byte 0: the shard is compressed (" + std::string(compression->name) +
-                                 "), and its samples can be read in order only: " +
-                                 std::string(compression->remedy) + " it"};
+  contents.strict_refusal = {
+      Fault::unsupported,
+      "byte 0: the shard is " + std::string(compression->description) +
+          ", and its samples can be read in order only: " + std::string(compression->remedy)};
   return contents;
 }
 
