@@ -243,6 +243,9 @@ TEST_F(TokenFiles, RefuseFilesAndOptionsThatDoNotFit) {
             text.npos)
       << text;
   EXPECT_EQ(refusal(in_folder("absent.bin"), {}), Fault::system);
+  const std::string too_long(300, 'x');
+  EXPECT_EQ(refusal(in_folder(too_long), {.length = 4}), Fault::system);
+  EXPECT_NE(text.find(too_long + ": File name too long"), text.npos) << text;
 }
 
 TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
