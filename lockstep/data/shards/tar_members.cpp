@@ -127,7 +127,7 @@ class TarReader {
     return status == ARCHIVE_WARN && reader_.error().find("malformed") == std::string::npos;
   }
 
-  // The member before this header has as many bytes in the archive as its size says.
+  // Requires that the member before this header has as many bytes in the archive as its size.
   void require_whole_file() {
     if (!last_end_) return;
     if (*last_end_ != header_at_)
@@ -284,8 +284,12 @@ class TarReader {
       bytes = {};
     }
     pass_over_all();
-    note_expected(after, "the end of the archive",
-                  std::to_string(input_.position() - after) + " more bytes");
+    const std::string more = std::to_string(input_.position() - after) + " more bytes";
+    note_expected(after, "the end of the archive", more);
+    contents_.unread = more + " from byte " + std::to_string(after) +
+                       " on, after its end, were not read, as they begin with more than " +
+                       std::to_string(most_padding >> 20) +
+                       " MiB of zeros. TarShardsOptions::concatenated reads archives among them";
   }
 
   void pass_over_all() { input_.skip(std::numeric_limits<std::uint64_t>::max()); }
@@ -298,8 +302,10 @@ class TarReader {
   ArchiveReader reader_;
   const TarOptions options_;
   std::uint64_t header_at_ = 0;
-  std::optional<std::uint64_t> last_end_;  // Of the member before, if its bytes are consecutive.
-  std::unordered_map<std::string, std::size_t> by_name_;  // Of members, once there is a link.
+  // End of the member before, if its bytes are consecutive.
+  std::optional<std::uint64_t> last_end_;
+  // Indices of members, once there is a link.
+  std::unordered_map<std::string, std::size_t> by_name_;
   TarContents contents_;
 };
 
