@@ -27,6 +27,9 @@ using data::ShardSource;
 
 std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& sources,
                                                const TarShardsOptions& options) {
+  require(!options.strict || !options.concatenated,
+          "TarShardsOptions: `strict` accepts one archive in each shard, and `concatenated` reads "
+          "several: set one of them only");
   const data::TarOptions tar{.concatenated = options.concatenated};
   if (options.fetch.empty()) {
     require(options.cache.empty() && !options.fetch_indexes && !options.fetch_by_shell,

@@ -58,7 +58,8 @@ struct GroupedOrder;  // In distributed_sampler.h.
 struct TarShardsOptions {
   // Accepts only plain, complete archives of ustar, pax or GNU tar with nothing but files and
   // folders. All else is an Error: corrupt for the format v7, and for data after the end, or a
-  // missing end; unsupported for links, devices, sparse files and compressed shards.
+  // missing end; unsupported for links, devices, sparse files and compressed shards. Not together
+  // with `concatenated`.
   bool strict = false;
 
   // A shard may be several archives, one after the other, as by cat. Default: only the first one is
