@@ -277,6 +277,13 @@ std::optional<std::uint64_t> TarShards::part_bytes(std::size_t index,
   return part ? std::optional(part->size) : std::nullopt;
 }
 
+std::optional<std::uint64_t> TarShards::stored_bytes(std::size_t index,
+                                                     std::string_view suffix) const {
+  const State::Place place = state_->place(index);
+  const auto part = state_->find(place, suffix);
+  return part ? std::optional(state_->indexes[place.shard]->stored_bytes(*part)) : std::nullopt;
+}
+
 void TarShards::read_part(std::size_t index, std::string_view suffix,
                           std::span<std::uint8_t> out) const {
   const State::Place place = state_->place(index);
