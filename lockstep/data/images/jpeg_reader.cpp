@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/images/claimed_size.h"
 #include "lockstep/data/images/image_reader.h"
 #include "lockstep/data/images/long_jump.h"
 
@@ -124,11 +125,10 @@ class JpegReader final : public ImageReader {
       jpeg_read_header(&info_, TRUE);
     });
     size_ = {info_.image_height, info_.image_width};
-    if (size_.height * size_.width > most_pixels) throw BadImage("too many pixels: " + claim());
+    require_possible(size_);
     if (info_.data_precision != 8)
       throw BadImage(std::to_string(info_.data_precision) + " bits for each value, not 8");
-    if (least_bits() / 8 > static_cast<std::int64_t>(bytes.size()))
-      throw BadImage("claims " + claim() + " pixels, more than its bytes can hold");
+    require_held(size_, least_bits() / 8, bytes.size());
     choose_colors();
   }
 
@@ -139,10 +139,6 @@ class JpegReader final : public ImageReader {
       blocks += static_cast<std::int64_t>(info_.comp_info[c].width_in_blocks) *
                 info_.comp_info[c].height_in_blocks;
     return info_.arith_code == TRUE ? 0 : blocks;
-  }
-
-  std::string claim() const {
-    return std::to_string(size_.width) + " x " + std::to_string(size_.height);
   }
 
   void choose_colors() {
