@@ -39,11 +39,13 @@ class ImageReader {
   // behind the region stays unnoticed. Call it once.
   virtual void read(const Region& region, Pixels& to) = 0;
 
-  // The first flaw of the file that changed no pixel, after read(); empty if there is none.
+  // After read(): the first flaw of the file in spite of which all pixels were decoded; empty if
+  // there is none.
   virtual std::string flaw() const { return {}; }
 };
 
-// Reads the header of an image, whose kind its first bytes tell. `bytes` must outlive the reader.
+// Reads the header of an image, whose first bytes determine its format. `bytes` must outlive the
+// reader.
 std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes);
 
 // One for each format.
