@@ -201,7 +201,16 @@ TEST_F(Folder, ReportsFilesThatCannotBeDecodedWhenItIsListed) {
   EXPECT_EQ(images.size(), 16);
 }
 
-TEST_F(Folder, CountsImagesWithAFlawThatChangesNoPixel) {
+TEST_F(Folder, OpensNoWebpFileWhenItIsListedIfWebpIsDecoded) {
+  write("0/1.webp", "no image");
+  const auto list = [&] { ImageFolder(root(), {.transform = recipe}); };
+  if (test::webp_kinds().empty())
+    EXPECT_EQ(test::fault_of(list), Fault::corrupt);
+  else
+    EXPECT_NO_THROW(list());
+}
+
+TEST_F(Folder, CountsImagesThatLibjpegDecodesWithAWarning) {
   std::vector<std::string> said;
   set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
   const ImageFolder before(root(), {.transform = Resize({8, 8})});
