@@ -24,6 +24,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text_file.h"
+#include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/safetensors_index.h"
 #include "lockstep/checkpoint/weight_fit.h"
@@ -175,6 +176,43 @@ TEST_F(Folder, WithSeveralIndexesNeedsTheOneToRead) {
           R"({"weight_map": {"0.weight": "1.safetensors"}})");
   EXPECT_TRUE(
       contains(error_of([&] { load_weights(*net_, folder_); }, Fault::misuse), "several indexes"));
+}
+
+TEST_F(Folder, OfPicklesIsRefusedWithTheRemedy) {
+  const std::string remedy =
+      "load them in Python and write them with save_pretrained() or safetensors.torch.save_file()";
+  const std::string zip("PK\3\4archive/data.pkl", 20), pickle("\x80\2}q\0X\6\0\0\0w", 12);
+  const std::pair<std::string, std::string> files[]{
+      {"pytorch_model.bin", zip},
+      {"pytorch_model-00001-of-00002.bin", zip},
+      {"pytorch_model.bin.index.json",
+       R"({"weight_map": {"0.weight": "pytorch_model-00001-of-00002.bin"}})"},
+      {"model.pt", pickle},
+      {"consolidated.00.pth", zip}};
+  for (const auto& [name, content] : files) {
+    const test::ScratchDirectory scratch;
+    write_file((scratch.path() / name).string(), content);
+    for (const fs::path& path : {scratch.path(), scratch.path() / name}) {
+      const std::string message = error_of([&] { load_weights(*net_, path); }, Fault::misuse);
+      EXPECT_TRUE(contains(message, name) && contains(message, remedy)) << message;
+    }
+  }
+  write("other.index.json", R"({"weight_map": {"0.weight": "model.bin"}})");
+  write("model.bin", zip);
+  EXPECT_TRUE(contains(
+      error_of([&] { load_weights(*net_, folder_ / "other.index.json"); }, Fault::misuse), remedy));
+  // Names alone do not make pickles.
+  save_weights(*saved_, folder_ / "weights.bin");
+  load_weights(*net_, folder_ / "weights.bin");
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+  error_of([&] { load_weights(*net_, folder_ / "absent.bin"); }, Fault::system);
+}
+
+TEST_F(Folder, OfCheckpointsMayHoldPickles) {
+  Checkpointer(folder_).save(1, {{"model", module_state(*saved_).get()}});
+  write("best.pt", "a pickle");
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
 }
 
 // --- Types and names -----------------------------------------------------------------------------
