@@ -48,7 +48,7 @@ constexpr std::array<TypePair, 19> type_pairs{
      {SafetensorsType::I64, at::ScalarType::Long},
      {SafetensorsType::U64, at::ScalarType::UInt64}}};
 
-std::string cure_for(const at::Tensor& tensor) {
+std::string remedy_for(const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kComplexDouble) return {};
   return "; it can store complex64, and torch::view_as_real() of this one";
 }
@@ -108,7 +108,7 @@ SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor) {
   if (type == type_pairs.end() || tensor.layout() != at::kStrided)
     throw Error(Fault::unsupported, "safetensors: tensor " + shown(name) + " is " +
                                         tensor.toString() + ", which the format cannot store" +
-                                        cure_for(tensor));
+                                        remedy_for(tensor));
   SafetensorsEntry entry;
   entry.name = name;
   entry.type = type->stored;

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <span>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -23,6 +25,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_index.h"
 #include "lockstep/checkpoint/weights.h"
+#include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/script_module.h"
@@ -62,7 +65,9 @@ at::Tensor meta_of(const at::Tensor& tensor, bool is_transposed,
                    at::dtype(converts ? *options.type : tensor.scalar_type()).device(at::kMeta));
 }
 
-// Fills files in the order of the tensors, as huggingface_hub does.
+// Divides the tensors, of which only types and shapes count, into files in their order, as
+// huggingface_hub does. Errors: misuse for names that `options` does not map to different ones;
+// unsupported for types that safetensors lacks.
 std::vector<Shard> divided(const NamedTensors& tensors, const SaveWeightsOptions& options) {
   std::vector<Shard> shards(1);
   std::map<std::string, std::string> sources;  // By name in the files.
@@ -79,6 +84,7 @@ std::vector<Shard> divided(const NamedTensors& tensors, const SaveWeightsOptions
              target->name;
     });
     Output output{name, target->transposed, meta_of(tensor, target->transposed, options)};
+    entry_for(target->name, output.meta);  // Throws for a type that safetensors lacks.
     if (!shards.back().empty() && bytes + output.meta.nbytes() > options.max_shard_bytes) {
       shards.emplace_back();
       bytes = 0;
@@ -138,19 +144,47 @@ void write_index(const fs::path& folder, const std::vector<Shard>& shards) {
   file.commit();
 }
 
-void write_folder(const fs::path& folder, const NamedTensors& tensors, const Read& read,
-                  const SaveWeightsOptions& options) {
-  const std::vector<Shard> shards = divided(tensors, options);
+// Leaves none of its files after an Error.
+void write_folder(const fs::path& folder, const std::vector<Shard>& shards, const Read& read) {
   try {
     fs::create_directories(folder);
     remove_earlier(folder, shards.size() == 1 ? file_name(0, 1) : "");
   } catch (const fs::filesystem_error& error) {
     throw Error(Fault::system, error.path1().string() + ": " + error.code().message());
   }
-  for (std::size_t i = 0; i < shards.size(); ++i)
-    write(folder / file_name(i, shards.size()), shards[i], read);
-  if (shards.size() > 1) write_index(folder, shards);
+  std::size_t written = 0;
+  try {
+    for (; written < shards.size(); ++written)
+      write(folder / file_name(written, shards.size()), shards[written], read);
+    if (shards.size() > 1) write_index(folder, shards);
+  } catch (...) {
+    std::error_code ignored;
+    for (std::size_t i = 0; i < written; ++i)
+      fs::remove(folder / file_name(i, shards.size()), ignored);
+    throw;
+  }
 }
+
+// The checkpoint from which rank 0 writes the files. Its folder is removed at the end, also after
+// an Error.
+class StagingFolder {
+ public:
+  StagingFolder(fs::path path, int rank) : path_(std::move(path)), rank_(rank) {}
+  ~StagingFolder() { remove(); }
+  StagingFolder(const StagingFolder&) = delete;
+  StagingFolder& operator=(const StagingFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  void remove() const {
+    std::error_code ignored;  // A folder that stays has no effect on the model beside it.
+    if (rank_ == 0) fs::remove_all(path_, ignored);
+  }
+
+ private:
+  const fs::path path_;
+  const int rank_;
+};
 
 void require_whole(const torch::nn::Module& module) {
   require_values(named_tensors(module), "save_weights");
@@ -161,6 +195,30 @@ void require_whole(const torch::nn::Module& module) {
            " parameters, such as " + parts.begin()->first +
            ": save_weights(module, folder, group) saves all of them";
   });
+}
+
+// Types and shapes of the tensors in the states of all ranks, on the meta device. Collective.
+NamedTensors metas_of(Stateful& state, const CheckpointRanks& ranks) {
+  const auto mine = [&] {
+    Facts facts;
+    for (const auto& [name, tensor] : state.state_dict().tensors) {
+      std::string text = std::to_string(static_cast<int>(tensor.data.scalar_type()));
+      for (const std::int64_t size : tensor.shape) text.append(1, ' ') += std::to_string(size);
+      facts.emplace_back(name, text);
+    }
+    return lockstep::encode(facts);
+  };
+  std::map<std::string, at::Tensor> metas;
+  for (const std::string& text : ranks.all("tensors to save", mine))
+    for (const auto& [name, numbers] : decode_facts(text)) {
+      std::istringstream in(numbers);
+      int type = 0;
+      in >> type;
+      const std::vector<std::int64_t> shape{std::istream_iterator<std::int64_t>(in), {}};
+      metas.try_emplace(
+          name, at::empty(shape, at::dtype(static_cast<at::ScalarType>(type)).device(at::kMeta)));
+    }
+  return {metas.begin(), metas.end()};
 }
 
 // Without further names of tensors that come under their first one.
@@ -189,40 +247,34 @@ void save_weights(const torch::nn::Module& module, const fs::path& folder,
   require_whole(module);
   const NamedTensors tensors = named_tensors(module);
   const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
-  write_folder(
-      folder, under_first_names(tensors, first_names(tensors)),
-      [&](const std::string& name) { return by_name.at(name); }, options);
+  write_folder(folder, divided(under_first_names(tensors, first_names(tensors)), options),
+               [&](const std::string& name) { return by_name.at(name); });
 }
 
 void save_weights(Stateful& state, const fs::path& folder, const ProcessGroup& group,
                   const SaveWeightsOptions& options) {
   const CheckpointRanks ranks(group.split(/*color=*/0), options.timeout);
-  const fs::path staging = folder / staging_name;
-  const auto remove_staging = [&] {
-    std::error_code ignored;  // A folder that stays has no effect on the model beside it.
-    fs::remove_all(staging, ignored);
-  };
-  ranks.rank_0("folder of weights", [&] {
-    remove_staging();  // A killed save leaves it.
-    return std::string();
-  });
-  {
-    Checkpointer checkpoints(staging, group, {.timeout = options.timeout});
-    checkpoints.save(1, {{std::string(weights_part), &state}});
-  }
-  ranks.rank_0("weights", [&] {
-    const CheckpointReader reader(*latest_checkpoint(staging));
-    NamedTensors tensors;
-    for (const auto& [name, tensor] : reader.contents(std::string(weights_part)).tensors)
-      tensors.emplace_back(name, tensor.data);
+  const StagingFolder staging(folder / staging_name, ranks.rank());
+  NamedTensors metas = metas_of(state, ranks);
+  std::vector<Shard> shards;
+  ranks.rank_0("names of weights", [&] {  // Before anything is written.
     std::map<std::string, std::string> firsts;
     if (auto* const weights = dynamic_cast<WeightState*>(&state))
       for (const auto& [name, target] : weights->targets()) firsts.emplace(name, target.first_name);
-    write_folder(
-        folder, under_first_names(std::move(tensors), firsts),
-        [&](const std::string& name) { return reader.read(std::string(weights_part), name); },
-        options);
-    remove_staging();
+    shards = divided(under_first_names(std::move(metas), firsts), options);
+    staging.remove();  // A killed save leaves it.
+    return std::string();
+  });
+  {
+    Checkpointer checkpoints(staging.path(), group, {.timeout = options.timeout});
+    checkpoints.save(1, {{std::string(weights_part), &state}});
+  }
+  ranks.rank_0("weights", [&] {
+    const CheckpointReader reader(*latest_checkpoint(staging.path()));
+    write_folder(folder, shards, [&](const std::string& name) {
+      return reader.read(std::string(weights_part), name);
+    });
+    staging.remove();
     return std::string();
   });
 }

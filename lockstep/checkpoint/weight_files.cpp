@@ -2,6 +2,8 @@
 #include "lockstep/checkpoint/weight_files.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 #include <map>
 #include <system_error>
 
@@ -17,17 +19,50 @@ namespace fs = std::filesystem;
 constexpr std::string_view usual_index = "model.safetensors.index.json";
 constexpr std::string_view usual_file = "model.safetensors";
 
+constexpr std::string_view pickle_remedy =
+    "Lockstep does not read pickles of Python: load them in Python and write them with "
+    "save_pretrained() or safetensors.torch.save_file()";
+
+// Whether files of torch.save(), or their index, have names like this.
+bool is_pickle_name(std::string_view name) {
+  constexpr std::array<std::string_view, 4> endings{".bin", ".pt", ".pth", ".bin.index.json"};
+  return std::ranges::any_of(endings, [&](auto ending) { return name.ends_with(ending); });
+}
+
+// Whether a file is a zip archive or a pickle, as torch.save() writes them. In a file of
+// safetensors, '{' follows the first number of eight bytes.
+bool begins_like_a_pickle(const fs::path& path) {
+  std::array<char, 9> beginning{};
+  std::ifstream(path, std::ios::binary).read(beginning.data(), beginning.size());
+  const std::string_view bytes(beginning.data(), beginning.size());
+  return (bytes.starts_with("PK\3\4") || bytes[0] == '\x80') && bytes[8] != '{';
+}
+
+// A name alone does not make a pickle: a file of safetensors may have any name. Errors: misuse.
+void require_no_pickle(const fs::path& path) {
+  std::error_code error;
+  if (!is_pickle_name(path.native()) || !fs::is_regular_file(path, error)) return;
+  require(path.extension() != ".json" && !begins_like_a_pickle(path),
+          [&] { return path.string() + ": " + std::string(pickle_remedy); });
+}
+
 // Sorted. Names that begin with a dot are left out, such as "._model.safetensors" of macOS.
-std::vector<fs::path> ending_with(const fs::path& folder, std::string_view ending) {
+template <class Predicate>
+std::vector<fs::path> files_with(const fs::path& folder, Predicate has_name) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(ending) && !name.starts_with('.')) found.push_back(entry.path());
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (has_name(name) && !name.starts_with('.')) found.push_back(entry->path());
   }
-  if (error) throw Error(Fault::system, folder.string() + ": " + error.message());
+  if (error) throw_errno(folder.string(), error.value());
   std::ranges::sort(found);
   return found;
+}
+
+std::vector<fs::path> ending_with(const fs::path& folder, std::string_view ending) {
+  return files_with(folder, [&](std::string_view name) { return name.ends_with(ending); });
 }
 
 std::optional<fs::path> index_in(const fs::path& folder) {
@@ -47,11 +82,11 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   if (fs::exists(folder / usual_file, error)) return {folder / usual_file};
   std::vector<fs::path> files = ending_with(folder, ".safetensors");
   require(!files.empty(), [&] {
-    const bool has_pickles = !ending_with(folder, ".bin").empty();
-    return folder.string() + " holds no *.safetensors and no index of them" +
-           (has_pickles ? "; its *.bin files are pickles of Python: load them there and write them "
-                          "with save_pretrained() or safetensors.torch.save_file()"
-                        : "");
+    const std::vector<fs::path> pickles = files_with(folder, is_pickle_name);
+    std::string text = folder.string() + " holds no *.safetensors and no index of them";
+    if (!pickles.empty())
+      text += ", but " + pickles[0].filename().string() + ". " + std::string(pickle_remedy);
+    return text;
   });
   return files;
 }
@@ -59,10 +94,12 @@ std::vector<fs::path> files_in(const fs::path& folder) {
 std::string text_of(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (!fs::exists(status)) throw Error(Fault::system, path.string() + ": " + error.message());
+  if (!fs::exists(status)) throw_errno(path.string(), error.value());
   if (!fs::is_regular_file(status))  // Opening a FIFO would wait for a writer.
     throw Error(Fault::system, path.string() + ": not a regular file");
-  if (const auto size = fs::file_size(path); size > safetensors_header_limit)
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error) throw_errno(path.string(), error.value());
+  if (size > safetensors_header_limit)
     throw Error(Fault::corrupt, path.string() + ": an index of " + std::to_string(size) +
                                     " bytes is larger than that of any model");
   return read_file(path.string());
@@ -73,6 +110,7 @@ std::string text_of(const fs::path& path) {
 WeightFiles::WeightFiles(const fs::path& path) {
   std::error_code error;
   const bool is_folder = fs::is_directory(path, error);
+  require_no_pickle(path);
   if (is_folder)
     index_ = index_in(path);
   else if (path.extension() == ".json")
@@ -93,6 +131,7 @@ void WeightFiles::open_indexed(const fs::path& index) {
     if (!fs::exists(path, error))
       throw Error(Fault::system, index.string() + " names the file " + shown(file_name) +
                                      ", which is missing: complete the download");
+    require_no_pickle(path);
     files_.push_back(std::make_unique<const SafetensorsFile>(path));
     const SafetensorsFile& file = *files_.back();
     std::map<std::string_view, const SafetensorsEntry*> entries;
@@ -127,11 +166,10 @@ bool has_weight_files(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return true;
   if (fs::exists(path / checkpoint::manifest_name, error)) return false;
-  // Pickles are refused with a reason.
-  for (const std::string_view ending : {std::string_view(".safetensors"), safetensors_index_ending,
-                                        std::string_view("pytorch_model.bin")})
+  for (const std::string_view ending : {std::string_view(".safetensors"), safetensors_index_ending})
     if (!ending_with(path, ending).empty()) return true;
-  return false;
+  // WeightFiles refuses pickles with the remedy. Beside checkpoints, they have no effect.
+  return !files_with(path, is_pickle_name).empty() && checkpoint::find_checkpoints(path).empty();
 }
 
 }  // namespace lockstep

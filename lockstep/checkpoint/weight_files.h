@@ -7,7 +7,8 @@
 // Thread safety: const members may be called from any thread at once.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
 // file that it names and that is missing; corrupt for a tensor that is not in its file; misuse for
-// a name that two files have, and for a folder without such files or with several indexes.
+// a name that two files have, for a folder without such files or with several indexes, and for
+// pickles of Python.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -51,8 +52,9 @@ class LOCKSTEP_API WeightFiles {
   std::optional<std::filesystem::path> index_;
 };
 
-// Whether `path` is something that WeightFiles reads, rather than a checkpoint or a folder of
-// checkpoints: a file, or a folder that holds an index or safetensors but no manifest.
+// Whether `path` is for WeightFiles, rather than a checkpoint or a folder of checkpoints: a file,
+// or a folder that holds an index, safetensors or pickles but no manifest. WeightFiles refuses
+// pickles with a remedy. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
 }  // namespace lockstep

@@ -24,6 +24,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text_file.h"
+#include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/safetensors_index.h"
 #include "lockstep/checkpoint/weight_fit.h"
@@ -31,7 +32,9 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/tensor/state.h"
 #include "tests/fault_of.h"
+#include "tests/file_size_limit.h"
 #include "tests/ranks.h"
 
 namespace lockstep::checkpoint::weight_files_test {
@@ -89,6 +92,24 @@ std::shared_ptr<torch::nn::SequentialImpl> small_net() {
   return std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(4, 3),
                                                      torch::nn::BatchNorm1d(3));
 }
+
+// Counts the calls of state_dict().
+class CountedState final : public Stateful {
+ public:
+  explicit CountedState(torch::nn::Module& module) : state_(module_state(module)) {}
+
+  int saved() const { return saved_; }
+  StateDict state_dict() override {
+    ++saved_;
+    return state_->state_dict();
+  }
+  StateRequest wanted(const StateDict& saved) override { return state_->wanted(saved); }
+  void load_state_dict(StateDict state) override { state_->load_state_dict(std::move(state)); }
+
+ private:
+  const std::unique_ptr<Stateful> state_;
+  int saved_ = 0;
+};
 
 class Folder : public testing::Test {
  protected:
@@ -175,6 +196,43 @@ TEST_F(Folder, WithSeveralIndexesNeedsTheOneToRead) {
           R"({"weight_map": {"0.weight": "1.safetensors"}})");
   EXPECT_TRUE(
       contains(error_of([&] { load_weights(*net_, folder_); }, Fault::misuse), "several indexes"));
+}
+
+TEST_F(Folder, OfPicklesIsRefusedWithTheRemedy) {
+  const std::string remedy =
+      "load them in Python and write them with save_pretrained() or safetensors.torch.save_file()";
+  const std::string zip("PK\3\4archive/data.pkl", 20), pickle("\x80\2}q\0X\6\0\0\0w", 12);
+  const std::pair<std::string, std::string> files[]{
+      {"pytorch_model.bin", zip},
+      {"pytorch_model-00001-of-00002.bin", zip},
+      {"pytorch_model.bin.index.json",
+       R"({"weight_map": {"0.weight": "pytorch_model-00001-of-00002.bin"}})"},
+      {"model.pt", pickle},
+      {"consolidated.00.pth", zip}};
+  for (const auto& [name, content] : files) {
+    const test::ScratchDirectory scratch;
+    write_file((scratch.path() / name).string(), content);
+    for (const fs::path& path : {scratch.path(), scratch.path() / name}) {
+      const std::string message = error_of([&] { load_weights(*net_, path); }, Fault::misuse);
+      EXPECT_TRUE(contains(message, name) && contains(message, remedy)) << message;
+    }
+  }
+  write("other.index.json", R"({"weight_map": {"0.weight": "model.bin"}})");
+  write("model.bin", zip);
+  EXPECT_TRUE(contains(
+      error_of([&] { load_weights(*net_, folder_ / "other.index.json"); }, Fault::misuse), remedy));
+  // Names alone do not make pickles.
+  save_weights(*saved_, folder_ / "weights.bin");
+  load_weights(*net_, folder_ / "weights.bin");
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+  error_of([&] { load_weights(*net_, folder_ / "absent.bin"); }, Fault::system);
+}
+
+TEST_F(Folder, OfCheckpointsMayHoldPickles) {
+  Checkpointer(folder_).save(1, {{"model", module_state(*saved_).get()}});
+  write("best.pt", "a pickle");
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
 }
 
 // --- Types and names -----------------------------------------------------------------------------
@@ -289,6 +347,47 @@ TEST_F(Folder, OfAStateIsWrittenByAllRanksTogether) {
   EXPECT_EQ(names().size(), 5U);  // Four files and the index; nothing else is left.
   load_weights(*net_, folder_);
   EXPECT_EQ(sha256(*net_), sha256(*saved_));
+}
+
+TEST_F(Folder, IsUnchangedIfTheOptionsDoNotFitTheModel) {
+  save_weights(*saved_, folder_, SaveWeightsOptions{});
+  const std::set<std::string> before = names();
+  const SaveWeightsOptions one_name{.names = {{.pattern = ".+", .replacement = "one"}}};
+  const SaveWeightsOptions transposed{.names = {{.pattern = ".+", .transpose = true}}};
+  const SaveWeightsOptions complex{.type = at::kComplexDouble};
+  for (const auto& [options, fault] : {std::pair(one_name, Fault::misuse),
+                                       {transposed, Fault::misuse},
+                                       {complex, Fault::unsupported}}) {
+    error_of([&] { save_weights(*small_net(), folder_, options); }, fault);
+    EXPECT_EQ(names(), before);
+    run_in_process(2, [&](ProcessGroup& group) {
+      // A state that counts how often it is saved: once to list its tensors, not to write them.
+      CountedState state(*saved_);
+      error_of([&] { save_weights(state, folder_, group, options); }, fault);
+      EXPECT_EQ(state.saved(), 1);
+    });
+    EXPECT_EQ(names(), before);
+  }
+  load_weights(*net_, folder_);
+  EXPECT_EQ(sha256(*net_), sha256(*saved_));
+}
+
+TEST_F(Folder, HasNoTemporaryFilesAfterAnError) {
+  torch::nn::Module module;
+  module.register_buffer("a", at::zeros({10}));
+  module.register_buffer("b", at::zeros({1 << 20}));
+  for (int ranks = 0; ranks < 3; ++ranks) {
+    const test::FileSizeLimit full(1 << 16);  // As on a full disk.
+    const SaveWeightsOptions options{.max_shard_bytes = 100};
+    if (ranks == 0)
+      error_of([&] { save_weights(module, folder_, options); }, Fault::system);
+    else
+      run_in_process(ranks, [&](ProcessGroup& group) {
+        error_of([&] { save_weights(*module_state(module), folder_, group, options); },
+                 Fault::system);
+      });
+    EXPECT_EQ(names(), std::set<std::string>{}) << ranks;
+  }
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::size_t most_pairs = 10;
-constexpr std::size_t most_misfits = 5;
+constexpr std::size_t most_mismatches = 5;
 
 // The distances of all pairs of so many names of each list are computed.
 constexpr std::size_t most_compared = 1000;
@@ -52,7 +52,7 @@ class Fitting {
       else
         compare(name, form, target->second);
     }
-    if (!missing_.empty() || !surplus_.empty() || !misfits_.empty())
+    if (!missing_.empty() || !surplus_.empty() || !mismatches_.empty())
       throw Error(Fault::misuse, message());
     require_values();
     return kept_;
@@ -75,9 +75,9 @@ class Fitting {
     const bool fits_type = form.type == target.type || (converts && options_.convert_types);
     if (fits_type && form.shape == target.shape) return;
     can_convert_ = can_convert_ || (!fits_type && converts);
-    misfits_.push_back(both_names(name) + " is " + text_of(form.type, form.shape) + " in the file" +
-                       (form.is_transposed ? " (transposed), " : ", ") +
-                       text_of(target.type, target.shape) + " in the module");
+    mismatches_.push_back(both_names(name) + " is " + text_of(form.type, form.shape) +
+                          " in the file" + (form.is_transposed ? " (transposed), " : ", ") +
+                          text_of(target.type, target.shape) + " in the module");
   }
 
   void require_values() const {
@@ -116,15 +116,15 @@ class Fitting {
       text += "\n  and " + std::to_string(pairs.size() - count) + " more; in all " +
               std::to_string(missing_.size()) + " are not in the file, " +
               std::to_string(surplus_.size()) + " not in the module";
-    for (std::size_t i = 0; i < std::min(misfits_.size(), most_misfits); ++i)
-      text += "\n  " + misfits_[i];
-    if (misfits_.size() > most_misfits)
-      text += "\n  and " + std::to_string(misfits_.size() - most_misfits) +
+    for (std::size_t i = 0; i < std::min(mismatches_.size(), most_mismatches); ++i)
+      text += "\n  " + mismatches_[i];
+    if (mismatches_.size() > most_mismatches)
+      text += "\n  and " + std::to_string(mismatches_.size() - most_mismatches) +
               " more of another type or shape";
-    return text + cures();
+    return text + remedies();
   }
 
-  std::string cures() const {
+  std::string remedies() const {
     std::string text;
     if (const std::string prefix = surplus_prefix(); !prefix.empty())
       return "\nThe names in the file begin with " + shown(prefix) +
@@ -163,7 +163,7 @@ class Fitting {
   std::vector<std::string> kept_;
   std::vector<std::string> missing_;
   std::vector<std::string> surplus_;
-  std::vector<std::string> misfits_;
+  std::vector<std::string> mismatches_;
   bool can_convert_ = false;
 };
 

@@ -138,7 +138,8 @@ struct SaveWeightsOptions {
 // the folder; other files in it stay. Weights that were saved there before are removed first, so
 // that files of two models never mix: save to a new folder to keep them.
 // Errors: as save_safetensors(); misuse for a module that holds parts of its parameters, and if
-// `names` gives two tensors one name.
+// `names` gives two tensors one name. Options that do not fit change nothing on the disk. After
+// another Error, no file of the new model is left.
 LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::filesystem::path& folder,
                                const SaveWeightsOptions& options);
 

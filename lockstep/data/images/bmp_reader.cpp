@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/data/images/byte_reader.h"
+#include "lockstep/data/images/claimed_size.h"
 #include "lockstep/data/images/image_reader.h"
 
 namespace lockstep::data {
@@ -49,19 +50,20 @@ class BmpReader final : public ImageReader {
     require_known_depth();
     if (bits_ <= 8) read_palette();
     find_data(offset);
-    if (!is_run_length()) {
-      reader_.seek(data_);
-      if (row_bytes() > static_cast<std::int64_t>(reader_.left()) / size_.height)
-        throw BadImage("the file ends too early");
-    }
+    reader_.seek(data_);
+    if (is_run_length())
+      require_held(size_, least_run_length_bytes(), reader_.left());
+    else if (row_bytes() > static_cast<std::int64_t>(reader_.left()) / size_.height)
+      throw BadImage("the file ends too early");
   }
 
   const ImageSize& size() const override { return size_; }
 
   void read(const Region& region, Pixels& to) override {
-    to.resize(region.size);
+    // Before memory for the result is allocated: their data may end too early.
     const std::vector<std::uint8_t> indices =
         is_run_length() ? run_length_indices() : std::vector<std::uint8_t>();
+    to.resize(region.size);
     for (std::int64_t y = 0; y < region.size.height; ++y) {
       const std::int64_t row = region.top + y;
       const std::int64_t stored = is_top_down_ ? row : size_.height - 1 - row;
@@ -157,6 +159,11 @@ class BmpReader final : public ImageReader {
 
   bool is_run_length() const { return compression_ == rle8 || compression_ == rle4; }
 
+  // The step to the right and up passes over most pixels: 255 of them, and 255 rows, in 4 bytes.
+  std::int64_t least_run_length_bytes() const {
+    return size_.width * size_.height / (255 * (size_.width + 1)) * 4;
+  }
+
   // Rows are padded to 4 bytes.
   std::int64_t row_bytes() const { return (size_.width * bits_ + 31) / 32 * 4; }
 
@@ -188,7 +195,8 @@ class BmpReader final : public ImageReader {
     return byte;
   }
 
-  // As Pillow's decoder reads them, in the order of the file.
+  // As Pillow's decoder reads them, in the order of the file. The memory grows with what the data
+  // stands for.
   std::vector<std::uint8_t> run_length_indices() {
     reader_.seek(data_);
     const auto width = static_cast<std::size_t>(size_.width);

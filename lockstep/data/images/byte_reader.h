@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "lockstep/data/images/image_reader.h"
 
@@ -48,12 +47,5 @@ class ByteReader {
   const std::span<const std::uint8_t> bytes_;
   std::size_t position_ = 0;
 };
-
-// Errors: BadImage for no pixels or too many.
-inline void require_possible(const ImageSize& size) {
-  const std::string claim = std::to_string(size.width) + " x " + std::to_string(size.height);
-  if (size.width <= 0 || size.height <= 0) throw BadImage("an image without pixels: " + claim);
-  if (size.width > most_pixels / size.height) throw BadImage("too many pixels: " + claim);
-}
 
 }  // namespace lockstep::data

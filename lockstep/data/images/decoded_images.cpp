@@ -158,7 +158,8 @@ class DecodedImages::State {
     const std::lock_guard lock(mutex_);
     if (!flawed_.insert(index).second || flawed_.size() > 1) return;
     log(LogLevel::warning, clean_text(source->name(index)) + ": " + flaw +
-                               "; its pixels are complete. Further such images are only counted: "
+                               "; all pixels were decoded, but damaged image data can cause the "
+                               "same warning. Further such images are only counted: "
                                "flawed_images()");
   }
 

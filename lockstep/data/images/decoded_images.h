@@ -7,9 +7,9 @@
 //       .bad_files = lockstep::BadFiles::skip(100),
 //   });
 //
-// JPEG, PNG, WebP, GIF, BMP and PNM, told by their first bytes, and the first frame of animations;
-// pixels are those of Pillow's convert("RGB"). Flaws of a JPEG that change no pixel, such as stray
-// bytes before a marker, are counted; the first one is logged.
+// JPEG, PNG, WebP, GIF, BMP and PNM, recognised by their first bytes, and the first frame of
+// animations; pixels are those of Pillow's convert("RGB"). Flaws of a JPEG that change no pixel,
+// such as stray bytes before a marker, are counted; the first one is logged.
 //
 // Thread safety: any thread may call any const member at any time.
 // Blocking: only the constructor, which is collective if the cache has a group.
@@ -106,7 +106,8 @@ class LOCKSTEP_API DecodedImages : public BatchDataset {
   // The bad files that this rank has met so far, by index. Empty unless they are skipped.
   std::vector<BadFile> bad_files() const;
 
-  // Images that this rank has decoded so far in spite of a flaw that changes no pixel.
+  // JPEG images that this rank has decoded so far and about which libjpeg has warned. All their
+  // pixels were decoded from the file, but damaged image data can cause the same warnings.
   std::size_t flawed_images() const;
 
   // The cache's memory, for memory_report(); empty without a cache.

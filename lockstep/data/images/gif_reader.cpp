@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/data/images/byte_reader.h"
+#include "lockstep/data/images/claimed_size.h"
 #include "lockstep/data/images/image_reader.h"
 
 namespace lockstep::data {
@@ -61,19 +62,22 @@ class LzwDecoder {
     reset();
   }
 
-  // Errors: BadImage if the data ends before all of `out` is filled.
-  void decode(std::span<std::uint8_t> out) {
-    std::size_t done = 0;
-    while (done < out.size()) {
+  // Returns `count` pixels, in memory that grows with the pixels that are decoded.
+  // Errors: BadImage if the data ends before.
+  std::vector<std::uint8_t> decode(std::size_t count) {
+    std::vector<std::uint8_t> pixels;
+    while (pixels.size() < count) {
       const int code = next_code();
       if (code == clear_) {
         reset();
       } else if (code == clear_ + 1) {
         throw BadImage("the file ends too early");
       } else {
-        done += expand(code, out.subspan(done));
+        expand(code, pixels);
       }
     }
+    pixels.resize(count);  // The last code may stand for more.
+    return pixels;
   }
 
  private:
@@ -103,9 +107,8 @@ class LzwDecoder {
     return code;
   }
 
-  // Writes the pixels of a code, as far as there is room; returns how many. Adds the code that
-  // follows from it to the table.
-  std::size_t expand(int code, std::span<std::uint8_t> out) {
+  // Appends the pixels of a code. Adds the code that follows from it to the table.
+  void expand(int code, std::vector<std::uint8_t>& out) {
     if (code > next_ || (last_ == none && code >= clear_) || (code == next_ && last_ == none))
       throw BadImage("a damaged GIF image: its codes");
     std::array<std::uint8_t, 1 << most_bits> reversed;
@@ -127,9 +130,7 @@ class LzwDecoder {
       if (++next_ == 1 << length_ && length_ < most_bits) ++length_;
     }
     last_ = code;
-    const std::size_t written = std::min(count, out.size());
-    for (std::size_t i = 0; i < written; ++i) out[i] = reversed[count - 1 - i];
-    return written;
+    out.insert(out.end(), reversed.rend() - static_cast<std::ptrdiff_t>(count), reversed.rend());
   }
 
   const std::span<const std::uint8_t> data_;
@@ -158,10 +159,10 @@ class GifReader final : public ImageReader {
     read_palette(flags);
     find_frame();
     require_possible(size_);
-    // A code of 3 bits stands for 4096 pixels at most.
-    const std::int64_t most = static_cast<std::int64_t>(bytes.size()) * 8 / 3 * 4096;
-    if (frame_.size.width * frame_.size.height > most)
-      throw BadImage("claims more pixels than its bytes can hold");
+    // A code of n bits stands for at most 2^n pixels, and has at most 12 bits.
+    constexpr std::int64_t most_for_code = 4096;
+    require_held(frame_.size, frame_.size.width * frame_.size.height / most_for_code * 12 / 8,
+                 bytes.size());
   }
 
   const ImageSize& size() const override { return size_; }
@@ -228,9 +229,8 @@ class GifReader final : public ImageReader {
   // The indices of the frame, row after row.
   std::vector<std::uint8_t> decoded_frame() {
     const auto pixels = static_cast<std::size_t>(frame_.size.width * frame_.size.height);
-    std::vector<std::uint8_t> indices(pixels);
     const std::vector<std::uint8_t> data = joined_blocks(reader_);
-    LzwDecoder(data, code_bits_).decode(indices);
+    std::vector<std::uint8_t> indices = LzwDecoder(data, code_bits_).decode(pixels);
     return is_interlaced_ ? without_interlace(indices) : indices;
   }
 

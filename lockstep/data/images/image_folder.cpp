@@ -43,7 +43,7 @@ Nanoseconds now() {
   return nanoseconds(time);
 }
 
-// Notices files that change under the index. It costs no call for any file before it is read: a
+// Detects files that change under the index. It costs no call for any file before it is read: a
 // time of modification after the listing shows a change before the first read, another size or time
 // one between two reads.
 class FileVersions {
@@ -64,8 +64,8 @@ class FileVersions {
   static constexpr std::uint64_t unknown = 0;
 
   // Whether the file was written after the listing. Its time of modification alone does not show
-  // this: a program can set it to a time in the future. Nor does a time that is still to come: the
-  // clock of a file server may be ahead.
+  // this: a program can set it to a time in the future. A time in the future does not show this
+  // either: the clock of a file server may be ahead.
   bool is_later(const struct stat& status) const {
     const Nanoseconds written = std::min(nanoseconds(status.st_mtim), nanoseconds(status.st_ctim));
     return written > listed_ && written <= now();
@@ -90,12 +90,6 @@ std::string why_not_decodable(const std::string& path) {
   return data::why_not_decodable(std::span(beginning).first(got));
 }
 
-// Extensions of formats that torchvision lists and that this library may lack. Only such files are
-// opened: opening all would make the listing of a large folder slow.
-bool may_lack_a_decoder(std::string_view extension) {
-  return extension == ".tif" || extension == ".tiff" || extension == ".webp";
-}
-
 // Counts files of formats that cannot be decoded, by their extension.
 // Errors: corrupt, with the counts, unless as many bad files are skipped. Logs them otherwise.
 void report_undecodable(const data::FolderIndex& index, const std::filesystem::path& root,
@@ -105,7 +99,8 @@ void report_undecodable(const data::FolderIndex& index, const std::filesystem::p
   std::string example;
   for (std::size_t image = 0; image < index.size(); ++image) {
     const std::string_view extension = data::image_extension(index.name_of(image));
-    if (!may_lack_a_decoder(extension)) continue;
+    // Opening all files would make the listing of a large folder slow.
+    if (data::has_decoder(extension)) continue;
     const std::string reason = why_not_decodable(index.path_of(image));
     if (reason.empty()) continue;
     if (all++ == 0) example = clean_text(index.path_of(image)) + " is " + reason;

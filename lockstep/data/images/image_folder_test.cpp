@@ -201,7 +201,16 @@ TEST_F(Folder, ReportsFilesThatCannotBeDecodedWhenItIsListed) {
   EXPECT_EQ(images.size(), 16);
 }
 
-TEST_F(Folder, CountsImagesWithAFlawThatChangesNoPixel) {
+TEST_F(Folder, OpensNoWebpFileWhenItIsListedIfWebpIsDecoded) {
+  write("0/1.webp", "no image");
+  const auto list = [&] { ImageFolder(root(), {.transform = recipe}); };
+  if (test::webp_kinds().empty())
+    EXPECT_EQ(test::fault_of(list), Fault::corrupt);
+  else
+    EXPECT_NO_THROW(list());
+}
+
+TEST_F(Folder, CountsImagesThatLibjpegDecodesWithAWarning) {
   std::vector<std::string> said;
   set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
   const ImageFolder before(root(), {.transform = Resize({8, 8})});
@@ -222,6 +231,8 @@ TEST_F(Folder, CountsImagesWithAFlawThatChangesNoPixel) {
     EXPECT_EQ(images.flawed_images(), 3);
     ASSERT_EQ(said.size(), 1);
     EXPECT_NE(said[0].find("0/11.jpg: Corrupt JPEG data: "), std::string::npos) << said[0];
+    EXPECT_NE(said[0].find("damaged image data can cause the same warning"), std::string::npos)
+        << said[0];
   }
   set_log_sink({});
 }

@@ -20,6 +20,13 @@ struct Format {
   std::string_view name;
   Read read = nullptr;
 };
+
+#ifdef LOCKSTEP_WITH_WEBP
+constexpr bool has_webp = true;
+#else
+constexpr bool has_webp = false;
+#endif
+
 constexpr std::array<Format, 14> formats{{{"\xff\xd8", "JPEG", read_jpeg},
                                           {"\x89PNG", "PNG", read_png},
                                           {"GIF87a", "GIF", read_gif},
@@ -55,16 +62,17 @@ std::string why_not_decodable(std::span<const std::uint8_t> beginning) {
   const std::string_view text = text_of(beginning);
   if (text.empty()) return "the file is empty";
   if (is_webp(text)) {
-#ifdef LOCKSTEP_WITH_WEBP
-    return {};
-#else
-    return "a WebP image, and this copy of Lockstep was built without libwebp";
-#endif
+    return has_webp ? "" : "a WebP image, and this copy of Lockstep was built without libwebp";
   }
   const Format* const format = format_of(text);
   if (format == nullptr) return "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image";
   if (format->read != nullptr) return {};
   return "a " + std::string(format->name) + " image, neither JPEG, PNG, WebP, GIF, BMP nor PNM";
+}
+
+bool has_decoder(std::string_view extension) {
+  if (extension == ".webp") return has_webp;
+  return extension != ".tif" && extension != ".tiff";
 }
 
 std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes) {

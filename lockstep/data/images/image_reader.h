@@ -13,13 +13,14 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "lockstep/data/images/pixels.h"
 
 namespace lockstep::data {
 
-// The bytes are no image, a damaged one, or one of a kind that is not supported. The text says
-// which.
+// The bytes are no image, a damaged one, or one of a kind that is not supported. The text has the
+// reason.
 class BadImage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -39,11 +40,13 @@ class ImageReader {
   // behind the region stays unnoticed. Call it once.
   virtual void read(const Region& region, Pixels& to) = 0;
 
-  // The first flaw of the file that changed no pixel, after read(); empty if there is none.
+  // After read(): the first flaw of the file in spite of which all pixels were decoded; empty if
+  // there is none.
   virtual std::string flaw() const { return {}; }
 };
 
-// Reads the header of an image, whose kind its first bytes tell. `bytes` must outlive the reader.
+// Reads the header of an image, whose first bytes determine its format. `bytes` must outlive the
+// reader.
 std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes);
 
 // One for each format.
@@ -56,6 +59,10 @@ std::unique_ptr<ImageReader> read_pnm(std::span<const std::uint8_t> bytes);
 
 // Why no file that begins with these bytes, 12 or all, can be decoded; empty if one may be.
 std::string why_not_decodable(std::span<const std::uint8_t> beginning);
+
+// Whether files of the format that this extension of torchvision's ImageFolder, such as ".jpg",
+// stands for can be decoded. Not so for TIFF, and for WebP in a build without libwebp.
+bool has_decoder(std::string_view extension);
 
 // Reads decoded pixels, which must outlive the reader.
 class PixelReader final : public ImageReader {

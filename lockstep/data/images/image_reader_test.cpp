@@ -180,6 +180,22 @@ TEST(ImageReader, RefusesSimpleFormatsThatClaimMorePixelsThanTheyHold) {
     EXPECT_NE(refusal(file), "");
 }
 
+// BMP with run lengths, and GIF, whose sizes are possible at the highest compression.
+TEST(ImageReader, AllocatesNoMoreThanIsDecodedIfTheDataOfALargeImageEndsTooEarly) {
+  const std::string bmp = "BM........\x36\4\0\0\x28\0\0\0\0\x30\0\0\0\x30\0\0\1\0\x08\0\1\0\0\0"s +
+                          std::string(20 + 1024, '\0') + std::string(1024, '\1');
+  EXPECT_EQ(decode(changed(bmp, 18, "\2\0\0\0\1\0\0\0"s)).size(), (ImageSize{1, 2}));
+  std::string gif = "GIF89a\0\x30\0\x30\0\0\0,\0\0\0\0\0\x30\0\x30\0\x08"s;
+  for (int block = 0; block < 250; ++block) gif += "\xff"s + std::string(255, '\0');
+  const test::MemoryLimit limit(64 << 20);
+  EXPECT_EQ(refusal(bmp), "the file ends too early");
+  EXPECT_EQ(refusal(gif), "the file ends too early");
+  EXPECT_EQ(refusal(bmp.substr(0, 1100)),
+            "claims 12288 x 12288 pixels, more than its bytes can hold");
+  EXPECT_EQ(refusal(gif.substr(0, 30'000)),
+            "claims 12288 x 12288 pixels, more than its bytes can hold");
+}
+
 // --- Flaws of JPEG -------------------------------------------------------------------------------
 
 std::string flaw_of(const std::string& file) {

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/images/claimed_size.h"
 #include "lockstep/data/images/image_reader.h"
 #include "lockstep/data/images/long_jump.h"
 
@@ -31,7 +32,7 @@ constexpr int most_scans = 500;
 
 struct Errors : jpeg_error_mgr {
   LongJump jump;
-  char flaw[JMSG_LENGTH_MAX] = {};  // The first warning that changes no pixel.
+  char flaw[JMSG_LENGTH_MAX] = {};  // The first warning after which all pixels are decoded.
 };
 
 LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->jump; }
@@ -42,10 +43,11 @@ LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->j
   jump_of(info).fail(text);
 }
 
-// Whether all pixels are as without the cause of this warning: bytes that nothing needs before a
-// marker, or fields that no pixel depends on. Such bytes before a restart marker are those of
-// pixels: data was damaged.
-bool changes_no_pixel(const jpeg_error_mgr& error) {
+// Whether libjpeg decodes all pixels from the data of the file in spite of this warning. The cause
+// is bytes before a marker that the decoder did not need, or fields that no pixel depends on.
+// Damaged data of pixels can leave such bytes, too: the warning alone does not prove that the
+// pixels are right. Before a restart marker, the bytes are always data of pixels.
+bool decodes_all_pixels(const jpeg_error_mgr& error) {
   constexpr int first_restart = 0xd0, last_restart = 0xd7;
   switch (error.msg_code) {
     case JWRN_EXTRANEOUS_DATA:
@@ -60,12 +62,11 @@ bool changes_no_pixel(const jpeg_error_mgr& error) {
   }
 }
 
-// A warning has a negative level. Most say that data is damaged, and that the library would make
-// pixels up.
+// A warning has a negative level. Most report damaged data, in whose place libjpeg invents pixels.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   Errors& errors = *static_cast<Errors*>(info->err);
-  if (!changes_no_pixel(errors)) fail(info);
+  if (!decodes_all_pixels(errors)) fail(info);
   if (errors.flaw[0] == '\0') info->err->format_message(info, errors.flaw);
 }
 
@@ -124,11 +125,10 @@ class JpegReader final : public ImageReader {
       jpeg_read_header(&info_, TRUE);
     });
     size_ = {info_.image_height, info_.image_width};
-    if (size_.height * size_.width > most_pixels) throw BadImage("too many pixels: " + claim());
+    require_possible(size_);
     if (info_.data_precision != 8)
       throw BadImage(std::to_string(info_.data_precision) + " bits for each value, not 8");
-    if (least_bits() / 8 > static_cast<std::int64_t>(bytes.size()))
-      throw BadImage("claims " + claim() + " pixels, more than its bytes can hold");
+    require_held(size_, least_bits() / 8, bytes.size());
     choose_colors();
   }
 
@@ -139,10 +139,6 @@ class JpegReader final : public ImageReader {
       blocks += static_cast<std::int64_t>(info_.comp_info[c].width_in_blocks) *
                 info_.comp_info[c].height_in_blocks;
     return info_.arith_code == TRUE ? 0 : blocks;
-  }
-
-  std::string claim() const {
-    return std::to_string(size_.width) + " x " + std::to_string(size_.height);
   }
 
   void choose_colors() {

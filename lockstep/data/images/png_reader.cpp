@@ -9,10 +9,10 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "lockstep/data/deflate.h"
+#include "lockstep/data/images/claimed_size.h"
 #include "lockstep/data/images/image_reader.h"
 #include "lockstep/data/images/long_jump.h"
 
@@ -70,7 +70,7 @@ class PngReader final : public ImageReader {
   }
 
   void open() {
-    const auto file_bytes = static_cast<std::int64_t>(bytes_.size());
+    const std::size_t file_bytes = bytes_.size();
     jump_.guard([&] {
       png_set_read_fn(png_, this, take_bytes);
       // No memory for texts, profiles and other chunks that do not change pixels.
@@ -78,11 +78,9 @@ class PngReader final : public ImageReader {
       png_read_info(png_, info_);
     });
     size_ = {png_get_image_height(png_, info_), png_get_image_width(png_, info_)};
-    const std::string claim = std::to_string(size_.width) + " x " + std::to_string(size_.height);
-    if (size_.height * size_.width > most_pixels) throw BadImage("too many pixels: " + claim);
+    require_possible(size_);
     const auto line = static_cast<std::int64_t>(png_get_rowbytes(png_, info_));
-    if (line * size_.height / most_bytes_for_one > file_bytes)
-      throw BadImage("claims " + claim + " pixels, more than its bytes can hold");
+    require_held(size_, line * size_.height / most_bytes_for_one, file_bytes);
     jump_.guard([&] { choose_format(); });
   }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "lockstep/data/images/byte_reader.h"
+#include "lockstep/data/images/claimed_size.h"
 #include "lockstep/data/images/image_reader.h"
 
 namespace lockstep::data {

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "lockstep/data/images/byte_reader.h"
+#include "lockstep/data/images/claimed_size.h"
 
 namespace lockstep::data {
 namespace {

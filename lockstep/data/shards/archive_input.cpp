@@ -21,13 +21,6 @@ namespace {
 constexpr std::size_t compressed_block = 1 << 16;
 constexpr std::size_t most_held = 2;  // Blocks.
 
-// gzip is told by three bytes, as by tarfile: the third is its only method, deflate. The last two
-// are one format, with and without a container.
-constexpr Compression compressions[]{
-    {"gzip", "\x1f\x8b\x08", "gunzip"},     {"bzip2", "BZh", "bunzip2"},
-    {"zstd", "\x28\xb5\x2f\xfd", "unzstd"}, {"lz4", "\x04\x22\x4d\x18", "unlz4"},
-    {"xz", {"\xfd\x37zXZ\0", 6}, "unxz"},   {"lzma", {"\x5d\0\0\x80", 4}, "unlzma"}};
-
 }  // namespace
 
 // --- Plain ---------------------------------------------------------------------------------------
@@ -120,13 +113,6 @@ std::int64_t ArchiveReader::skip_bytes(archive* handle, void* self, std::int64_t
 }
 
 // --- Compressed ----------------------------------------------------------------------------------
-
-const Compression* compression_of(std::span<const std::byte> begin) {
-  const std::string_view bytes(reinterpret_cast<const char*>(begin.data()), begin.size());
-  const auto* const found = std::ranges::find_if(
-      compressions, [&](const Compression& each) { return bytes.starts_with(each.magic); });
-  return found == std::end(compressions) ? nullptr : found;
-}
 
 DecompressedInput::DecompressedInput(std::string file, std::unique_ptr<ArchiveInput> compressed)
     : file_(std::move(file)),

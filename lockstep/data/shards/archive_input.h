@@ -17,7 +17,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 struct archive;  // Of libarchive.
@@ -93,17 +92,7 @@ class ArchiveReader {
   std::exception_ptr thrown_;
 };
 
-// A way of compressing whole archives.
-struct Compression {
-  std::string_view name;
-  std::string_view magic;
-  std::string_view remedy;  // The program that decompresses.
-};
-
-// Null if `begin`, the first bytes of a file, are not compressed.
-const Compression* compression_of(std::span<const std::byte> begin);
-
-// The decompressed bytes of another input, by any of the ways that compression_of() finds.
+// The decompressed bytes of another input, in any of the formats of compression.h.
 class DecompressedInput : public ArchiveInput {
  public:
   DecompressedInput(std::string file, std::unique_ptr<ArchiveInput> compressed);

@@ -1,7 +1,7 @@
 // Samples of compressed shards, which are decompressed from their beginning on.
 //
-// A few streams stay open where they were read last: threads that read next to each other thus all
-// go on, and only a reader that goes back begins anew.
+// A few streams stay open where they were read last. Threads that read next to each other thus all
+// continue, and only a reader that goes back restarts at the beginning.
 //
 // Thread safety: all members may be called from several threads at once.
 // Errors: corrupt, naming the shard, for damaged data.

@@ -32,6 +32,12 @@ class ChangedShard : public Error {
   using Error::Error;
 };
 
+// A fetched index that this version of Lockstep would not make with these options. Fetching the
+// index again would not help.
+class UnusableIndex : public Error {
+  using Error::Error;
+};
+
 // A message without the file's name in front, for one that names it already.
 std::string without_name(std::string message, const std::string& file) {
   const std::string name = file + ": ";
@@ -91,8 +97,8 @@ std::string FetchedShards::index_path(std::size_t shard) const {
   return index_beside(cache_.path(cached_name(shard)));
 }
 
-// An index that a power failure has damaged is none. It is replaced, not removed: another process
-// may have replaced it already.
+// Returns false for an index that a power failure has damaged, or that is_for() rejects. Such an
+// index is replaced, not removed: another process may have replaced it already.
 bool FetchedShards::has_index(std::size_t shard) const {
   const std::string path = index_path(shard);
   std::error_code absent;
@@ -123,22 +129,34 @@ bool FetchedShards::provide_index(std::size_t shard, bool wait) {
   if (!done && wait)
     throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
   if (!done || has_index(shard)) return done;
-  // The shard is there, but its index was removed, or the fetched one is for other options.
-  if (policy_.fetch_indexes && !provide_shard(shard, deadline)) return false;
+  // The shard is in the cache, and its index was removed.
   check_shard(shard, cache_.path(cached_name(shard)));
   return true;
 }
 
+// Makes the index from the shard if the fetched index is unusable.
 bool FetchedShards::provide_fetched_index(std::size_t shard, Deadline deadline) {
-  return cache_.provide({.name = cached_name(shard),
-                         .target = index_path(shard),
-                         .is_there = [&] { return has_index(shard); },
-                         .fetch =
-                             [&](const std::string& path) {
-                               fetch(shard, index_beside(urls_[shard]), path,
-                                     [](const std::string& fetched) { ShardIndex check(fetched); });
-                             }},
-                        deadline);
+  const std::string url = index_beside(urls_[shard]);
+  const auto require_usable = [&](const std::string& fetched) {
+    if (!ShardIndex(fetched)->is_for(policy_.tar))
+      throw UnusableIndex(Fault::unsupported, clean_text(url) +
+                                                  " was made by an earlier version of Lockstep or "
+                                                  "with other options");
+  };
+  try {
+    return cache_.provide(
+        {.name = cached_name(shard),
+         .target = index_path(shard),
+         .is_there = [&] { return has_index(shard); },
+         .fetch = [&](const std::string& path) { fetch(shard, url, path, require_usable); }},
+        deadline);
+  } catch (const UnusableIndex& error) {
+    if (!has_warned_.exchange(true))
+      log(LogLevel::warning, bare_text(error) +
+                                 ". Such shards are fetched to make their indexes: upload these, "
+                                 "or unset TarShardsOptions::fetch_indexes");
+    return provide_shard(shard, deadline);
+  }
 }
 
 bool FetchedShards::provide_shard(std::size_t shard, Deadline deadline) {
@@ -175,6 +193,8 @@ void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::
       return;
     } catch (const ChangedShard&) {
       throw;
+    } catch (const UnusableIndex&) {
+      throw;
     } catch (const Error& error) {
       std::error_code ignored;
       std::filesystem::remove(part, ignored);
@@ -210,7 +230,7 @@ void FetchedShards::check_shard(std::size_t shard, const std::string& path) cons
     throw ChangedShard(Fault::corrupt, urls_[shard] +
                                            ": the shard was changed since its index was made; "
                                            "remove " +
-                                           index_path(shard) + " to begin anew with it");
+                                           index_path(shard) + " to make a new index");
 }
 
 std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,

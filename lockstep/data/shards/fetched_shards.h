@@ -77,6 +77,7 @@ class FetchedShards : public ShardSource {
   const FetchPolicy policy_;
   const pid_t process_ = this_process();
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> has_warned_ = false;  // About a fetched index that is unusable.
   std::unique_ptr<Ahead> ahead_ = std::make_unique<Ahead>();
 };
 

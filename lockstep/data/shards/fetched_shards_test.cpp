@@ -10,23 +10,29 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/hash.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 #include "lockstep/data/batch_filler.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/data/shards/fetch_command.h"
+#include "lockstep/data/shards/shard_index.h"
 #include "lockstep/data/shards/shard_writer.h"
 #include "lockstep/data/shards/tar_shards.h"
 #include "tests/fault_of.h"
@@ -46,6 +52,24 @@ void write_remote(const fs::path& folder, std::size_t shards) {
   for (std::size_t i = 0; i < 10 * shards; ++i)
     writer.write(std::to_string(i), {{"txt", std::to_string(i)}});
   writer.finish();
+}
+
+// Replaces an index by one of version 1 for the same shard with one sample of this key.
+void make_first_version(const fs::path& path, const std::string& key) {
+  const std::uint64_t bytes = ShardIndex(path)->shard().size;
+  const std::string name = key + ".txt";
+  ByteWriter out(128);
+  out.raw("LOCKSTEP SHARD 1").number(std::uint64_t{0}).number(bytes).number(std::int64_t{0});
+  out.number(std::uint64_t{1}).number(std::uint64_t{1}).number(std::uint64_t{name.size()});
+  out.number(std::uint64_t{0}).number(std::uint64_t{1});  // First parts.
+  out.number(std::uint64_t{512}).number(std::uint64_t{1}).number(std::uint64_t{name.size()});
+  out.raw(name);
+  std::string index = out.take();
+  constexpr std::size_t digested_at = shard_index_digest_at + sizeof(std::uint64_t);
+  const std::uint64_t digest = hash_of_elements(std::string_view(index).substr(digested_at));
+  std::memcpy(index.data() + shard_index_digest_at, &digest, sizeof digest);
+  std::ofstream(path, std::ios::binary) << index;
+  ASSERT_FALSE(ShardIndex(path)->is_for({}));
 }
 
 // A program that logs what it copies.
@@ -118,7 +142,7 @@ class FetchedShards : public testing::Test {
   const test::ScratchDirectory folder_;
 };
 
-TEST_F(FetchedShards, TellHowManyIndexesAreThere) {
+TEST_F(FetchedShards, ReportHowManyIndexesAreThere) {
   std::vector<std::pair<std::size_t, std::size_t>> told;
   TarShardsOptions options = copying();
   options.at_index = [&](std::size_t done, std::size_t all) { told.emplace_back(done, all); };
@@ -186,6 +210,36 @@ TEST_F(FetchedShards, NeedNotBeFetchedForTheirIndexes) {
   EXPECT_EQ(cached(), 0U);
   EXPECT_EQ(shards.sample(25).parts.at("txt"), "25");
   EXPECT_EQ(cached(), 1U);
+}
+
+// Version 1 divided some shards into other samples.
+TEST_F(FetchedShards, MakeTheirIndexesIfTheFetchedOnesAreOfAnEarlierVersion) {
+  for (const auto& entry : fs::directory_iterator(path("remote")))
+    if (entry.path().extension() == ".index") make_first_version(entry.path(), "other");
+  TarShardsOptions options = copying();
+  options.fetch_indexes = true;
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel, std::string_view line) { warnings.emplace_back(line); });
+  const TarShards shards({urls()}, options);
+  set_log_sink({});
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("train-000000.tar.index was made by an earlier version"),
+            std::string::npos)
+      << warnings[0];
+  EXPECT_EQ(shards.size(), 60U);
+  for (const std::size_t i : {0, 25, 59})
+    EXPECT_EQ(shards.sample(i).parts.at("txt"), std::to_string(i));
+  EXPECT_EQ(fetches(), 12U);  // Each index, and each shard once.
+}
+
+TEST_F(FetchedShards, ReplaceIndexesOfAnEarlierVersionInTheCache) {
+  TarShards({urls()}, copying());
+  for (const auto& entry : fs::directory_iterator(path("cache")))
+    if (entry.path().extension() == ".index") make_first_version(entry.path(), "other");
+  const TarShards shards({urls()}, copying());
+  EXPECT_EQ(shards.key(59), "59");
+  EXPECT_EQ(shards.sample(59).parts.at("txt"), "59");
+  EXPECT_EQ(fetches(), 6U);
 }
 
 TEST_F(FetchedShards, LeaveTheCacheWhenTheyWereNotUsedForLongest) {
@@ -475,7 +529,7 @@ TEST(FetchedShardsOfRanks, AreFetchedOnceForAHost) {
   EXPECT_TRUE(test::all_succeeded(read_all.run(3)));
 }
 
-// Processes that find damaged indexes at once do not remove what another one has made anew.
+// Processes that find damaged indexes at once do not remove an index that another one has replaced.
 const test::Ranks over_damage("start over damaged indexes", [](const test::Rank& rank) {
   constexpr int starts = 5;
   const auto start = [&](int number) {

@@ -113,9 +113,11 @@ std::string class_of(const Sample& sample) {
 // Leaves out what is no image, such as a README in the folder of a class.
 void keep_images(FolderSamples& found, const fs::path& folder) {
   std::set<std::string> without_images;
-  std::error_code absent;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.is_directory(absent)) without_images.insert(entry.path().filename());
+  std::error_code error, absent;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    if (entry->is_directory(absent)) without_images.insert(entry->path().filename());
+  if (error) throw_errno(folder.string(), error.value());
   std::vector<Sample> kept;
   for (Sample& whole : found.samples)
     for (Sample& sample : with_image(std::move(whole))) {
@@ -158,11 +160,19 @@ void add_labels(FolderSamples& found) {
   }
 }
 
+// Without links, as far as the path exists. Errors: system, naming it.
+fs::path resolved(const fs::path& path) {
+  std::error_code error;
+  fs::path found = fs::weakly_canonical(path, error);
+  if (error) throw_errno(path.string(), error.value());
+  return found;
+}
+
 }  // namespace
 
 bool lies_in(const fs::path& path, const fs::path& folder) {
-  const fs::path inner = fs::weakly_canonical(path);
-  const fs::path outer = fs::weakly_canonical(folder);
+  const fs::path inner = resolved(path);
+  const fs::path outer = resolved(folder);
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
 }
 

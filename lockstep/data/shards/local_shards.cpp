@@ -26,7 +26,7 @@ bool is_index_of(const std::string& path, const FileStamp& stamp, const TarOptio
   if (!std::filesystem::exists(path, absent)) return false;
   try {
     const ShardIndex index(path);
-    return index->shard() == stamp && index->version() > 1 && index->is_for(options);
+    return index->shard() == stamp && index->is_for(options);
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
     return false;  // Damaged by a power failure.

@@ -123,7 +123,7 @@ ShardCache::ShardCache(std::string folder, std::optional<std::uint64_t> bytes)
     : folder_(std::move(folder)) {
   make_folders(fs::path(folder_) / "locks");
   make_folders(fs::path(folder_) / "parts");
-  remove_leavings();
+  remove_unfinished();
   const FileLock lock = lock_room(in(longest_use));
   const std::uint64_t room = bytes_of(shards_in(folder_)) + free_bytes(folder_);
   if (bytes && *bytes > room)
@@ -133,7 +133,7 @@ ShardCache::ShardCache(std::string folder, std::optional<std::uint64_t> bytes)
   bytes_ = bytes.value_or(std::min(usual_bytes, room));
 }
 
-void ShardCache::remove_leavings() const {
+void ShardCache::remove_unfinished() const {
   std::error_code error;
   std::vector<fs::path> parts;
   for (fs::directory_iterator entry(folder_ + "/parts", error), end; !error && entry != end;
@@ -203,7 +203,7 @@ FileLock ShardCache::make_room(std::uint64_t needed) const {
       used -= shard.bytes;
       free += shard.bytes;
     }
-    if (used <= bytes_) return lock;  // A disk that is full all the same will say so.
+    if (used <= bytes_) return lock;  // A full disk is reported when the file is written.
     if (Clock::now() >= deadline)
       throw Error(Fault::system, folder_ + ": all shards in the cache are being read, and " +
                                      std::to_string(used) + " bytes are needed of " +

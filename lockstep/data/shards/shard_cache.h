@@ -5,7 +5,7 @@
 //   FOLDER/NAME.tar.index   its index, which stays when the shard goes
 //   FOLDER/locks/NAME.tar   locked by the process that fetches the shard
 //   FOLDER/parts/NAME.tar/  files that are being fetched; nothing is left there by a fetch that
-//                           failed, and leavings of killed processes are removed by the next ones
+//                           failed; the next processes remove files of killed ones
 //
 // Thread safety: all members may be called from several threads at once.
 // Errors: system, naming the file.
@@ -53,7 +53,7 @@ class ShardCache {
   bool provide(const Wanted& wanted, Deadline deadline) const;
 
  private:
-  void remove_leavings() const;
+  void remove_unfinished() const;
   void require_fits(std::uint64_t shard_bytes) const;
 
   // Nobody adds or evicts a shard while the result exists. Errors: timeout.

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/deflate.h"
 #include "lockstep/data/shards/tar_shards.h"
 
 namespace lockstep {
+namespace {
+
+// A sparse image has at most as many bytes for each stored byte as deflate can produce.
+constexpr auto most_bytes_for_stored = static_cast<std::uint64_t>(data::most_bytes_for_one);
+
+}  // namespace
 
 ShardImages::ShardImages(TarShards shards, ShardImagesOptions options)
     : shards_(std::move(shards)), options_(std::move(options)) {
@@ -48,7 +56,14 @@ std::span<const std::uint8_t> ShardImages::read(std::size_t index, EncodedBuffer
   const auto suffix = std::ranges::find_if(options_.image, [&](const std::string& each) {
     return shards_.part_bytes(index, each).has_value();
   });
-  const auto image = buffer.take(shards_.part_bytes(index, *suffix).value());
+  const std::uint64_t bytes = shards_.part_bytes(index, *suffix).value();
+  const std::uint64_t stored = shards_.stored_bytes(index, *suffix).value();
+  if (bytes / most_bytes_for_stored > stored)
+    throw Error(Fault::corrupt, name(index) + ": its part '" + *suffix + "' claims " +
+                                    std::to_string(bytes) + " bytes, and the shard has " +
+                                    std::to_string(stored) +
+                                    " of them: archive it without --sparse");
+  const auto image = buffer.take(bytes);
   shards_.read_part(index, *suffix, image);
   return image;
 }

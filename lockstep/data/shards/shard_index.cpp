@@ -131,7 +131,7 @@ ShardIndexView::ShardIndexView(std::string_view file, std::span<const std::byte>
   const std::string_view magic(reinterpret_cast<const char*>(bytes.data()), index_magic.size());
   if (magic != index_magic && magic != index_magic_1)
     throw_corrupt(file, 0, index_magic, "something else");
-  version_ = magic == index_magic ? 2 : 1;
+  version_ = magic == index_magic ? shard_index_version : 1;
   if (hash_of(bytes.subspan(digested_at)) != header_number(bytes, shard_index_digest_at))
     throw_corrupt(file, shard_index_digest_at, "the checksum of the index", "another");
   shard_ = {header_number(bytes, 24), static_cast<std::int64_t>(header_number(bytes, 32))};
@@ -152,7 +152,7 @@ ShardIndexView::ShardIndexView(std::string_view file, std::span<const std::byte>
   at += entries_.size_bytes();
   names_ = {reinterpret_cast<const char*>(at), names};
   samples_bytes_ = bytes.subspan(samples_at, index_header - samples_at + used);
-  if (version_ == 2) read_more(file, bytes.subspan(index_header + used));
+  if (version_ == shard_index_version) read_more(file, bytes.subspan(index_header + used));
   check_parts(file);
   check_extents(file);
 }
@@ -207,20 +207,23 @@ void ShardIndexView::check_extents(std::string_view file) const {
   const auto refuse = [&] {
     throw_corrupt(file, index_header, "extents that lie in their part and in the shard", "others");
   };
-  std::uint64_t part = 0, end = 0;
+  std::uint64_t part = 0, end = 0, offset_end = 0;
   for (const Extent& each : extents_) {
     if (each.part < part || each.part >= entries_.size()) refuse();
-    if (each.part > part) end = 0;
+    if (each.part > part) end = offset_end = 0;
     part = each.part;
     const std::uint64_t size = entries_[part].size;
     if (each.at < end || each.at > size || each.size > size - each.at) refuse();
     if (each.size > readable_bytes() || each.offset > readable_bytes() - each.size) refuse();
+    if (each.offset < offset_end) refuse();  // stored_bytes() counts each byte once.
     end = each.at + each.size;
+    offset_end = each.offset + each.size;
   }
 }
 
 bool ShardIndexView::is_for(const TarOptions& options) const {
-  // Most archives read the same in both ways.
+  if (version_ != shard_index_version) return false;
+  // An archive that a strict reader accepts has the same members with both values of the option.
   return (concatenated_ != 0) == options.concatenated || strict_fault_ == 0;
 }
 
@@ -232,6 +235,14 @@ void ShardIndexView::require_strict(std::string_view shard) const {
 std::span<const ShardIndexView::Extent> ShardIndexView::extents(std::size_t part) const {
   const auto found = std::ranges::equal_range(extents_, part, {}, &Extent::part);
   return {found.begin(), found.end()};
+}
+
+std::uint64_t ShardIndexView::stored_bytes(const ShardPart& part) const {
+  const auto stored = extents(part.number);
+  if (stored.empty()) return part.size;
+  std::uint64_t bytes = 0;
+  for (const Extent& each : stored) bytes += each.size;
+  return bytes;
 }
 
 ShardPart ShardIndexView::part(std::size_t part) const {

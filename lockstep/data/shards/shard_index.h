@@ -16,7 +16,8 @@
 //   for each extent of a sparse part: u64 part, u64 place in it, u64 offset in the shard, u64 size;
 //   a sparse part without bytes has one of size 0
 //   the texts: first skipped entry, unread, refusal of a strict reader
-// Version 1 is that of plain archives that a strict reader accepts.
+// Version 1 describes plain archives that a strict reader accepts. It is read, but is_for() rejects
+// it.
 //
 // Torch-free, so that it can be fuzzed.
 // Thread safety: const members may be called from several threads at once.
@@ -47,6 +48,9 @@ std::string format_shard_index(std::string_view shard, const FileStamp& stamp,
 // Place of the checksum in the index.
 inline constexpr std::size_t shard_index_digest_at = 16;
 
+// The version that format_shard_index() writes.
+inline constexpr int shard_index_version = 2;
+
 // Path of the index that lies beside a shard.
 std::string index_beside(const std::string& shard);
 
@@ -62,16 +66,16 @@ struct ShardPart {
   std::uint64_t size = 0;
 };
 
-// A view of an index, which does not own its bytes.
+// A view of an index of any version, which does not own its bytes.
 class ShardIndexView {
  public:
   // Checks all numbers of the index. `bytes` begin at a multiple of eight.
   ShardIndexView(std::string_view file, std::span<const std::byte> bytes);
 
-  int version() const { return version_; }
   const FileStamp& shard() const { return shard_; }
 
-  // Whether the index is that of a shard that is read with these options.
+  // Whether this version of Lockstep would make the same index with these options. An index of
+  // another version may divide the shard into other samples.
   bool is_for(const TarOptions& options) const;
 
   // As in TarContents. The texts may have any bytes.
@@ -105,6 +109,9 @@ class ShardIndexView {
   };
   std::span<const Extent> extents(std::size_t part) const;
 
+  // Bytes of the part that the shard has; the rest of a sparse part are zeros.
+  std::uint64_t stored_bytes(const ShardPart& part) const;
+
  private:
   struct Entry {
     std::uint64_t offset;
@@ -118,7 +125,7 @@ class ShardIndexView {
     return is_compressed() ? decompressed_bytes_ : shard_.size;
   }
 
-  int version_ = 2;
+  int version_ = shard_index_version;
   FileStamp shard_;
   std::span<const std::byte> samples_bytes_;  // From the number of samples to the names.
   std::span<const std::uint64_t> firsts_;

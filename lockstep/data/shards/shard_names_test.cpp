@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/shards/folder_samples.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -94,6 +95,13 @@ TEST(ShardNames, DivideThePathOfAFileAtTheFirstDotOfItsLastPart) {
     EXPECT_EQ(divided->key, each.key);
     EXPECT_EQ(divided->suffix, each.suffix);
   }
+}
+
+TEST(FolderSamples, ReportAPathThatCannotBeResolvedAsAnError) {
+  const std::string too_long(300, 'x');
+  std::string text;
+  EXPECT_EQ(fault_of([&] { lies_in(too_long, "/"); }, &text), Fault::system);
+  EXPECT_NE(text.find(too_long + ": File name too long"), text.npos) << text;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/data/compression.h"
 #include "lockstep/data/corrupt_file.h"
 #include "lockstep/data/thread_locale.h"
 
@@ -126,7 +127,7 @@ class TarReader {
     return status == ARCHIVE_WARN && reader_.error().find("malformed") == std::string::npos;
   }
 
-  // The member before this header has as many bytes in the archive as its size says.
+  // Requires that the member before this header has as many bytes in the archive as its size.
   void require_whole_file() {
     if (!last_end_) return;
     if (*last_end_ != header_at_)
@@ -139,8 +140,8 @@ class TarReader {
   void add(archive_entry* entry) {
     const char* const name = ::archive_entry_pathname(entry);
     const std::string shown = name == nullptr ? "" : name;
-    if (header_in(reader_.held(header_at_, tar_block)))
-      require_known_magic(*header_in(reader_.held(header_at_, tar_block)));
+    if (const auto header = header_in(reader_.held(header_at_, tar_block)))
+      note_unknown_magic(*header);
     if (const char* const target = ::archive_entry_hardlink(entry)) return add_link(shown, target);
     const auto filetype = ::archive_entry_filetype(entry);
     if (filetype == AE_IFDIR) return;
@@ -154,7 +155,7 @@ class TarReader {
     add_file(entry, shown);
   }
 
-  void require_known_magic(const TarHeader& header) {
+  void note_unknown_magic(const TarHeader& header) {
     const std::string_view magic(header.magic.data(), header.magic.size());
     if (magic != posix_magic && magic != gnu_magic)
       note_expected(header_at_, "the format ustar", data::quoted(magic));
@@ -283,8 +284,12 @@ class TarReader {
       bytes = {};
     }
     pass_over_all();
-    note_expected(after, "the end of the archive",
-                  std::to_string(input_.position() - after) + " more bytes");
+    const std::string more = std::to_string(input_.position() - after) + " more bytes";
+    note_expected(after, "the end of the archive", more);
+    contents_.unread = more + " from byte " + std::to_string(after) +
+                       " on, after its end, were not read, as they begin with more than " +
+                       std::to_string(most_padding >> 20) +
+                       " MiB of zeros. TarShardsOptions::concatenated reads archives among them";
   }
 
   void pass_over_all() { input_.skip(std::numeric_limits<std::uint64_t>::max()); }
@@ -297,8 +302,10 @@ class TarReader {
   ArchiveReader reader_;
   const TarOptions options_;
   std::uint64_t header_at_ = 0;
-  std::optional<std::uint64_t> last_end_;  // Of the member before, if its bytes are consecutive.
-  std::unordered_map<std::string, std::size_t> by_name_;  // Of members, once there is a link.
+  // End of the member before, if its bytes are consecutive.
+  std::optional<std::uint64_t> last_end_;
+  // Indices of members, once there is a link.
+  std::unordered_map<std::string, std::size_t> by_name_;
   TarContents contents_;
 };
 
@@ -326,10 +333,10 @@ TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& re
   DecompressedInput decompressed(std::string(file), std::move(plain));
   TarContents contents = TarReader(shown, decompressed, stream_block, options).contents();
   contents.decompressed_bytes = decompressed.position();
-  contents.strict_refusal = {Fault::unsupported,
-                             "byte 0: the shard is compressed (" + std::string(compression->name) +
-                                 "), and its samples can be read in order only: " +
-                                 std::string(compression->remedy) + " it"};
+  contents.strict_refusal = {
+      Fault::unsupported,
+      "byte 0: the shard is " + std::string(compression->description) +
+          ", and its samples can be read in order only: " + std::string(compression->remedy)};
   return contents;
 }
 

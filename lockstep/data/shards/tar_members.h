@@ -88,8 +88,8 @@ struct TarContents {
 
   std::uint64_t skipped = 0;       // Entries that are neither files nor folders.
   std::string first_skipped = {};  // "byte 1024: 'dev/null', a character device".
-  std::string unread =
-      {};  // What follows the end, or that the end is missing; empty if all is well.
+  // Describes data after the end, or a missing end. Empty for a complete archive.
+  std::string unread = {};
 
   // Why the archive is not a plain, complete one of ustar, pax or GNU tar with files and folders
   // only, in the words of an Error.

@@ -269,6 +269,21 @@ TEST(TarMembers, EndWithTheArchiveAndWhatFollowsIsNamed) {
       << text;
 }
 
+TEST(TarMembers, AreFollowedByDataBehindManyZerosThatIsNamed) {
+  const std::string first = file("a.txt", "1") + tar_end();
+  const std::string many((16 << 20) + 10'240, '\0');
+  const std::string more = first + many + file("b.txt", "2") + tar_end();
+  const TarContents contents = contents_of(more);
+  EXPECT_EQ(names_in(contents), std::vector<std::string>{"a.txt"});
+  EXPECT_EQ(contents.unread.find(std::to_string(more.size() - first.size()) +
+                                 " more bytes from byte 2048 on"),
+            0U)
+      << contents.unread;
+  EXPECT_EQ(fault_of([&] { read_strictly(more); }), Fault::corrupt);
+  EXPECT_EQ(names_in(contents_of(more, {.concatenated = true})),
+            (std::vector<std::string>{"a.txt", "b.txt"}));
+}
+
 TEST(TarMembers, KeepTheBytesOfTheirNamesInEveryLocale) {
   const std::string decomposed = "e\xcc\x81.txt", bad = "\xff\xfe.txt";
   const std::string tar = pax("16 path=" + decomposed + "\n") + posix_header("x", 0, '0') +

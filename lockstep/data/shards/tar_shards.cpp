@@ -27,6 +27,9 @@ using data::ShardSource;
 
 std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& sources,
                                                const TarShardsOptions& options) {
+  require(!options.strict || !options.concatenated,
+          "TarShardsOptions: `strict` accepts one archive in each shard, and `concatenated` reads "
+          "several: set one of them only");
   const data::TarOptions tar{.concatenated = options.concatenated};
   if (options.fetch.empty()) {
     require(options.cache.empty() && !options.fetch_indexes && !options.fetch_by_shell,
@@ -272,6 +275,13 @@ std::optional<std::uint64_t> TarShards::part_bytes(std::size_t index,
                                                    std::string_view suffix) const {
   const auto part = state_->find(state_->place(index), suffix);
   return part ? std::optional(part->size) : std::nullopt;
+}
+
+std::optional<std::uint64_t> TarShards::stored_bytes(std::size_t index,
+                                                     std::string_view suffix) const {
+  const State::Place place = state_->place(index);
+  const auto part = state_->find(place, suffix);
+  return part ? std::optional(state_->indexes[place.shard]->stored_bytes(*part)) : std::nullopt;
 }
 
 void TarShards::read_part(std::size_t index, std::string_view suffix,

@@ -13,7 +13,7 @@
 // warning names the first one.
 //
 // Shards compressed by gzip, zstd, bzip2, xz or lz4 are read from their beginning on. Reading their
-// samples in order is fast; going back begins anew, and order() refuses them.
+// samples in order is fast. Going back restarts at the beginning, and order() refuses them.
 //
 // Unlike WebDataset, samples have numbers: each epoch has every sample exactly once, any number of
 // ranks can go on in the middle of an epoch, and no rank ends before others. For this, each shard
@@ -58,7 +58,8 @@ struct GroupedOrder;  // In distributed_sampler.h.
 struct TarShardsOptions {
   // Accepts only plain, complete archives of ustar, pax or GNU tar with nothing but files and
   // folders. All else is an Error: corrupt for the format v7, and for data after the end, or a
-  // missing end; unsupported for links, devices, sparse files and compressed shards.
+  // missing end; unsupported for links, devices, sparse files and compressed shards. Not together
+  // with `concatenated`.
   bool strict = false;
 
   // A shard may be several archives, one after the other, as by cat. Default: only the first one is
@@ -126,8 +127,8 @@ class LOCKSTEP_API TarShards {
 
   // A shuffle that reads a few shards at a time, for DistributedSamplerOptions. More shards mix
   // better; while one block of them is read, the shards of the next are fetched. Keep the order's
-  // at_pass: it tells these shards which ones come next. Of several orders, the one whose pass
-  // began last decides. Errors: misuse if the cache cannot hold two blocks; unsupported for
+  // at_pass: it passes the order of the next shards on. If there are several orders, that of the
+  // latest pass applies. Errors: misuse if the cache cannot hold two blocks; unsupported for
   // compressed shards.
   GroupedOrder order(std::size_t shards_per_block = 8) const;
 
@@ -136,8 +137,13 @@ class LOCKSTEP_API TarShards {
   std::string key(std::size_t index) const;
   std::vector<std::string> suffixes(std::size_t index) const;  // In the order of the files.
 
-  // Bytes of a sample's part; nothing if it has none of this suffix.
+  // Bytes of a sample's part; nothing if it has none of this suffix. A sparse part may claim any
+  // size: compare stored_bytes() before you allocate.
   std::optional<std::uint64_t> part_bytes(std::size_t index, std::string_view suffix) const;
+
+  // Bytes of a sample's part that the shard has: as part_bytes(), less the holes of a sparse part,
+  // which read as zeros.
+  std::optional<std::uint64_t> stored_bytes(std::size_t index, std::string_view suffix) const;
 
   // Fills `out`, which has part_bytes(). Errors: misuse for a part that does not exist.
   void read_part(std::size_t index, std::string_view suffix, std::span<std::uint8_t> out) const;
@@ -169,7 +175,8 @@ struct ShardImagesOptions {
 
 // Images in shards, the source of a DecodedImages.
 // Errors: in addition, corrupt, naming the sample: from the constructor if one has no part with an
-// image or a label, from label() if that part is no number.
+// image or a label, from label() if that part is no number, and from read() if the image is a
+// sparse file of more than 1032 bytes for each byte that the shard has.
 class LOCKSTEP_API ShardImages : public EncodedImages {
  public:
   explicit ShardImages(TarShards shards, ShardImagesOptions options = {});

@@ -119,7 +119,7 @@ TEST_F(Shards, HaveTheFingerprintOfTheirSamplesWhateverTheirTime) {
   EXPECT_NE(fingerprint("a"), fingerprint("c"));
 }
 
-TEST_F(Shards, MakeADamagedIndexAnew) {
+TEST_F(Shards, ReplaceADamagedIndex) {
   write_samples(in_folder("train"), 10);
   const fs::path index = in_folder("train-000000.tar.index");
   const std::string written = content_of(index);
@@ -170,7 +170,7 @@ TEST_F(Shards, RefuseAShardThatWasChangedUnderItsIndex) {
       << text;
 }
 
-TEST_F(Shards, IndexAShardAnewThatWasReplacedBefore) {
+TEST_F(Shards, ReplaceTheIndexOfAShardThatWasReplaced) {
   write_samples(in_folder("train"), 10);
   EXPECT_EQ(TarShards({in_folder("train-000000.tar")}).size(), 10U);
   write("train-000000.tar", tar_file("a.txt", "1") + tar_end());
@@ -217,7 +217,7 @@ TEST_F(Shards, CountSkippedEntriesAndRefuseThemStrictlyWhicheverReaderMadeTheInd
   EXPECT_EQ(TarShards({in_folder("train-000000.tar")}, {.strict = true}).skipped(), 0U);
 }
 
-TEST_F(Shards, MakeAnIndexOfTheFirstVersionAnew) {
+TEST_F(Shards, ReplaceAnIndexOfTheFirstVersion) {
   const auto path = write("x.tar", tar_file("d/.y.txt", "1") + tar_file("a.txt", "2") + tar_end());
   EXPECT_EQ(TarShards({path}).size(), 2U);
   std::string index = content_of(index_beside(path));
@@ -270,6 +270,18 @@ TEST_F(Shards, ReadSeveralArchivesInOneFileIfAsked) {
     const TarShards both({path}, {.concatenated = true});
     ASSERT_EQ(both.size(), 2U);
     EXPECT_EQ(both.sample(1).parts.at("txt"), "2");
+  }
+}
+
+TEST_F(Shards, AreNotReadStrictlyAndConcatenatedWhetherTheyHaveAnIndexOrNot) {
+  const auto path = write("x.tar", tar_file("a.txt", "1") + tar_end());
+  for (int reading = 0; reading < 2; ++reading) {
+    std::string text;
+    EXPECT_EQ(fault_of([&] { TarShards({path}, {.strict = true, .concatenated = true}); }, &text),
+              Fault::misuse);
+    EXPECT_NE(text.find("set one of them only"), text.npos) << text;
+    EXPECT_EQ(TarShards({path}, {.strict = true}).size(), 1U);  // Leaves an index.
+    EXPECT_EQ(TarShards({path}, {.concatenated = true}).size(), 1U);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "lockstep/data/compression.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -18,7 +20,7 @@ struct Magic {
   std::string_view bytes;
   KnownFormat format;
 
-  // What the file also ends with, before its last `after_end` bytes. Formats whose magic is a few
+  // The file also ends with this, before its last `after_end` bytes. Formats whose magic is a few
   // letters have it: a text may begin with these letters, and so may tokens of two bytes.
   std::string_view end = {};
   std::size_t after_end = 0;
@@ -33,10 +35,6 @@ constexpr Magic magics[]{
     {{"PK\3\4", 4}, {"a zip archive, as of numpy.savez() and torch.save()", save_alone}},
     {{"PK\5\6", 4}, {"an empty zip archive", save_alone}},
     {{"\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", 10}, {"a file of torch.save()", save_alone}},
-    {{"\x1f\x8b\x08", 3}, {"compressed by gzip", "gunzip it"}},
-    {"\x28\xb5\x2f\xfd", {"compressed by zstd", "unzstd it"}},
-    {{"\xfd\x37zXZ\0", 6}, {"compressed by xz", "unxz it"}},
-    {"\x04\x22\x4d\x18", {"compressed by lz4", "unlz4 it"}},
     {"7z\xbc\xaf\x27\x1c", {"an archive of 7-Zip", decompress}},
     {"Rar!\x1a\x07", {"an archive of RAR", decompress}},
     {"PAR1", {"a file of Parquet", save_alone}, "PAR1"},
@@ -68,12 +66,6 @@ std::optional<Number> number_in(std::string_view bytes, std::uint64_t offset) {
   Number number{};
   std::memcpy(&number, bytes.data() + offset, sizeof number);
   return number;
-}
-
-// "BZh", the level, and the magic number of a block or of the end.
-bool is_bzip2(std::string_view bytes) {
-  return bytes.starts_with("BZh") && bytes.size() >= 10 && bytes[3] >= '1' && bytes[3] <= '9' &&
-         (bytes.substr(4, 6) == "1AY&SY" || bytes.substr(4, 6) == "\x17\x72\x45\x38\x50\x90");
 }
 
 // u64 length of the header, and the header, a JSON object that may end with spaces.
@@ -171,7 +163,6 @@ struct Detected {
 constexpr KnownFormat pickle{"a pickle of Python", save_alone};
 
 constexpr Detected detected[]{
-    {is_bzip2, {"compressed by bzip2", "bunzip2 it"}},
     {is_safetensors, {"a file of safetensors", save_alone}},
     {is_arrow_stream, {"a stream of Arrow, as of Hugging Face's datasets", save_alone}},
     {is_llm_c_tokens, {"llm.c's tokens with a header", unset_raw}},
@@ -189,6 +180,8 @@ constexpr Detected detected[]{
 std::optional<KnownFormat> known_format_of(std::span<const std::byte> bytes,
                                            std::size_t bytes_of_token) {
   const std::string_view text = text_of_bytes(bytes);
+  if (const Compression* const compression = compression_of(bytes))
+    return KnownFormat{compression->description, compression->remedy};
   for (const Magic& each : magics)
     if (has_magic(text, each)) return each.format;
   for (const Detected& each : detected)

@@ -1,5 +1,5 @@
-// File formats that are not tokens alone, told by their first bytes: read as tokens, their headers
-// would be trained on.
+// File formats that are not tokens alone, recognised by their first bytes: read as tokens, their
+// headers would be trained on.
 //
 // Torch-free, so that it can be fuzzed.
 

@@ -25,13 +25,14 @@ struct MegatronFiles {
 std::optional<MegatronFiles> megatron_files(const fs::path& path) {
   const fs::path extension = path.extension();
   const bool is_prefix = extension != ".idx" && extension != ".bin";
-  if (is_prefix && fs::exists(path)) return std::nullopt;
+  std::error_code absent;  // Opening the file reports other reasons.
+  if (is_prefix && fs::exists(path, absent)) return std::nullopt;
   const auto with = [&](const char* end) {
     fs::path other = path;
     return is_prefix ? other += end : other.replace_extension(end);
   };
   MegatronFiles files{with(".idx"), with(".bin")};
-  if (extension != ".idx" && !fs::exists(files.index)) return std::nullopt;
+  if (extension != ".idx" && !fs::exists(files.index, absent)) return std::nullopt;
   return files;
 }
 

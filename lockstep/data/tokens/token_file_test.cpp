@@ -243,6 +243,9 @@ TEST_F(TokenFiles, RefuseFilesAndOptionsThatDoNotFit) {
             text.npos)
       << text;
   EXPECT_EQ(refusal(in_folder("absent.bin"), {}), Fault::system);
+  const std::string too_long(300, 'x');
+  EXPECT_EQ(refusal(in_folder(too_long), {.length = 4}), Fault::system);
+  EXPECT_NE(text.find(too_long + ": File name too long"), text.npos) << text;
 }
 
 TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
@@ -255,7 +258,10 @@ TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
   const std::pair<std::string, const char*> others[]{
       {array, ".npy"},
       {std::string("PK\3\4", 4) + std::string(60, '\0'), "zip"},
-      {"\x1f\x8b\x08" + std::string(61, '\0'), "gunzip"},
+      {"\x1f\x8b\x08" + std::string(61, '\0'), "compressed by gzip: gunzip it"},
+      {"BZh91AY&SY" + std::string(54, '\0'), "compressed by bzip2: bunzip2 it"},
+      {std::string("\x5d\0\0\x80\0", 5) + std::string(8, '\xff') + std::string(51, '\0'),
+       "compressed by lzma: unlzma it"},
       {"PAR1" + std::string(56, '\0') + "PAR1", "Parquet"},
       {"ORC" + std::string(57, '\0') + "ORC\x17", "ORC"},
       {std::string("GGUF\3\0\0\0", 8) + std::string(56, '\0'), "GGUF"},
@@ -277,12 +283,14 @@ TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
 
 TEST_F(TokenFiles, OfBytesMayBeginWithTheLettersOfOtherFormats) {
   for (const char* begin :
-       {"(I think", "ORCHARDS", "GGUF is ", "PAR1 for", "FEA1 and", "ARROW1, "}) {
+       {"(I think", "ORCHARDS", "GGUF is ", "PAR1 for", "FEA1 and", "ARROW1, ", "BZh9 and"}) {
     const auto file = write("letters.txt", begin + std::string(191, 'x') + ".");
     EXPECT_EQ(TokenFile(file, {.length = 9, .raw = at::kByte}).tokens(), 200) << begin;
   }
   const auto tokens = write("orc.bin", "ORC" + std::string(61, '\1'));  // 0x524f is 21071.
   EXPECT_EQ(TokenFile(tokens, {.length = 9, .raw = at::kUInt16}).tokens(), 32);
+  const auto lzma = write("lzma.bin", std::string("\x5d\0\0\x80", 4) + std::string(60, '\1'));
+  EXPECT_EQ(TokenFile(lzma, {.length = 9, .raw = at::kUInt16}).tokens(), 32);
 }
 
 TEST_F(TokenFiles, RefuseADamagedIndexOfMegatron) {

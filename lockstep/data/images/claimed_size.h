@@ -1,0 +1,34 @@
+// Limits of the sizes that images claim, which all readers check before they allocate memory.
+//
+// Errors: BadImage.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/data/images/image_reader.h"
+
+namespace lockstep::data {
+
+inline std::string text_of(const ImageSize& size) {
+  return std::to_string(size.width) + " x " + std::to_string(size.height);
+}
+
+// Refuses images without pixels or with more than most_pixels.
+inline void require_possible(const ImageSize& size) {
+  if (size.width <= 0 || size.height <= 0)
+    throw BadImage("an image without pixels: " + text_of(size));
+  if (size.width > most_pixels / size.height) throw BadImage("too many pixels: " + text_of(size));
+}
+
+// Refuses an image that takes at least `least_bytes` at the highest compression of its format, if
+// the file has only `bytes`.
+inline void require_held(const ImageSize& size, std::int64_t least_bytes, std::size_t bytes) {
+  if (least_bytes > static_cast<std::int64_t>(bytes))
+    throw BadImage("claims " + text_of(size) + " pixels, more than its bytes can hold");
+}
+
+}  // namespace lockstep::data
