@@ -13,7 +13,7 @@
 //   const lockstep::InPhase phase(lockstep::StepPhase::data);  // Until the end of the scope.
 //
 // Phases nest. Time counts for the innermost phase only, so the phases add up to the elapsed time.
-// A change of phase costs about ten nanoseconds.
+// A change of phase costs some ten nanoseconds.
 //
 // One thread of the process is measured: the first that enters a phase other than by a collective.
 // After it ends, another thread may follow. While it waits for a background collective, that
