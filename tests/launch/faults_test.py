@@ -94,7 +94,7 @@ class Faults(unittest.TestCase):
         self.assertFalse(left and self.still_listening(left), "ports are left")
 
     def still_listening(self, ports):
-        """Returns the ports that still listen; those of other tests may be among them."""
+        """Waits for `ports` to close, as those of other tests do; returns the rest."""
         deadline = time.monotonic() + PATIENCE
         while ports & listening_ports() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -191,7 +191,7 @@ class Faults(unittest.TestCase):
         self.assertRegex(headline, r"misuse: .*'none-such'")
 
     def assert_blamed(self, errors, rank, others):
-        """Asserts that the errors name the last rank, which did not join the all_reduce after `ready`.
+        """Asserts that the errors name the last rank, which did not join the last all_reduce.
         A rank whose timeout has not yet passed may receive another host's timeout.
         """
         headline = re.search(r"lockstep run: (rank.*)", errors)[1]
