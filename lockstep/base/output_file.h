@@ -53,7 +53,7 @@ class LOCKSTEP_API OutputFile {
 // remove_unfinished() removes. HOST identifies the host and container.
 class LOCKSTEP_API AtomicFile {
  public:
-  // Reserves `size` bytes if the file system supports it, so that a full disk is reported early.
+  // Reserves `size` bytes as OutputFile::reserve() does.
   AtomicFile(const std::filesystem::path& target, std::uint64_t size);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -32,8 +32,8 @@ class BlockSignals {
   sigset_t before_;
 };
 
-// Makes a system call return an error where its signal would end the process: SIGPIPE from a pipe
-// without a reader, SIGXFSZ from a file larger than `ulimit -f` allows.
+// Makes a system call return an error instead of a fatal signal: SIGPIPE from a pipe without a
+// reader, SIGXFSZ from a file larger than `ulimit -f` allows.
 class IgnoreSignals {
  public:
   IgnoreSignals(std::initializer_list<int> signals) {

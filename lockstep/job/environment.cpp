@@ -125,7 +125,7 @@ Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
 
 // Returns the number of ranks per host if no variable gives it: 1 if ranks may be on several hosts.
 // The ranks then detect at the rendezvous which of them share a host. A launcher may always use
-// several hosts. Without a launcher, ranks may be on several hosts if MASTER_ADDR is not loopback:
+// several hosts. Without a launcher, a MASTER_ADDR other than loopback may mean several hosts.
 // Kubernetes operators set only the rank and rank 0's address in a pod.
 int unknown_local_world_size(const Chosen& chosen, int world_size, const Variables& variables) {
   if (!chosen.set->is_bare()) return 1;

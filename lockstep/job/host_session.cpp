@@ -366,9 +366,9 @@ void HostSession::note_break(Failure failure) {
   log_once(failure);
 }
 
-// Waits up to 50 ms for the peer's exit report: after losing its group by an exception, a rank
-// reports the exception only when the stack is unwound. Also waits for the agent's report of the
-// exit status: this process cannot see it once the parent, such as a shell, has reaped the rank.
+// Waits up to 50 ms for more details. After losing its group by an exception, a rank writes its
+// exit report only when the stack is unwound. The agent may have to report the exit status: it is
+// no longer visible here if a parent, such as a shell, has reaped the rank.
 Failure HostSession::examine(int peer) const {
   const Deadline deadline = in(time_for_last_words);
   Failure seen = page_->examine(peer);

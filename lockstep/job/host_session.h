@@ -1,5 +1,6 @@
-// This process's membership in a job on this host: its slot in the job control block (JobPage), its
-// liveness thread, memory passed between ranks, and preemption signals. Exists once per process.
+// This process's membership in a job on this host. It has the slot in the job control block
+// (JobPage), the liveness thread, memory passed between ranks, and preemption signals. Exists once
+// per process.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -63,8 +64,8 @@ class LOCKSTEP_API Sentinel {
   Thread thread_;
 };
 
-// The processes of a session and their rendezvous: through the agent that started them, or on the
-// abstract Unix socket named by `identity`, which one of them opens.
+// The processes of a session and their rendezvous. They meet through the agent that started them,
+// or on the abstract Unix socket `identity`, which one of them opens.
 struct LOCKSTEP_API HostMeeting {
   int rank = 0;  // This process's slot in the job control block.
   int size = 1;
@@ -85,6 +86,8 @@ struct LOCKSTEP_API HostMeeting {
                                std::string_view secret = {});
 };
 
+// Errors of offer(), fetch(), deliver() and take(): system when this process has too many open
+// files.
 class LOCKSTEP_API HostSession {
  public:
   // Returns when this rank has its slot; others may join later. Errors: timeout when rank 0 does
@@ -108,8 +111,8 @@ class LOCKSTEP_API HostSession {
   // The control block, for code that needs it after this session ends.
   std::shared_ptr<const JobPage> shared_page() const { return page_; }
 
-  // Sends `fd` to every rank that fetches `key` from this rank, until withdraw(). The caller keeps
-  // `fd`. Errors: system when this process has too many open files.
+  // Sends `fd` to every rank that fetches `key` from this rank, until withdraw(). Needs no other
+  // process. The caller keeps `fd`.
   void offer(std::string_view key, int fd) const;
 
   // Makes fetch() of `key` throw Error(system) with this reason.
@@ -120,18 +123,17 @@ class LOCKSTEP_API HostSession {
   std::shared_ptr<const void> hand_out(std::string key, int fd) const;
 
   // Blocks until the rank in `slot` has offered `key`; empty at the deadline. Calls `give_up` every
-  // 20 ms; it may throw. Errors: system when this process has too many open files, or that rank has
-  // refused.
+  // 20 ms; it may throw. Errors: also system when that rank has refused.
   FileDescriptor fetch(int slot, std::string_view key, Deadline deadline,
                        const std::function<void()>& give_up) const;
 
   // Sends `fd` to the rank in `slot`, which can take it under `key` at any time, even after this
   // process has left or ended. The caller keeps `fd`. Does nothing if that rank has left or was
-  // lost. Errors: system when this process has too many open files.
+  // lost.
   void deliver(int slot, std::string_view key, int fd) const;
 
   // Returns the descriptor that another rank has delivered under `key`; empty before that. Never
-  // blocks. Errors: system when this process had no free descriptor to receive it.
+  // blocks.
   FileDescriptor take(std::string_view key) const;
 
   // Releases what another rank delivers under `key`, before or after this call.

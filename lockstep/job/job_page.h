@@ -74,8 +74,8 @@ class LOCKSTEP_API JobPage {
   void announce(int slot, const Told& told) const;
   std::optional<Told> told(int slot, int meeting) const;  // Empty before announce().
 
-  // The random number in the name of the socket from which the process in `slot` sends its memory;
-  // 0 before that, and after it has left in order.
+  // The process in `slot` sends its memory from a socket whose name contains this random number. 0
+  // before that, and after it has left in order.
   void set_memory_number(int slot, std::uint64_t number) const;
   // Waits while it is 0, for `limit` at most.
   std::uint64_t memory_number(int slot, std::chrono::nanoseconds limit = {}) const;
@@ -117,7 +117,7 @@ class LOCKSTEP_API JobPage {
   // Records that the process in `slot` exited in order before its first group or after it left its
   // last one. This is a failure only for ranks that wait for it in a new group.
   void note_end(int slot, const Failure& end) const;
-  std::optional<Failure> first_end() const;  // Of any slot.
+  std::optional<Failure> first_end() const;  // From any slot.
 
   // Records that the agent requested the process in `slot` to end. Its end is then not a failure.
   void tell_to_end(int slot) const;

@@ -27,9 +27,9 @@ LOCKSTEP_API std::vector<NetworkInterface> network_interfaces();
 // ("10.0.0.0/8", "fd00::/8"). Several, separated by commas, are tried in order.
 // If `wanted` is empty: the interface with the route to `master`, a host name or an address. If
 // `master` is this host, the interface with that address.
-// If `master` is empty too, or is a name other than localhost that resolves to loopback here (often
-// 127.0.1.1, a Debian host's own name): the interface with the default route, else the first
-// non-loopback interface that is up, else loopback.
+// If `master` is empty too: the interface with the default route, else the first non-loopback
+// interface that is up, else loopback. The same if `master` is a name that resolves to loopback
+// here, except for localhost. Debian maps a host's own name to 127.0.1.1.
 // Blocking: while the resolver looks up `master`.
 // Errors: misuse when no interface matches, with a list of all, or `master` cannot be resolved.
 LOCKSTEP_API NetworkInterface choose_interface(std::string_view wanted, const std::string& master);

@@ -141,7 +141,6 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
 enum class Telling { not_yet, now, done };
 std::atomic<Telling> telling{Telling::not_yet};
 
-// Calls `report` for the first exception only.
 template <class Report>
 void tell_once(const Report& report) noexcept {
   Telling none = Telling::not_yet;

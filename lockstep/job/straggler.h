@@ -39,7 +39,7 @@ struct Straggler {
   double waited_ms = 0;  // Mean wait of the other ranks for this one, per step.
   double share = 0;      // As a part of the step, 0 to 1.
   // Phases in which this rank was slower than the mean of the others, longest first, in ms per
-  // step: those of at least a tenth of the wait. None is longer than the wait.
+  // step. Contains those of at least a tenth of the wait. None is longer than the wait.
   std::vector<std::pair<StepPhase, double>> late_in = {};
   double stood_still_ms = 0;  // Per step.
 };

@@ -102,8 +102,8 @@ constexpr std::string_view job_page_key = "job page";
 // The key under which an agent publishes the job's token to its ranks: host_link.h.
 constexpr std::string_view job_token_key = "job token";
 
-// The key under which ranks send their agent the control block of a session across several agents,
-// whose slots are the ranks of all these agents. Every rank does this for every session.
+// The key under which ranks send their agent the control block of a session across several agents.
+// Its slots are the ranks of all these agents. Every rank does this for every session.
 constexpr std::string_view session_page_key = "session page";
 
 class LOCKSTEP_API Switchboard {

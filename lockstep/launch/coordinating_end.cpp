@@ -113,7 +113,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   std::map<Id, Member> members_;
   Id next_id_ = 1;
   std::vector<Order> orders_;                   // For this host.
-  std::map<Id, std::vector<RankTimes>> times_;  // Of this attempt.
+  std::map<Id, std::vector<RankTimes>> times_;  // This attempt's.
   int attempt_ = -1;                            // Attempt of the port and the store.
   std::optional<ReservedPort> port_;
   std::optional<TcpStoreServer> store_;

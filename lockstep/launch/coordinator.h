@@ -23,14 +23,11 @@
 
 namespace lockstep::launch {
 
-// Pause before a failed program is restarted.
-//
-// The first restart is immediate. The next pause is 0.1 s and doubles with each further failure, up
-// to a limit. After an attempt that ran at least as long as the limit, the next restart is
-// immediate again. On average, starts are therefore at least that far apart.
+// Pause before a failed program is restarted: see RunOptions::max_restart_delay. On average, starts
+// are at least that far apart.
 class RestartBackoff {
  public:
-  // `longest` is the limit; 0 for no pauses.
+  // `longest`: maximum pause; 0 for none.
   explicit RestartBackoff(std::chrono::milliseconds longest) : longest_(longest) {}
 
   // Returns the pause after an attempt that failed after `lived`.

@@ -73,8 +73,8 @@ class Output final : public Pollable {
   void begin_attempt(const std::string& job_id, int attempt);
 
   // A rank's stdout and stderr. Each is a pipe that this process reads, even if its stream goes to
-  // a file only, so that a full disk does not make the rank fail. A stream without destination is
-  // discarded. Errors: system.
+  // a file only: a rank that wrote the file itself would not detect a full disk. A stream without
+  // destination is discarded. Errors: system.
   struct Ends {
     FileDescriptor out;
     FileDescriptor err;

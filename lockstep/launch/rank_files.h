@@ -62,8 +62,8 @@ class RankFiles {
   std::string attempt_path_;
 };
 
-// The file where a rank writes the exception that ends it, like torchrun's error.json: among its
-// logs or, without logs, a memfd shared by that rank and its agent.
+// The file where a rank writes the exception that ends it, like torchrun's error.json. It is among
+// the rank's logs or, without logs, a memfd shared by that rank and its agent.
 class ErrorFile {
  public:
   ErrorFile() = default;

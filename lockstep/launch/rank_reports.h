@@ -1,4 +1,4 @@
-// What a host's ranks report to their agent: activity, failures, and the end of an attempt.
+// Reports of a host's ranks to their agent: activity, failures, and the end of an attempt.
 //
 // Thread safety: none. Blocking: never.
 

@@ -49,8 +49,8 @@ std::string version_of_libtorch(const std::filesystem::path& libtorch_cpu);
 
 // --- Engines for communication between hosts -----------------------------------------------------
 
-// Opens each engine in its own process, `program` --engine NAME, as a job does, so that conflicts,
-// crashes and hangs of libraries become a line in the report. Blocking: at most 20 s for each.
+// Opens each engine in its own process, `program` --engine NAME, as a job does. Conflicts, crashes
+// and hangs of libraries then become a line in the report. Blocking: at most 20 s for each.
 std::vector<EngineState> examine_engines(const std::string& program);
 
 // Runs in that process: opens the engine, writes only the result to stdout, and exits.

@@ -34,7 +34,7 @@ struct StageCosts {
   double gradients = 0;
   double state = 0;
   double large_gradients = 0;  // Gradients averaged in place.
-  double largest_unit = 0;     // Of these, the maximum of one layer.
+  double largest_unit = 0;     // The maximum of one layer of these.
   double largest_layer = 0;    // Maximum of one layer's parameters.
   int reductions = 0;          // Number of layers with gradients.
 };
@@ -86,7 +86,6 @@ class DividedModel {
   std::vector<Layer> layers_;  // The last one is the loss.
 };
 
-// Returns the stage of a layer.
 int stage_of(int layer, const std::vector<int>& cut);
 
 // Returns null if the kind was not measured with this `tp`.

@@ -15,7 +15,7 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr double milliseconds = 1000;  // Of a second.
+constexpr double milliseconds = 1000;  // Per second.
 
 // Ascending, up to `most`.
 std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max()) {
@@ -264,8 +264,9 @@ class Predictor {
     return tensors * time(*least) + bytes * time(*most) / most->bytes;
   }
 
-  // Bytes that a host sends in a step for one tensor parallel rank of a stage: an all_reduce of
-  // gradients, or a reduce_scatter and the gathers of weights in forward and backward.
+  // Bytes that a host sends in a step for one tensor parallel rank of a stage. They are an
+  // all_reduce of gradients, or a reduce_scatter and the gathers of weights in forward and
+  // backward.
   double bytes_between_hosts(const StageCosts& rank) const {
     const int hosts = hosts_of_group();
     const double part = static_cast<double>(hosts - 1) / hosts;

@@ -37,15 +37,15 @@ struct StepBin {
 };
 
 struct RunFigures {
-  std::vector<RankTimes> times;  // Of the ranks that completed steps, without the first step.
-  std::vector<Split> splits;     // Of the same ranks.
+  std::vector<RankTimes> times;  // For the ranks that completed steps, without the first step.
+  std::vector<Split> splits;     // For the same ranks.
   Split mean{};                  // Mean over these ranks.
   double step_ms = 0;
   double median_ms = 0;  // 0 without rows of steps; also p99_ms.
   double p99_ms = 0;
   std::optional<Straggler> straggler = {};
   std::vector<StepBin> bins = {};
-  double samples_a_step = 0;  // Of all ranks.
+  double samples_a_step = 0;  // Sum over all ranks.
   double rate = 0;            // Samples per second.
 };
 

@@ -41,7 +41,7 @@ struct RunFile {
   int hosts = 1;
   std::vector<std::string> host_of_rank = {};       // Empty if unknown.
   std::map<std::string, std::string> options = {};  // As the program set them.
-  double samples = 0;                               // Of all ranks; 0 if unknown.
+  double samples = 0;                               // Sum over all ranks; 0 if unknown.
   std::vector<RunLink> links = {};
   double all_reduce_bytes = 0;         // Per step; 0 if unknown.
   std::vector<RankTimes> totals = {};  // By rank.

@@ -33,7 +33,6 @@ constexpr std::string_view options_of_torchrun[] = {"local-ranks-filter",
                                                     "standalone",
                                                     "tee"};
 
-// Options about other hosts.
 const std::set<std::string_view> options_of_hosts{"master-addr", "master-port",  "nnodes",
                                                   "node-rank",   "rdzv-backend", "rdzv-endpoint",
                                                   "rdzv-id"};

@@ -136,7 +136,6 @@ Hosts hosts_of(const Given& given) {
   return hosts;
 }
 
-// Rejects a local rank that does not exist.
 void require_local(const std::string& name, int local_rank, int ranks) {
   if (local_rank >= ranks)
     refuse("--" + name + ": there is no local rank " + std::to_string(local_rank) + " of " +

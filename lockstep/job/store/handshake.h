@@ -1,6 +1,5 @@
-// The handshake by which two processes of a job prove to each other that both have the job's token,
-// and check that they belong to the same job. Any process may connect to the socket. Frozen:
-// docs/protocol.md.
+// The handshake by which two processes prove to each other that both have the job's token and
+// belong to the same job. Any process may connect to the socket. Frozen: docs/protocol.md.
 //
 // Three frames of fixed length: a challenge, a hello, a verdict. Each end proves the token by an
 // HMAC over all earlier bytes, with a separate key for each direction. No I/O and no clock; the

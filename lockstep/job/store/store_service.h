@@ -46,7 +46,6 @@ void require_store_value(std::string_view key, std::string_view value);
 // Returns a quoted key for messages: at most 64 characters, all safe for a terminal.
 std::string in_quotes(std::string_view key);
 
-// Throws the timeout error of every store's wait().
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
 
 // Handles the requests of a store server; owns the table and the list of waits.

@@ -73,8 +73,8 @@ LOCKSTEP_API JobToken make_job_token();
 
 // Reads the file in LOCKSTEP_JOB_TOKEN_FILE, else LOCKSTEP_JOB_TOKEN; empty when neither is set.
 // Wipes and unsets LOCKSTEP_JOB_TOKEN, so that children and /proc do not show it; a second call
-// returns nothing. Errors: misuse if both are set, for a token that is too short, and for a file
-// that is a symbolic link, belongs to another user, or is readable by others.
+// returns nothing. Errors: misuse if both are set, and for a token that is too short. Also for a
+// file that is a symbolic link, belongs to another user, or is readable by others.
 LOCKSTEP_API std::optional<JobToken> read_job_token();
 
 // Returns the text of LOCKSTEP_JOB_TOKEN for all groups of this process; empty if it was not set.

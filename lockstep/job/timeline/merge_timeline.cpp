@@ -106,7 +106,6 @@ struct FoundRank {
   }
 };
 
-// Identifies a collective of a rank.
 using CollectiveKey = std::tuple<int, int, std::string_view, std::uint64_t>;
 
 class Merge {
@@ -280,11 +279,11 @@ class Merge {
   };
 
   const std::vector<FoundRank> ranks_;
-  std::map<int, Tracks> tracks_;             // Of all attempts of each rank.
+  std::map<int, Tracks> tracks_;             // All attempts of each rank.
   std::map<int, int> next_operators_track_;  // By rank.
   TraceFile file_;
   std::int64_t start_ = std::numeric_limits<std::int64_t>::max();
-  std::map<CollectiveKey, Place> places_;  // Of all ranks' collectives; group names point into
+  std::map<CollectiveKey, Place> places_;  // All ranks' collectives; group names point into
                                            // `ranks_`.
   TimelineSummary summary_;
 };
