@@ -1,4 +1,4 @@
-// Command lines of our commands: parsing with CLI11, and the end that an error leads to.
+// Command lines: parsing with CLI11, and error exits.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace lockstep::tools {
 
-// Goes with CLI::Range, which lets a NaN pass. Not in help.
+// Use with CLI::Range, which accepts a NaN. Not in help.
 inline CLI::Validator not_nan() {
   return CLI::Validator(
       [](const std::string& text) {
@@ -36,7 +36,7 @@ inline CLI::Validator not_nan() {
   std::exit(exit_usage);
 }
 
-// Returns after success only: the command ends after --help or a wrong command line.
+// Returns after success only; after --help or an error it ends the process.
 inline void parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -45,14 +45,14 @@ inline void parse(CLI::App& app, int argc, char** argv) {
   }
 }
 
-// For people: of an Error without its fault and the source location.
+// Returns the text for people: for an Error, without its fault and source location.
 inline std::string text_of(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
   return known != nullptr ? bare_text(*known) : error.what();
 }
 
-// Returns the exit code that `act` returns. Reports an exception in one line, with the exit code of
-// an Error's fault, or exit_system for any other.
+// Returns the exit code of `act`. Reports an exception in one line, with the exit code of an
+// Error's fault, or exit_system for any other.
 template <class Act>
 int run_or_complain(const char* command, const Act& act) {
   try {

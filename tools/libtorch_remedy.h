@@ -1,4 +1,4 @@
-// The remedy where the loader finds no LibTorch, or a wrong one.
+// Advice for a missing or wrong LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace lockstep::tools {
 
-// Returns what the user can do. `version` is such as "2.13". `place` is the folder in which a
-// package looks for LibTorch; empty in other copies, which their users have built.
+// Returns what the user can do. `version` is such as "2.13". `place` is the folder where a package
+// looks for LibTorch; empty in copies that users have built.
 inline std::string libtorch_remedy(const std::string& version, const std::string& place) {
   const std::string libtorch = "LibTorch " + version;
   const std::string named =

@@ -1,4 +1,4 @@
-// The `lockstep` command: `lockstep SUB ...` becomes `lockstep-SUB ...`, from its own folder.
+// The `lockstep` command: runs `lockstep-SUB ...` in its own folder for `lockstep SUB ...`.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -49,7 +49,7 @@ constexpr Description known[] = {
     {"version", "show the version", "lockstep version"},
 };
 
-// The subcommands: programs beside this one, and those that it is itself.
+// The subcommands: programs in this program's folder, and built-in ones.
 std::vector<std::string> subcommands_in(const fs::path& folder) {
   std::vector<std::string> names{"version"};
   std::error_code unreadable;
@@ -63,8 +63,7 @@ std::vector<std::string> subcommands_in(const fs::path& folder) {
   return names;
 }
 
-// Returns the fewest letters to insert, remove, replace, or swap with the next one that turn `one`
-// into `other`.
+// Returns the edit distance of two names; a swap of adjacent letters counts as one edit.
 std::size_t distance(std::string_view one, std::string_view other) {
   const std::size_t width = other.size() + 1;
   std::vector<std::size_t> table((one.size() + 1) * width);
@@ -82,8 +81,7 @@ std::size_t distance(std::string_view one, std::string_view other) {
   return table[one.size() * width + other.size()];
 }
 
-// Returns the subcommand whose name is spelled most like `name`; empty if none is close. A
-// beginning of a name is close, too.
+// Returns the subcommand most similar to `name`; empty if none is close. A prefix counts as close.
 std::string suggestion_for(std::string_view name, const std::vector<std::string>& subcommands) {
   std::string best;
   std::size_t fewest = 3;
@@ -140,7 +138,7 @@ int main(int argc, char** argv) {
   std::string full_name = std::string(prefix) + std::string(name);
   const fs::path program = folder / full_name;
   if (!name.starts_with('-') && name.find('/') == name.npos) {
-    argv[1] = full_name.data();  // As ps shows it.
+    argv[1] = full_name.data();  // For ps.
     ::execv(program.c_str(), argv + 1);
   }
   if (errno == ENOENT || errno == 0) {

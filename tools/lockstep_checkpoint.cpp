@@ -1,5 +1,5 @@
-// `lockstep checkpoint`: opens the plugin that does the work and needs LibTorch. If LibTorch is
-// missing, the message can name the remedy, not only a library.
+// `lockstep checkpoint`: loads the plugin that needs LibTorch. Without LibTorch, it can print
+// advice instead of only a library's name.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

@@ -57,7 +57,7 @@ StateDict adam(double lr = 0.125) {
 
 class LockstepCheckpoint : public testing::Test {
  protected:
-  // Saves into the run's folder, which it makes if necessary.
+  // Saves into the run's folder, which it creates if necessary.
   fs::path save(const std::string& run, std::int64_t step, const StateDict& model,
                 const StateDict& optimizer = adam()) {
     Fixed first(model);
@@ -163,7 +163,7 @@ TEST_F(LockstepCheckpoint, ShowsAFileOfSafetensors) {
   EXPECT_EQ(json["tensors"]["fc.bias"]["bytes"], 4000);
 }
 
-// In the layout of Hugging Face, with a tensor of a type that LibTorch lacks.
+// Hugging Face's layout, with a tensor of a type that LibTorch lacks.
 fs::path indexed_weights(const fs::path& folder) {
   fs::create_directory(folder);
   save_safetensors(folder / "model-00001-of-00002.safetensors", weights());
@@ -296,7 +296,7 @@ TEST_F(LockstepCheckpoint, ComparesComplexNumbers) {
   EXPECT_EQ(run({"diff", a, b}).out, "model \"filter\": 1 of 3 elements differ, by 2 at most\n");
 }
 
-// scp -r and cp -rL leave such a folder: its link has become a folder, too.
+// scp -r and cp -rL leave such a folder, because they copy its link as a folder.
 TEST_F(LockstepCheckpoint, ReadsAFolderThatWasCopiedWithLinksFollowed) {
   save("a", 100);
   save("a", 200);
@@ -395,7 +395,7 @@ TEST_F(LockstepCheckpoint, DoesNotMindAReaderThatIsGone) {
   EXPECT_TRUE(contains(full.err, "No space left on device\ncode 74\n")) << full.err;
 }
 
-// Returns the output of `command` when stderr and stdout are one terminal.
+// Returns the output of `command` when stderr and stdout are the same terminal.
 std::string on_terminal(Arguments arguments) {
   int terminal = -1;
   const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);

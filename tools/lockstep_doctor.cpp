@@ -1,4 +1,4 @@
-// `lockstep doctor`: shows what this host has, and whether training can run on it.
+// `lockstep doctor`: shows this host's resources and whether training can run on it.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>

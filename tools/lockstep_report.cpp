@@ -1,4 +1,4 @@
-// `lockstep report`: how runs scale, what they wait for, and what would help.
+// `lockstep report`: shows how runs scale, what they wait for, and what would help.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* command = "lockstep report";
 
-// Files of the same name are told apart by their paths, as given.
+// Uses paths, as given, for files of the same name.
 void tell_apart(std::vector<lockstep::tools::RunFile>& runs,
                 const std::vector<std::string>& files) {
   std::map<std::string, int> count;

@@ -72,7 +72,7 @@ std::map<std::string, std::string> variables_in(const std::string& text, int ran
   return variables;
 }
 
-// Returns the numbers in all lines of the ranks' output, for example pids.
+// Returns the numbers, such as pids, in all lines of the ranks' output.
 std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
   for (const std::string& line : sorted_lines(text))
@@ -137,7 +137,7 @@ TEST(LockstepRun, AProgramThatCannotBeStartedCostsOneLineAndNoRank) {
   expect(scratch.path(), 64);
   expect(".", 64);
   std::filesystem::permissions(text, std::filesystem::perms::owner_all);
-  expect(text, 126);  // Only the kernel can tell that it is not a program.
+  expect(text, 126);  // Only the kernel detects that it is not a program.
   std::ofstream(text) << "#!/opt/no/python3\n";
   expect(text, 127);
 }
@@ -168,7 +168,7 @@ TEST(LockstepRun, TakesTorchrunsVariablesAndIgnoresServiceLinks) {
   EXPECT_TRUE(contains(warnings[2], "lockstep run: ignoring PET_MASTER_PORT=tcp://10.0.0.1:29500"));
 }
 
-// Its job is that of the launcher, even where a script sets the variable for all programs.
+// Its launcher is `lockstep run`, even if a script sets the variable for all programs.
 TEST(LockstepRun, DoesNotPassTheChoiceOfALauncherOn) {
   const Finished run = run_command({"/usr/bin/env", "LOCKSTEP_LAUNCHER=none", LOCKSTEP_RUN,
                                     "/bin/sh", "-c", "echo ${LOCKSTEP_LAUNCHER-unset}"});
@@ -226,7 +226,7 @@ class LockstepRunTimeline : public ::testing::Test {
     return run_command(ranks_of_script(2, script, {"--timeline", file_}));
   }
 
-  // Whether nothing but the file lies in the folder.
+  // Whether the file is the only one in its folder.
   bool is_alone() const {
     const std::filesystem::directory_iterator all(scratch_.path());
     return std::all_of(begin(all), end(all),
@@ -408,7 +408,7 @@ TEST(LockstepRun, ARankInheritsItsLineToTheAgentAndItsErrorFileAndNoOtherDescrip
   const FileDescriptor leak(::dup(STDERR_FILENO));  // Not close-on-exec: the launcher inherits it.
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "3", "/bin/ls", "-l", "/proc/self/fd"});
   std::map<char, int> open;  // Open descriptors of each rank.
-  // The same without stdin, stdout, stderr and the folder that ls lists.
+  // As `open`, without stdin, stdout, stderr and the folder that ls lists.
   std::map<char, int> beyond;
   for (const std::string& line : sorted_lines(run.out)) {
     const auto arrow = line.find(" -> ");
@@ -529,7 +529,7 @@ TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
   EXPECT_EQ(closed.err, "");
 }
 
-// The file size limit, which ranks inherit, must not reach them as an ignored signal.
+// Ranks inherit the file size limit; its signal must not be ignored in them.
 TEST(LockstepRun, ALogThatOutgrowsTheLimitOfFileSizesIsSaidOnceAndTheJobGoesOn) {
   const ScratchDirectory scratch;
   const Finished run = run_command(
@@ -612,7 +612,7 @@ TEST(LockstepRun, ASecondInterruptKillsAtOnce) {
   ::kill(run.pid(), SIGINT);
   ASSERT_TRUE(
       soon([&] { return contains(run.out(), "[0] int") && contains(run.out(), "[1] int"); }));
-  ::usleep(100'000);  // The launcher takes two signals at once for one.
+  ::usleep(100'000);  // The launcher treats two signals at once as one.
   int code = 0;
   EXPECT_LT(seconds_to([&] {
               ::kill(run.pid(), SIGINT);
@@ -740,7 +740,7 @@ TEST(LockstepRun, WhatARankLeavesBehindIsEndedWithTheJob) {
   EXPECT_TRUE(all_gone(pids));
 }
 
-// Starts in each rank a child, and a grandchild with a session of its own.
+// Starts in each rank a child, and a grandchild with its own session.
 constexpr const char* with_family =
     "sleep 1000 & echo $!; setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait";
 
@@ -784,7 +784,7 @@ TEST(LockstepRun, EightLaunchersAtOnceDoNotMeet) {
 
 // --- Ranks that know the job page ---------------------------------------------------------------
 
-// Fetches the job page over the agent's socket, as init_process_group() does.
+// Fetches the job control block over the agent's socket, as init_process_group() does.
 JobPage attach() {
   const int socket = std::atoi(std::getenv("LOCKSTEP_AGENT_FD"));
   Packet packet;
@@ -807,7 +807,7 @@ JobPage attach() {
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
-// Enters the page, waits for the other ranks, then for `end` or for a failure.
+// Enters the block, waits for the other ranks, then for `end` or for a failure.
 JobPage enter() {
   JobPage page = attach();
   page.enter(own_rank());
@@ -841,7 +841,7 @@ const Ranks one_returns_early("one rank returns without destroying the group", [
 
 const Ranks nobody_says_goodbye("no rank destroys the group", [](const Rank&) {
   const JobPage page = enter();
-  if (own_rank() == 0) ::usleep(700'000);  // Longer than the time that a rank gets after a failure.
+  if (own_rank() == 0) ::usleep(700'000);  // Longer than a rank's time to end after a failure.
   ::_exit(0);
 });
 
@@ -887,7 +887,7 @@ TEST(LockstepRun, RanksThatAllEndWellAreNoFailureThoughNoneSaidGoodbye) {
 
 // --- Figures for Prometheus ----------------------------------------------------------------------
 
-// "127.0.0.1:PORT" once a launcher has said where its metrics are.
+// "127.0.0.1:PORT" once a launcher has printed the address of its metrics.
 std::string metrics_address(const RunningCommand& run) {
   const std::string before = "lockstep run: metrics at http://";
   std::string err;
@@ -897,7 +897,7 @@ std::string metrics_address(const RunningCommand& run) {
   return err.substr(begin + before.size(), err.find("/metrics\n") - begin - before.size());
 }
 
-// The answer to a request for the metrics; empty without any.
+// The response to a request for the metrics; empty without any.
 std::string ask_for_metrics(const std::string& address) {
   const auto [host, port] = *host_and_port(address);
   const FileDescriptor socket = begin_connecting(numeric_address(host, port));

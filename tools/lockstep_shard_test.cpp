@@ -53,7 +53,7 @@ class LockstepShard : public testing::Test {
     return names;
   }
 
-  // Names and contents of all files in the shards, in their order.
+  // Names and contents of all files in the shards, in order.
   std::vector<std::pair<std::string, std::string>> members(const std::string& name) const {
     std::vector<std::pair<std::string, std::string>> all;
     for (int number = 0; number < 100; ++number) {
@@ -176,13 +176,13 @@ TEST_F(LockstepShard, GoesOnAfterAnInterruption) {
     EXPECT_LE(entry.file_size(), 20U << 10);
   }
   fs::remove(path("out/shard-000001.tar"));
-  fs::remove(path("out/shard-000000.tar.index"));  // As if killed before it wrote the index.
+  fs::remove(path("out/shard-000000.tar.index"));  // As if killed before writing the index.
   const Finished again = shard({"--size", "20K"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_TRUE(has(again.out, "shards were there already")) << again.out;
   EXPECT_EQ(members("shard"), whole);
   for (const auto& [file, content] : bytes) {
-    if (!file.ends_with("-000001.tar.index")) {  // It has the time of the new shard.
+    if (!file.ends_with("-000001.tar.index")) {  // It contains the time of the new shard.
       EXPECT_EQ(content_of(file), content) << file;
     }
   }
@@ -234,7 +234,7 @@ TEST_F(LockstepShard, RemovesWhatItsKilledRunsHaveNotFinished) {
     ::_exit(0);
   }
   ::waitpid(killed, nullptr, 0);
-  std::set<std::string> foreign;  // Of another host, where a process may have this pid.
+  std::set<std::string> foreign;  // Of another host, where this pid may be in use.
   for (const std::string& left : files("out")) {
     if (!left.starts_with("shard-000000.tar.tmp-")) continue;
     foreign.insert("shard-000000.tar.tmp-00000000" + left.substr(left.find('-', 22)));
@@ -243,7 +243,7 @@ TEST_F(LockstepShard, RemovesWhatItsKilledRunsHaveNotFinished) {
   write("out/" + *foreign.begin(), "half");
   const auto running = start_to_write("shard-000000.tar");
 
-  std::string of_killed = "-";  // Appended in steps: GCC 12 warns falsely of one expression.
+  std::string of_killed = "-";  // In steps, because GCC 12 has a false warning for one expression.
   of_killed.append(std::to_string(killed)).append("-");
   std::set<std::string> kept = files("out");
   EXPECT_EQ(kept.size(), complete.size() + 4);

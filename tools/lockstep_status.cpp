@@ -59,12 +59,12 @@ CommandLine parse(int argc, char** argv) {
   return line;
 }
 
-// Foreign text must not reach the terminal as commands, nor fill it.
+// Removes control sequences from foreign text, and limits its length.
 std::string shown(const std::string& text) { return lockstep::clean_text(text, 4096); }
 
 using Row = std::vector<std::string>;
 
-// Formats columns as wide as their widest cell, two blanks between them; the last one is unpadded.
+// Formats columns as wide as their widest cell, separated by two blanks; the last one is unpadded.
 std::string table(const std::vector<Row>& rows, const std::string& indent) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)

@@ -101,7 +101,7 @@ TEST(LockstepStatus, AJobThatIsNotThereIsExitCode1) {
   }
 }
 
-// Abstract sockets belong to a network namespace: a new one has none.
+// Abstract sockets belong to a network namespace; a new one has none.
 TEST(LockstepStatus, NoJobAtAllIsNoFailure) {
   if (run_command({"/usr/bin/unshare", "-rn", "/bin/true"}).code != 0)
     GTEST_SKIP() << "no network of its own may be made here";

@@ -1,4 +1,4 @@
-// `lockstep timeline`: merges the spans that ranks have recorded into one timeline.
+// `lockstep timeline`: merges the spans that ranks recorded into one timeline.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

@@ -115,7 +115,7 @@ TEST(LockstepTop, AJobThatIsNotThereIsExitCode1) {
   EXPECT_EQ(run_command({LOCKSTEP, "top", "--every", "0"}).code, 64);
 }
 
-// The command on a terminal of its own.
+// The command on its own terminal.
 class OnTerminal {
  public:
   explicit OnTerminal(const std::string& job) {
@@ -138,7 +138,7 @@ class OnTerminal {
   void press(char key) const { EXPECT_EQ(::write(terminal_, &key, 1), 1); }
   void signal(int number) const { ::kill(pid_, number); }
 
-  // Returns all that has been shown, once it has `part`, or at its end.
+  // Returns all text shown, once it contains `part`, or at its end.
   std::string shown_with(const std::string& part) {
     soon([&] {
       pollfd entry{terminal_, POLLIN, 0};

@@ -29,8 +29,7 @@ class ByteWriter {
   ByteWriter& prefixed(std::string_view bytes) {
     return number(static_cast<std::uint32_t>(bytes.size())).raw(bytes);
   }
-  // Writes a field of `width` bytes: the length in one byte, then `bytes`, then zeros. `bytes` must
-  // fit.
+  // Writes `width` bytes: the length in one byte, `bytes`, then zeros. `bytes` must fit.
   ByteWriter& padded(std::string_view bytes, std::size_t width) {
     check(bytes.size() < width && width <= 256, "a text does not fit into its field");
     number(static_cast<std::uint8_t>(bytes.size())).raw(bytes);
@@ -44,8 +43,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Returns views into the bytes it was given, and allocates nothing.
-// Errors: corrupt when the bytes are not in the requested form.
+// Returns views into the given bytes; allocates nothing.
+// Errors: corrupt when the bytes do not have the requested form.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

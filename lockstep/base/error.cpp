@@ -17,7 +17,7 @@ namespace {
 
 std::string compose(Fault fault, std::string_view message, std::source_location where) {
   const std::string_view path = where.file_name();
-  const auto ours = path.rfind("lockstep/");  // The build machine's folders mean nothing to a user.
+  const auto ours = path.rfind("lockstep/");  // Hides the build machine's folders.
   return fmt::format("{}: {} [{}:{}]", name(fault), message,
                      ours == path.npos ? path : path.substr(ours), where.line());
 }
@@ -28,14 +28,14 @@ std::string signal_text(const Failure& failure) {
                      failure.oom.value_or(false) ? ", out of memory" : "");
 }
 
-// Foreign text may end as a sentence does, and the message goes on after it.
+// Removes final punctuation, because the message continues after `text`.
 std::string_view without_end(std::string_view text) {
   const auto last = text.find_last_not_of(" \n\r\t.,;:");
   return last == text.npos ? text : text.substr(0, last + 1);
 }
 
 std::string cause(const Failure& failure) {
-  // An uncaught exception ends with SIGABRT.
+  // An uncaught exception ends the process with SIGABRT.
   const bool another_signal = failure.signal && failure.signal != SIGABRT;
   if (!failure.what.empty())
     return fmt::format("{} an exception: {}",
@@ -50,7 +50,7 @@ std::string cause(const Failure& failure) {
   return "died of an unknown cause";
 }
 
-// For ranks that are alive.
+// For running ranks.
 std::string describe_break(const Failure& failure) {
   if (failure.fault == Fault::mismatch)
     return fmt::format("ranks disagree in {}: {}", failure.call, failure.what);
@@ -93,7 +93,7 @@ std::optional<Fault> fault_named(std::string_view name) {
   return std::nullopt;
 }
 
-// A rank's text is data: it must not move a reader's cursor.
+// A rank's text is untrusted: remove control characters that would move a terminal's cursor.
 std::string describe(const Failure& failure) {
   if (failure.fault) return clean_text(describe_break(failure));
   std::string text = fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid,

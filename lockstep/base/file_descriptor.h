@@ -1,6 +1,6 @@
-// File descriptors: owned, polled until a deadline, written as a whole.
+// File descriptors: ownership, polling until a deadline, complete writes.
 //
-// Blocking: poll_until() until its deadline; writing until the descriptor takes the bytes.
+// Blocking: poll_until() until its deadline; writes until the descriptor accepts all bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -49,7 +49,7 @@ class FileDescriptor {
 // Returns a second descriptor of the same file, which exec() closes. Errors: system.
 LOCKSTEP_API FileDescriptor duplicate(int descriptor);
 
-// Timeout for poll() or epoll_wait(): at most 60 s, so call again until the deadline.
+// Timeout for poll() or epoll_wait(): at most 60 s, so the caller repeats until the deadline.
 inline int milliseconds_until(Deadline deadline) {
   if (deadline == no_deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -67,8 +67,8 @@ bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
   }
 }
 
-// Returns the events that poll() found for `fd`; 0 when it was not watched. For a loop whose parts
-// each have their own descriptors.
+// Returns the events that poll() found for `fd`; 0 if it was not watched. For a loop whose
+// components each watch their own descriptors.
 inline short events_of(const std::vector<pollfd>& entries, int fd) {
   for (const pollfd& entry : entries)
     if (entry.fd == fd) return entry.revents;
@@ -78,11 +78,11 @@ inline short events_of(const std::vector<pollfd>& entries, int fd) {
 // Writes all of `text` to a file, a pipe or a device. Errors: system.
 LOCKSTEP_API void write_all(int descriptor, std::string_view text);
 
-// Replaces `path` by a file with `text` that only this user may read. The file gets its name once
-// it is complete, so the old one stays on a full disk. A process killed meanwhile leaves
-// PATH.XXXXXX. The exception is a file that this user may write in a folder where they may create
-// none: it is overwritten in place, keeps its mode, and may be left half written.
-// Errors: system, naming the file; no temporary file stays then.
+// Replaces `path` atomically by a file with `text` that only this user may read. On an error, for
+// example a full disk, the old file stays. A process killed meanwhile leaves PATH.XXXXXX.
+// If this user may write the file but create none in its folder, the file is overwritten in place.
+// It then keeps its mode, and an error may leave it partially written.
+// Errors: system, naming the file; the temporary file is removed.
 LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// A hash that tells equal bytes from others: XXH3-64, the same in every version of xxHash. It is no
-// protection against an attacker.
+// XXH3-64, to compare contents. Its values are the same in every version of xxHash. It does not
+// protect against an attacker.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

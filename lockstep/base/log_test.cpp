@@ -14,7 +14,7 @@ namespace {
 
 using test::fault_of;
 
-// Logs a line of each level in a process of its own: the first line reads the variable.
+// Logs a line of each level in its own process, because only the first call reads the variable.
 [[noreturn]] void log_all(const char* value) {
   ::setenv("LOCKSTEP_LOG", value, 1);
   for (const LogLevel level : {LogLevel::error, LogLevel::warning, LogLevel::info, LogLevel::debug})

@@ -37,7 +37,7 @@ FileDescriptor make_memfd(std::string_view purpose) {
 #ifdef MFD_NOEXEC_SEAL
   FileDescriptor fd(
       ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
-  if (fd || errno != EINVAL) return fd;  // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
+  if (fd || errno != EINVAL) return fd;  // Not supported by kernels before 6.3.
 #endif
   return FileDescriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
@@ -52,7 +52,7 @@ FileDescriptor make_memfd(std::string_view purpose) {
                           purpose, bytes, limit.rlim_cur));
 }
 
-// Gives the memfd its size, and reserves the first bytes.
+// Sets the memfd's size and reserves the first bytes.
 void resize(int fd, std::size_t bytes, std::size_t reserved, std::string_view purpose) {
   const IgnoreSignals ignore{SIGXFSZ};
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_not_reserved(errno, bytes, purpose);
@@ -60,8 +60,8 @@ void resize(int fd, std::size_t bytes, std::size_t reserved, std::string_view pu
     if (errno != EINTR) throw_not_reserved(errno, reserved, purpose);
 }
 
-// Call it first: beyond a memory cgroup's limit a reservation does not fail, it wakes the OOM
-// killer.
+// Call it before each reservation: one beyond a memory cgroup's limit does not fail but causes an
+// OOM kill.
 void require_available(std::size_t bytes, std::string_view purpose) {
   const std::size_t available = available_memory();
   if (bytes > available)
@@ -70,8 +70,8 @@ void require_available(std::size_t bytes, std::string_view purpose) {
                                            purpose, bytes, available));
 }
 
-// Slower than MADV_POPULATE_WRITE, but every kernel has it. Without memory for a page, read() fails
-// where a store would raise SIGBUS.
+// Fallback for kernels without MADV_POPULATE_WRITE, but slower. If no memory is left for a page,
+// read() fails where a store would raise SIGBUS.
 void fill_with_zeros(std::string_view purpose, std::byte* data, std::size_t bytes) {
   const FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   if (!zeros) throw_errno("opening /dev/zero");
@@ -99,8 +99,8 @@ std::size_t mem_available() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// Returns this process's group in the unified hierarchy, or in the memory controller's of cgroup
-// v1.
+// Returns this process's group in the unified hierarchy, or in that of cgroup v1's memory
+// controller.
 fs::path memory_cgroup() {
   std::ifstream in("/proc/self/cgroup");
   std::string line;
@@ -130,7 +130,7 @@ std::optional<std::uint64_t> value_in(const fs::path& file, std::string_view key
   return std::nullopt;
 }
 
-// Cached files count as used, but the kernel drops them before an allocation fails.
+// Pages of cached files count as used, but the kernel reclaims them before an allocation fails.
 std::size_t reclaimable_in(const fs::path& stat, std::string_view prefix) {
   return value_in(stat, fmt::format("{}active_file", prefix)).value_or(0) +
          value_in(stat, fmt::format("{}inactive_file", prefix)).value_or(0);
@@ -140,10 +140,10 @@ std::size_t left_of(std::size_t limit, std::size_t used, std::size_t reclaimable
   return limit - std::min(limit, used - std::min(used, reclaimable));
 }
 
-// Most groups have no limit, so what they use need not be read.
+// Most groups have no limit; their usage need not be read.
 std::optional<std::size_t> limit_in(const fs::path& file) {
-  constexpr std::size_t none = std::size_t{1} << 60;  // cgroup v1 writes a number near 2^63 for no
-                                                      // limit.
+  constexpr std::size_t none = std::size_t{1} << 60;  // Without a limit, cgroup v1 has a number
+                                                      // near 2^63.
   const auto limit = number_in(file);
   return limit && *limit < none ? limit : std::nullopt;
 }
@@ -158,8 +158,8 @@ std::size_t left_by(const fs::path& cgroup) {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// Reads `oom_kill` of the group at `path` below `mount`, or the nearest group above it that has the
-// file.
+// Reads `oom_kill` of the group at `path` below `mount`, or of the nearest group above it that has
+// the file.
 std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, const char* file) {
   for (path = path.relative_path();; path = path.parent_path()) {
     if (const auto count = value_in(mount / path / file, "oom_kill")) return count;
@@ -181,7 +181,7 @@ std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
     if (second == line.npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const fs::path path = line.substr(second + 1);
-    if (names_memory(controllers)) {  // The unified hierarchy then lacks that controller.
+    if (names_memory(controllers)) {  // The unified hierarchy then lacks this controller.
       if (const auto count = count_of(root / "sys/fs/cgroup/memory", path, "memory.oom_control"))
         return count;
     } else if (controllers.empty()) {
@@ -213,7 +213,7 @@ void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes,
 }
 
 void map_all_pages(std::byte* data, std::size_t bytes) {
-#ifdef MADV_POPULATE_WRITE  // Linux 5.14. Before it, pages are mapped on first access.
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14. Older kernels map pages on first access.
   ::madvise(data, whole_pages(bytes), MADV_POPULATE_WRITE);
 #endif
 }

@@ -96,7 +96,7 @@ TEST(SharedMapping, MoreThanTheLimitOfFileSizesIsAnErrorThatNamesItAndKillsNobod
 }
 
 TEST(SharedMapping, ASealThatTheKernelAddsIsNoReasonToRefuse) {
-  constexpr unsigned no_exec = 8;  // MFD_NOEXEC_SEAL, which newer systems use by default.
+  constexpr unsigned no_exec = 8;  // MFD_NOEXEC_SEAL, the default of newer systems.
   FileDescriptor other(::memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING | no_exec));
   if (!other) GTEST_SKIP() << "this kernel has no MFD_NOEXEC_SEAL (before 6.3)";
   constexpr int ours = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

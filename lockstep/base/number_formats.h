@@ -1,5 +1,5 @@
-// Instruction sets of this CPU, and the numbers of 16 bits that it computes with. A CPU without
-// instructions for these emulates them.
+// Detects instruction sets of this CPU, and whether it computes with 16-bit floats natively. A CPU
+// without such instructions emulates them.
 //
 // Thread safety: any thread may call any function. Blocking: no.
 
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// Instruction sets of one format, under their names in /proc/cpuinfo: those that the CPU has, and
+// Instruction sets for one format, with their names in /proc/cpuinfo: those that the CPU has, and
 // those that it lacks. One is enough.
 struct NumberFormat {
   std::vector<std::string> found = {};
@@ -28,13 +28,13 @@ struct NumberFormats {
   NumberFormat fp16 = {};
 };
 
-// Returns all names in /proc/cpuinfo: instruction sets, and other abilities of this host's CPU.
+// Returns all CPU flags in /proc/cpuinfo.
 LOCKSTEP_API std::vector<std::string> instruction_sets();
 
-// Returns those of this host's CPU. None are known of processors other than x86.
+// Returns the formats of this host's CPU. Only x86 is supported; others have none.
 LOCKSTEP_API NumberFormats number_formats();
 
-// Returns those of the first processor in the text of a /proc/cpuinfo.
+// Returns the formats of the first processor in `cpuinfo`, the text of a /proc/cpuinfo.
 LOCKSTEP_API NumberFormats number_formats_in(std::string_view cpuinfo);
 
 }  // namespace lockstep

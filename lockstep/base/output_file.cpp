@@ -26,11 +26,12 @@ namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
 
-// Without early write-back, the disk would be idle until sync(). Smaller units cost more calls.
+// Starts write-back early; otherwise the disk would be idle until sync(). Smaller units need more
+// calls.
 constexpr std::uint64_t write_back_size = 8 << 20;
 
-// Repeats `call` until no signal interrupts it. Network file systems allow interruptions where
-// others do not.
+// Repeats `call` until no signal interrupts it. Network file systems may be interrupted where
+// others are not.
 template <class Call>
 int uninterrupted(Call call) {
   int result = 0;
@@ -48,8 +49,8 @@ std::string file_size_limit() {
          " bytes: ulimit -f, RLIMIT_FSIZE)";
 }
 
-// Follows links: the file is created where a link leads. Refuses anything but a regular file, for
-// example a device.
+// Follows links: the file is created at the link's target. Fails for anything but a regular file,
+// such as a device.
 std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);
@@ -58,7 +59,7 @@ std::filesystem::path regular_file(const std::filesystem::path& target) {
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw Error(Fault::system, target.string() + ": it exists and is not a regular file");
   if (!std::filesystem::is_symlink(target, error)) return target;
-  // The target of a link need not exist yet.
+  // The target of a link may not exist yet.
   const std::filesystem::path linked = std::filesystem::read_symlink(target, error);
   if (error) throw_errno("reading link " + target.string(), error.value());
   return regular_file(target.parent_path() / linked);
@@ -100,7 +101,7 @@ void OutputFile::sync() {
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("syncing");
 }
 
-// Ignores errors, because sync() will report them too.
+// Ignores errors, because sync() reports them too.
 void OutputFile::start_writing_back() {
   ::sync_file_range(fd_.get(), static_cast<off_t>(started_), static_cast<off_t>(size_ - started_),
                     SYNC_FILE_RANGE_WRITE);
@@ -117,8 +118,8 @@ void OutputFile::fail(std::string_view action) const {
 
 namespace {
 
-// Tells where the pids of this process are valid: ".tmp-HOST-". Containers of one host may have one
-// host name, and have other process namespaces then.
+// Identifies the host and pid namespace in which the writer's pid is valid: ".tmp-HOST-".
+// Containers with the same host name may have different pid namespaces.
 const std::string& mark_of_writers() {
   static const std::string mark = [] {
     std::error_code unknown;
@@ -132,7 +133,7 @@ const std::string& mark_of_writers() {
   return mark;
 }
 
-// The process of this host in a name NAME.tmp-HOST-PID-N that begins with `prefix`.
+// Returns the pid in a name NAME.tmp-HOST-PID-N of this host that begins with `prefix`.
 std::optional<pid_t> writer_of(std::string_view name, std::string_view prefix) {
   const std::string_view mark = mark_of_writers();
   const std::size_t at = name.rfind(mark);
@@ -162,7 +163,7 @@ int try_to_sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;
   const FileDescriptor fd(
       uninterrupted([&] { return ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  // EINVAL: the file system cannot sync directories; some network file systems cannot.
+  // EINVAL: the file system, such as some network file systems, cannot sync directories.
   if (fd && uninterrupted([&] { return ::fsync(fd.get()); }) == 0) return 0;
   return fd && errno == EINVAL ? 0 : errno;
 }

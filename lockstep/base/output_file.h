@@ -1,7 +1,7 @@
-// Files that are written from their beginning to their end, then forced to the disk.
+// Files that are written once, sequentially, and then synced to the disk.
 //
 // Errors: system, naming the file, for example "No space left on device". For a file beyond
-// RLIMIT_FSIZE the message has the limit; the signal does not end the process.
+// RLIMIT_FSIZE the message has the limit; SIGXFSZ does not end the process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,15 +24,14 @@ class LOCKSTEP_API OutputFile {
   // Creates the file, which must not exist. Messages use `name`, or the path if `name` is empty.
   explicit OutputFile(const std::filesystem::path& path, std::string name = {});
 
-  // Allocates `size` bytes on the disk if the file system can, so that a full disk is reported at
-  // once.
+  // Allocates `size` bytes if the file system supports it, so that a full disk is reported early.
   void reserve(std::uint64_t size);
 
   // Appends.
   void write(std::span<const std::byte> bytes);
 
   // Returns when the file would survive a power failure. An error is final: the kernel may have
-  // dropped data that it could not write, so a retry would prove nothing.
+  // dropped the data, so a retry could succeed without writing it.
   void sync();
 
   std::uint64_t size() const { return size_; }
@@ -44,17 +43,17 @@ class LOCKSTEP_API OutputFile {
   std::string name_;
   FileDescriptor fd_;
   std::uint64_t size_ = 0;     // Bytes written.
-  std::uint64_t started_ = 0;  // Bytes whose write-back to the disk has started.
+  std::uint64_t started_ = 0;  // Bytes whose write-back has started.
 };
 
-// A file that gets its name only when it is complete. Until then, an existing file of that name
+// A file that gets its final name when it is complete. Until then, an existing file of that name
 // stays unchanged.
-// Errors: in addition, system if the name is that of a device, a FIFO or a folder. Nothing is left
-// of a file that was not committed. Only a killed process leaves NAME.tmp-HOST-PID-N, which
-// remove_unfinished() removes. HOST is a number of the host and container.
+// Errors: in addition, system if the name is that of a device, a FIFO or a folder. A file that was
+// not committed is removed. Only a killed process leaves NAME.tmp-HOST-PID-N, which
+// remove_unfinished() removes. HOST identifies the host and container.
 class LOCKSTEP_API AtomicFile {
  public:
-  // Reserves `size` bytes if the file system can, so that a full disk is reported at once.
+  // Reserves `size` bytes as OutputFile::reserve() does.
   AtomicFile(const std::filesystem::path& target, std::uint64_t size);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -65,7 +64,7 @@ class LOCKSTEP_API AtomicFile {
   // Returns when the file would survive a power failure. No other call may follow.
   void commit();
 
-  // As commit(), without waiting for the disk: the file may be lost or damaged by a power failure.
+  // As commit(), but does not sync: a power failure may lose or damage the file.
   void commit_unsynced();
 
  private:
@@ -73,20 +72,20 @@ class LOCKSTEP_API AtomicFile {
   void remove_aside();
 
   const std::filesystem::path target_;
-  std::filesystem::path aside_;  // Empty if there is no such file to remove.
+  std::filesystem::path aside_;  // Empty if there is no temporary file to remove.
   std::optional<OutputFile> file_;
 };
 
-// Removes the files NAME.tmp-HOST-PID-N, where NAME begins with `prefix`, that ended processes of
-// this host and container have left in `directory`. Those of others stay: only there can be told
-// whether their process has ended.
+// Removes files NAME.tmp-HOST-PID-N in `directory`, where NAME begins with `prefix`, if their
+// process has ended. Only files of this host and container are removed, because only their pids can
+// be checked.
 LOCKSTEP_API void remove_unfinished(const std::filesystem::path& directory,
                                     std::string_view prefix);
 
-// Forces a directory to the disk. Otherwise a new name in it would not survive a power failure.
+// Syncs a directory. Without this, a new name in it may not survive a power failure.
 LOCKSTEP_API void sync_directory(const std::filesystem::path& directory);
 
-// Returns the errno in place of an Error, 0 after success.
+// As sync_directory(), but returns errno instead of throwing; 0 after success.
 LOCKSTEP_API int try_to_sync_directory(const std::filesystem::path& directory);
 
 }  // namespace lockstep

@@ -22,7 +22,7 @@ std::string file_of(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
 }
 
-// A child that waits for its end. This process has one thread, so fork() is safe.
+// A child that waits to be killed. This process has one thread, so fork() is safe.
 class Child {
  public:
   Child() : pid_(::fork()) {

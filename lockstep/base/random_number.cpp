@@ -9,7 +9,7 @@ namespace lockstep {
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
-  // getrandom() gives up to 256 bytes completely or not at all.
+  // getrandom() returns up to 256 bytes completely or fails.
   if (::getrandom(&number, sizeof number, 0) != sizeof number)
     throw_errno("reading a random number: getrandom");
   return number;

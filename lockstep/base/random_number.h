@@ -1,4 +1,4 @@
-// A random number from the kernel.
+// Random numbers from the kernel.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Nobody can guess it. Errors: system.
+// Unpredictable, from getrandom(). Errors: system.
 LOCKSTEP_API std::uint64_t random_number();
 
 }  // namespace lockstep

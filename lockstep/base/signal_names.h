@@ -14,8 +14,8 @@ namespace lockstep {
 // Returns "SIGTERM", or "signal 77" for a signal without a name.
 LOCKSTEP_API std::string signal_name(int signal);
 
-// A shell ends with 128 + N when the program that it waited for was killed by signal N. Returns the
-// name of that signal for such an exit code: "SIGSEGV" for 139. Empty for any other code.
+// A shell exits with 128 + N when signal N killed its program. Returns the name of that signal for
+// such an exit code: "SIGSEGV" for 139. Empty for any other code.
 LOCKSTEP_API std::string signal_of_exit_code(int exit_code);
 
 // Returns "exited with code 1"; with the signal, if signal_of_exit_code() has one.

@@ -1,4 +1,4 @@
-// Guards of a scope that change what signals do, and restore it at their end.
+// Scope guards that change signal handling and restore it.
 //
 // Thread safety: BlockSignals and IgnoreSignals change the calling thread only, KeepSignalHandlers
 // the process.
@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// Blocks all signals in the calling thread. Threads started meanwhile inherit that, so signals go
-// to the user's threads.
+// Blocks all signals in the calling thread. Threads started in this scope inherit that, so the
+// user's threads receive the signals.
 class BlockSignals {
  public:
   BlockSignals() {
@@ -32,9 +32,8 @@ class BlockSignals {
   sigset_t before_;
 };
 
-// Turns signals that a failing system call raises in its own thread into plain errors. Otherwise
-// they would end the process. SIGPIPE comes from a write to a pipe without a reader. SIGXFSZ comes
-// from a file larger than `ulimit -f` allows.
+// Makes a system call return an error instead of a fatal signal: SIGPIPE from a pipe without a
+// reader, SIGXFSZ from a file larger than `ulimit -f` allows.
 class IgnoreSignals {
  public:
   IgnoreSignals(std::initializer_list<int> signals) {
@@ -48,7 +47,8 @@ class IgnoreSignals {
   }
   ~IgnoreSignals() {
     const timespec at_once{};
-    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops the signals raised meanwhile.
+    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops the signals raised in this
+                                                             // scope.
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }

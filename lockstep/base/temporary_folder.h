@@ -1,7 +1,7 @@
-// A folder of this process, in that of TMPDIR or in /tmp. It is removed, with all that is in it,
-// when this object goes. Only its user can read it.
+// A folder in TMPDIR or /tmp that only this user can read. The destructor removes it with its
+// contents.
 //
-// Errors: system, naming the folder, if it cannot be made. One that cannot be removed stays.
+// Errors: system, naming the folder, if it cannot be created. If the removal fails, it stays.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -25,8 +25,8 @@ unsigned char byte_of(std::string_view text, std::size_t i) {
   return static_cast<unsigned char>(text[i]);
 }
 
-// Returns the size in bytes of the first character of `text`; 0 when it is not UTF-8. The second
-// byte's limits are those of the Unicode standard's table 3-7, which rules out overlong forms and
+// Returns the size in bytes of the first character of `text`; 0 when it is not UTF-8. The limits of
+// the second byte are those of the Unicode standard's table 3-7, which excludes overlong forms and
 // surrogates.
 std::size_t bytes_of_character(std::string_view text) {
   const unsigned char first = byte_of(text, 0);
@@ -53,7 +53,7 @@ std::string_view shown(std::string_view character, bool is_utf8) {
 
 constexpr std::size_t most_text = 8192;
 
-// LibTorch's exceptions go on with their C++ backtrace (c10/util/Exception.cpp).
+// Exceptions of LibTorch end with a C++ backtrace (c10/util/Exception.cpp).
 std::string_view without_backtrace(std::string_view text) {
   return text.substr(0, text.find("\nException raised from "));
 }
@@ -78,7 +78,7 @@ std::string readable(std::string_view frame) {
          std::string(frame.substr(plus));
 }
 
-// Percent-encodes characters that could end a value, and those that are not text.
+// Percent-encodes characters that could end a value, and bytes that are not text.
 std::string escaped(std::string_view text) {
   if (text.empty()) return "-";
   std::string value;
@@ -184,7 +184,7 @@ std::string exception_text(const std::exception_ptr& error) {
   std::string text;
   try {
     std::rethrow_exception(error);
-  } catch (const Error& known) {  // Includes types that this library derives from it.
+  } catch (const Error& known) {  // Includes types that this library derives from Error.
     text = demangled(typeid(Error).name()) + ": " + known.what();
   } catch (const std::exception& known) {
     text = fmt::format("{}: {}", demangled(typeid(known).name()), without_backtrace(known.what()));

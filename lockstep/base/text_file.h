@@ -1,4 +1,4 @@
-// Files of text, read and written as a whole.
+// Reads and writes whole text files.
 //
 // Errors: system, naming the file.
 
@@ -14,8 +14,8 @@ namespace lockstep {
 
 LOCKSTEP_API std::string read_file(const std::string& path);
 
-// Overwrites a file that exists; a device takes the text, too. After an Error, the file may be half
-// written: write_small_file() (file_descriptor.h) replaces files at once.
+// Overwrites an existing file; `path` may be a device. After an Error, the file may be partially
+// written; write_small_file() (file_descriptor.h) replaces files atomically.
 LOCKSTEP_API void write_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

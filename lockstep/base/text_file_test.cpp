@@ -46,7 +46,7 @@ struct Refused {
   std::function<void(const std::string& folder)> act;
 };
 
-// `folder` exists, `folder`/no does not.
+// `folder` exists; `folder`/no does not.
 const Refused refusals[] = {
     {"reading ", [](const std::string& folder) { read_file(folder + "/no"); }},
     {"writing ", [](const std::string& folder) { write_file(folder + "/no/file", "a"); }},

@@ -32,7 +32,7 @@ struct SchedulingAttributes {
 
 constexpr pid_t this_thread = 0;
 
-// The default on most systems. Only pages that are used take memory.
+// The default on most systems. Unused pages take no memory.
 constexpr std::size_t least_stack_bytes = std::size_t{8} << 20;
 
 class Attributes {
@@ -61,8 +61,7 @@ void ask_for_short_slices() {
   if (::syscall(SYS_sched_getattr, this_thread, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
   attributes.runtime = short_slice;
-  ::syscall(SYS_sched_setattr, this_thread, &attributes, 0);  // Kernels without the feature ignore
-                                                              // it.
+  ::syscall(SYS_sched_setattr, this_thread, &attributes, 0);  // Other kernels ignore it.
 }
 
 void Thread::start(void* (*routine)(void*), void* body) {

@@ -1,7 +1,7 @@
-// A thread whose stack is large enough for our work, even if `ulimit -s` is small.
+// A thread with a large enough stack even if `ulimit -s` is small.
 //
-// std::thread takes its stack size from that limit and offers no other way. Threads that wait for
-// other ranks also ask for short slices of CPU time.
+// std::thread takes its stack size from that limit and has no option for it. Threads that wait for
+// other ranks also request short slices of CPU time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,24 +18,24 @@
 
 namespace lockstep {
 
-// Asks the kernel for short slices of CPU time for the calling thread and the threads it starts, so
-// that they run as soon as they are woken. Does nothing if the kernel lacks the feature or the
-// thread's policy is not SCHED_OTHER.
+// Requests short slices of CPU time for the calling thread and the threads it starts, so that they
+// run as soon as they are woken. Does nothing if the kernel lacks the feature or the thread's
+// policy is not SCHED_OTHER.
 //
-// Our threads mostly wait for other ranks, and ranks wait for their answers: a message, a step of a
-// collective, the sum of a bucket. Since Linux 6.12 a thread may ask for shorter slices than others
-// have. It then preempts a thread that computes, and still gets no more CPU time in total.
-// Without this, on a rank with no spare CPU, each message waits about 4 ms for the end of the other
-// thread's slice. https://docs.kernel.org/scheduler/sched-eevdf.html
+// Our threads mostly wait for other ranks, and ranks wait for their answers. Since Linux 6.12 a
+// thread may request shorter slices than other threads have. It then preempts a computing thread,
+// and still gets the same total CPU time. Without this, on a rank with no spare CPU, each message
+// waits about 4 ms for the end of the other thread's slice.
+// https://docs.kernel.org/scheduler/sched-eevdf.html
 LOCKSTEP_API void ask_for_short_slices();
 
-// Used like std::thread. It must be joined or detached before it is destroyed or assigned to;
-// otherwise the process ends. An exception from `body` also ends the process.
+// As std::thread: join or detach it before it is destroyed or assigned to. Otherwise, and after an
+// exception from `body`, the process ends.
 class LOCKSTEP_API Thread {
  public:
   Thread() = default;
 
-  // Errors: system when the host allows this user no more threads.
+  // Errors: system when the user's limit of threads is reached.
   template <class Body>
   explicit Thread(Body body) {
     auto owned = std::make_unique<Body>(std::move(body));
@@ -68,8 +68,8 @@ class LOCKSTEP_API Thread {
   std::optional<pthread_t> id_;
 };
 
-// Starts a thread that waits for other ranks. It has short CPU slices and all signals
-// blocked, which leaves them to the user's threads. Errors: as Thread's.
+// Starts a thread that waits for other ranks. It requests short CPU slices and blocks all signals,
+// so that the user's threads receive them. Errors: as Thread's.
 template <class Function, class... Arguments>
 Thread start_thread(Function function, Arguments... arguments) {
   const BlockSignals block;

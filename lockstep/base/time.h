@@ -1,5 +1,4 @@
-// Deadlines and timeouts. Every wait in this library takes a deadline. The wall clock is never
-// used.
+// Deadlines and timeouts on the steady clock. Every wait in this library takes a deadline.
 //
 // A timeout of milliseconds::max() means no timeout.
 
@@ -16,10 +15,10 @@ using Deadline = Clock::time_point;
 
 constexpr std::chrono::milliseconds default_timeout = std::chrono::minutes(5);
 
-// Never passes. A wait without limit must be asked for by this name.
+// Never passes. A caller must request a wait without limit by this name.
 constexpr Deadline no_deadline = Deadline::max();
 
-// Returns no_deadline when `time` exceeds the clock's range: milliseconds::max() asks for that.
+// Returns no_deadline when `time` exceeds the clock's range, as milliseconds::max() does.
 inline Deadline in(std::chrono::milliseconds time) {
   const auto now = Clock::now();
   const auto most = std::chrono::duration_cast<std::chrono::milliseconds>(no_deadline - now);
@@ -30,13 +29,13 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A wait sleeps for a slice at most before it looks for lost peers.
+// Longest sleep of a wait between two checks for lost peers.
 inline constexpr std::chrono::milliseconds wait_slice{20};
 
-// A slice that took longer than this shows that this process was stopped: it blames nobody then.
+// A slice that took longer means that this process was stopped: it then reports no peer as late.
 inline constexpr std::chrono::seconds unfair_slice{1};
 
-// Slices required before a peer counts as late.
+// Slices required before a peer is reported as late.
 inline constexpr int enough_slices = 5;
 
 // Returns `timeout` + `more`; no timeout stays no timeout.

@@ -14,7 +14,6 @@
 namespace lockstep {
 namespace {
 
-// Returns whether this is the first call with `name`.
 bool is_first(const char* name) {
   static std::mutex mutex;
   static auto& names = *new std::set<std::string>;  // Never destroyed: variables are read at exit.

@@ -1,4 +1,5 @@
-// The wall clock, for time stamps in files. It jumps: deadlines and durations need Clock (time.h).
+// The wall clock, for time stamps in files. It can jump: use Clock (time.h) for deadlines and
+// durations.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

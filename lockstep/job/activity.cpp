@@ -43,8 +43,8 @@ std::string name_of(const Activity& activity, const ShownCall& call) {
 
 }  // namespace
 
-// Of several readings the one that took the shortest: a thread that loses its core between the two
-// clocks would be wrong by all of that time.
+// Takes the fastest of several readings. If the thread loses its core between the two clocks, that
+// reading is wrong by the lost time.
 Moment moment_now() {
   Moment best{};
   Ticks shortest = std::numeric_limits<Ticks>::max();
@@ -65,7 +65,7 @@ std::chrono::nanoseconds time_in(Ticks ticks) {
 }
 
 Clock::time_point time_of(Ticks ticks) {
-  scale();  // May take a while, but for the first time only.
+  scale();  // The first call takes about 5 ms.
   const Moment now = moment_now();
   return now.time - time_in(now.ticks - ticks);
 }

@@ -1,6 +1,6 @@
-// A rank's current operation, for peers that wait for the rank.
+// A rank's current operation, in shared memory for peers that wait for the rank.
 //
-// Only that rank writes it, with relaxed stores: readers get a description, not a guarantee.
+// Only that rank writes it, with relaxed stores, so readers may see a mixed state.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,9 +19,9 @@
 
 namespace lockstep {
 
-// Time stamps that cost a few nanoseconds, for display only; deadlines use Clock.
-// On x86-64 they are the processor's counter, which runs at a constant rate on all cores of current
-// processors. Elsewhere they are the steady clock.
+// Time stamps that cost a few nanoseconds, for display only; deadlines use Clock. On x86-64 they
+// are the time stamp counter, which runs at a constant rate on all cores of current processors.
+// Elsewhere they are the steady clock.
 using Ticks = std::uint64_t;
 
 inline Ticks ticks_now() {
@@ -39,7 +39,7 @@ struct Moment {
 };
 LOCKSTEP_API Moment moment_now();
 
-// Converts `ticks` of this process, or of another one on this host, to the steady clock.
+// Converts ticks of any process on this host to the steady clock.
 LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 
 // Converts a difference.
@@ -80,20 +80,21 @@ struct ShownCall {
 struct Activity {
   std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second while the process runs.
   ShownCall collective;
-  ShownCall message;                // Numbered apart from collectives, on each rank of its group.
-  std::atomic<std::int32_t> peer;   // The message's, in its group; negative for any.
-  std::atomic<Ticks> gave_up;       // When it called ProcessGroup::abort() last; 0 if never.
-  std::atomic<std::uint64_t> step;  // Training step, from ProcessGroup::set_step(); 0 before the
-                                    // first.
-  ShownCall making;  // A group from an older one, with its list of ranks in the name; its tries.
-  // Calls that went on after a broken group: begun by threads that had met its Error. Other threads
-  // go on in any case.
+  ShownCall message;                // Numbered separately from collectives, on each rank of its
+                                    // group.
+  std::atomic<std::int32_t> peer;   // The message's peer, as a rank of its group; negative for any.
+  std::atomic<Ticks> gave_up;       // Time of the latest ProcessGroup::abort(); 0 if never.
+  std::atomic<std::uint64_t> step;  // From ProcessGroup::set_step(); 0 before the first.
+  ShownCall making;  // The creation of a sub-group; its name contains the list of ranks, its number
+                     // counts attempts.
+  // Calls begun after the group broke, by threads that had received its Error. Calls of other
+  // threads do not count.
   std::atomic<std::uint64_t> resumed;
 
-  // Whether it may be waiting for others.
+  // Whether the rank may be waiting for others.
   bool inside() const { return collective.inside() || message.inside() || making.inside(); }
 
-  // Its latest collective or message. Its sequence() is 0 if that is nothing yet.
+  // Its latest collective or message; sequence() is 0 before the first.
   const ShownCall& latest() const {
     if (collective.inside() != message.inside()) return collective.inside() ? collective : message;
     return message.since.load(std::memory_order_relaxed) >
@@ -106,7 +107,7 @@ struct Activity {
 // Returns the name of the call's group; empty before the first call.
 LOCKSTEP_API std::string group_of(const ShownCall& call);
 
-// Fills in what the rank does, or did last.
+// Fills in the rank's current or latest operation.
 LOCKSTEP_API void note_latest(Failure& failure, const Activity& activity);
 
 // Returns text such as "in all_reduce #812 of group world for 3.2 s", "in recv #3 from rank 1 of

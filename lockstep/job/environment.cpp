@@ -28,7 +28,7 @@ constexpr const char* loopback = "127.0.0.1";
 constexpr const char* use_srun =
     "Start the program with srun, which makes each task a rank: srun PROGRAM ARGS...";
 
-// Whether an agent set RANK and WORLD_SIZE. It may run inside another launcher's job.
+// Whether an agent set RANK and WORLD_SIZE. An agent may run inside another launcher's job.
 bool is_of_agent(const Variables& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") || variables.has("LOCKSTEP_JOB_ID") ||
          variables.has("LOCKSTEP_AGENT_FD");
@@ -41,9 +41,10 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
   });
 }
 
-// Returns the launcher around variables that were set by hand. A single SLURM task does not count:
-// it is the shell of `srun --pty`. The script of sbatch, which is no task, does not count either.
-// Sets that take WORLD_SIZE from the user cannot tell whether the launcher has started one process.
+// Returns the launcher outside of variables that were set by hand. A single SLURM task does not
+// count, because it is the shell of `srun --pty`. The script of sbatch is not a task and does not
+// count either. Sets that take WORLD_SIZE from the user do not count: they do not show whether the
+// launcher started more than one process.
 const LauncherVariables* outer_launcher(const Variables& variables) {
   for (const LauncherVariables& set : job::launcher_variables()) {
     const bool has_own_size = std::string_view(set.world_size) != "WORLD_SIZE";
@@ -70,7 +71,7 @@ void require_outer_launcher_agrees(const LaunchEnvironment& found, const Variabl
   });
 }
 
-// Whether `set` gives this process the same place as the variables that were chosen.
+// Whether `set` gives this process the same rank and number of ranks as the selected variables.
 bool agrees(const LauncherVariables& set, const LaunchEnvironment& found,
             const Variables& variables) {
   return set.is_complete(variables) && (!set.is_slurm() || job::is_task_of_srun(variables)) &&
@@ -78,7 +79,7 @@ bool agrees(const LauncherVariables& set, const LaunchEnvironment& found,
          variables.number(set.world_size) == found.world_size;
 }
 
-// The number of ranks on this host, as one set of variables gives it.
+// The number of ranks on this host, from one set of variables.
 struct LocalPlace {
   const LauncherVariables* set;
   int world_size;
@@ -94,7 +95,7 @@ std::optional<LocalPlace> local_place_in(const LauncherVariables& set, int world
   if (size) return LocalPlace{&set, *size};
   const auto hosts = number(set.hosts);
   if (!hosts || *hosts < 1) return std::nullopt;
-  // Ranks that are unevenly spread may be more.
+  // Some hosts may have more ranks if ranks are unevenly distributed.
   const int even = (world_size + *hosts - 1) / *hosts;
   return LocalPlace{&set,
                     std::min(world_size, std::max(even, number(set.local_rank).value_or(0) + 1))};
@@ -122,9 +123,9 @@ Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
   return chosen;
 }
 
-// Returns the number of ranks per host where no variable gives it: 1 if ranks may be on several
-// hosts. They then find out which of them share a host when they meet. A launcher may always have
-// spread its ranks. Without a launcher, ranks may be spread if MASTER_ADDR is not loopback:
+// Returns the number of ranks per host if no variable gives it: 1 if ranks may be on several hosts.
+// The ranks then detect at the rendezvous which of them share a host. A launcher may always use
+// several hosts. Without a launcher, a MASTER_ADDR other than loopback may mean several hosts.
 // Kubernetes operators set only the rank and rank 0's address in a pod.
 int unknown_local_world_size(const Chosen& chosen, int world_size, const Variables& variables) {
   if (!chosen.set->is_bare()) return 1;
@@ -154,7 +155,7 @@ void read_local(LaunchEnvironment& found, const Chosen& chosen, const Variables&
   });
 }
 
-// The sets whose variables name the job.
+// The sets whose variables identify the job.
 std::vector<const LauncherVariables*> sets_of(const Chosen& chosen) {
   if (!chosen.local || chosen.local->set == chosen.set) return {chosen.set};
   return {chosen.set, chosen.local->set};
@@ -168,7 +169,7 @@ std::string job_id(const Chosen& chosen, const Variables& variables) {
     if (value) id += fmt::format(" {}={}", key, *value);
   };
   for (const LauncherVariables* const set : sets_of(chosen)) std::ranges::for_each(set->job, add);
-  std::ranges::for_each(chosen.set->further, add);  // Another set's may differ between hosts.
+  std::ranges::for_each(chosen.set->further, add);  // Those of other sets may differ between hosts.
   return id;
 }
 
@@ -181,9 +182,9 @@ bool has_job_id(const Chosen& chosen, const Variables& variables) {
          });
 }
 
-// MPICH's mpiexec names no job. On each host a process of its own serves all ranks there, each
-// through a socket that it has made. Returns that process; empty if the socket is none of a process
-// above this one.
+// MPICH's mpiexec sets no job id. On each host, one server process serves all ranks there, each
+// through a socket pair that it created. Returns that process; empty if no ancestor of this process
+// created the socket.
 std::optional<pid_t> server_of_pmi(const Variables& variables) {
   const auto fd = variables.number("PMI_FD");
   const auto maker = fd ? peer_of(*fd) : std::nullopt;
@@ -196,8 +197,8 @@ std::optional<pid_t> server_of_pmi(const Variables& variables) {
   return above > 0 ? std::optional(above) : std::nullopt;
 }
 
-// Returns a port that other jobs of this host hardly use; empty if nothing tells them from this
-// one.
+// Returns a port that other jobs of this host are unlikely to use; empty if no variable
+// distinguishes them from this job.
 std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables) {
   if (chosen.is_by_slurm) return job::slurm_port(variables);
   std::string id = job_id(chosen, variables);
@@ -209,8 +210,8 @@ std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables)
   return job::job_port(hash_of_elements(id), 0);
 }
 
-// An explicit address for rank 0 counts on one host too, but is not required there. MASTER_PORT
-// alone distinguishes jobs on one host.
+// An explicit address for rank 0 is optional if all ranks are on one host. MASTER_PORT alone
+// distinguishes jobs on one host.
 std::string master(const LaunchEnvironment& found, const Chosen& chosen,
                    const Variables& variables) {
   const bool several_hosts = found.local_world_size < found.world_size;
@@ -250,7 +251,7 @@ std::string launcher_name(const LauncherVariables& set, const Variables& variabl
   return std::string(set.launcher);
 }
 
-// sbatch starts its script once. Its program would wait for the other tasks, which do not exist.
+// sbatch starts its script once. A rank in it would wait for other tasks, which do not exist.
 void require_not_in_script(const LauncherVariables& set, int tasks, const Variables& variables) {
   require(!set.is_slurm() || job::is_task_of_srun(variables) || tasks == 1, [&] {
     return fmt::format(
@@ -285,7 +286,7 @@ LaunchEnvironment read(const LauncherVariables& set, bool is_asked_for,
   return found;
 }
 
-// A job of this process alone, whatever has started it.
+// A job of this process only, regardless of its launcher.
 LaunchEnvironment alone() {
   LaunchEnvironment found;
   found.launcher = "none";

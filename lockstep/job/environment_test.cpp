@@ -35,7 +35,7 @@ std::string refusal_of(const Settings& variables) {
   return {};
 }
 
-// One environment, and the place that it gives a process.
+// An environment, and the rank that it gives a process.
 struct Row {
   const char* what;
   Settings variables;
@@ -45,7 +45,7 @@ struct Row {
   int local_rank;
   int local_world_size;
   bool is_mpi;
-  const char* master;  // Its beginning; empty for none.
+  const char* master;  // Its prefix; empty for none.
 };
 
 // A service link of Kubernetes.
@@ -369,7 +369,7 @@ TEST(Environment, EachLauncherGivesItsPlace) {
   }
 }
 
-// One environment that gives no place, and what the message must have.
+// An environment that gives no rank, and what the message must contain.
 struct Refusal {
   const char* what;
   Settings variables;

@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds patience{30};  // Limit for a switchboard that gets no CPU time.
+constexpr std::chrono::seconds patience{30};  // Limit for a broker that gets no CPU time.
 
 [[noreturn]] void throw_gone() {
   throw Error(Fault::peer_lost,
@@ -49,7 +49,7 @@ void HostLink::send(const Packet& packet, int fd) {
   }
 }
 
-// Returns nothing if the reply has not come.
+// Returns nothing before the reply has arrived.
 FileDescriptor HostLink::take(std::string_view key) {
   const auto found = replies_.find(key);
   if (found == replies_.end()) return {};
@@ -59,7 +59,7 @@ FileDescriptor HostLink::take(std::string_view key) {
 }
 
 FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline) {
-  bool asked = false;  // The job page comes unasked.
+  bool asked = false;  // The broker sends the job control block without a request.
   while (true) {
     const bool is_there = read_replies();
     if (FileDescriptor fd = take(key)) return fd;

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int heartbeat_ms = 100;
 
-// Half of the time within which a failure must be known.
+// Half of the time within which ranks must detect a failure.
 constexpr std::chrono::milliseconds time_for_last_words{50};
 
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
@@ -43,7 +43,7 @@ FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
   }
 }
 
-// Equal keys mean the same failure. Calls that differ in a mismatch have one number.
+// Equal keys mean the same failure. On a mismatch, calls that differ have the same number.
 std::string key_of(const Failure& failure) {
   if (!failure.fault)
     return fmt::format("{} {}{}", failure.rank, failure.pid, failure.left ? " left" : "");
@@ -60,13 +60,13 @@ static_assert(std::atomic<bool>::is_always_lock_free);  // Signal handlers need 
 
 void keep(int) { signalled.store(true); }
 
-// Keeps a rank's StepReport up to date, and measures how long its process stands still: a beat that
-// comes late by more than a busy host explains.
+// Updates a rank's StepReport. Measures how long its process was stopped: a heartbeat that is later
+// than a busy host explains.
 class StepReporter {
  public:
   explicit StepReporter(StepReport& page) : page_(page) {}
 
-  // To be called every heartbeat_ms.
+  // Call it every heartbeat_ms.
   void beat(Clock::time_point now) {
     constexpr std::chrono::milliseconds late{500};
     const auto gap = now - std::exchange(last_beat_, now);
@@ -74,10 +74,10 @@ class StepReporter {
     if (now < next_report_) return;
     page_.recent.show(recent_.since_then(StepClock::of_process().times()));
     report();
-    next_report_ = in(RecentTimes::interval);  // Nothing is made up for after a stop.
+    next_report_ = in(RecentTimes::interval);  // Does not catch up after a stop.
   }
 
-  // To be called last, too.
+  // Call it at the end, too.
   void report() {
     const StepTimes whole = StepClock::of_process().since_first_step();
     if (whole.total().count() == 0) stood_still_ = {};
@@ -133,14 +133,14 @@ void Sentinel::live(std::promise<void> entered) {
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
     reporter.beat(Clock::now());
-    if (how_ == JobPage::Phase::abandoned) look_();  // The value until leave_as().
+    if (how_ == JobPage::Phase::abandoned) look_();  // `how_` is abandoned until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     watch_switchboards(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
     if (entries.front().revents != 0) break;
     for (Switchboard* const board : switchboards_) board->serve(entries);
   }
-  reporter.beat(Clock::now());  // It may have stood still until now.
+  reporter.beat(Clock::now());  // The process may have been stopped until now.
   reporter.report();
   serve_what_is_left(entries);
   page_.leave(slot_, how_);
@@ -150,7 +150,7 @@ void Sentinel::watch_switchboards(std::vector<pollfd>& entries) const {
   for (const Switchboard* const board : switchboards_) board->watch(entries);
 }
 
-// Sends this rank's last offers and refusals to the others.
+// Sends this rank's remaining offers and refusals to the others.
 void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
   for (int turn = 0; turn < 100; ++turn) {
     entries.clear();
@@ -164,9 +164,9 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
   return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
 }
 
-// The identity is shared by ranks of one start of a job; other processes cannot guess it. The
-// number of ranks is not part of it: ranks that were told different numbers must meet to learn so.
-// Core dumps show this text, so it gets fingerprints of secrets only.
+// Only the ranks of one start of a job have this identity; other processes cannot guess it. It does
+// not contain the number of ranks: ranks with different numbers must connect to report the
+// mismatch. Core dumps contain this text, so it has fingerprints of secrets only.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
   std::string identity =
@@ -200,15 +200,15 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
                                    : call_rank_zero(meeting, deadline, meanwhile));
     page_ = std::make_shared<JobPage>(JobPage::attach(link.obtain(job_page_key, deadline)));
   }
-  const bool compares = meeting_ > 0 && rank_ < size();  // The sizes are compared with all ranks
-                                                         // later, so all learn of it.
+  const bool compares = meeting_ > 0 && rank_ < size();  // All ranks compare the sizes later, so
+                                                         // all of them report a mismatch.
   if (size() != meeting.size && !compares)
     throw Error(Fault::mismatch,
                 fmt::format("rank {} was told of {} ranks, {} of {} (WORLD_SIZE)", rank_,
                             meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
   std::vector<Switchboard*> boards;
   if (switchboard_) boards.push_back(switchboard_.get());
-  // New for each session: a fork()ed child of an earlier process in this slot may keep that one's
+  // New for each session: a fork()ed child of an earlier process in this slot may hold that one's
   // socket.
   const std::uint64_t number = random_number();
   if (size() > 1) {
@@ -217,7 +217,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
     boards.push_back(own_memory_.get());
   }
   sentinel_ = std::make_unique<Sentinel>(*page_, rank_, std::move(boards), [this] { look(); });
-  // Only now is the slot this rank's: a process of another job with the same name has none.
+  // Set it after entering the slot: a process of another job with the same name does not get there.
   page_->set_memory_number(rank_, number);
   if (compares) page_->announce(rank_, meeting.told);
 }
@@ -252,14 +252,14 @@ std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const
   offer(key, fd);
   const auto end = [board = std::weak_ptr(own_memory_), pid = this_process(),
                     key = std::move(key)](const void*) {
-    // In a child, another thread of its parent may hold the switchboard's lock for ever.
+    // In a child, the broker's lock may stay locked by a thread that does not exist there.
     const auto strong = pid == this_process() ? board.lock() : nullptr;
     if (strong) strong->withdraw(key);
   };
   return {own_memory_.get(), end};
 }
 
-// A process that takes the slot anew has another number.
+// Another process that takes the slot has another number.
 FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
                                   const std::function<void()>& give_up) const {
   constexpr std::chrono::milliseconds longest_wait{20};
@@ -300,14 +300,14 @@ void HostSession::leave() {
 void HostSession::throw_if_peer_lost(std::string_view context) const {
   const auto failure = find_failure();
   if (!failure) return;
-  // The agent does not know that this rank waited for one that ended in order.
+  // The agent does not have this fact: the rank that this one waits for has exited in order.
   if (!page_->failure()) page_->note_break(rank_, *failure);
   log_once(*failure);
   throw Error(context, *failure);
 }
 
-// Returns the job's first failure; this process may be the first to see it. As long as a slot is
-// vacant, all ranks wait for its process, which may have ended in order.
+// Returns the job's first failure, which this process may be the first to detect. While a slot is
+// vacant, all ranks wait for its process, which may have exited in order.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
   auto end = page_->first_end();
@@ -322,7 +322,7 @@ std::optional<Failure> HostSession::find_failure() const {
   return std::nullopt;
 }
 
-// A process that has lost its group is no survivor.
+// Does nothing if this process has lost its group.
 void HostSession::look() noexcept {
   if (page_->phase(rank_) != JobPage::Phase::alive || is_speaking_) return;
   try {
@@ -345,7 +345,7 @@ bool HostSession::is_logged(const Failure& failure) const {
   return logged_.contains(key_of(failure));
 }
 
-// A rank that sees others end as they were told to may be the next to be told.
+// Does not log ranks that ended at the agent's request: this rank may be the next.
 void HostSession::log_once(const Failure& failure) const {
   {
     const std::lock_guard lock(logged_mutex_);
@@ -366,9 +366,9 @@ void HostSession::note_break(Failure failure) {
   log_once(failure);
 }
 
-// Waits a moment for the peer's last words: a rank that loses its group by an exception reports the
-// exception only after the stack is unwound. Also for the agent's report of an end whose cause this
-// process cannot see, because the parent has reaped the rank; a shell does so at once.
+// Waits up to 50 ms for more details. After losing its group by an exception, a rank writes its
+// exit report only when the stack is unwound. The agent may have to report the exit status: it is
+// no longer visible here if a parent, such as a shell, has reaped the rank.
 Failure HostSession::examine(int peer) const {
   const Deadline deadline = in(time_for_last_words);
   Failure seen = page_->examine(peer);
@@ -381,8 +381,8 @@ Failure HostSession::examine(int peer) const {
   return seen;
 }
 
-// Another rank may have begun to record the same failure. That record may stay half written, if the
-// rank was killed meanwhile.
+// Another rank may be recording the same failure. The record stays incomplete if that rank was
+// killed meanwhile.
 std::optional<Failure> HostSession::recorded_failure() const {
   const Deadline deadline = in(std::chrono::milliseconds(100));
   while (!page_->failure() && Clock::now() < deadline) std::this_thread::yield();
@@ -395,7 +395,7 @@ void keep_preemption_signals() {
   if (keeps) return;
   struct sigaction action {};
   action.sa_handler = keep;
-  action.sa_flags = SA_RESTART;  // Interrupted reads and writes of the program continue.
+  action.sa_flags = SA_RESTART;  // Restarts the program's interrupted reads and writes.
   ::sigfillset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGUSR1})
     if (::sigaction(signal, &action, nullptr) != 0) throw_errno("installing a signal handler");

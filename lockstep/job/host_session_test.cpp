@@ -191,7 +191,7 @@ TEST(HostSession, AWaitForMemoryNamesALostRank) {
   EXPECT_NE(text.find("making a group: rank 0 "), text.npos) << text;
 }
 
-// Both jobs are named alike. The slot is not the second one's to announce anything in.
+// Both jobs have the same name. The second one does not own the slot.
 TEST(HostSession, ARankOfAnotherJobThatFindsItsSlotTakenAnnouncesNothing) {
   LaunchEnvironment who;
   who.job_id = "host session test";

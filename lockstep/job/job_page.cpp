@@ -20,18 +20,18 @@
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c38;  // Changes with what ranks share.
+constexpr std::uint64_t magic = 0x5041474553504c38;  // Changes with this layout.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
-// A process's own report of its end.
+// A process's exit report.
 struct Words {
-  std::int32_t fault;  // -1 when it is not an Error of this library.
+  std::int32_t fault;  // -1 if the exception is not an Error of this library.
   char text[most_words + 1];
 };
 
 struct LastWords {
-  // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot goes on with the next
+  // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot continues with the next
   // multiple of 4.
   std::atomic<std::uint32_t> state;
   job::SharedValue<Words> value;
@@ -50,10 +50,10 @@ struct FailureValue {
   std::int32_t oom;  // -1 unknown, 0 no, 1 yes.
   std::int32_t detected_by;
   std::uint64_t sequence;
-  std::int32_t peer;    // `no_peer` for none.
+  std::int32_t peer;    // `no_peer` if empty.
   Clock::rep reported;  // Time of the steady clock, which all processes of a host share.
   std::int32_t fault;   // -1 for none.
-  std::int32_t blamed;  // Number of `ranks` in use.
+  std::int32_t blamed;  // Number of entries in `ranks`.
   std::int32_t ranks[most_blamed];
   char call[256];
   char host[64];
@@ -63,11 +63,11 @@ struct FailureValue {
   std::uint64_t resumed;  // Of a break: Activity::resumed at the time.
 };
 
-// A Failure in memory that processes share.
+// A Failure in shared memory.
 struct FailureRecord {
   // 0: empty. Odd: being written. Even: complete, with another number for each value.
   std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t> forgotten;  // Values up to this state no longer count.
+  std::atomic<std::uint32_t> forgotten;  // Values up to this state are outdated.
   job::SharedValue<FailureValue> value;
 };
 
@@ -86,14 +86,14 @@ struct Slot {
   alignas(64) pthread_mutex_t life;
   std::atomic<JobPage::Phase> phase;
   std::atomic<std::int32_t> pid;
-  std::atomic<std::int64_t> started;  // Start time of the process; with the pid, it identifies the
-                                      // process.
+  std::atomic<std::int64_t> started;  // Process start time; identifies the process together with
+                                      // the pid.
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
-                                                 // must ask anew.
+                                                 // must set it again.
   std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
   std::atomic<std::uint32_t> memory_changes;     // Number of its changes, for futex_wait().
-  // The next three are of the process that the agent has started in this place, whichever process
-  // enters the slot: enter() leaves them as they are.
+  // The next three belong to the process that the agent started for this slot, whichever process
+  // enters it: enter() keeps them.
   std::atomic<bool> is_told_to_end;
   std::atomic<bool> awaits_group;
   FailureRecord end;  // JobPage::note_end().
@@ -101,7 +101,7 @@ struct Slot {
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
   Announcement announcement;
-  FailureRecord broke;  // Break of its group by living ranks.
+  FailureRecord broke;  // Break of its group.
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -114,7 +114,7 @@ void make_robust(pthread_mutex_t& mutex) {
   if (result != 0) throw_errno("making a robust mutex", result);
 }
 
-// Returns the wait status of a process that has begun to end, long before waitpid() would return.
+// Returns the wait status of a process that has begun to exit, long before waitpid() would return.
 // Empty when it has been reaped.
 std::optional<int> wait_status_of(int pid, std::int64_t started) {
   const auto process = process_stat(pid);
@@ -188,7 +188,7 @@ std::optional<Words> read(const LastWords& words) {
   const std::uint32_t before = words.state;
   if (before % 4 != 2) return std::nullopt;
   const Words value = words.value.load();
-  // Else another process has entered the slot.
+  // Otherwise another process has entered the slot.
   return words.state == before ? std::optional(value) : std::nullopt;
 }
 
@@ -207,7 +207,7 @@ struct JobPage::Layout {
   std::int32_t slots;
   std::int32_t world_size;
   std::int64_t oom_kills;  // Count before the job began; -1 when unknown.
-  char job_id[384];        // Room for all variables of torchrun, with the longest name of a host.
+  char job_id[384];        // Fits all variables of torchrun with the longest host name.
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
   alignas(64) Slot slot[1];  // One for each rank of the host.
@@ -267,10 +267,10 @@ void JobPage::enter(int slot) {
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = (mine.words.state | 3) + 1;
   mine.activity.gave_up = 0;
-  mine.activity.making.state = 0;  // A killed predecessor may have been in it.
+  mine.activity.making.state = 0;  // A killed predecessor may have set it.
   mine.steps.reset();
-  // A killed predecessor may have left it half written. The state grows, so that no reader takes
-  // two values for one. A reader looks at `forgotten` after the state.
+  // A killed predecessor may have left it incomplete. The state grows, so that no reader mixes two
+  // values. Readers read `forgotten` after the state.
   const std::uint32_t even = (mine.broke.state + 1) / 2 * 2;
   mine.broke.forgotten = even;
   mine.broke.state = even;
@@ -299,7 +299,8 @@ bool JobPage::lost(int slot) const {
   if (other.phase == Phase::abandoned) return true;
   if (other.phase != Phase::alive) return false;
   const int result = ::pthread_mutex_trylock(&other.life);
-  // Unlocking without making it consistent marks the mutex as lost for everybody, permanently.
+  // Unlocking without pthread_mutex_consistent() marks the mutex as lost for all processes,
+  // permanently.
   if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.life);
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }
@@ -395,7 +396,7 @@ std::string JobPage::last_words(int slot) const {
 }
 
 bool JobPage::follows_abort(int slot) const {
-  const Ticks own = activity(slot).gave_up;  // A later one may pass on the reason of the first.
+  const Ticks own = activity(slot).gave_up;  // A later abort may follow from the first one.
   const Clock::time_point now = Clock::now();
   for (int other = 0; other < slots(); ++other) {
     const Ticks gave_up = activity(other).gave_up;

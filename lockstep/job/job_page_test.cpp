@@ -192,7 +192,7 @@ TEST(JobPage, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
 TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainCountsMoreThanCallsSince) {
   const JobPage page = JobPage::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
-  page.activity(0).resumed = 1;  // A destructor's call, perhaps.
+  page.activity(0).resumed = 1;  // For example, a call by a destructor.
   page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
@@ -280,7 +280,7 @@ TEST(JobPage, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) {
   page.note_break(0, *page.first_end());
   EXPECT_EQ(page.cause_of(0, exited).rank, 1);
   EXPECT_EQ(page.cause_of(0, exited).exit_code, 0);
-  page.activity(0).resumed = 1;  // It has caught the Error and gone on.
+  page.activity(0).resumed = 1;  // It has caught the Error and continued.
   EXPECT_EQ(page.cause_of(0, exited).rank, 0);
   EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
 }

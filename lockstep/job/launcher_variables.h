@@ -1,4 +1,4 @@
-// The environment variables in which launchers give a process its rank.
+// The environment variables in which launchers pass a rank to a process.
 //
 // Thread safety: that of the lookup.
 
@@ -14,16 +14,16 @@
 
 namespace lockstep::job {
 
-// One set of variables. A name is null if the launcher sets no such variable.
+// One set of variables. A name is null if the launcher has no such variable.
 struct LauncherVariables {
-  std::string_view name;      // Its value of LOCKSTEP_LAUNCHER. Several sets may share it.
+  std::string_view name;      // Its value of LOCKSTEP_LAUNCHER; several sets may share it.
   std::string_view launcher;  // LaunchEnvironment::launcher.
   bool is_mpi;                // MPI_Init() connects the ranks.
   const char* rank;
   const char* world_size;
   const char* local_rank;
   const char* local_world_size;
-  const char* hosts;                        // Number of hosts, if ranks are evenly spread.
+  const char* hosts;                        // Number of hosts, if ranks are evenly distributed.
   std::array<const char*, 2> job = {};      // Each distinguishes this job from others on the host.
   std::array<const char*, 4> further = {};  // These do so only together, and not always.
 
@@ -34,17 +34,17 @@ struct LauncherVariables {
   bool is_complete(const Variables& variables) const;
 };
 
-// All sets, in the order in which they count.
+// All sets, in order of precedence.
 std::span<const LauncherVariables> launcher_variables();
 
-// Returns all values of LOCKSTEP_LAUNCHER, with commas between: "none, env, mpi, openmpi, ...".
+// Returns all values of LOCKSTEP_LAUNCHER, separated by commas: "none, env, mpi, openmpi, ...".
 std::string launcher_names();
 
-// Whether `set` is one of those that a value of LOCKSTEP_LAUNCHER names: its own name, or "mpi".
+// Whether a value of LOCKSTEP_LAUNCHER selects `set`: by its own name, or as "mpi".
 bool is_named(const LauncherVariables& set, std::string_view value);
 
 // Whether srun started this process as a task. The script of sbatch and a shell of salloc have the
-// variables of task 0, but not the step of a task.
+// variables of task 0, but no task's step.
 bool is_task_of_srun(const Variables& variables);
 
 }  // namespace lockstep::job

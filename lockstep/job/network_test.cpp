@@ -39,9 +39,9 @@ void expect_in(const std::string& text, std::initializer_list<std::string_view> 
   for (const std::string_view part : parts) EXPECT_NE(text.find(part), text.npos) << text;
 }
 
-// A network namespace of this test's own, with the default route through "other". Its interfaces:
-// "data" at 10.7.0.1/16 and fd77::1/64, "other" at 10.8.0.1/24 and 10.8.0.2/24, "cut" at
-// 10.9.0.1/24 without a link, "bare" without an address. It ends with the thread that runs `body`.
+// A network namespace for this test, with the default route through "other". Its interfaces: "data"
+// at 10.7.0.1/16 and fd77::1/64, "other" at 10.8.0.1/24 and 10.8.0.2/24, "cut" at 10.9.0.1/24
+// without a link, "bare" without an address. It ends with the thread that runs `body`.
 class NetworkOfAHost : public testing::Test {
  protected:
   void SetUp() override {

@@ -81,7 +81,7 @@ constexpr std::size_t limit = 64 << 20;
 
 void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
 
-// A memory cgroup below this process's own; exists while this object lives.
+// A memory cgroup below this process's own, removed by the destructor.
 class MemoryGroup {
  public:
   MemoryGroup() {
@@ -118,8 +118,8 @@ class MemoryGroup {
   fs::path path_;
 };
 
-// Runs within the group: a rank that takes `bytes`, and then ends by SIGKILL. Returns as an exit
-// code whether the OOM killer is seen as the cause: 0 no, 1 yes, 2 unknown, 3 not killed at all.
+// Runs within the group: a rank that allocates `bytes` and then ends by SIGKILL. Returns as an exit
+// code whether the OOM killer is detected as the cause: 0 no, 1 yes, 2 unknown, 3 not killed.
 int judge_rank_that_takes(std::size_t bytes) {
   JobPage page = JobPage::create(1, "job");
   const pid_t rank = ::fork();

@@ -1,5 +1,5 @@
-// The steps whose operators a timeline has, as LOCKSTEP_PROFILE and `lockstep run --profile` name
-// them: "steps=FIRST:END".
+// The range of steps whose operators a timeline records: "steps=FIRST:END" in LOCKSTEP_PROFILE and
+// `lockstep run --profile`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,7 @@ struct ProfileWindow {
   std::int64_t end = 0;  // The first step after the window.
 };
 
-// Empty for a text of another form, and for a window without steps.
+// Empty for text of another form, and for a window without steps.
 LOCKSTEP_API std::optional<ProfileWindow> profile_window_of(std::string_view text);
 
 }  // namespace lockstep

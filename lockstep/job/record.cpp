@@ -33,19 +33,19 @@
 namespace lockstep {
 namespace {
 
-// Goes into the file in which torchrun and `lockstep run` look for a rank's error. Its JSON is that
-// of torch.distributed.elastic.multiprocessing.errors for Python programs.
+// The content of the file where torchrun and `lockstep run` look for a rank's error. Its JSON
+// format is that of torch.distributed.elastic.multiprocessing.errors.
 struct ErrorReport {
   std::string message = {};     // "Type: text".
   std::string call_stack = {};  // Lines, shown before the message; may be empty.
-  std::string traceback = {};   // As another language shows the error; replaces both if not empty.
+  std::string traceback = {};   // As printed by another language; replaces both if not empty.
 
-  // The error only follows from another rank's, so its time must be later, whatever the clock says.
-  // torchrun shows the error with the earliest second first, as the root cause.
+  // The error is caused by another rank's error, so its time must be later, whatever the clock
+  // returns. torchrun shows the error with the earliest second first, as the root cause.
   bool is_consequence = false;
 };
 
-// torchrun dates a rank without a file to the second in which it sees the rank's end. That is up to
+// torchrun assigns to a rank without a file the second in which it detects the rank's end, up to
 // one second after its death.
 constexpr std::time_t time_of_consequences = 2;
 
@@ -65,7 +65,7 @@ std::string json(const ErrorReport& report) {
 }
 
 FileDescriptor open_file(const std::string& path) {
-  // The kernel makes these links; they lead to files this process has open.
+  // Links made by the kernel to files this process has open.
   const bool own = path.starts_with("/proc/self/fd/") || path.starts_with("/dev/fd/");
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | (own ? 0 : O_NOFOLLOW);
   return FileDescriptor(::open(path.c_str(), flags, 0600));
@@ -78,9 +78,9 @@ bool may_be_replaced(const std::string& path) {
   return S_ISREG(status.st_mode);
 }
 
-// Replaces the file that TORCHELASTIC_ERROR_FILE names, mode 0600; writes it whole or not at all.
-// Symbolic links are not followed, except /proc/self/fd/N. Does nothing without that variable or
-// when the write fails: the caller already has worse news.
+// Replaces the file in TORCHELASTIC_ERROR_FILE atomically, mode 0600. Symbolic links are not
+// followed, except /proc/self/fd/N. Without that variable, or if the write fails, does nothing: the
+// caller already handles a more important error.
 void write_error_file(const ErrorReport& report) noexcept {
   const char* path = read_variable("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr) return;
@@ -88,11 +88,11 @@ void write_error_file(const ErrorReport& report) noexcept {
     const std::string text = json(report);
     if (may_be_replaced(path)) return write_small_file(path, text);
     if (const FileDescriptor file = open_file(path)) write_all(file.get(), text);
-  } catch (...) {  // A full disk, or no memory: nobody is left to tell.
+  } catch (...) {  // A full disk, or no memory: the error cannot be reported.
   }
 }
 
-// A slot in a job page.
+// A slot in a job control block.
 struct Place {
   std::shared_ptr<const JobPage> page;
   int slot = 0;
@@ -101,10 +101,10 @@ struct Place {
   JobPage::Phase phase() const { return page->phase(slot); }
 };
 
-// This process's places in the pages of its jobs. Never destroyed: static objects may throw at
-// exit.
+// This process's slots in the control blocks of its jobs. Never destroyed: static objects may throw
+// at exit.
 struct Places {
-  std::atomic<pid_t> pid{0};  // Pid of the process that is the rank; its fork()ed children are not.
+  std::atomic<pid_t> pid{0};  // Pid of the rank's process, not of its fork()ed children.
   std::mutex mutex;
   std::vector<Place> taken;
 };
@@ -114,8 +114,8 @@ Places& places() {
   return ours;
 }
 
-// A fork()ed child of a rank does not speak for the rank. A mutex that another thread of the rank
-// held at the fork() is never free here.
+// A fork()ed child must not report for the rank. In it, a mutex that another thread of the rank
+// held at the fork() stays locked.
 bool is_child_of_rank() {
   Places& ours = places();
   const pid_t rank = ours.pid;
@@ -127,12 +127,12 @@ bool is_child_of_rank() {
   });
 }
 
-// `is_ending` tells peers that this process will not come back: nothing unwinds its stack.
+// `is_ending`: this process will not return, so peers must not wait; nothing unwinds its stack.
 void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
   Places& ours = places();
   const std::lock_guard lock(ours.mutex);
   for (const Place& place : ours.taken) {
-    if (!place.is_of(this_process())) continue;  // The slot belongs to another process now.
+    if (!place.is_of(this_process())) continue;  // Another process has taken the slot.
     place.page->say_last_words(place.slot, text, fault);
     if (is_ending && place.phase() == JobPage::Phase::alive) place.page->abandon(place.slot);
   }
@@ -141,33 +141,32 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
 enum class Telling { not_yet, now, done };
 std::atomic<Telling> telling{Telling::not_yet};
 
-// Calls `report` for the first exception only.
 template <class Report>
 void tell_once(const Report& report) noexcept {
   Telling none = Telling::not_yet;
   if (is_child_of_rank() || !telling.compare_exchange_strong(none, Telling::now)) return;
   try {
     report();
-  } catch (...) {  // No memory for it.
+  } catch (...) {  // Out of memory.
   }
   telling = Telling::done;
 }
 
-// Peers come first: they are waiting.
+// Peers first: they are waiting.
 void tell(const std::exception_ptr& error, bool is_ending) noexcept {
   if (!error) return;
   tell_once([&] {
     ErrorReport report{.message = exception_text(error), .is_consequence = is_consequence(error)};
     if (!report.is_consequence) tell_peers(report.message, fault_in(error), is_ending);
-    if (is_ending) report.call_stack = call_stack(2);  // Without this function and the handler.
+    if (is_ending) report.call_stack = call_stack(2);  // Skips this function and the handler.
     write_error_file(report);
   });
 }
 
 std::terminate_handler handler_before = nullptr;
 
-// Called at the throw, with the whole stack still there. The former handler ends the process, so
-// other threads that end too wait here until the report is complete.
+// Called at the throw, before the stack is unwound. The previous handler ends the process, so other
+// terminating threads wait here until the report is complete.
 void on_terminate() {
   const Deadline deadline = in(std::chrono::seconds(1));
   if (telling == Telling::not_yet) tell(std::current_exception(), true);

@@ -16,7 +16,7 @@ namespace {
 thread_local StepClock* of_thread = nullptr;
 std::atomic<bool> is_process_taken{false};
 
-// The right of a thread to the clock of the process, until the thread ends.
+// A thread's exclusive use of the process's clock, until the thread ends.
 struct Adoption {
   bool has_it = false;
 
@@ -28,7 +28,7 @@ struct Adoption {
 
 template <class Value>
 void put(std::atomic<Value>& where, Value value) {
-  where.store(value, std::memory_order_release);  // After what came before, for times().
+  where.store(value, std::memory_order_release);  // After earlier stores, for times().
 }
 
 template <class Value>
@@ -60,7 +60,7 @@ StepClock* StepClock::adopted() {
 
 // --- Phases -------------------------------------------------------------------------------------
 
-// times() reads again if it has seen an odd version, or another one at its end.
+// times() retries if the version was odd or has changed.
 template <class Change>
 void StepClock::change(Change change) {
   const std::uint64_t before = version_.load(std::memory_order_relaxed);
@@ -69,7 +69,7 @@ void StepClock::change(Change change) {
   put(version_, before + 2);
 }
 
-// In a fork()ed child, where the thread that was changing the clock does not exist. The time since
+// For a fork()ed child, where the thread that was changing the clock does not exist. The time since
 // the last change may count twice there.
 void StepClock::end_interrupted_change() {
   const std::uint64_t version = version_.load(std::memory_order_relaxed);
@@ -131,7 +131,7 @@ StepTimes StepClock::times() const {
     return version % 2 != 0 || version_.load(std::memory_order_relaxed) != version;
   };
   for (bool first = true; first || is_torn(); first = false) {
-    if (!first) std::this_thread::yield();  // The thread that changes the clock may need the core.
+    if (!first) std::this_thread::yield();  // The writing thread may need the core.
     version = get(version_);
     std::transform(spent_.begin(), spent_.end(), spent.begin(), get<Ticks>);
     std::transform(waited_.begin(), waited_.end(), waited.begin(), get<Ticks>);
@@ -167,7 +167,7 @@ StepClock::Lent::Lent() : clock_(of_this_thread()), begin_(ticks_now()) {
   clock_->lent_since_ = begin_;
 }
 
-// What the other thread has waited comes first, as far as times can tell.
+// Counts the other thread's wait as the first part of the time.
 StepClock::Lent::~Lent() {
   if (clock_ == nullptr) return;
   const Ticks now = ticks_now();

@@ -1,4 +1,4 @@
-// The clock behind step_times(), and what a rank's job page shows of it.
+// The clock behind step_times(), and its shared copy in a rank's job control block.
 //
 // Thread safety: one thread changes the phases of a clock; any thread may read it.
 
@@ -23,44 +23,45 @@ class TimelineRecorder;
 
 class LOCKSTEP_API StepClock {
  public:
-  // The clock of the training loop that the calling thread runs; null on every other thread.
+  // The clock of the training loop on the calling thread; null on any other thread.
   static StepClock* of_this_thread();
 
-  // The same. A thread without a clock gets that of the process, unless another one has it.
+  // As above, but a thread without a clock gets that of the process, unless another thread has it.
   static StepClock* adopted();
 
   static StepClock& of_process();
 
-  // The calling thread's, while it exists. For ranks that are threads of one process.
+  // A clock of the calling thread, for ranks that are threads of one process.
   class OfThread;
 
-  // Returns the phase that it leaves.
+  // Returns the previous phase.
   StepPhase enter(StepPhase next, Ticks now = ticks_now());
 
-  // The phase `wait` becomes `reduce`: all ranks have come, `last` at `now`. Without `last`, nobody
-  // had to be waited for, and the whole time is of `reduce`.
+  // Ends the phase `wait` and begins `reduce`: all ranks have joined, `last` at `now`. Without
+  // `last`, no rank was late, and the whole time counts as `reduce`.
   void end_wait(std::optional<int> last, Ticks now);
 
   std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   void count_step();
 
-  // The loop waits in `reduce` until another thread of this process has done its collectives.
+  // While it exists, the loop waits in `reduce` for collectives of another thread of this process.
   class Lent;
 
-  // That other thread has waited from `begin` to `end` for the rank `last`.
+  // Records that this other thread waited from `begin` to `end` for the rank `last`.
   static void book_wait_of_helper(int last, Ticks begin, Ticks end);
 
   StepTimes times() const;
 
-  // The ticks of each phase until `now`, for the thread that changes the phases: some nanoseconds.
+  // The ticks of each phase until `now`, for the thread that changes the phases. Costs a few
+  // nanoseconds.
   std::array<Ticks, step_phases> spent_until(Ticks now) const;
 
-  // The times since the end of the first step, which is not among its steps. Ranks begin to work
-  // at different times; from here on, they work together. Empty before.
+  // The times since the end of the first step, which is excluded because ranks start at different
+  // times. Empty before that.
   StepTimes since_first_step() const;
 
  private:
-  static constexpr std::size_t most_ranks = 1024;  // The last entry has all ranks beyond, too.
+  static constexpr std::size_t most_ranks = 1024;  // The last entry sums all ranks beyond.
 
   template <class Change>
   void change(Change change);
@@ -68,17 +69,17 @@ class LOCKSTEP_API StepClock {
   void spend(StepPhase phase, Ticks until);
   void record(TimelineRecorder& recorder, StepPhase phase, Ticks begin, Ticks end) const;
 
-  // Odd while the next four are being changed.
+  // Odd while the next four are changing.
   std::atomic<std::uint64_t> version_{0};
   std::atomic<StepPhase> phase_{StepPhase::other};
-  std::atomic<Ticks> since_{0};  // Of what is not yet in `spent_`. 0 before the first phase.
+  std::atomic<Ticks> since_{0};  // Start of the time not yet in `spent_`; 0 before the first phase.
   std::array<std::atomic<Ticks>, step_phases> spent_{};
   std::array<std::atomic<Ticks>, most_ranks> waited_{};
 
   std::atomic<std::int64_t> steps_{0};
-  StepTimes first_step_;  // Never changes once it is known.
+  StepTimes first_step_;  // Constant once it is known.
   std::atomic<bool> first_step_is_known_{false};
-  std::atomic<Ticks> lent_since_{0};  // 0 when it is not lent.
+  std::atomic<Ticks> lent_since_{0};  // Start of the current Lent; 0 without one.
   std::atomic<Ticks> lent_wait_{0};
   std::atomic<int> lent_last_{0};
 };
@@ -109,19 +110,18 @@ class LOCKSTEP_API StepClock::Lent {
 
 // --- What others see ----------------------------------------------------------------------------
 
-// A rank's StepTimes in memory that processes share. A description, not a guarantee: a reader may
-// see numbers of two calls of show().
+// A rank's StepTimes in shared memory. A reader may see a mixture of two calls of show().
 class LOCKSTEP_API SharedStepTimes {
  public:
   void show(const StepTimes& times);
 
-  // Of the ranks that were waited for, the longest waits.
+  // Contains only the longest waits of `waited_for`.
   StepTimes shown() const;
 
  private:
   struct Wait {
     std::atomic<std::int32_t> rank;
-    std::atomic<std::int64_t> time;  // Nanoseconds; 0 for none.
+    std::atomic<std::int64_t> time;  // Nanoseconds; 0 if unused.
   };
   static constexpr std::size_t most_waits = 8;
 
@@ -130,11 +130,11 @@ class LOCKSTEP_API SharedStepTimes {
   std::array<Wait, most_waits> waits_;
 };
 
-// What a rank's job page shows of its training loop.
+// A rank's training times in the job control block.
 struct StepReport {
-  SharedStepTimes recent;                 // The last seconds.
+  SharedStepTimes recent;                 // The last ten seconds.
   SharedStepTimes whole;                  // StepClock::since_first_step().
-  std::atomic<std::int64_t> stood_still;  // Nanoseconds, as RankTimes has it, in `whole`.
+  std::atomic<std::int64_t> stood_still;  // Nanoseconds, as in RankTimes, within `whole`.
 
   // For a new process.
   void reset() {
@@ -149,7 +149,7 @@ class LOCKSTEP_API RecentTimes {
  public:
   static constexpr std::chrono::seconds interval{1};
 
-  // To be called once in each interval, with the times so far.
+  // Call it once per interval, with the total times so far.
   StepTimes since_then(StepTimes now);
 
  private:

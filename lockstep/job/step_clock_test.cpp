@@ -45,7 +45,7 @@ TEST(StepTimes, OfAnInnerPhaseDoNotCountForTheOuterOne) {
   EXPECT_GE(times[StepPhase::data], 2 * a_bit);
   EXPECT_GE(times[StepPhase::other], a_bit);
   EXPECT_EQ(times[StepPhase::wait], 0ns);
-  constexpr auto apart = 1ms;  // Of the two clocks.
+  constexpr auto apart = 1ms;  // Tolerance between the two clocks.
   EXPECT_GE(times.total(), end - begin - apart);
   EXPECT_LE(times.total(), after - before + apart);
 }
@@ -72,7 +72,7 @@ TEST(StepTimes, TellForWhomALoopHasWaited) {
   }
   clock.enter(StepPhase::wait);
   work();
-  clock.end_wait(std::nullopt, 0);  // Nobody was waited for.
+  clock.end_wait(std::nullopt, 0);  // No rank was late.
   clock.enter(StepPhase::backward);
   const StepTimes times = step_times();
   EXPECT_EQ(times.latest_rank(), 3);
@@ -118,7 +118,7 @@ TEST(StepTimes, OfACollectiveInTheBackgroundCountWhileTheLoopWaitsForIt) {
         work();
       }).join();
     }
-    StepClock::book_wait_of_helper(4, begin, ticks_now());  // Nobody waits for it any more.
+    StepClock::book_wait_of_helper(4, begin, ticks_now());  // The wait has already ended.
     const StepTimes times = step_times() - before;
     EXPECT_EQ(times.latest_rank(), 5);
     EXPECT_EQ(times.waited_for.size(), 1U);
@@ -128,9 +128,9 @@ TEST(StepTimes, OfACollectiveInTheBackgroundCountWhileTheLoopWaitsForIt) {
   }).join();
 }
 
-// What a step of data-parallel training does for its times: six phases, and eight collectives in
-// which it waits for another rank. 0.1 % of a step of a millisecond are 1,000 nanoseconds. Of many
-// short rounds, some are not interrupted on a busy host, either.
+// The clock's work in a step of data-parallel training: six phases, and eight collectives in which
+// it waits for another rank. 0.1 % of a step of a millisecond is 1,000 nanoseconds. Among many
+// short rounds, some are not interrupted even on a busy host.
 TEST(StepTimes, CostLessThanAThousandthOfAStepOfAMillisecond) {
   if (!test::is_optimized_code) GTEST_SKIP() << "the time of optimized code is measured";
   const StepClock::OfThread mine;

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// A rank spends its own time in these. In the other two it waits, or communicates with all.
+// Phases of a rank's own work. In the other two it waits or communicates.
 constexpr StepPhase own_phases[] = {StepPhase::data,       StepPhase::forward,
                                     StepPhase::backward,   StepPhase::optimizer,
                                     StepPhase::checkpoint, StepPhase::other};
@@ -29,7 +29,7 @@ double wait_for(const RankTimes& rank, int other) {
   return found == rank.times.waited_for.end() ? 0 : a_step(rank, found->second);
 }
 
-// The ranks that have made some steps.
+// The ranks that have completed a minimum of steps.
 class Ranks {
  public:
   Ranks(std::span<const RankTimes> all, std::int64_t steps) {
@@ -54,8 +54,8 @@ class Ranks {
     return mean_without(rank, [&](const RankTimes& each) { return wait_for(each, rank); });
   }
 
-  // Returns the rank for which the others have waited longest, which may not be among these ranks;
-  // -1 without any.
+  // Returns the rank with the longest wait of the others, which may not be in `ranks_`; -1 without
+  // any.
   int most_waited_for() const {
     std::map<int, double> waits;
     for (const RankTimes& each : ranks_)
@@ -71,7 +71,7 @@ class Ranks {
     return found == ranks_.end() ? nullptr : &*found;
   }
 
-  // Returns the phases in which a rank is longer than the others are.
+  // Returns the phases in which `late` is slower than the others.
   std::vector<std::pair<StepPhase, double>> late_phases(const RankTimes& late, double wait) const {
     std::vector<std::pair<StepPhase, double>> phases;
     for (const StepPhase phase : own_phases) {
@@ -85,7 +85,7 @@ class Ranks {
     return phases;
   }
 
-  // Returns the time that the others have lost in all steps.
+  // Returns the mean time that the others lost in all steps.
   double lost_for(int rank) const {
     return mean_without(rank, [&](const RankTimes& each) {
       return wait_for(each, rank) * static_cast<double>(each.times.steps);
@@ -102,7 +102,7 @@ double sum_of(const std::vector<std::pair<StepPhase, double>>& phases) {
   return sum;
 }
 
-// Two digits, as a glance takes in: "41", "3.8", "0.25".
+// Two significant digits: "41", "3.8", "0.25".
 std::string short_number(double value) {
   const int decimals = value >= 9.95 ? 0 : value >= 0.995 ? 1 : 2;
   return fmt::format("{:.{}f}", value, decimals);

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr int steps = 100;
 
-// A rank's times: those of one step, times `steps`.
+// A rank's times: those of one step, multiplied by `steps`.
 class Rank {
  public:
   explicit Rank(int number) : rank_{.rank = number, .times = {.steps = steps}} {
@@ -78,7 +78,7 @@ TEST(Straggler, IsDescribedInOneLine) {
       "stood still for 4.0 of them)");
 }
 
-// Times of backward() alone would blame rank 0: it is in backward() longer, because it waits there.
+// The times of backward() alone would indicate rank 0, which waits there.
 TEST(Straggler, IsNotTheRankThatWaits) {
   EXPECT_EQ(verdict({Rank(0).wait_for(1, 20ms), Rank(1).spend(StepPhase::backward, 20ms)}),
             "others waited 20 ms a step (18 %) for rank 1, of which 20 in backward");

@@ -34,7 +34,7 @@ struct Address {
   socklen_t length = 0;
 };
 
-// The name contains a hash of the identity, which may be long. Clients send the identity in full.
+// The name contains a hash, because the identity may be long. Clients send the full identity.
 Address address_of(std::string_view identity) {
   const std::string name =
       fmt::format("lockstep/{}/{:016x}", ::geteuid(), std::hash<std::string_view>{}(identity));
@@ -54,7 +54,7 @@ FileDescriptor make_socket() {
 
 struct Connected {
   FileDescriptor socket = {};  // Empty when nobody listens, or `is_busy`.
-  bool is_busy = false;        // Too many processes connect at this moment.
+  bool is_busy = false;        // Too many processes are connecting.
 };
 
 Connected connect_to_abstract_socket(std::string_view identity) {
@@ -81,7 +81,7 @@ Packet hello_of(std::string_view identity) {
   return make_packet(Packet::Kind::hello, "", identity);
 }
 
-// The kernel drops a descriptor for which the receiver has no number.
+// The kernel drops a descriptor if the receiver has no free descriptor number.
 [[noreturn]] void throw_without_descriptor(std::string_view key) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -91,7 +91,7 @@ Packet hello_of(std::string_view identity) {
                           key, limit.rlim_cur));
 }
 
-// Connects to a switchboard and asks it for `key`; empty when nobody listens.
+// Connects to a broker and requests `key`; empty when nobody listens.
 FileDescriptor ask(std::string_view identity, std::string_view key) {
   FileDescriptor socket = connect_to_abstract_socket(identity).socket;
   const Packet want = make_packet(Packet::Kind::want, key, identity);
@@ -201,7 +201,7 @@ FileDescriptor fetch(const std::function<std::string()>& identity, std::string_v
   std::chrono::microseconds pause{100};  // Before the next try to connect; grows.
   FileDescriptor socket;
   while (true) {
-    bool is_absent = false;  // Then identity() has waited.
+    bool is_absent = false;  // If true, identity() has already waited.
     if (!socket) {
       const std::string name = identity();
       is_absent = name.empty();
@@ -230,7 +230,7 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
   constexpr std::chrono::seconds longest{30};
   Packet offer = make_packet(Packet::Kind::offer, key);
   offer.readers = 1;
-  // The kernel refuses a descriptor while too many of this user's are on their way.
+  // The kernel rejects a descriptor while too many of this user's are in flight.
   for (const Deadline deadline = in(longest);; std::this_thread::sleep_for(pause)) {
     const Connected connected = connect_to_abstract_socket(identity);
     const int socket = connected.socket.get();
@@ -246,7 +246,7 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
 
 Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
 
-// The job page is what each rank asks for first. If it cannot be sent now, the rank will ask.
+// Each rank needs the job control block first. If it cannot be sent now, the rank will request it.
 void Switchboard::connect(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
   send_packet(socket.get(), make_packet(Packet::Kind::given, job_page_key), job_page_);
@@ -389,7 +389,7 @@ void Switchboard::offer(std::string key, Offer offer) {
   for (Client& client : clients_) give(client, key);
 }
 
-// Answers `client` if it waits for `key` and the key is there.
+// Sends `key` to `client` if it waits for the key and the key is there.
 void Switchboard::give(Client& client, const std::string& key) {
   const auto wanted = std::find(client.wanted.begin(), client.wanted.end(), key);
   const auto found = offers_.find(key);

@@ -1,8 +1,8 @@
-// The file in which a rank records its spans: a header, then two rings. Only programs of the same
-// version on the same kind of processor read it.
+// The file in which a rank records its spans: a header and two ring buffers. Readers must be of the
+// same version and processor architecture.
 //
-// The rank has it mapped. So a killed rank leaves all that it had recorded, and a span costs no
-// system call. When a ring is full, the oldest spans are overwritten.
+// The rank maps the file. A span therefore needs no system call, and a killed rank leaves all its
+// recorded spans. A full ring overwrites its oldest spans.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +24,7 @@ struct ClockPair {
   std::int64_t steady_ns = 0;
 };
 
-// This rank's steady clock plus `offset_ns` is that of rank 0, give or take `error_ns`.
+// The steady clock of this rank plus `offset_ns` is that of rank 0, within `error_ns`.
 struct ClockOffset {
   std::int64_t at_steady_ns = 0;
   std::int64_t offset_ns = 0;
@@ -32,7 +32,8 @@ struct ClockOffset {
 };
 
 struct PhaseSpan {
-  std::atomic<std::uint64_t> number;  // From 1, written last; other numbers are being overwritten.
+  std::atomic<std::uint64_t> number;  // From 1, written last; any other number means that the span
+                                      // is being overwritten.
   Ticks begin;
   Ticks end;
   StepPhase phase;
@@ -41,14 +42,14 @@ struct PhaseSpan {
 struct CollectiveSpan {
   std::atomic<std::uint64_t> number;  // As above.
   Ticks begin;
-  Ticks waited_until;  // Until all ranks had come.
+  Ticks waited_until;  // When all ranks had joined.
   Ticks end;
   std::uint64_t sequence;  // Number in its group.
   std::uint64_t bytes;
   GroupName group;
-  std::int32_t last;     // For which rank of the job this one has waited; -1 for none.
-  std::int32_t fault;    // The Fault that ended it; -1 if it was completed.
-  std::uint32_t thread;  // 0 for the training loop's, else the number that the kernel gave it.
+  std::int32_t last;     // The last rank to join, numbered in the job; -1 for none.
+  std::int32_t fault;    // The Fault that ended it; -1 on success.
+  std::uint32_t thread;  // 0 for the training loop's thread, else the kernel's thread id.
   Operation operation;
 };
 
@@ -57,7 +58,7 @@ struct TimelineHeader {
   static constexpr std::size_t most_offsets = 16;
 
   std::array<char, 16> magic;
-  std::uint64_t job;  // Equal for all ranks of a job.
+  std::uint64_t job;  // Equal on all ranks of a job.
   std::int32_t rank;
   std::int32_t world_size;
   std::int32_t attempt;
@@ -65,20 +66,20 @@ struct TimelineHeader {
   char host[64];
   std::uint64_t phase_capacity;
   std::uint64_t collective_capacity;
-  std::atomic<std::uint64_t> phases;  // Ever recorded.
+  std::atomic<std::uint64_t> phases;  // Number recorded so far.
   std::atomic<std::uint64_t> collectives;
 
-  double ns_per_tick;  // As measured at the start.
+  double ns_per_tick;  // Measured at the start.
   std::int64_t wall_minus_steady_ns;
   ClockPair first;
-  std::array<ClockPair, 2> later;  // Written in turn.
+  std::array<ClockPair, 2> later;  // Written alternately.
   std::atomic<std::uint32_t> laters;
 
   std::array<ClockOffset, most_offsets> offsets;
   std::atomic<std::uint32_t> offset_count;
 };
 
-// Of the first ring in the file, after the header.
+// Offset of the first ring in the file.
 inline constexpr std::size_t spans_offset = 4096;
 
 static_assert(std::is_trivially_destructible_v<TimelineHeader> &&

@@ -29,7 +29,7 @@ using job::CollectiveSpan;
 using job::PhaseSpan;
 using job::TimelineHeader;
 
-// Spans between two readings of the clock.
+// Number of spans between two clock readings.
 constexpr std::uint64_t clock_interval = 256;
 
 job::ClockPair clocks_now() {
@@ -39,8 +39,8 @@ job::ClockPair clocks_now() {
 
 std::int64_t wall_minus_steady() { return wall_time_ns() - steady_ns(Clock::now()); }
 
-// The whole file, on the disk: later writes to the memory cannot fail. An older file keeps its
-// memory, which another process may have mapped, and loses its name.
+// Allocates the whole file on the disk, so that later stores cannot fail. An older file loses its
+// name but keeps its memory, which another process may have mapped.
 std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
@@ -76,7 +76,8 @@ CollectiveSpan* collectives_in(std::byte* memory, std::uint64_t phases) {
   return reinterpret_cast<CollectiveSpan*>(memory + job::spans_offset + phases * sizeof(PhaseSpan));
 }
 
-// The compiler keeps the order, so that a process killed while it writes a span leaves none there.
+// Prevents reordering by the compiler: a process killed while it writes a span leaves no span
+// there.
 template <class Span>
 void mark_as_changing(Span& span) {
   span.number.store(0, std::memory_order_relaxed);
@@ -97,7 +98,8 @@ std::string TimelineRecorder::operators_name(int attempt, int rank) {
 
 TimelineRecorder& TimelineRecorder::start(const Options& options) {
   check(current_ == nullptr, "this process records a timeline already");
-  auto* const recorder = new TimelineRecorder(options);  // Threads may record until the very end.
+  auto* const recorder = new TimelineRecorder(options);  // Never destroyed: threads may record
+                                                         // until exit.
   ::pthread_atfork(nullptr, nullptr, [] { current_ = nullptr; });
   current_ = recorder;
   return *recorder;
@@ -107,7 +109,7 @@ TimelineRecorder::TimelineRecorder(const Options& options)
     : file_(options.folder / spans_name(options.attempt, options.rank)),
       bytes_(job::timeline_bytes(options.most_phases, options.most_collectives)),
       memory_(map_new_file(file_, bytes_)) {
-  std::error_code ignored;  // An earlier process's operators are not this one's.
+  std::error_code ignored;  // Removes an earlier process's operators.
   std::filesystem::remove(options.folder / operators_name(options.attempt, options.rank), ignored);
   TimelineHeader& head = *new (memory_) TimelineHeader{};
   head.job = options.job;
@@ -167,7 +169,7 @@ void TimelineRecorder::add_offset(std::chrono::nanoseconds offset, std::chrono::
   const std::lock_guard lock(clock_mutex_);
   TimelineHeader& head = header();
   const std::uint32_t count = head.offset_count.load(std::memory_order_relaxed);
-  // The last place is that of the latest one.
+  // The last entry is overwritten by later offsets.
   const std::size_t place = std::min<std::size_t>(count, TimelineHeader::most_offsets - 1);
   head.offsets[place] = {steady_ns(Clock::now()), offset.count(), error.count()};
   head.offset_count.store(static_cast<std::uint32_t>(place) + 1, std::memory_order_release);
@@ -179,8 +181,8 @@ std::filesystem::path TimelineRecorder::operators_file() const {
 
 std::uint64_t TimelineRecorder::stamp() const { return header().first.ticks; }
 
-// A process killed meanwhile leaves the pair before it. A thread that finds another one here goes
-// on: that one notes the same.
+// A process killed meanwhile leaves the previous pair. If another thread holds the lock, it records
+// the same.
 void TimelineRecorder::note_clock() {
   const std::unique_lock lock(clock_mutex_, std::try_to_lock);
   if (!lock) return;

@@ -1,13 +1,13 @@
-// Records where the time of this process goes, for one timeline of all ranks (docs/guide/
-// timeline.md): the phases of its training loop, and every collective of its groups.
+// Records the phases of this process's training loop and every collective of its groups, for one
+// timeline of all ranks (docs/guide/timeline.md).
 //
-// The variable LOCKSTEP_TIMELINE_DIR names the folder for the files of all ranks. Without it
-// nothing is recorded; a change of phase and a collective then cost one more load. The last 262,144
-// phases and 65,536 collectives of a rank are kept, in a file of 16 MiB.
+// LOCKSTEP_TIMELINE_DIR is the folder for the files of all ranks. Without it nothing is recorded; a
+// change of phase and a collective then cost one more load. The last 262,144 phases and 65,536
+// collectives of a rank are kept, in a file of 16 MiB.
 //
 // Thread safety: any thread may call any member at any time, start() once.
-// Errors: system, naming the file, if it cannot be written or the disk is full; then there is none.
-// Only start() throws.
+// Errors: only start() throws: system, naming the file, if it cannot be written or the disk is
+// full. No file is then left.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,7 +33,7 @@ namespace job {
 struct TimelineHeader;
 }
 
-// Nanoseconds of the steady clock, in which the files of a timeline count.
+// Nanoseconds of the steady clock, the unit of timeline files.
 inline std::int64_t steady_ns(Clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
@@ -44,7 +44,7 @@ class LOCKSTEP_API TimelineRecorder {
 
   struct Options {
     std::filesystem::path folder;  // Created if it does not exist.
-    std::uint64_t job = 0;         // Equal on all ranks of a job, and different from other jobs.
+    std::uint64_t job = 0;         // Equal on all ranks of a job; differs from other jobs.
     int rank = 0;
     int world_size = 1;
     int attempt = 0;
@@ -53,14 +53,14 @@ class LOCKSTEP_API TimelineRecorder {
     std::uint64_t most_collectives = 1 << 16;
   };
 
-  // Of a rank's spans, and of LibTorch's operators in it.
+  // File names of a rank's spans and of its LibTorch operators.
   static std::string spans_name(int attempt, int rank);
   static std::string operators_name(int attempt, int rank);
 
-  // Null unless this process records. Also null in its fork()ed children.
+  // Null unless this process records, and in its fork()ed children.
   static TimelineRecorder* current() { return current_.load(std::memory_order_acquire); }
 
-  // From now on current() is not null, until the process ends.
+  // Makes current() non-null until the process ends.
   static TimelineRecorder& start(const Options& options);
 
   explicit TimelineRecorder(const Options& options);
@@ -76,25 +76,24 @@ class LOCKSTEP_API TimelineRecorder {
     std::uint64_t sequence = 0;
     std::uint64_t bytes = 0;
     Ticks begin = 0;
-    Ticks waited_until = 0;  // When all ranks had come.
+    Ticks waited_until = 0;  // When all ranks had joined.
     Ticks end = 0;
-    int last = -1;                    // For which rank of the job this one has waited.
-    std::optional<Fault> fault = {};  // That ended it.
+    int last = -1;                    // The last rank to join, numbered in the job.
+    std::optional<Fault> fault = {};  // The Fault that ended it.
     bool is_of_loop = false;
   };
   void collective(const Collective& collective);
 
-  // The steady clock of this process plus `offset` is that of rank 0 at this time, give or take
-  // `error`.
+  // The steady clock of this process plus `offset` is now that of rank 0, within `error`.
   void add_offset(std::chrono::nanoseconds offset, std::chrono::nanoseconds error);
 
-  // Makes the file exact up to now.
+  // Makes the file's clock data current.
   void note_clock();
 
   const std::filesystem::path& file() const { return file_; }
   std::filesystem::path operators_file() const;
 
-  // Tells the file from one that an earlier process has left under the same name.
+  // Distinguishes the file from an earlier process's file with the same name.
   std::uint64_t stamp() const;
 
  private:
@@ -105,7 +104,7 @@ class LOCKSTEP_API TimelineRecorder {
   const std::filesystem::path file_;
   std::size_t bytes_ = 0;
   std::byte* memory_ = nullptr;
-  std::mutex clock_mutex_;  // For what the file says of clocks.
+  std::mutex clock_mutex_;  // For the clock data in the file.
 };
 
 }  // namespace lockstep

@@ -20,15 +20,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As time_to_die, but between attempts, where other hosts take 3 s of silence for the loss of this
-// one. Processes that are left then are ended at the end of the job.
+// As time_to_die, but between attempts: other hosts treat 3 s of silence as a loss of this host.
+// Processes that are left then are killed at the end of the job.
 constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 
-// Time for ranks to end once the job is over without them. The other hosts are ending too, or the
-// coordinator is lost; and every agent promises to be gone within 5 s.
+// Time for ranks to end after the job has ended without them. The other hosts are ending too, or
+// the coordinator is lost. Every agent guarantees to exit within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
-// Time in which all hosts usually come.
+// Time within which all hosts usually join.
 constexpr std::chrono::milliseconds time_to_remind = 10s;
 
 // Time for this agent's last messages to leave the host.
@@ -38,12 +38,12 @@ std::string count_of(int count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// Two folders above a rank's file: DIRECTORY/JOB_RANDOM/attempt_K.
+// Returns the folder two levels above a rank's file: DIRECTORY/JOB_RANDOM/attempt_K.
 std::string attempt_folder(const std::string& file) {
   return std::filesystem::path(file).parent_path().parent_path();
 }
 
-// Describes the end of a rank that was in no group, and so could not leave one without notice.
+// Describes the end of a rank that was not in a group.
 std::string describe_end(const Failure& failure) {
   if (!failure.exit_code) return describe(failure);
   return fmt::format("rank {} (pid {} on {}) {}{}{}", failure.rank, failure.pid, failure.host,
@@ -71,7 +71,7 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
   output_.say("metrics at " + metrics_service_->url());
 }
 
-// Until the job's id is known, its user's name for it is shown.
+// Until the job's id is known, shows the user's id for it.
 void Agent::answer_as(const std::string& job_id) {
   status_service_.emplace(job_id, [this] { return status(); });
 }
@@ -106,7 +106,8 @@ void Agent::turn() {
   if (metrics_service_) parts.push_back(&*metrics_service_);
   if (!ranks_) parts.push_back(&reminder_);
   if (ranks_) parts.push_back(&*ranks_);
-  parts.push_back(&signals_);  // After the ranks: a rank that has ended may have sent its page.
+  parts.push_back(&signals_);  // After the ranks: a rank that has ended may have sent its session
+                               // page.
   std::vector<Pollable*> all = parts;
   if (!exit_code_) all.push_back(&rendezvous_);
   const std::vector<pollfd> entries = next_events(all);
@@ -170,7 +171,7 @@ void Agent::finish(const EndJob& order) {
   say_why(order);
 }
 
-// Makes other hosts end their ranks, too. More may become known of the failure later.
+// Makes other hosts end their ranks too. Details of the failure may follow later.
 void Agent::report_failure() {
   if (ranks_->round().nodes == 1 || !ranks_->result().first_failure()) return;
   report(Outcome::failed, ranks_->result().exit_code());
@@ -234,10 +235,10 @@ void Agent::on_stop_signal(int signal) {
     return;
   }
   stopped_by_ = signal;
-  // A failure that came first decides how the job ends; the signal only forbids a restart.
+  // An earlier failure decides how the job ends; the signal only prevents a restart.
   if (attempt_ < Attempt::reported && ranks_->result().first_failure())
     report(Outcome::failed, ranks_->result().exit_code());
-  // A host that is taken from an elastic job leaves it; the host with the store ends the job
+  // A host that is removed from an elastic job leaves it. The host with the store ends the job
   // instead.
   const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
   leaving_ = may_leave && (!ranks_ || ranks_->round().node != 0);
@@ -256,8 +257,8 @@ void Agent::say_failure(const Failure& reported) {
               Level::error);
 }
 
-// Logs the failure that ended the latest attempt; returns another cause, for the line that follows.
-// A second call has nothing to say.
+// Logs the failure that ended the latest attempt. Returns any other cause, as a prefix for the next
+// line. Empty on a second call.
 std::string Agent::say_why_ended() {
   if (!ended_because_) return "";
   const EndRanks because = std::exchange(*ended_because_, {});
@@ -266,7 +267,7 @@ std::string Agent::say_why_ended() {
 }
 
 void Agent::say_why(const EndJob& order) {
-  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has been logged.
+  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has already been logged.
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
   if (order.failure)
     say_failure(*order.failure);

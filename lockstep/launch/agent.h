@@ -1,7 +1,7 @@
-// Agent of one host: the process that starts and watches the ranks as its children.
+// The agent of one host: the parent process that starts and monitors the ranks.
 //
-// It obeys the rendezvous of the hosts: it starts, ends and restarts the ranks, and reports how
-// they ended. It also orders their output, passes signals on, and answers `lockstep status`.
+// It executes the orders of the rendezvous: it starts, ends and restarts the ranks, and reports how
+// they ended. It also orders their output, forwards signals, and serves `lockstep status`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,24 +28,25 @@ namespace lockstep::launch {
 
 class Agent {
  public:
-  // `options` and `binding` must outlive it; `signals` are blocked already. `lifeline` is a pipe
-  // whose other end the guardian holds.
+  // `options` and `binding` must outlive it; `signals` are already blocked. `lifeline` is a pipe
+  // whose other end the supervisor holds.
   Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
         int lifeline);
 
-  // Returns run()'s exit code once the job is over and no process of a rank is left.
+  // Returns run()'s exit code when the job has ended and no process of a rank is left.
   int run();
 
  private:
-  // State of the latest attempt; it only moves on.
+  // State of the latest attempt, in this order.
   enum class Attempt {
     running,
-    preempting,  // A stop signal was passed on to the ranks as a preemption notice.
-    reported,    // The rendezvous knows, or has said itself, why the ranks end.
-    concluded,   // It also knows that all ranks have ended; also before the first attempt.
+    preempting,  // A stop signal was forwarded to the ranks as a preemption notice.
+    reported,    // The rendezvous has sent or received the reason why the ranks end.
+    concluded,   // The rendezvous has also received that all ranks have ended; the state before the
+                 // first attempt.
   };
 
-  // One turn of the loop: waits for an event, and acts on it.
+  // One loop iteration: waits for an event and handles it.
   void turn();
   void write_what_is_left();
 
@@ -80,18 +81,18 @@ class Agent {
   LogQueue log_;
   Signals signals_;
   Rendezvous rendezvous_;
-  Reminder reminder_;  // Says for whom this host waits, until ranks start.
+  Reminder reminder_;  // Logs which hosts are missing, until ranks start.
   std::optional<StatusService> status_service_;
   std::optional<MetricsService> metrics_service_;
   // Ranks of the latest attempt.
   std::optional<LocalRanks> ranks_;
   Attempt attempt_ = Attempt::concluded;
   std::optional<EndRanks> ended_because_;  // Why the latest attempt was ended.
-  // Signal that ends the job, or this host's part in it.
+  // Signal that ends the job, or this host's part of it.
   std::optional<int> stopped_by_;
-  // `stopped_by_` ends this host's part only.
+  // Whether `stopped_by_` ends this host's part only.
   bool leaving_ = false;
-  // Set once it is decided.
+  // Empty until the job's end.
   std::optional<int> exit_code_;
 };
 

@@ -27,7 +27,7 @@ std::string shown(const std::string& word) {
   return clean_text(word, JobCommand::longest_argument);
 }
 
-// SHA-256 of the words, each after its length, in hexadecimal.
+// Hexadecimal SHA-256 of the words, each preceded by its length.
 std::string digest_of(const Words& words) {
   std::string bytes;
   for (const std::string& word : words) bytes += ByteWriter(4 + word.size()).prefixed(word).take();
@@ -58,8 +58,8 @@ std::string by_digest(const JobCommand& command) {
 using nlohmann::json;
 
 constexpr std::size_t length_bytes = 4;
-// JSON makes up to three bytes of one in a clean text. No frame has more than eight such texts,
-// beside the arguments of a JobCommand.
+// JSON needs up to three bytes for one byte of a sanitised text. No frame has more than eight such
+// texts in addition to a JobCommand's arguments.
 constexpr std::size_t longest_text = 1024;
 constexpr int deepest = 3;
 constexpr int most_of_anything = 1 << 16;
@@ -87,7 +87,7 @@ std::string text(const json& object, const char* name) {
   return cut(raw_text(member(object, name)));
 }
 
-// A text that counts as it is, and so may not be changed.
+// A text that must not be changed.
 std::string exact_text(const json& object, const char* name) {
   const std::string& value = raw_text(member(object, name));
   if (cut(value) != value) throw_corrupt("a launcher's frame has an invalid name");
@@ -107,7 +107,7 @@ int number(const json& object, const char* name, int low, int high = largest) {
   return static_cast<int>(number(member(object, name), low, high));
 }
 
-// Null for none.
+// Empty if null.
 std::optional<int> maybe_number(const json& object, const char* name, int low, int high) {
   const json& value = member(object, name);
   if (value.is_null()) return std::nullopt;
@@ -151,7 +151,7 @@ json to_json(const std::optional<Failure>& failure) {
           {"call", cut(failure->call)}};
 }
 
-// A launcher of an earlier version does not say these.
+// Older launchers do not send it.
 void read_peer(Failure& failure, const json& object) {
   if (object.contains("peer")) failure.peer = maybe_number(object, "peer", -1, largest);
 }
@@ -197,8 +197,8 @@ std::optional<Failure> failure_of(const json& frame) {
   return failure;
 }
 
-// A rank's times are one list: rank, steps, microseconds that it stood still, those of each phase,
-// then pairs of the ranks and microseconds that it has waited for, of the longest waits.
+// A rank's times are one list: rank, steps, microseconds stopped, microseconds of each phase, then
+// pairs of rank and microseconds for the longest waits.
 constexpr std::size_t most_times = 128;
 constexpr std::size_t most_waits = 8;
 constexpr std::int64_t longest_us = std::int64_t{1} << 50;
@@ -250,7 +250,7 @@ RankTimes rank_times_of(const json& list) {
   return times;
 }
 
-// A launcher of an earlier version does not say them.
+// Older launchers do not send them.
 std::vector<RankTimes> times_of(const json& frame) {
   std::vector<RankTimes> times;
   const auto found = frame.find("times");
@@ -347,7 +347,7 @@ ReportFrame report_of(const json& frame) {
           .times = times_of(frame)};
 }
 
-// A launcher that knows no pauses says nothing of them.
+// Older launchers do not send `pause_ms`.
 StateFrame state_of(const json& frame) {
   const int pause_ms = frame.contains("pause_ms") ? number(frame, "pause_ms", 0) : 0;
   return {.coordinator = text(frame, "coordinator"),
@@ -394,7 +394,7 @@ std::optional<CommandDifference> difference(const JobCommand& here, const JobCom
   const Words a = words_of(here);
   const Words b = words_of(there);
   const auto place = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  // The difference may be in a part that was cut off.
+  // The difference may be in a part that was cut.
   if (place.first == a.end() && place.second == b.end())
     return CommandDifference{by_digest(here), by_digest(there)};
   const auto at = static_cast<std::size_t>(place.first - a.begin());

@@ -1,7 +1,7 @@
-// The frames between the launchers of a job's hosts, after the handshake. docs/protocol.md.
+// The frames between the launchers of a job's hosts, after the handshake: docs/protocol.md.
 //
-// A frame is its length u32, little-endian, and a JSON object. No I/O and no state here.
-// Errors: corrupt for bytes that encoding never makes.
+// A frame is its length (u32, little-endian) and a JSON object. No I/O and no state.
+// Errors: corrupt for bytes that encoding never produces.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +22,7 @@
 
 namespace lockstep::launch {
 
-// The command that a launcher runs. Launchers send it to each other, and so notice when two jobs
-// use the same endpoint.
+// The command that a launcher runs. Launchers exchange it to detect two jobs at one endpoint.
 //
 // Hosts run the same command if the digests are equal. The other texts are sanitised and cut, for
 // messages.
@@ -31,60 +30,61 @@ struct JobCommand {
   static constexpr std::size_t most_arguments = 128;
   static constexpr std::size_t longest_argument = 128;  // Bytes.
 
-  std::string program = {};                 // File name only: the folder may differ between hosts.
+  std::string program = {};                 // File name only, because the folder may differ between
+                                            // hosts.
   std::vector<std::string> arguments = {};  // First arguments of the program.
-  std::string digest = {};                  // SHA-256 of that name and of all arguments, uncut.
+  std::string digest = {};                  // SHA-256 of that name and all arguments, uncut.
 };
 
 JobCommand job_command(const RunOptions& options);
 
-// Words of two commands around the first difference: "`train ... --seed 1 ...`".
+// Excerpts of two commands around the first difference: "`train ... --seed 1 ...`".
 struct CommandDifference {
   std::string here;
   std::string there;
 };
 
-// Returns nothing when both are the same.
+// Returns nothing if both are equal.
 std::optional<CommandDifference> difference(const JobCommand& here, const JobCommand& there);
 
 constexpr std::size_t max_agent_frame_bytes = std::size_t{64} << 10;
 
-struct AliveFrame {};  // In both directions, when there is nothing else to say.
+struct AliveFrame {};  // Heartbeat, in both directions.
 
 // To the coordinating agent.
 struct JoinFrame {
   Coordinator::Newcomer newcomer;
-  std::optional<JobCommand> command = {};  // Empty from a launcher that is too old to say it.
+  std::optional<JobCommand> command = {};  // Empty from an older launcher.
 };
 struct ReportFrame {
   int attempt = -1;
   Outcome outcome = Outcome::succeeded;
   int exit_code = 0;
   std::optional<Failure> failure = {};
-  std::vector<RankTimes> times = {};  // Sent without a failure only; of 128 ranks at most.
+  std::vector<RankTimes> times = {};  // Sent only without a failure; at most 128 ranks.
 };
 struct AllGoneFrame {
   int attempt = 0;
 };
 
-// From it, beside the orders.
+// From the coordinating agent, in addition to orders.
 struct StateFrame {
-  std::string coordinator;             // The host that it runs on.
-  std::string text;                    // Rendezvous::state() of whoever gets this.
-  std::chrono::milliseconds pause{0};  // Not 0: also the order StartLater.
+  std::string coordinator;             // Its host.
+  std::string text;                    // Rendezvous::state() of the receiver.
+  std::chrono::milliseconds pause{0};  // If not 0, also the order StartLater.
 };
 
 using AgentFrame = std::variant<AliveFrame, JoinFrame, ReportFrame, AllGoneFrame, StateFrame,
                                 StartRanks, EndRanks, EndJob>;
 
-// With its length in front. Texts are cleaned and cut, as are lists, so that every frame is within
-// the limit.
+// Returns the frame with its length. Sanitises and cuts texts and lists, so that every frame is
+// within the limit.
 std::string encode(const AgentFrame& frame);
 
-// The first frame in `bytes` without its length; empty when more bytes are needed.
+// Returns the first frame in `bytes` without its length; empty when more bytes are needed.
 std::optional<std::string_view> first_agent_frame(std::string_view bytes);
 
-// Its texts and lists are clean and cut, whoever wrote them.
+// The result's texts and lists are sanitised and cut, whatever the sender did.
 AgentFrame decode_agent_frame(std::string_view body);
 
 }  // namespace lockstep::launch

@@ -78,14 +78,14 @@ TEST(JobCommand, DiffersAlsoInWhatIsTooLongToBeShown) {
 using nlohmann::json;
 using test::fault_of;
 
-// As another launcher may write it.
+// As another launcher may encode it.
 AgentFrame decoded(const json& frame) { return decode_agent_frame(frame.dump()); }
 
 AgentFrame decoded(const AgentFrame& frame) {
   return decode_agent_frame(*first_agent_frame(encode(frame)));
 }
 
-// Each control character, bytes that are no UTF-8 where JSON lets them through, and far too much.
+// All control characters, invalid UTF-8 where JSON accepts it, and far too many bytes.
 std::string hostile_text() {
   std::string text = "\x1b[2J\nlockstep run: all is well\r\xC2\x9B";
   for (char control = 1; control < 32; ++control) text += control;

@@ -1,7 +1,7 @@
 // One end of the connection between two launchers after the handshake.
 //
-// Frames go both ways, and so does a pulse: each end notices within 3 s that the other one has
-// stopped answering.
+// Both ends send frames and heartbeats. Each end detects within 3 s that the other has stopped
+// responding.
 //
 // Thread safety: none. Blocking: never.
 
@@ -32,18 +32,18 @@ class AgentLink {
 
   void watch(std::vector<pollfd>& entries) const;
 
-  // Returns false when the other end has closed, or does not read.
+  // Returns false when the other end has closed the connection or does not read.
   bool serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
   // Returns the next received frame. Errors: corrupt; the connection is unusable afterwards.
   std::optional<AgentFrame> receive();
 
-  // Sends a pulse if one is due; deadline() is the time of the next one.
+  // Sends a heartbeat if one is due; deadline() is the time of the next one.
   void beat(Clock::time_point now);
   Deadline deadline() const;
 
-  // True when the other end has sent nothing for so long that it counts as lost. forgive() restarts
-  // the count, for the case that this process was the one that stood still.
+  // Whether the other end has been silent for so long that it counts as lost. Call forgive() after
+  // this process was stopped itself; it restarts the time.
   bool silent(Clock::time_point now) const { return now - heard_ >= longest_silence; }
   void forgive(Clock::time_point now) { heard_ = now; }
 
@@ -61,12 +61,13 @@ class AgentLink {
   Clock::time_point beat_at_;
 };
 
-// Detects that this process's own loop was stopped, as by SIGSTOP: then no peer's silence counts.
+// Detects that this process's own loop was stopped, for example by SIGSTOP; the peers' silence then
+// does not count.
 class OwnPulse {
  public:
   explicit OwnPulse(Clock::time_point now) : last_(now) {}
 
-  // Must be called at least once per AgentLink::pulse.
+  // Call it at least once per AgentLink::pulse.
   bool missed(Clock::time_point now) {
     const bool late = now - last_ > AgentLink::pulse + std::chrono::seconds(1);
     last_ = now;

@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Cores of one line of the picture: they share all that the line names.
+// Cores of one line of the picture, which share all units on the line.
 struct Line {
   Core shared;  // With the processors of all of them.
   int cores = 0;
@@ -76,8 +76,7 @@ int worth(const Topology& topology, std::optional<double> quota) {
   return std::max(1, static_cast<int>(std::floor(*quota)));
 }
 
-// Returns what separates two neighbouring cores: 0 nothing (same L3), 1 an L3 border, 2 a NUMA node
-// border, 3 a package border.
+// Returns the border between two adjacent cores: 0 none (same L3), 1 L3, 2 NUMA node, 3 package.
 int boundary(const Core& left, const Core& right) {
   if (left.package != right.package) return 3;
   if (left.node != right.node) return 2;
@@ -86,10 +85,10 @@ int boundary(const Core& left, const Core& right) {
 
 // Cuts a row of cores into blocks whose sizes differ by at most one.
 //
-// The larger blocks may be anywhere. The choice has the most cuts between packages; among equals,
-// the most between nodes; then the most between L3s. So a block straddles a border only if it must.
-// Among equal choices the larger blocks come first.
-// Method: a table of the best value of `block` blocks, `larger` of them larger.
+// The larger blocks may be anywhere. The choice maximises cuts between packages, then between
+// nodes, then between L3s, so that a block spans a border only if it must. Among equal choices the
+// larger blocks come first.
+// Method: dynamic programming over the best value of `block` blocks, `larger` of them larger.
 class Division {
  public:
   Division(const Cores& cores, int blocks)
@@ -113,7 +112,7 @@ class Division {
     std::vector<std::size_t> sizes(blocks_, smaller_size_);
     std::size_t larger = larger_;
     for (std::size_t block = blocks_; block > 0; --block) {
-      // Going backwards, a smaller block is taken whenever that costs nothing.
+      // Going backwards, takes a smaller block if the value is not worse.
       if (before_smaller(block, larger) >= before_larger(block, larger)) continue;
       ++sizes[block - 1];
       --larger;
@@ -124,7 +123,7 @@ class Division {
  private:
   static constexpr std::int64_t impossible = -1;
 
-  // One cut of a level outweighs all cuts of lower levels: there are fewer than 2^20.
+  // One cut of a level outweighs all cuts of lower levels, which are fewer than 2^20.
   static std::int64_t value(const Core& left, const Core& right) {
     const int level = boundary(left, right);
     return level == 0 ? 0 : std::int64_t{1} << (20 * (level - 1));
@@ -148,7 +147,7 @@ class Division {
 
   std::size_t blocks_;
   std::size_t smaller_size_;
-  std::size_t larger_;  // Number of blocks with one core more.
+  std::size_t larger_;  // Number of blocks with one more core.
   std::vector<std::int64_t> best_;
 };
 
@@ -165,7 +164,7 @@ RankBinding on(const Topology& topology, const Cores& cores, int threads) {
   return binding;
 }
 
-// Returns the cores of each rank's own.
+// Returns each rank's own cores.
 std::vector<Cores> divided(const Topology& topology, int ranks) {
   std::vector<Cores> blocks;
   auto next = topology.cores.begin();
@@ -177,7 +176,7 @@ std::vector<Cores> divided(const Topology& topology, int ranks) {
   return blocks;
 }
 
-// Returns all cores that share an L3 cache with one of `own`, which they include.
+// Returns all cores that share an L3 cache with one of `own`, including `own`.
 Cores of_same_caches(const Topology& topology, const Cores& own) {
   Cores near;
   for (const Core& core : topology.cores)
@@ -187,7 +186,7 @@ Cores of_same_caches(const Topology& topology, const Cores& own) {
   return near;
 }
 
-// Binds each rank to `cores_of` the cores of its own.
+// Binds each rank to `cores_of` its own cores.
 template <class CoresOf>
 std::vector<RankBinding> by(CoresOf cores_of, const Topology& topology, int ranks, int share) {
   std::vector<RankBinding> bindings;
@@ -225,7 +224,7 @@ std::vector<RankBinding> by_node(const Topology& topology, int ranks, int share)
   return bindings;
 }
 
-// Returns why no rank is bound, as a line for people; empty when ranks are to be bound.
+// Returns a message why no rank is bound; empty if ranks are to be bound.
 std::string why_unbound(const Topology& topology, std::optional<double> quota, int ranks,
                         Binding binding) {
   const int cores = static_cast<int>(topology.cores.size());

@@ -41,7 +41,7 @@ std::vector<int> threads_of(const BindingPlan& plan) {
   return threads;
 }
 
-// Returns the number of nodes and of L3 caches that a rank's cores lie in.
+// Returns the number of nodes and of L3 caches that contain a rank's cores.
 std::size_t nodes_of(const Topology& topology, const RankBinding& rank) {
   std::set<int> nodes;
   for (const Core& core : topology.cores)
@@ -104,7 +104,8 @@ TEST(Binding, TheLargerSharesAreWhereNobodyStraddlesForThem) {
 }
 
 TEST(Binding, ANodeIsKeptTogetherRatherThanACache) {
-  // A cut after two cores is between nodes, one after three between the caches of the second.
+  // A cut after two cores is between nodes; one after three is between the caches of the second
+  // node.
   Topology topology{.cores = {}, .nodes = 2};
   for (int i = 0; i < 5; ++i)
     topology.cores.push_back({.node = i < 2 ? 0 : 1, .l3 = std::max(0, i - 1), .cpus = {i}});

@@ -42,7 +42,8 @@ void ClientService::serve(const std::vector<pollfd>& entries) {
   if (events_of(entries, listener()) != 0) accept_client();
 }
 
-// Accepts one client per turn, so that endless requests take at most every other turn of the loop.
+// Accepts one client per iteration, so that endless requests take at most every second iteration of
+// the loop.
 void ClientService::accept_client() {
   FileDescriptor socket(::accept4(listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {

@@ -1,8 +1,8 @@
-// A service in the agent's loop that answers each of its clients once.
+// A service in the agent's loop that sends each client one response.
 //
-// Thread safety: none; used by the one thread whose poll() loop it is part of.
-// Blocking: never. A client that sends no request, or does not read the answer, is dropped after
-// 2 s, or when 16 newer ones have come.
+// Thread safety: none; used by the thread of its poll() loop.
+// Blocking: never. A client that sends no request, or does not read the response, is disconnected
+// after 2 s, or when 16 newer clients have connected.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,21 +32,21 @@ class ClientService : public Pollable {
     FileDescriptor socket;
     Deadline deadline;
     std::string request = {};
-    std::string rest = {};  // Bytes of the answer still to be sent.
+    std::string rest = {};  // Unsent bytes of the response.
     bool is_answered = false;
   };
 
   int listener() const { return listener_.get(); }
 
-  // Sends what the kernel takes at once. False when the client has gone.
+  // Sends what the kernel accepts. False when the client has disconnected.
   static bool send_rest(Client& client);
 
  private:
-  // Of a new client. False if it is not to be kept.
+  // Handles a new client. Returns false to disconnect it.
   virtual bool welcome(Client& client) = 0;
 
-  // Of a client that has sent something or, with a rest, can take more. False when it is done or
-  // has gone.
+  // Handles a client that has sent data or, if `rest` is not empty, can receive more. Returns false
+  // when it is done or has disconnected.
   virtual bool go_on(Client& client) = 0;
 
   void accept_client();

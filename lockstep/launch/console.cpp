@@ -25,12 +25,12 @@ using nlohmann::ordered_json;
 constexpr std::string_view plain = "\033[0m";
 constexpr std::string_view bold = "\033[1m";
 
-// Legible on black and on white. Red is left to programs that mark errors with it.
+// Readable on black and white. Red is left to programs that mark errors with it.
 constexpr std::array rank_colors{36, 32, 33, 35, 94, 96, 92, 95};
 
 std::string name_of(int rank) { return fmt::format("[{}]", rank); }
 
-// Lines are compared with other hosts' logs, so the time is the time of day in UTC.
+// UTC time of day, for comparison with other hosts' logs.
 std::string time_text() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
@@ -45,9 +45,8 @@ std::string line_of(const ordered_json& object) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Reopens the same pipe or terminal with a non-blocking mode of our own: O_NONBLOCK on the
-// descriptor itself would affect every process that has inherited it. Empty for any other file, or
-// one of another user.
+// Reopens the same pipe or terminal in non-blocking mode: O_NONBLOCK on the descriptor itself would
+// affect every process that inherited it. Empty for any other file, or a file of another user.
 FileDescriptor reopen(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !(S_ISFIFO(status.st_mode) || ::isatty(fd) == 1)) return {};
@@ -115,7 +114,7 @@ bool wants_colors(int fd) {
 }
 
 Sink::Sink(int fd) : reopened_(reopen(fd)), fd_(reopened_ ? reopened_.get() : fd) {
-  // If write() may block, a pipe that poll() reports ready has room for PIPE_BUF bytes.
+  // If write() may block, a pipe that poll() reports as ready has space for PIPE_BUF bytes.
   largest_write_ = !reopened_ && may_block(fd) ? PIPE_BUF : 64 * 1024;
 }
 
@@ -149,7 +148,7 @@ int Sink::serve(const std::vector<pollfd>& entries) {
   return reason;
 }
 
-// Returns as many whole lines as may be written at once, or the beginning of a longer line.
+// Returns as many complete lines as may be written at once, or the beginning of a longer line.
 std::string_view Sink::next_write() const {
   const std::string_view rest = std::string_view(pending_).substr(begin_);
   if (rest.size() <= largest_write_) return rest;
@@ -157,7 +156,7 @@ std::string_view Sink::next_write() const {
   return rest.substr(0, newline == rest.npos ? largest_write_ : newline + 1);
 }
 
-// Written text is removed when it is half of the buffer: each byte is moved at most once.
+// Removes written text when it is half of the buffer, so that each byte is moved at most once.
 void Sink::advance(std::size_t written) {
   begin_ += written;
   if (begin_ < pending_.size() / 2) return;

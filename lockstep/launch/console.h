@@ -1,7 +1,6 @@
-// The launcher's console: the format of its lines, its stdout and stderr, and the queue of this
-// library's log lines.
+// The launcher's console: line format, stdout and stderr, and a queue for this library's log lines.
 //
-// Thread safety: none, except for LogQueue. Blocking: never, except for say_error().
+// Thread safety: none, except for LogQueue. Blocking: never, except for say_error() and say_info().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,21 +31,21 @@ struct LineSource {
   bool is_error = false;  // From its stderr.
 };
 
-// Format of a line: text after its "[rank] ", in the rank's colour on a terminal that wants
-// colours, or a JSON object, which replaces invalid UTF-8.
+// Formats a line: either "[rank] " and text, in the rank's colour on a terminal with colours, or a
+// JSON object. The JSON replaces invalid UTF-8.
 class LineFormat {
  public:
-  // `colors_out` and `colors_err`: stdout's and stderr's lines are shown in colours.
+  // `colors_out` and `colors_err`: use colours for lines on stdout and stderr.
   LineFormat(LogFormat format, bool colors_out, bool colors_err)
       : json_(format == LogFormat::json), colors_out_(colors_out), colors_err_(colors_err) {}
 
   bool json() const { return json_; }
 
-  // Both return the line with its newline.
+  // Both return the line including its newline.
   std::string line(const LineSource& source, std::string_view text) const;
   std::string own_line(Level level, std::string_view text) const;
 
-  // Text in front of a line, and its width in columns.
+  // The text before a line, and its width in columns.
   std::string prefix(const LineSource& source) const;
   static int width_of_prefix(int rank);
 
@@ -60,21 +59,20 @@ class LineFormat {
 // it.
 LOCKSTEP_API void say_error(LogFormat format, std::string_view text);
 
-// The same, for a line that tells of success.
+// As say_error(), at level info.
 LOCKSTEP_API void say_info(LogFormat format, std::string_view text);
 
-// True for a terminal, unless NO_COLOR (no-color.org) or TERM forbids colours.
+// True for a terminal, unless NO_COLOR (no-color.org) or TERM disables colours.
 bool wants_colors(int fd);
 
-// The launcher's stdout or stderr. A reader that is slow, or has stopped reading, does not disturb
-// the watching of the ranks.
+// The launcher's stdout or stderr. A slow or stopped reader does not delay the monitoring of ranks.
 class Sink {
  public:
   // `fd` is borrowed and must outlive the sink.
   explicit Sink(int fd);
 
-  // Queues text to be written. Up to 64 KiB of whole lines go in one write(), and no other text of
-  // ours comes between.
+  // Queues text. Up to 64 KiB of complete lines are written in one write(), without other text of
+  // this process in between.
   void add(std::string_view text);
 
   bool pending() const { return begin_ < pending_.size(); }
@@ -82,11 +80,11 @@ class Sink {
   // Too much is pending: add nothing until the reader has caught up.
   bool full() const { return pending_.size() - begin_ > capacity; }
 
-  // Adds the descriptor that poll() has to watch, then acts on its result.
+  // Adds the descriptor for poll(), then handles its result.
   void watch(std::vector<pollfd>& entries) const;
 
-  // Returns the errno with which the reader has just been lost, otherwise 0. Then pending text is
-  // dropped, and all text that is added later.
+  // Returns 0, or the errno when the reader has just been lost. Pending and later text is then
+  // dropped.
   int serve(const std::vector<pollfd>& entries);
 
   void drop();
@@ -108,13 +106,13 @@ class Sink {
 // True if both are the same pipe, terminal or file.
 bool same_file(int a, int b);
 
-// Queue of this library's log lines while a launcher runs. The launcher's poll() loop writes them
-// as all other output: without blocking, and between whole lines.
+// Queues this library's log lines while a launcher runs. The launcher's poll() loop writes them as
+// all other output: without blocking, and between complete lines.
 //
-// Thread safety: the log may be called from any thread; the members belong to the loop's thread.
+// Thread safety: any thread may log; the members belong to the loop's thread.
 class LogQueue final : public launch::Pollable {
  public:
-  // Is the log's sink during its lifetime. serve() passes the lines on to `write`. Errors: system.
+  // Is the log's sink during its lifetime. serve() passes the lines to `write`. Errors: system.
   explicit LogQueue(LogSink write);
   ~LogQueue() override;
   LogQueue(const LogQueue&) = delete;

@@ -19,7 +19,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Two jobs on one host may have the same id from their users.
+// Two jobs on one host may have the same user-defined id.
 std::string unique_id(const std::string& id) {
   return id.empty() ? random_job_id() : fmt::format("{}.{}", id, random_job_id());
 }
@@ -40,7 +40,7 @@ Coordinator::Newcomer newcomer_of(const RunOptions& options) {
 
 class CoordinatingEnd final : public RendezvousEnd {
  public:
-  // Ranks meet at `address`, which is numeric; other hosts know it as `host`.
+  // `address`: numeric address of the rendezvous; `host`: its name for other hosts.
   CoordinatingEnd(const RunOptions& options, const std::optional<JobToken>& token,
                   std::string address, std::string host)
       : master_port_(options.hosts.most == 1 ? options.hosts.master_port : 0),
@@ -56,8 +56,8 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
 
   void open(FileDescriptor listener) {
-    Door::Options options;  // Not a temporary: GCC 12 would warn that parts are destroyed before
-                            // they are made.
+    Door::Options options;  // A temporary would cause a false warning of GCC 12 about the order of
+                            // destruction.
     options.job.job_id = rules_.hosts.id;
     options.token = token_;
     options.name = "rendezvous";
@@ -87,7 +87,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   struct Member {
     AgentLink link;
     bool joined = false;
-    bool dismissed = false;  // Was told the end; is about to close.
+    bool dismissed = false;  // Has received the end of the job; is about to close.
     std::string state = {};
   };
 
@@ -113,8 +113,8 @@ class CoordinatingEnd final : public RendezvousEnd {
   std::map<Id, Member> members_;
   Id next_id_ = 1;
   std::vector<Order> orders_;                   // For this host.
-  std::map<Id, std::vector<RankTimes>> times_;  // Of this attempt.
-  int attempt_ = -1;                            // Attempt that the port and the store belong to.
+  std::map<Id, std::vector<RankTimes>> times_;  // This attempt's.
+  int attempt_ = -1;                            // Attempt of the port and the store.
   std::optional<ReservedPort> port_;
   std::optional<TcpStoreServer> store_;
   OwnPulse pulse_{Clock::now()};
@@ -159,8 +159,8 @@ void CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   tell_states();
 }
 
-// A member closes its connection once it has read that the job has ended. If we closed first, data
-// that it has sent since might reset the connection, and the message would be lost.
+// A member closes its connection after it has read the job's end. If this end closed first, unread
+// data from the member could reset the connection, and the message would be lost.
 bool CoordinatingEnd::flushed() const {
   return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.dismissed || entry.second.link.pending();
@@ -263,8 +263,8 @@ void CoordinatingEnd::dispatch() {
   }
 }
 
-// Fills in where the ranks of an attempt meet. Each attempt has a place of its own: ranks left from
-// an earlier one find no peer.
+// Sets the address of the ranks' rendezvous. Each attempt has its own, so ranks left from an
+// earlier attempt find no peer.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;

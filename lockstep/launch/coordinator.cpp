@@ -57,7 +57,7 @@ std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Ti
   if (id == 0) member.said.node_rank = 0;
   last_arrival_ = now;
   if (phase_ == Phase::gathering) start_if_complete(now);
-  // Once some ranks are done, the attempt is not restarted for a new host.
+  // Once some ranks are done, a new host does not restart the attempt.
   else if (phase_ == Phase::running && taking_part() < hosts.most && !anyone_is_done_)
     end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt, now);
   return std::nullopt;
@@ -105,11 +105,11 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   settle(now);
 }
 
-// Adds how the rank ended, if its failure was reported before that was known.
+// Adds how the rank ended, if its failure was reported earlier than that.
 void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
   EndJob& end = verdict_.end;
   if (!failure || !end.failure || failure->rank != end.failure->rank) return;
-  if (end.failure->fault) return;  // The rank was still alive then.
+  if (end.failure->fault) return;  // The rank was still running then.
   if (failure->signal || failure->exit_code) end = {exit_code, describe(*failure), failure};
 }
 
@@ -138,7 +138,7 @@ void Coordinator::stop(const std::string& why, const Verdict& verdict, Time now)
   if (phase_ == Phase::running)
     end_ranks(verdict, why, std::nullopt, now);
   else if (verdict_.counts)
-    verdict_.restart = false;  // The failure that came first decides how the job ends.
+    verdict_.restart = false;  // The first failure decides how the job ends.
   else if (verdict_.restart)
     verdict_ = verdict;
   settle(now);
@@ -199,7 +199,7 @@ void Coordinator::start_if_complete(Time now) {
     start_after_pause(now);
 }
 
-// Hosts that come during the pause take part in the start after it.
+// Hosts that join during the pause take part in the next start.
 void Coordinator::start_after_pause(Time now) {
   if (now >= not_before_) return start(now);
   phase_ = Phase::pausing;
@@ -209,7 +209,7 @@ void Coordinator::start_after_pause(Time now) {
 }
 
 void Coordinator::start(Time now) {
-  // Hosts of the last attempt come first, then the others in the order of arrival.
+  // Hosts of the last attempt first, then the others in the order of arrival.
   std::vector<Entry*> chosen;
   for (Entry& entry : members_) chosen.push_back(&entry);
   std::sort(chosen.begin(), chosen.end(), [](const Entry* a, const Entry* b) {
@@ -246,7 +246,7 @@ void Coordinator::start(Time now) {
   }
 }
 
-// Seats by number: fixed numbers first, then earlier numbers, then the numbers that are free.
+// Assigns numbers: fixed numbers first, then earlier numbers, then free numbers.
 std::vector<Coordinator::Entry*> Coordinator::seat(const std::vector<Entry*>& chosen) {
   std::vector<Entry*> seats(chosen.size(), nullptr);
   std::vector<Entry*> standing;

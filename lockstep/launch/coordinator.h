@@ -1,7 +1,7 @@
 // Decides for all hosts of a job when their ranks start, end and restart.
 //
-// It is told each event and its time; take_orders() returns the resulting orders. Its user chooses
-// the ids of hosts: 0 is the host of the coordinating agent itself.
+// The caller passes each event with its time, and receives the orders from take_orders(). The
+// caller chooses the ids of hosts; 0 is the coordinating agent's own host.
 //
 // It does no I/O and reads no clock.
 //
@@ -23,14 +23,11 @@
 
 namespace lockstep::launch {
 
-// Pause before a failed program is restarted.
-//
-// The first restart is at once. The pause before the next is a tenth of a second, and doubles with
-// each further failure, up to a limit. After an attempt that lived as long as the limit, the next
-// restart is at once again. So starts are, on average, at least that far apart.
+// Pause before a failed program is restarted: see RunOptions::max_restart_delay. On average, starts
+// are at least that far apart.
 class RestartBackoff {
  public:
-  // `longest` is the limit; 0 for no pauses at all.
+  // `longest`: maximum pause; 0 for none.
   explicit RestartBackoff(std::chrono::milliseconds longest) : longest_(longest) {}
 
   // Returns the pause after an attempt that failed after `lived`.
@@ -61,35 +58,36 @@ class Coordinator {
   struct Newcomer {
     std::string host;  // For messages.
     int nproc = 1;
-    std::optional<int> node_rank = {};  // Set if its user fixed the number.
-    int least = 1;                      // Fewest and most hosts of the job, as its user gave them.
+    std::optional<int> node_rank = {};  // Set if its user set the number.
+    int least = 1;                      // Minimum and maximum number of hosts, as its user gave
+                                        // them.
     int most = 1;
   };
 
-  // `now` is the time from which it waits for hosts.
+  // `now`: start of the wait for hosts.
   Coordinator(const Rules& rules, Time now);
 
   // Returns why the host is refused, or nothing if it has joined.
   std::optional<std::string> join(Id id, const Newcomer& newcomer, Time now);
 
-  // Report of a host about one attempt. Reports from an earlier attempt are ignored, unless the
+  // Handles a host's report about one attempt. Ignores reports of an earlier attempt, unless the
   // host stops or leaves the job.
   void report(Id id, int attempt, Outcome outcome, int exit_code,
               const std::optional<Failure>& failure, Time now);
   void all_gone(Id id, int attempt, Time now);
 
-  // The host is lost: its connection ended, or it did not answer.
+  // The host is lost: its connection ended, or it stopped responding.
   void lost(Id id, Time now);
 
   // Must be called at deadline().
   void tick(Time now);
   Deadline deadline() const;
 
-  // Returns orders and their hosts in the order of decision. Ranks' master address, port and store
-  // are not filled in.
+  // Returns orders and their hosts in the order of decision. The ranks' master address, port and
+  // store are not set.
   std::vector<std::pair<Id, Order>> take_orders();
 
-  // True once the job has ended: no orders follow those that take_orders() still returns.
+  // True once the job has ended: take_orders() returns the last orders.
   bool over() const { return phase_ == Phase::over; }
 
   std::string state(Id id) const;  // State of that host, for people.
@@ -100,7 +98,7 @@ class Coordinator {
   struct Member {
     Newcomer said;
     int arrival = 0;
-    int number = -1;  // In this attempt, or the last one it took part in; -1 before.
+    int number = -1;  // In this attempt or its latest one; -1 before.
     Part part = Part::waiting;
     bool gone = true;   // No rank of this attempt is left on that host.
     int exit_code = 0;  // Exit code of a host that leaves.
@@ -122,7 +120,7 @@ class Coordinator {
   static std::vector<Entry*> seat(const std::vector<Entry*>& chosen);
   void end_ranks(const Verdict& verdict, const std::string& why,
                  const std::optional<Failure>& failure, Time now);
-  // Decides what follows when a host's part of the attempt has ended.
+  // Decides the next step when a host's part of the attempt has ended.
   void settle(Time now);
   void finish(const EndJob& end);
   void learn_more(int exit_code, const std::optional<Failure>& failure);
@@ -135,7 +133,7 @@ class Coordinator {
   const Rules rules_;
   Phase phase_ = Phase::gathering;
   std::map<Id, Member> members_;
-  Verdict verdict_;  // Valid while ending, and in the pause afterwards.
+  Verdict verdict_;  // Valid in the phase `ending`, and in the pause afterwards.
   RestartBackoff backoff_;
   Time started_at_ = {};  // Start of the latest attempt.
   Time not_before_ = {};  // Earliest start of the next attempt.

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A coordinator whose clock only a test moves. Host 0 is A, the coordinating one.
+// A coordinator whose clock only the test advances. Host 0 is A, the coordinating one.
 class Job {
  public:
   explicit Job(int least, int most, int max_restarts = 0,
@@ -42,7 +42,7 @@ class Job {
     coordinator_.tick(now_);
   }
 
-  // Lets rank 0 of host 0 fail after `lived`; all ranks end at once. Returns the pause before the
+  // Rank 0 of host 0 fails after `lived`, and all ranks end at once. Returns the pause before the
   // next start.
   milliseconds fail(milliseconds lived, const std::vector<int>& hosts = {0}) {
     wait(lived);
@@ -55,7 +55,7 @@ class Job {
   }
 
   // Returns the orders since the last call, such as "0:start 0/2 1:start 1/2". A start has
-  // number/hosts, a later start its pause, an end of the job its exit code.
+  // number/hosts, a delayed start its pause, an end of the job its exit code.
   std::string orders() {
     std::string text;
     for (const auto& [id, order] : coordinator_.take_orders()) {

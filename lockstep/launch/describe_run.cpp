@@ -46,8 +46,8 @@ std::string quoted(const std::string& word) {
 
 bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 
-// Returns a rank's variables, with `seed` in place of all that is decided at the start of a job. A
-// value that differs between two seeds is not known yet.
+// Returns a rank's variables, with `seed` in place of all values that the start of a job decides. A
+// value that differs between two seeds is not yet known.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
   launch::RankPlace place;
@@ -70,11 +70,11 @@ Variables variables_of(const RunOptions& options, const RankBinding& binding, in
   return parse(launch::environment_of(place, environ));
 }
 
-// Variables of all ranks, sorted by what is known of them.
+// Variables of all ranks, grouped by what is known of them.
 struct Told {
-  Variables by_all;                      // Same value for every rank.
-  std::vector<Variables> by_rank;        // Own value for each rank.
-  std::set<std::string> only_later;      // Value not known yet.
+  Variables by_all;                      // Same value on every rank.
+  std::vector<Variables> by_rank;        // One value per rank.
+  std::set<std::string> only_later;      // Value not yet known.
   std::set<std::string> not_any_longer;  // Set for the launcher, but not for the ranks.
 };
 

@@ -1,4 +1,4 @@
-// Frames about failures between launchers.
+// Tests frames about failures.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

@@ -28,7 +28,7 @@ namespace {
 using launch::end_descendants;
 using launch::time_to_die;
 
-// Keeps descriptors of ours from becoming 0, 1 or 2 by chance.
+// Prevents later descriptors from becoming 0, 1 or 2.
 void open_standard_streams() {
   int fd = 0;
   do {
@@ -38,7 +38,7 @@ void open_standard_streams() {
   ::close(fd);
 }
 
-// Descriptors that this process has inherited are not for the ranks.
+// Ranks must not inherit this process's descriptors.
 void close_all_on_exec() {
   for (const std::string& name : names_in("/proc/self/fd")) {
     int fd = 0;
@@ -47,12 +47,12 @@ void close_all_on_exec() {
   }
 }
 
-// Blocks the signals that this launcher acts on: it waits for them instead.
+// Blocks the signals that this launcher handles with sigwaitinfo().
 sigset_t take_signals(const RunOptions& options) {
   ::signal(SIGCHLD, SIG_DFL);  // An inherited SIG_IGN would lose all exit codes.
   sigset_t signals;
   ::sigemptyset(&signals);
-  // SIGUSR1 and SIGUSR2 end nothing here: they are passed on to ranks that handle them.
+  // SIGUSR1 and SIGUSR2 are only forwarded, to ranks that handle them.
   for (const int signal : {SIGCHLD, SIGUSR1, SIGUSR2}) ::sigaddset(&signals, signal);
   const std::vector<int> usual{SIGINT, SIGTERM, SIGQUIT, SIGHUP};
   for (const int signal : options.signals_to_handle.empty() ? usual : options.signals_to_handle)
@@ -62,7 +62,7 @@ sigset_t take_signals(const RunOptions& options) {
   if (hangup.sa_handler == SIG_IGN) ::sigdelset(&signals, SIGHUP);  // nohup(1) ignores it.
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 
-  // A reader that has gone, a file size limit, or a write from the background must not stop us.
+  // A closed pipe, a file size limit, or a write from the background must not stop the launcher.
   sigset_t nuisances;
   ::sigemptyset(&nuisances);
   for (const int signal : {SIGPIPE, SIGTTOU, SIGXFSZ}) ::sigaddset(&nuisances, signal);
@@ -72,11 +72,11 @@ sigset_t take_signals(const RunOptions& options) {
 
 int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
              int lifeline) {
-  // Leaves the terminal's foreground group: the guardian alone gets its Ctrl-C, and passes it on.
+  // Leaves the terminal's foreground group: only the supervisor receives Ctrl-C, and forwards it.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "lockstep-agent");
   ::prctl(PR_SET_PDEATHSIG,
-          SIGCONT);  // Wakes the agent, even if stopped, when the guardian has ended.
+          SIGCONT);  // Wakes a stopped agent when the supervisor has ended.
   try {
     launch::adopt_orphans();
     return launch::Agent(options, binding, signals, lifeline).run();
@@ -100,16 +100,16 @@ std::optional<int> reap(pid_t agent) {
   return agents_status;
 }
 
-// The agent has the token. This process's environment must not show it, either.
+// The agent has read the token. This process's environment must not show it, either.
 void forget_job_token() {
   try {
     read_job_token();
-  } catch (const Error&) {  // The agent reports what is wrong with it.
+  } catch (const Error&) {  // The agent reports the error.
   }
 }
 
-// `inherited` are children that this process had before: a shell that became the launcher by exec
-// may have had some.
+// `inherited` are children that this process already had, for example from a shell that became the
+// launcher by exec.
 int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
           LogFormat format) {
   forget_job_token();
@@ -137,7 +137,7 @@ int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
   require(options.max_restarts >= 0, "the number of restarts is negative");
   require_hosts(options);
-  // Refuses invalid options first.
+  // Checks the options first.
   const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);
   open_standard_streams();
   close_all_on_exec();
@@ -145,7 +145,7 @@ int run(const RunOptions& options) {
   launch::adopt_orphans();
   const sigset_t signals = take_signals(options);
 
-  int lifeline[2];  // Never written to: the guardian holds the other end.
+  int lifeline[2];  // Never written to; the supervisor holds the other end.
   if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("starting the agent: pipe2");
   FileDescriptor agents_end(lifeline[0]);
   FileDescriptor guardians_end(lifeline[1]);

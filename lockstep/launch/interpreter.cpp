@@ -32,7 +32,7 @@ std::optional<Header> header_at(std::ifstream& file, std::uint64_t offset) {
   return header;
 }
 
-// "#! /usr/bin/env python3" names /usr/bin/env.
+// For "#! /usr/bin/env python3": /usr/bin/env.
 std::string interpreter_in(std::string_view first_line) {
   first_line.remove_prefix(2);
   const auto begin = first_line.find_first_not_of(" \t");

@@ -1,4 +1,4 @@
-// The program that the kernel starts in place of another one.
+// Finds the program that the kernel starts to execute another one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace lockstep::launch {
 
-// Returns the interpreter that a script names in its first line ("#!"), or the loader that an ELF
-// program of 64 bits names. Empty for any other file, and for one that cannot be read.
+// Returns the interpreter in a script's first line ("#!"), or the loader of a 64-bit ELF program.
+// Empty for any other or unreadable file.
 std::string interpreter_of(const std::string& path);
 
 }  // namespace lockstep::launch

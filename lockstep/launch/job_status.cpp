@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// True for the group of all ranks: the only one whose members the page knows.
+// True for the group of all ranks. The job control block knows the members of no other group.
 bool in_world(const ShownCall& call) {
   static const GroupName world = pack_group_name("world");
   return std::equal(world.begin(), world.end(), call.group.begin(),
@@ -50,7 +50,8 @@ std::string last_of(const JobPage& page, int slot) {
   return describe(page.activity(slot));
 }
 
-// A rank that is in another group now may have been here before: its activity does not tell.
+// A rank that is in another group now may have called this operation before; its activity does not
+// show it.
 bool yet_to_come(const ShownCall& other, std::uint64_t sequence) {
   return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
 }
@@ -158,8 +159,8 @@ ordered_json object_of(const JobStatus& job) {
   return object;
 }
 
-// A program's arguments may be any bytes. Invalid UTF-8 is replaced. All that is not ASCII is
-// escaped, and so are control characters, because a terminal would obey some of them.
+// A program's arguments may be any bytes. Replaces invalid UTF-8, and escapes non-ASCII and control
+// characters, because a terminal would interpret some of them.
 std::string text_of(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
 }

@@ -22,14 +22,14 @@
 namespace lockstep::launch {
 namespace {
 
-constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's own limit.
-// Limit for a launcher on this host, which answers at once.
+constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's limit.
+// Limit for a launcher on this host, which responds at once.
 constexpr std::chrono::seconds neighbour_limit{2};
-// After so many closes in a row, the neighbour is not a launcher.
+// After this number of consecutive closes, the process on this host is not a launcher.
 constexpr int neighbours_closes = 5;
 constexpr std::chrono::milliseconds retry_pause{200};
 
-// The attempts to reach the launcher at the endpoint, until it admits this one.
+// Repeated attempts to join the launcher at the endpoint.
 class Search {
  public:
   Search(const RunOptions& options, const std::optional<JobToken>& token, const Endpoint& endpoint,
@@ -47,8 +47,8 @@ class Search {
   void watch(std::vector<pollfd>& entries) const;
   Deadline deadline() const { return std::min(give_up_at_, step_at_); }
 
-  // Returns the connection once the launcher has admitted this one, or else why the search has
-  // failed. Not to be called after either.
+  // Returns the connection once the launcher has admitted this one, or why the search has failed.
+  // Do not call it after either.
   using Result = std::variant<std::monostate, FileDescriptor, EndJob>;
   Result serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
@@ -77,7 +77,7 @@ class Search {
   FileDescriptor socket_;
   std::optional<ClientHandshake> handshake_;
   std::string input_;
-  // Time to begin the next attempt, or to give up the current one.
+  // Time to begin the next attempt, or to abort the current one.
   Deadline step_at_ = Clock::now();
   int closes_ = 0;
   std::string why_ = "no time was left";
@@ -135,7 +135,7 @@ void Search::connect(Clock::time_point now) {
   phase_ = Phase::connecting;
 }
 
-// Reads the next frame of the handshake; acts on it once it is complete.
+// Reads the next frame of the handshake; handles it once it is complete.
 Search::Result Search::shake_hands(Clock::time_point now) {
   const bool challenged = phase_ == Phase::challenge;
   const std::size_t wanted = challenged ? challenge_bytes : verdict_bytes;
@@ -156,7 +156,7 @@ Search::Result Search::shake_hands(Clock::time_point now) {
   }
   const std::string hello = handshake_->hello(frame);
   if (::send(socket_.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-      static_cast<ssize_t>(hello.size())) {  // Much less than a new socket's buffer.
+      static_cast<ssize_t>(hello.size())) {  // Much smaller than a new socket's buffer.
     retry("it closed the connection during the handshake", now);
     return {};
   }
@@ -165,7 +165,7 @@ Search::Result Search::shake_hands(Clock::time_point now) {
   return {};
 }
 
-// A pause follows the last address.
+// Pauses after the last address.
 void Search::retry(const std::string& why, Clock::time_point now) {
   why_ = why;
   socket_ = FileDescriptor();
@@ -216,10 +216,10 @@ class JoiningEnd final : public RendezvousEnd {
 
   const Coordinator::Newcomer newcomer_;
   const JobCommand command_;
-  // First the search, then the link to the coordinator; neither once the job is over.
+  // First the search, then the link to the coordinator; neither after the job has ended.
   std::optional<Search> search_;
   std::optional<AgentLink> link_;
-  std::string coordinator_;  // Name of its host: the endpoint's until it is received.
+  std::string coordinator_;  // Name of its host; the endpoint's until received.
   std::string state_ = "waiting for the job's other hosts";
   std::vector<RankTimes> times_;  // For the next report.
   std::vector<Order> orders_;
@@ -296,7 +296,7 @@ void JoiningEnd::hear(AgentFrame frame) {
   }
 }
 
-// Closes the connection; the other end waits for that.
+// Closes the connection, for which the other end waits.
 void JoiningEnd::finish(EndJob order) {
   search_.reset();
   link_.reset();

@@ -19,12 +19,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time for a rank that watches a job page to throw an Error naming the failed rank, and to end by
-// itself. Afterwards it is told to end.
+// Time for a rank in a group to throw an Error about the failed rank and to exit. It is then sent a
+// signal.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
-// Whether `end` is the exit code with which a shell reports the signal that peers have `seen` end
-// its child. They know more.
+// Whether `end` is a shell's exit code for the signal that, as peers have `seen`, ended its child.
+// The peers' record has more details.
 bool is_shells_report(const Failure& end, const Failure& seen) {
   return seen.signal && end.exit_code == 128 + *seen.signal;
 }
@@ -96,7 +96,8 @@ void LocalRanks::act_on(Termination::Step step) {
   }
 }
 
-// A rank is reaped only after its failure is in the job page: until then its pid is its own.
+// A rank is reaped only after its failure is in the job control block; until then its pid cannot be
+// reused.
 void LocalRanks::reap() {
   processes_.reap([this](int local_rank, const siginfo_t& end) { on_end(local_rank, end); });
   act_on_aborted(Clock::now());
@@ -122,8 +123,8 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
   if (failed)
     on_failure(local_rank, failure);
   else if (!preempted && pages_.is_attached(local_rank))
-    // The other ranks may be done as well, so they are not told to end. But a collective that waits
-    // for this rank, now or later, must throw.
+    // The other ranks may be done as well, so they get no signal. But a collective that waits for
+    // this rank, now or later, must throw.
     pages_.report_end(local_rank, failure);
   else if (!preempted)
     pages_.note_end(local_rank, failure);
@@ -134,7 +135,7 @@ void LocalRanks::on_failure(int local_rank, const Failure& failure) {
   if (!aborted_) aborted_ = {local_rank, failure, in(JobPage::time_for_cause)};
 }
 
-// Nobody else has failed: its own end is all that is known.
+// If no other rank fails in time, uses the rank's own end as the first failure.
 void LocalRanks::act_on_aborted(Clock::time_point now) {
   if (!aborted_ || ending() || (running() > 0 && now < aborted_->until)) return;
   take_for_first(aborted_->local_rank, aborted_->failure);
@@ -142,7 +143,7 @@ void LocalRanks::act_on_aborted(Clock::time_point now) {
 
 void LocalRanks::take_for_first(int local_rank, const Failure& failure) {
   pages_.report_end(local_rank, failure);
-  // Peers may have noticed the rank's death, and failed by it, before we could reap it.
+  // Peers may have detected the rank's death, and failed because of it, before we could reap it.
   std::optional<Failure> first = pages_.failure();
   if (first && !first->fault && first->rank == failure.rank && !is_shells_report(failure, *first)) {
     const int detected_by = first->detected_by;
@@ -182,7 +183,7 @@ bool LocalRanks::pass_on(int signal) {
   bool any = false;
   for (const int rank : processes_.left()) {
     const pid_t started = processes_.pid(rank);
-    // Behind a shell script, for example, the process that joined the group is another one.
+    // The process that joined the group may be a child, for example of a shell script.
     const pid_t joined = pages_.is_attached(rank) ? pages_.pid(rank) : started;
     for (const pid_t pid : std::set{started, joined}) {
       if (!catches(pid, signal)) continue;

@@ -1,9 +1,9 @@
 // The ranks of one attempt on this host.
 //
-// It starts them, hands them the job page and each other's descriptors, learns how each one ends,
-// and ends those that are left.
+// Starts them, sends them the job control block and each other's descriptors, detects how each one
+// ends, and ends the remaining ones.
 //
-// Thread safety: none; used by the one thread whose poll() loop it is part of.
+// Thread safety: none; used by the thread of its poll() loop.
 // Blocking: the constructor blocks until every program runs; the other members never block.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -47,36 +47,36 @@ class LocalRanks final : public Pollable {
   Deadline deadline() const override;
   void serve(const std::vector<pollfd>& entries) override;
 
-  // Does what is due. To be called in each turn of the loop, after serve() and reap().
+  // Handles deadlines. Call it in each loop iteration, after serve() and reap().
   void act_on_deadlines();
 
   // Records processes that have ended, and reaps those that are not ranks.
   void reap();
 
-  // Passes a signal on to the ranks that are prepared for it. Returns false when there are none.
+  // Forwards a signal to the ranks that handle it. Returns false when there are none.
   bool pass_on(int signal);
 
-  // True if all running ranks take SIGTERM as a notice: ProcessGroup::on_preemption().
+  // True if all running ranks treat SIGTERM as a notice: ProcessGroup::on_preemption().
   bool expect_preemption() const;
 
-  // More may become known of it until the last rank has ended.
+  // Details may be added until the last rank has ended.
   const AttemptResult& result() const { return result_; }
 
-  // Returns this host's own record of the failure if its rank was here: it says more than the first
-  // report.
+  // Returns this host's own record of the failure if the failed rank was here; it has more details
+  // than the first report.
   Failure better_known(const Failure& failure) const;
 
-  // True for ranks of other hosts, too.
+  // Also true for ranks of other hosts.
   bool was_attached(const Failure& failure) const;
 
   // `number` is a rank of the job.
   bool is_local(int number) const;
 
-  // Ends the ranks because one failed, here or on another host. They get the chance to throw an
-  // Error that names it.
+  // Ends the ranks because one failed, here or on another host. They first get time to throw an
+  // Error with that failure.
   void end_after(const Failure& failure);
 
-  // Sends `signal`, then SIGKILL to the ranks that are left after `patience`.
+  // Sends `signal`, and after `patience` SIGKILL to the remaining ranks.
   void end(int signal, std::chrono::milliseconds patience);
 
   void kill_all();
@@ -90,7 +90,7 @@ class LocalRanks final : public Pollable {
 
   std::vector<RankStatus> status() const;
 
-  // Where the ranks' training loops have spent their time, also after the ranks' end.
+  // Times of the ranks' training loops; also available after the ranks' end.
   std::vector<RankTimes> times() const;
 
  private:

@@ -13,7 +13,7 @@
 namespace lockstep::launch {
 namespace {
 
-// timeout(1), systemd and others signal both this process and its process group: that is one
+// timeout(1), systemd and others signal both this process and its process group; both count as one
 // signal.
 constexpr std::chrono::milliseconds double_signal{50};
 

@@ -1,6 +1,6 @@
-// The agent's poll() loop: the interface of its parts, and three small parts.
+// The agent's poll() loop: the interface of its components, and three small components.
 //
-// Thread safety: none; the parts belong to the loop's thread. Blocking: next_events() only.
+// Thread safety: none; the components belong to the loop's thread. Blocking: next_events() only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,26 +22,26 @@ class Pollable {
  public:
   virtual ~Pollable() = default;
 
-  // Adds the descriptors, with their events, that it waits for.
+  // Adds the descriptors and events that it waits for.
   virtual void watch(std::vector<pollfd>& entries) const = 0;
 
   // Latest time of the next serve().
   virtual Deadline deadline() const = 0;
 
-  // Acts on what poll() found, and on what is due. Entries of other parts are ignored; events_of()
+  // Handles poll()'s results and what is due. Ignores entries of other components; events_of()
   // finds its own.
   virtual void serve(const std::vector<pollfd>& entries) = 0;
 };
 
-// Waits for an event or the deadline of a part, until `limit` or a signal at the latest. Returns
-// what poll() found. Errors: system.
+// Waits for an event or the deadline of a component, until `limit` or a signal at the latest.
+// Returns poll()'s results. Errors: system.
 std::vector<pollfd> next_events(const std::vector<Pollable*>& parts, Deadline limit = no_deadline);
 
-// Signals to this process.
+// Receives signals to this process.
 class Signals final : public Pollable {
  public:
-  // `blocked` are the signals to be received; they are blocked already. serve() calls `act` for
-  // each one. Errors: system.
+  // `blocked` are the signals to receive; the caller has blocked them. serve() calls `act` for each
+  // one. Errors: system.
   Signals(const sigset_t& blocked, std::function<void(int signal)> act);
 
   void watch(std::vector<pollfd>& entries) const override;
@@ -57,7 +57,7 @@ class Signals final : public Pollable {
   Clock::time_point last_at_ = {};
 };
 
-// Notices the end of another process: the one that holds the other end of a pipe.
+// Detects the end of the process that holds the other end of a pipe.
 class Lifeline final : public Pollable {
  public:
   explicit Lifeline(int pipe) : pipe_(pipe) {}
@@ -75,7 +75,7 @@ class Lifeline final : public Pollable {
   bool is_cut_ = false;
 };
 
-// Calls `act` after `patience`, then at growing times. The loop leaves it out once it is not
+// Calls `act` after `patience`, then at growing intervals. The loop leaves it out when it is not
 // needed.
 class Reminder final : public Pollable {
  public:

@@ -33,7 +33,7 @@ class Blocked {
   sigset_t before_{};
 };
 
-// Has no descriptor, and is due at a given time.
+// Has no descriptor; due at a given time.
 class Due final : public Pollable {
  public:
   explicit Due(Deadline deadline) : deadline_(deadline) {}

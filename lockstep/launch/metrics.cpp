@@ -22,7 +22,7 @@ constexpr std::size_t longest_request = std::size_t{8} << 10;
 
 // --- The text ------------------------------------------------------------------------------------
 
-// A label's value: backslash, quote and newline are escaped.
+// Quotes a label's value: escapes backslash, quote and newline.
 std::string quoted(const std::string& value) {
   std::string text = "\"";
   for (const char character : clean_text(value)) {
@@ -32,7 +32,7 @@ std::string quoted(const std::string& value) {
   return text + '"';
 }
 
-// One family of figures: its two lines of comments, and a line for each figure.
+// One metric family: its two comment lines, and a line for each sample.
 class Family {
  public:
   Family(std::string_view name, std::string_view type, std::string_view help)
@@ -60,7 +60,7 @@ std::string of_each(const JobStatus& job, Family family, const Value& value) {
   return family.text();
 }
 
-// Adds a figure for each entry of the map `values` of each rank, whose key is the label `key`.
+// Adds a sample for each entry of the map `values` of each rank, whose key is the label `key`.
 template <class Values>
 std::string of_each(const JobStatus& job, Family family, const char* key, const Values& values) {
   for (const RankStatus& rank : job.ranks)
@@ -171,14 +171,14 @@ std::string MetricsService::url() const {
   return fmt::format("http://{}/metrics", to_text(local_address(listener())));
 }
 
-// Each turn of the loop makes one system call for a client, however much that one sends.
+// Each loop iteration makes one system call per client, however much the client sends.
 bool MetricsService::go_on(Client& client) {
   if (!client.rest.empty()) return send(client);
   std::array<char, 4096> buffer;
   const ssize_t length = ::recv(client.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (length < 0) return errno == EAGAIN || errno == EINTR;
   if (length == 0) return false;
-  if (client.is_answered) return true;  // What follows the request does not matter.
+  if (client.is_answered) return true;  // Ignores what follows the request.
   client.request.append(buffer.data(), static_cast<std::size_t>(length));
   answer(client);
   return client.rest.empty() || send(client);
@@ -193,8 +193,8 @@ void MetricsService::answer(Client& client) const {
                     : metrics_response(client.request, [this] { return metrics_of(status_()); });
 }
 
-// Ends the answer, but not the connection: closing it with unread bytes of the request would reset
-// it, and the client might lose the answer.
+// Shuts down sending only. Closing the connection with unread bytes of the request would reset it,
+// and the client might lose the response.
 bool MetricsService::send(Client& client) {
   if (!send_rest(client)) return false;
   if (client.rest.empty()) ::shutdown(client.socket.get(), SHUT_WR);

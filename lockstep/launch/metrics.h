@@ -1,8 +1,8 @@
-// Figures of a job for Prometheus, which asks for them over HTTP: `lockstep run --metrics-port`.
+// Metrics of a job for Prometheus, over HTTP: `lockstep run --metrics-port`.
 //
 // Each launcher serves the ranks of its own host. The text is Prometheus's exposition format 0.0.4
-// (prometheus.io/docs/instrumenting/exposition_formats). Counters of ranks begin at 0 after a
-// restart, as Prometheus expects of counters.
+// (prometheus.io/docs/instrumenting/exposition_formats). Counters of ranks restart at 0 with the
+// ranks, as Prometheus expects.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,20 +16,20 @@
 
 namespace lockstep::launch {
 
-// Returns all figures of a job, in the order of its ranks.
+// Returns all metrics of a job, in the order of its ranks.
 std::string metrics_of(const JobStatus& job);
 
-// Returns the HTTP response to a request, of which the first line counts. `metrics` is called for
-// GET and HEAD of /metrics only.
+// Returns the HTTP response to a request, whose first line counts. Calls `metrics` only for GET and
+// HEAD of /metrics.
 std::string metrics_response(std::string_view request, const std::function<std::string()>& metrics);
 
-// The agent's side. A request beyond 8 KiB is refused.
+// The agent's side. Refuses a request of more than 8 KiB.
 //
 // Thread safety, Blocking: as ClientService.
 class MetricsService final : public ClientService {
  public:
   // `endpoint` is ADDRESS:PORT or [IPV6]:PORT, numeric; port 0 means any free port. Errors: misuse
-  // for an invalid endpoint, and for a port in use, with the process that holds it; system.
+  // for an invalid endpoint, and for a port in use, with its holder; system.
   MetricsService(const std::string& endpoint, std::function<JobStatus()> status);
 
   // "http://127.0.0.1:9100/metrics".

@@ -57,7 +57,7 @@ TEST(Metrics, TellOfEachRank) {
     EXPECT_TRUE(has(text, std::string("\n") + line)) << line << " in\n" << text;
 }
 
-// The grammar of the text format, as far as we use it. Each family's lines are in one group.
+// The part of the text format's grammar that we use. Each family's lines are contiguous.
 TEST(Metrics, AreInPrometheusFormat) {
   const std::regex comment("# (HELP|TYPE) ([a-z_]+) .+");
   const std::string value = R"re("([^"\\]|\\["\\n])*")re";
@@ -101,7 +101,7 @@ TEST(Metrics, AreServedAtOnePath) {
 
 // --- The service ---------------------------------------------------------------------------------
 
-// A service on a free port of loopback, and the turns of its loop.
+// A service on a free port of loopback, with its loop.
 class Served {
  public:
   Served() : service("127.0.0.1:0", [] { return example(); }) {}
@@ -117,7 +117,7 @@ class Served {
     service.serve(next_events({&service}, limit));
   }
 
-  // Returns all that the client gets, as far as it comes within `limit`; "" when it is dropped.
+  // Returns all that the client receives within `limit`; "" when it is disconnected.
   std::string read(const FileDescriptor& socket, std::chrono::milliseconds limit = 10s) {
     std::string text;
     std::array<char, 4096> buffer;

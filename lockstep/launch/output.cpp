@@ -17,18 +17,18 @@
 namespace lockstep::launch {
 namespace {
 
-// A pipe of this size takes a large write of a rank at once while the launcher is busy.
+// A pipe of this size takes a rank's large write at once while the launcher is busy.
 constexpr int large_pipe = 1 << 20;
 
-// So many large pipes take a quarter of a user's default allowance (pipe-user-pages-soft). Beyond
-// that allowance, every new pipe of the user's other programs would be tiny.
+// This number of large pipes takes a quarter of a user's default limit (pipe-user-pages-soft).
+// Beyond that limit, all new pipes of the user's programs would be very small.
 constexpr std::size_t most_large_pipes = 16;
 
 std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("making a pipe for a rank's output: pipe2");
   if (large)
-    ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // Keeps its size where that is not allowed.
+    ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // Keeps the default size if not permitted.
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -49,7 +49,7 @@ bool any(const StreamChoice& choice) {
                      [](const auto& each) { return each.second != Streams::none; });
 }
 
-// Without line wrap a status line stays within the one line that is erased later.
+// Without line wrap, a status line fits the one line that is erased later.
 std::string drawn(std::string_view status) { return fmt::format("\033[?7l{}\033[?7h", status); }
 
 constexpr std::string_view erasure = "\r\033[K";
@@ -70,10 +70,10 @@ void LineSplitter::add(std::string_view bytes, const Receiver& receive) {
         end_status(receive);
       bytes.remove_prefix(1);
     } else if (length == 0) {
-      end_line(receive);  // The line has reached its maximum length, and goes on.
+      end_line(receive);  // The line has reached its maximum length and continues.
     }
   }
-  // A bar that begins with its carriage return ("\r 50%") would otherwise appear one update late.
+  // Otherwise a bar that begins with its carriage return ("\r 50%") would appear one update late.
   if (overwriting_ && !rest_.empty() && rest_ != status_) {
     receive({status_ = rest_, true});
     returns_first_ = true;
@@ -87,7 +87,7 @@ void LineSplitter::finish(const Receiver& receive) {
 }
 
 void LineSplitter::end_line(const Receiver& receive) {
-  // CR LF ends a line too, but when CR arrived that was not known.
+  // CR LF ends a line too, but the CR may have arrived first.
   if (after_return_) rest_.swap(status_);
   if (after_return_ || returns_first_) {
     status_.clear();
@@ -176,7 +176,7 @@ void Output::serve(const std::vector<pollfd>& entries) {
 
 void Output::serve(Sink& sink, const char* name, const std::vector<pollfd>& entries) {
   const int reason = sink.serve(entries);
-  if (reason == 0 || reason == EPIPE) return;  // A reader that has seen enough is not an error.
+  if (reason == 0 || reason == EPIPE) return;  // A reader that has closed is not an error.
   lost_ = true;
   say(fmt::format("writing to {}: {}; what follows is dropped", name, std::strerror(reason)),
       Level::error);
@@ -196,7 +196,7 @@ void Output::end(Feed& feed) {
   feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
 }
 
-// A rank goes on, and the console shows all output, even if writing the file fails.
+// If writing the file fails, the rank continues and the console shows all output.
 void Output::keep(Feed& feed, std::string_view bytes) {
   const int lost = feed.file.write(bytes);
   if (lost == 0) return;
@@ -242,7 +242,7 @@ void Output::print(Sink& sink, std::string_view line) {
   if (around_status) sink.add(drawn(status_));
 }
 
-// There is one status line. The latest rank owns it, and only that rank can remove it.
+// Only one status line exists. The latest rank owns it, and only that rank can remove it.
 void Output::show_status(const LineSource& source, std::string_view text) {
   if (text.empty() && source.rank != status_rank_) return;
   if (!status_.empty()) err_.add(erasure);

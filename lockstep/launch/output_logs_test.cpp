@@ -1,4 +1,4 @@
-// Output to files, as JSON, in colours, or nowhere; nothing is lost on the way.
+// Tests output to files, as JSON, in colours, or discarded, without loss.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -33,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The console: two pipes, and the text that has come out of them.
+// The console: two pipes, and the text read from them.
 struct Console {
   Console() {
     make(out, out_read);
@@ -241,8 +241,8 @@ TEST(OutputLogs, OnlyTheChosenRanksAreShownAndTheOthersGoToFiles) {
   }
 }
 
-// Expects that four writes of a rank come to the console, as far as it is shown there, and that a
-// disk that is full after the second one is reported once.
+// Expects that four writes of a rank reach the console, as far as it is shown there, and that a
+// disk that is full after the second write is reported once.
 void expect_full_disk_to_be_said_once(LogOptions options, const std::string& shown) {
   const test::ScratchDirectory scratch;
   options.directory = to_files(scratch).directory;
@@ -251,7 +251,7 @@ void expect_full_disk_to_be_said_once(LogOptions options, const std::string& sho
   output.begin_attempt("job", 0);
   const Output::Ends ends = output.add(0, 0);
   {
-    const IgnoreSignals ignore{SIGXFSZ};  // As the launcher does.
+    const IgnoreSignals ignore{SIGXFSZ};  // As in the launcher.
     const test::FileSizeLimit disk(10);
     for (int i = 0; i < 4; ++i) {
       write_all(ends.out, "12345\n");
@@ -339,7 +339,7 @@ void expect_on_terminal(const std::string& of_rank, const std::string& own) {
   output.say("c");
   const Deadline deadline = in(std::chrono::seconds(10));
   while (console.err_text.size() < (of_rank + own).size() && Clock::now() < deadline)
-    console.settle(output);  // A terminal passes text on with some delay.
+    console.settle(output);  // A terminal forwards text with some delay.
   EXPECT_EQ(console.out_text, "[1] a\n");
   EXPECT_EQ(console.err_text, of_rank + own);
 }
@@ -394,7 +394,7 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
       ends = {};
     });
   std::string got;
-  std::thread reader([&] {  // Pauses now and then, and reads small chunks.
+  std::thread reader([&] {  // Pauses occasionally, and reads small chunks.
     ::fcntl(console.out_read.get(), F_SETFL, 0);
     std::array<char, 10'000> buffer;
     ssize_t length = 0;

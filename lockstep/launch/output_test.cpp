@@ -31,7 +31,7 @@ void write_all(const FileDescriptor& to, std::string_view text) {
   ASSERT_EQ(::write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-// Returns the text that can be read now; for a terminal, which has some delay, waits a little.
+// Returns the text that can be read now; waits briefly for a terminal, which has some delay.
 std::string read_all(const FileDescriptor& from) {
   const int patience_ms = ::isatty(from.get()) == 1 ? 100 : 0;
   ::fcntl(from.get(), F_SETFL, O_NONBLOCK);
@@ -46,7 +46,7 @@ std::string read_all(const FileDescriptor& from) {
   return text;
 }
 
-// Turns the loop until nothing more can be moved.
+// Runs the loop until nothing more can be moved.
 void settle(Output& output) {
   while (true) {
     std::vector<pollfd> entries;
@@ -111,7 +111,7 @@ TEST(Output, ASlowReaderMakesTheRankWaitAndLosesNothing) {
   ::fcntl(rank.out.write.get(), F_SETFL, O_NONBLOCK);
   const std::string line(999, 'x');
   std::size_t written = 0;
-  for (bool moved = true; moved;) {  // Nobody reads, until the rank's pipe is full for good.
+  for (bool moved = true; moved;) {  // Nobody reads, until the rank's pipe stays full.
     moved = false;
     while (::write(rank.out.write.get(), (line + "\n").data(), 1000) == 1000) {
       ++written;

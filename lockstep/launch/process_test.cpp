@@ -71,8 +71,8 @@ constexpr long system_dup2 = SYS_dup2;
 constexpr long system_dup2 = SYS_dup3;  // AArch64 has only this one.
 #endif
 
-// From now on this process and its children get EPERM from `call`, as in a container that does not
-// allow it. There is no way back.
+// Makes `call` fail with EPERM in this process and its children, as in a container that does not
+// permit it. This cannot be undone.
 void refuse(long call) {
   const auto number = static_cast<unsigned>(call);
   sock_filter steps[] = {
@@ -87,7 +87,7 @@ void refuse(long call) {
   if (!done) ::_exit(3);
 }
 
-// Returns the exit code of a child process: 0 if starting a program fails there as it should.
+// Returns the exit code of a child process: 0 if starting a program fails there as expected.
 int start_refused(long call, const char* function) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -184,7 +184,7 @@ void start(const char* script) {
 }
 
 TEST(Descendants, AreAllEndedHoweverTheyTriedToEscape) {
-  // All of them inherit `held`: its other end closes when the last of them is gone.
+  // All of them inherit `held`, whose other end closes when the last of them has ended.
   std::array<int, 2> held{};
   ASSERT_EQ(::pipe(held.data()), 0);
   const FileDescriptor end(held[0]);
@@ -203,7 +203,7 @@ TEST(Descendants, AreAllEndedHoweverTheyTriedToEscape) {
   EXPECT_EQ(::read(end.get(), &byte, 1), 0) << "somebody still lives";
 }
 
-// read() fails for a process that is reaped after its file was opened. It also fails for a folder.
+// read() fails for a process that is reaped after its file was opened, and for a folder.
 TEST(Descendants, AProcessThatCannotBeReadIsNoChild) {
   const test::ScratchDirectory proc;
   const auto process = [&](int pid) { return proc.path() / std::to_string(pid); };

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t longest_name = 100;
 
-// Makes a safe folder name from any job id: no separator, no "..", no character special to a shell.
+// Returns a safe folder name for any job id: no separator, no "..", no character special to a
+// shell.
 std::string safe_name(std::string_view text) {
   std::string name(text.substr(0, longest_name));
   for (char& each : name)
@@ -48,7 +49,7 @@ void make_directories(const std::filesystem::path& path) {
     struct stat status {};
     if (::stat(made.c_str(), &status) == 0) continue;
     if (::mkdir(made.c_str(), 0700) != 0 && errno != EEXIST)
-      return;  // The next step notices a missing folder.
+      return;  // The next step reports a missing folder.
   }
 }
 
@@ -158,7 +159,7 @@ std::string ErrorFile::message() const {
   if (!memory_ && !file) return {};
   const auto json = nlohmann::json::parse(read_whole(memory_ ? memory_.get() : file.get()), nullptr,
                                           /*allow_exceptions=*/false);
-  // {"message": {"message": TEXT, ...}}, or {"message": TEXT}: torchrun accepts both.
+  // torchrun accepts {"message": {"message": TEXT, ...}} and {"message": TEXT}.
   if (!json.is_object() || !json.contains("message")) return {};
   const auto& outer = json["message"];
   if (outer.is_string()) return outer.get<std::string>();

@@ -1,10 +1,10 @@
-// Files for the ranks' output and exceptions, in the layout of torchrun:
+// Files for the ranks' output and exceptions, in torchrun's layout:
 // DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME.
 //
-// Everything below DIRECTORY is newly made and belongs to this user alone: folders have mode 0700,
-// files 0600. Existing files and symbolic links are never opened.
+// Everything below DIRECTORY is new and private to this user: folders have mode 0700, files 0600.
+// Existing files and symbolic links are never opened.
 //
-// Thread safety: none. Blocking: as long as the file system takes to make or write a file.
+// Thread safety: none. Blocking: while the file system creates or writes a file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace lockstep::launch {
 
-// A file that is written to its end, as long as its disk has room.
+// A file that is written until its disk is full.
 class LogFile {
  public:
   LogFile() = default;
@@ -35,19 +35,19 @@ class LogFile {
 
 class RankFiles {
  public:
-  // Makes `directory` when it does not exist; with an empty one there are no files. Errors: misuse
-  // when it cannot be made or written to.
+  // Creates `directory` if it does not exist; if empty, there are no files. Errors: misuse when it
+  // cannot be created or written.
   explicit RankFiles(std::string directory);
 
   explicit operator bool() const { return !directory_.empty(); }
 
-  // Starts the files of an attempt; each attempt has another number. Errors: system.
+  // Begins the files of an attempt, whose number must be new. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // Errors: system when the file exists already, or cannot be made.
+  // Errors: system when the file already exists, or cannot be created.
   LogFile create(int local_rank, std::string_view name) const;
 
-  // Makes the rank's folder. Returns an empty path without a directory, or before the first
+  // Creates the rank's folder. Returns an empty path without a directory, or before the first
   // attempt.
   std::string path_of(int local_rank, std::string_view name) const;
 
@@ -55,15 +55,15 @@ class RankFiles {
   FileDescriptor folder_of(int local_rank) const;
 
   std::string directory_;
-  // The open folders of the job and of the attempt: their paths may come to mean something else.
+  // The open folders of the job and of the attempt, because their paths may be replaced.
   FileDescriptor job_;
   std::string job_path_;
   FileDescriptor attempt_;
   std::string attempt_path_;
 };
 
-// Place where a rank leaves the exception that ends it, as torchrun's error.json does: a file
-// among its logs, or, without logs, a memfd that only that rank and its agent know.
+// The file where a rank writes the exception that ends it, like torchrun's error.json. It is among
+// the rank's logs or, without logs, a memfd shared by that rank and its agent.
 class ErrorFile {
  public:
   ErrorFile() = default;
@@ -71,11 +71,11 @@ class ErrorFile {
   // `path` is the file that the rank may create; empty for a memfd. Errors: system.
   explicit ErrorFile(std::string path);
 
-  // Path given to the rank, which has inherited descriptor().
+  // Path passed to the rank, which inherits descriptor().
   const std::string& path() const { return path_; }
   int descriptor() const { return memory_.get(); }  // -1 when there is a path.
 
-  // Returns the exception's type and text; empty when the rank has left no valid one.
+  // Returns the exception's type and text; empty if the rank has written no valid one.
   std::string message() const;
 
  private:

@@ -42,7 +42,7 @@ void RankProcesses::tell(int rank, int signal) {
   Process& process = processes_[static_cast<std::size_t>(rank)];
   if (process.ended || (process.told && signal != SIGKILL)) return;
   if (::kill(-process.pid, signal) != 0) ::kill(process.pid, signal);
-  ::kill(-process.pid, SIGCONT);  // A stopped process would not act on the signal.
+  ::kill(-process.pid, SIGCONT);  // A stopped process would not handle the signal.
   process.told = true;
 }
 

@@ -1,4 +1,4 @@
-// The processes of a host's ranks, and the steps in which their agent ends them.
+// The processes of a host's ranks, and the steps by which their agent ends them.
 //
 // Thread safety: none. Blocking: never.
 
@@ -16,34 +16,34 @@
 
 namespace lockstep::launch {
 
-// Which processes run, and the signals they get. Each one leads a process group of its own, which
-// also holds its children. Ranks are local ones, in the order of add().
+// Tracks which processes run, and signals them. Each one leads its own process group, which also
+// contains its children. Ranks are local ones, in the order of add().
 class RankProcesses {
  public:
   void add(pid_t pid);
 
   int size() const { return static_cast<int>(processes_.size()); }
   int running() const { return running_; }
-  std::vector<int> left() const;  // Ranks that run.
+  std::vector<int> left() const;  // Running ranks.
   pid_t pid(int rank) const { return at(rank).pid; }
   bool has_ended(int rank) const { return at(rank).ended; }
 
-  // True if a signal of tell() was meant to end the rank.
+  // True if tell() sent the rank a signal to end it.
   bool was_told(int rank) const { return at(rank).told; }
 
-  // Reaps all children of this process that have ended. Calls `act` for those that are ranks, while
-  // their pid is still their own.
+  // Reaps all ended children of this process. Calls `act` for those that are ranks, before their
+  // pid can be reused.
   void reap(const std::function<void(int rank, const siginfo_t& end)>& act);
 
-  // Sends the process group of one rank, or of all ranks that run, a signal to end. A rank gets one
-  // such signal, and then only SIGKILL.
+  // Sends a signal to the process group of one rank, or of all running ranks, to end it. A rank
+  // gets one such signal, and then only SIGKILL.
   void tell(int rank, int signal);
   void tell_all(int signal);
 
-  // True if a process is left in the group of a rank that was told to end.
+  // True if a process is left in the group of a rank that was sent such a signal.
   bool have_left_some() const;
 
-  // Takes all ranks for ended.
+  // Treats all ranks as ended.
   void leave_behind();
 
  private:
@@ -59,30 +59,30 @@ class RankProcesses {
   int running_ = 0;
 };
 
-// The steps: time to end by themselves, then a signal and a grace period, then SIGKILL. It decides
-// which step is due when, and knows no process.
+// The steps: time to end by themselves, then a signal and a grace period, then SIGKILL. Decides
+// when each step is due, independently of processes.
 class Termination {
  public:
   enum class Step { none, terminate, kill, give_up };
 
-  // The ranks may end by themselves for so long; then Step::terminate is due.
+  // Gives the ranks `time` to end by themselves; then Step::terminate is due.
   void begin(std::chrono::milliseconds time);
 
-  // The ranks get a signal; Step::kill is due after `grace`, which may be endless. Not after
-  // kill().
+  // Call it when the ranks get a signal; Step::kill is due after `grace`, which may be infinite. Do
+  // not call it after kill().
   void begin_grace(std::chrono::milliseconds grace);
 
-  // The ranks get SIGKILL; Step::give_up is due after time_to_die.
+  // Call it when the ranks get SIGKILL; Step::give_up is due after time_to_die.
   void kill();
 
   bool begun() const { return next_ != Step::none; }
   bool killed() const { return next_ == Step::give_up; }
 
-  // The latest begin_grace()'s, and whether it lasts; an endless one does not.
+  // The latest begin_grace()'s, and whether it is running; an infinite one is not.
   std::chrono::milliseconds grace() const { return grace_; }
   bool in_grace(Clock::time_point now) const;
 
-  // Time of the next step, and that step once its time has come.
+  // Time of the next step, and that step once it is due.
   Deadline deadline() const { return deadline_; }
   Step due(Clock::time_point now) const { return now < deadline_ ? Step::none : next_; }
 

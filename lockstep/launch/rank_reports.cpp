@@ -12,7 +12,7 @@ int code_of(const Failure& failure) {
   return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
 }
 
-// True when no more will become known of the failure.
+// True when no more details of the failure can follow.
 bool is_complete(const Failure& failure) {
   return failure.signal || failure.exit_code || failure.fault;
 }
@@ -53,7 +53,7 @@ Failure RankPages::examine(int local_rank, pid_t pid) const {
   return failure;
 }
 
-// Ranks that wait for a group look at the agent's own page.
+// Ranks that wait for a group check the agent's own block.
 void RankPages::report(const Failure& failure) const {
   page().report(failure);
   if (session_) own_.report(session_->failure().value_or(failure));
@@ -90,7 +90,7 @@ void AttemptResult::set_first(const Failure& failure, std::chrono::milliseconds 
 
 void AttemptResult::complete_first(const Failure& end) {
   if (!first_ || first_->rank != end.rank || is_complete(*first_)) return;
-  if (first_->left && end.exit_code == 0) return;  // It left first, and that is why others failed.
+  if (first_->left && end.exit_code == 0) return;  // It left first, which made others fail.
   const int detected_by = first_->detected_by;
   first_ = end;
   first_->detected_by = detected_by;
@@ -112,7 +112,7 @@ std::vector<int> AttemptResult::also_failed() const {
 }
 
 Outcome AttemptResult::outcome() const {
-  if (start_error_ != 0) return Outcome::stopped;  // A restart would not help.
+  if (start_error_ != 0) return Outcome::stopped;  // A restart would fail again.
   if (first_) return exit_code() == exit_preempted ? Outcome::preempted : Outcome::failed;
   return preempted_ ? Outcome::preempted : Outcome::succeeded;
 }

@@ -1,4 +1,4 @@
-// Reports of a host's ranks to their agent: their activity, and the end of an attempt.
+// Reports of a host's ranks to their agent: activity, failures, and the end of an attempt.
 //
 // Thread safety: none. Blocking: never.
 
@@ -19,22 +19,21 @@
 
 namespace lockstep::launch {
 
-// The job pages on which a host's ranks report their activity, by local rank.
+// The job control blocks where a host's ranks report their activity.
 //
-// Until there is a session page, it is the agent's own page, with a slot for each local rank. A
-// session page is that of a group which they share with another agent's ranks on this host; it has
-// a slot for each rank of the job.
+// The agent's own block has a slot for each local rank. A session page replaces it for a group with
+// another agent's ranks on this host; it has a slot for each rank of the job.
 class RankPages {
  public:
-  // Makes the agent's own page. Errors: system.
+  // Creates the agent's own block. Errors: system.
   RankPages(int local_ranks, const Round& round);
 
   int own_descriptor() const { return own_.descriptor(); }
 
-  // Uses the session page behind `fd`, if it is of this job. Errors: those of JobPage::attach().
+  // Uses the session page in `fd`, if it is of this job. Errors: those of JobPage::attach().
   void use_session_page(FileDescriptor fd);
 
-  // The page in use, and where a rank is on it.
+  // The block in use, and a rank's slot in it.
   const JobPage& page() const { return session_ ? *session_ : own_; }
   int slot(int local_rank) const { return session_ ? number(local_rank) : local_rank; }
 
@@ -43,32 +42,32 @@ class RankPages {
 
   JobPage::Phase phase(int local_rank) const { return page().phase(slot(local_rank)); }
 
-  // True if the rank watches the page, or has just stopped doing so because of an exception.
+  // True if the rank watches the block, or has just stopped doing so because of an exception.
   bool is_attached(int local_rank) const;
 
-  // True if the rank would learn of a failure: it is attached, or has waited for a group.
+  // True if the rank would detect a failure: it is attached, or has waited for a group.
   bool listens(int local_rank) const;
 
-  // Pid of the process that joined the group, which may be a child of the one that we started.
+  // Pid of the process that joined the group, which may be a child of the started one.
   pid_t pid(int local_rank) const { return page().pid(slot(local_rank)); }
   bool expects_preemption(int local_rank) const;
   bool follows_abort(int local_rank) const;
 
-  // To be called before the rank's process is told.
+  // Call it before sending the rank's process a signal.
   void tell_to_end(int local_rank) const { page().tell_to_end(slot(local_rank)); }
 
-  // Last activity of a rank whose process was `pid`; the caller adds how it ended.
+  // Latest activity of a rank whose process was `pid`; the caller adds how it ended.
   Failure examine(int local_rank, pid_t pid) const;
 
-  // Report a failure to all ranks, those that are in no group yet, too: this one, or the cause of
-  // the rank's end.
+  // Report a failure, or the cause of the rank's end, to all ranks, including those that have not
+  // joined a group.
   void report(const Failure& failure) const;
   void report_end(int local_rank, const Failure& end) const;
 
-  // The first failure that was reported, by a rank or by the agent.
+  // The first failure that a rank or the agent reported.
   std::optional<Failure> failure() const { return page().failure(); }
 
-  // The rank has ended in order. Tells those that wait for it in a new group.
+  // The rank has exited in order. Reports this to ranks that wait for it in a new group.
   void note_end(int local_rank, const Failure& end) const { own_.note_end(local_rank, end); }
 
   RankStatus status(int local_rank) const;
@@ -81,7 +80,7 @@ class RankPages {
   std::optional<JobPage> session_;
 };
 
-// How one attempt ended on this host: its first failure, and the exit code that follows from it.
+// How one attempt ended on this host: its first failure, and the resulting exit code.
 class AttemptResult {
  public:
   // The program could not be started; the job ends with this exit code, which is not 0.
@@ -92,27 +91,27 @@ class AttemptResult {
   void fail(const Failure& end);
 
   // Sets the first failure, once: of a rank of this host, or of another host's rank that this
-  // host's ranks have noticed. `noticed_after` is the time from its first notice by any process to
-  // its notice by this agent.
+  // host's ranks have detected. `noticed_after`: time from its first detection by any process to
+  // its detection by this agent.
   void set_first(const Failure& failure, std::chrono::milliseconds noticed_after);
 
-  // Adds what is known of the first failure once its rank, of this host, has ended.
+  // Adds details of the first failure when its rank, of this host, has ended.
   void complete_first(const Failure& end);
 
   // Exit code of the job if the program could not be started; else 0.
   int start_error() const { return start_error_; }
 
-  // More may become known of it until the last rank has ended.
+  // Details may be added until the last rank has ended.
   const std::optional<Failure>& first_failure() const { return first_; }
   std::chrono::milliseconds noticed_after() const { return noticed_after_; }
 
-  // Exit code of the launcher because of the first failure; 0 without one.
+  // Exit code of the launcher after the first failure; 0 without one.
   int exit_code() const;
 
-  // Ranks of this host, by their rank in the job, that failed by themselves after the first one.
+  // Ranks of this host, numbered in the job, that failed independently after the first one.
   std::vector<int> also_failed() const;
 
-  // Outcome of the attempt. To be called once no rank is running.
+  // Outcome of the attempt. Call it when no rank is running.
   Outcome outcome() const;
 
  private:
@@ -121,7 +120,7 @@ class AttemptResult {
   std::optional<Failure> first_;
   std::chrono::milliseconds noticed_after_{0};
   std::set<int> failed_;       // By rank in the job.
-  int code_of_first_end_ = 0;  // Code of the first rank that was seen to fail.
+  int code_of_first_end_ = 0;  // Code of the first rank detected as failed.
 };
 
 }  // namespace lockstep::launch

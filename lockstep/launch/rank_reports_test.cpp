@@ -35,7 +35,7 @@ TEST(RankPages, AnEndBetweenTwoGroupsIsForWantOfThoseWhoDidNotComeToTheNext) {
   }
 }
 
-// Ranks 0 and 1 have left their group in order, on its own page, and rank 1 has ended.
+// Ranks 0 and 1 have left their group in order, in its own block, and rank 1 has ended.
 struct BetweenGroups {
   BetweenGroups() {
     pages.use_session_page(FileDescriptor(::dup(session.descriptor())));
@@ -46,7 +46,7 @@ struct BetweenGroups {
     pages.note_end(1, {.rank = 1, .exit_code = 0});
   }
 
-  // Rank 0 waits for the next group and learns of that.
+  // Rank 0 waits for the next group and detects that end.
   void wait() const {
     own.await_group(0);
     own.note_break(0, own.first_end().value());
@@ -76,7 +76,7 @@ TEST(RankPages, ALaterFailureOfWhoeverWentOnIsItsOwn) {
     const BetweenGroups job;
     job.wait();
     job.own.activity(0).resumed = 1;
-    job.own.await_group(0, false);  // Of the rest.
+    job.own.await_group(0, false);  // Joined by the remaining ranks.
     Failure end{.rank = 0};
     if (is_killed)
       end.signal = SIGKILL;
@@ -148,7 +148,7 @@ TEST(AttemptResult, ARankThatLeftAndThenEndedInOrderIsTheOneThatLeft) {
   EXPECT_EQ(result.first_failure()->exit_code, 3);
 }
 
-// Its peers were seen to fail first; their end has no code of its own for the job.
+// Its peers were seen to fail first; its own end has no exit code for the job.
 TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
   AttemptResult result;
   result.fail({.rank = 0, .exit_code = 6});

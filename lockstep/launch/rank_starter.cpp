@@ -57,11 +57,11 @@ VariableMap torchrun_variables(const RankPlace& place) {
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
 
-// A training step frees and takes the same tens of megabytes again and again. By default glibc
-// returns such memory to the kernel, which must then clear every page again: at large batches that
-// is a fifth of the step. The memory lies in huge pages where the kernel gives them on request
+// A training step frees and allocates the same tens of megabytes repeatedly. By default glibc
+// returns such memory to the kernel, which must then clear every page again: a fifth of the step at
+// large batches. The memory is in huge pages where the kernel provides them on request
 // (/sys/kernel/mm/transparent_hugepage/enabled); elsewhere, and before glibc 2.35, that setting has
-// no effect. Users' own malloc settings are kept.
+// no effect. A user's own malloc settings are kept.
 void set_malloc(VariableMap& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
@@ -72,7 +72,7 @@ void set_malloc(VariableMap& variables) {
   variables.emplace("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 }
 
-// Each needs a descriptor until its program runs.
+// Each uses a descriptor until its program runs.
 constexpr std::size_t most_starting = 32;
 
 std::pair<FileDescriptor, FileDescriptor> make_socket_pair() {
@@ -115,7 +115,8 @@ std::vector<std::string> environment_of(const RankPlace& place, const char* cons
     variables.erase(secret);  // A rank gets the token from its agent.
   variables.insert_or_assign("LOCKSTEP_JOB_ID", place.round.job_id);
   variables.insert_or_assign("LOCKSTEP_ATTEMPT", std::to_string(place.round.attempt));
-  // It fixes the launcher of programs that other launchers start. These ranks are this launcher's.
+  // The variable selects the launcher of programs that other launchers start. These ranks are this
+  // launcher's.
   variables.erase("LOCKSTEP_LAUNCHER");
   variables.erase("LOCKSTEP_STORE");
   if (!place.round.store.empty()) variables.emplace("LOCKSTEP_STORE", place.round.store);
@@ -140,7 +141,7 @@ StartedRank RankStarter::start(int local_rank) {
   const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
   const int rank = round_.first_rank + local_rank;
   // A terminal would stop a rank that reads from it, because no rank is in the foreground. After a
-  // restart, input that an earlier attempt has read is gone.
+  // restart, input that an earlier attempt has read is lost.
   const bool keeps_stdin = rank == 0 && round_.attempt == 0 && ::isatty(STDIN_FILENO) == 0;
   const Output::Ends ends = output_.add(rank, local_rank);
   ErrorFile error_file(output_.error_file(local_rank));
@@ -178,7 +179,7 @@ void RankStarter::wait() {
   while (!starting_.empty()) wait_for_first();
 }
 
-// Closes its descriptor for that, too.
+// Also closes its descriptor.
 void RankStarter::wait_for_first() {
   Starting first = std::move(starting_.front());
   starting_.pop_front();

@@ -1,5 +1,5 @@
-// Starts the program of each of a host's ranks, each in its place of the job, with environment
-// variables that tell it who it is.
+// Starts the programs of a host's ranks, with environment variables for each rank's place in the
+// job.
 //
 // Thread safety: none. Blocking: until the programs run.
 
@@ -21,13 +21,13 @@
 
 namespace lockstep::launch {
 
-// The place of a rank in the job.
+// A rank's place in the job.
 struct RankPlace {
   int local_rank = 0;
   int local_world_size = 1;
-  Round round = {};      // master_port of master_addr is free for rank 0 to listen on.
+  Round round = {};      // Rank 0 may listen on master_port of master_addr.
   int max_restarts = 0;  // As given to the launcher.
-  // File into which the rank, or torchrun's @record in it, writes its exception.
+  // File where the rank, or torchrun's @record in it, writes its exception.
   std::string error_file = {};
   int agent_fd = -1;  // The rank's end of its socket to the agent.
   int threads = 1;    // Value of OMP_NUM_THREADS, unless the user has set it.
@@ -36,12 +36,14 @@ struct RankPlace {
   std::optional<int> columns = {};
 };
 
-// Returns a rank's variables as "KEY=value": torchrun's, so that programs made for torchrun run
-// unchanged, and a few of Lockstep's own. `inherited` ends with a null pointer, as environ does.
-// Unless `inherited` configures malloc, a rank keeps freed memory for its next step, in huge pages.
+// Returns a rank's variables as "KEY=value": torchrun's, so that programs for torchrun run
+// unchanged, and some of Lockstep's own. `inherited` ends with a null pointer, as environ does.
+// Unless `inherited` configures malloc, it is set to keep freed memory for the next step, in huge
+// pages.
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited);
 
-// Returns the launcher's message about a rank whose program does not run, and the job's exit code.
+// Returns the launcher's message about a program that could not be started, and the job's exit
+// code.
 std::string describe(const StartFailure& failure, int rank, const std::string& program);
 int exit_code_of(const StartFailure& failure);
 
@@ -57,13 +59,13 @@ class RankStarter {
   RankStarter(const RunOptions& options, const Round& round, const BindingPlan& binding,
               Output& output);
 
-  // Does not wait until the program runs, unless many others have yet to. Errors: system.
+  // Returns before the program runs, unless many others are still starting. Errors: system.
   StartedRank start(int local_rank);
 
-  // Waits until all programs run that were started.
+  // Waits until all started programs run.
   void wait();
 
-  // Exit code of the job once a program could not be started, which has been logged then; else 0.
+  // Exit code of the job after a logged failure to start a program; else 0.
   int error() const { return error_; }
 
  private:

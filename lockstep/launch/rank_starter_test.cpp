@@ -113,7 +113,7 @@ struct Refused {
   int exit_code;
 };
 
-// What the program's user can change is told apart from what the system refuses.
+// Distinguishes failures that the program's user can fix from failures of the system.
 const Refused refusals[] = {
     {{"setpgid", EPERM},
      "/bin/sh",

@@ -17,10 +17,9 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t longest_id = 80;  // Leaves room for the suffix that makes it unique.
+constexpr std::size_t longest_id = 80;  // Leaves space for the suffix that makes it unique.
 
-// Debian's /etc/hosts gives a host's own name the address 127.0.1.1, which other hosts cannot
-// reach.
+// Debian's /etc/hosts maps a host's own name to 127.0.1.1, which other hosts cannot reach.
 void require_reachable(const launch::Endpoint& endpoint, const SocketAddress& address) {
   const bool is_name = endpoint.host.find_first_not_of("0123456789.:") != endpoint.host.npos &&
                        endpoint.host.find(':') == endpoint.host.npos;

@@ -1,4 +1,4 @@
-// Implementations behind Rendezvous: the coordinating end, and the joining ends.
+// Implementations of Rendezvous: the coordinating end, and the joining ends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace lockstep::launch {
 
-// Its members have the contracts of Rendezvous's.
+// The members have the same contracts as those of Rendezvous.
 class RendezvousEnd : public Pollable {
  public:
   virtual void report(int attempt, Outcome outcome, int exit_code,
@@ -24,7 +24,7 @@ class RendezvousEnd : public Pollable {
   virtual std::vector<RankTimes> times() const = 0;
   virtual void all_gone(int attempt) = 0;
   virtual std::vector<Order> take_orders() = 0;
-  virtual bool flushed() const = 0;  // No message is still to be sent.
+  virtual bool flushed() const = 0;  // All messages have been sent.
   virtual std::string state() const = 0;
 };
 
@@ -41,18 +41,18 @@ std::string random_job_id();
 // Errors: misuse.
 Endpoint parse_endpoint(const std::string& text);
 
-// End for a job of one host: nobody joins it.
+// End for a job of one host, which no other host joins.
 std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options);
 
-// `listener` listens at `address`, one of the endpoint's.
+// `listener` listens at `address`, one of the endpoint's addresses.
 std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
                                                      const std::optional<JobToken>& token,
                                                      const Endpoint& endpoint,
                                                      const SocketAddress& address,
                                                      FileDescriptor listener);
 
-// `taken_here`: a process on this host has the endpoint's port, perhaps another launcher of the
-// job.
+// `taken_here`: a process on this host, possibly another launcher of the job, uses the endpoint's
+// port.
 std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token,
                                                 const Endpoint& endpoint, bool taken_here);

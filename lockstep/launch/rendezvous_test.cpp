@@ -43,13 +43,13 @@ RunOptions job_of(int hosts, const std::string& endpoint, const std::string& id 
   return options;
 }
 
-// One turn of an agent's loop.
+// One iteration of an agent's loop.
 std::vector<Order> turn(Rendezvous& host, Deadline limit) {
   host.serve(next_events({&host}, limit));
   return host.take_orders();
 }
 
-// Agents of several hosts: their loops take turns in this one thread.
+// Agents of several hosts, whose loops run alternately in this one thread.
 class AgentsOf {
  public:
   explicit AgentsOf(std::vector<RunOptions> jobs) {
@@ -57,7 +57,7 @@ class AgentsOf {
     orders_.resize(hosts_.size());
   }
 
-  // Turns all loops until `host` has got an order of this kind; fails the test after 20 s.
+  // Runs all loops until `host` has received an order of this kind; fails the test after 20 s.
   template <class Wanted>
   Wanted next(std::size_t host) {
     const Deadline limit = in(seconds(20));
@@ -395,7 +395,7 @@ TEST(Rendezvous, APortThatAnotherProgramHasIsAnErrorThatNamesIt) {
   const std::string holder = "process " + std::to_string(::getpid());
   RunOptions options = job_of(2, endpoint(port));
   AgentsOf agents({options});
-  const EndJob end = agents.next<EndJob>(0);  // It might have been a launcher of this job.
+  const EndJob end = agents.next<EndJob>(0);  // The process might have been a launcher of this job.
   EXPECT_EQ(end.exit_code, exit_usage);
   EXPECT_NE(end.why.find(holder), end.why.npos) << end.why;
   options.hosts.node_rank = 0;

@@ -48,8 +48,8 @@ TEST(ReservedPort, NobodyElseTakesIt) {
   EXPECT_EQ(bind_to(port.number(), /*reuse=*/false).port, 0);
 }
 
-// The kernel draws from some 14,000 ports, every second number: over so many draws an unreserved
-// port would be drawn.
+// The kernel assigns from about 14,000 ports, every second number. In this number of draws an
+// unreserved port would occur.
 TEST(ReservedPort, NobodyWhoAsksForAnyPortGetsIt) {
   const ReservedPort port;
   for (int i = 0; i < 50'000; ++i) ASSERT_NE(bind_to(0, /*reuse=*/i % 2 == 0).port, port.number());

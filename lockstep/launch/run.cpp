@@ -25,7 +25,7 @@
 namespace lockstep {
 namespace {
 
-// Returns the whole of `text` as a non-negative number.
+// Parses all of `text` as a non-negative number.
 std::optional<int> number_in(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

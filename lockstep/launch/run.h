@@ -1,11 +1,10 @@
-// Starts the ranks of a program on this host, watches them, and ends them together.
+// Starts the ranks of a program on this host, monitors them, and ends them together.
 //
-// It works together with the launchers of other hosts, and restarts the ranks after a failure where
-// that is allowed.
+// Launchers of several hosts cooperate, and restart the ranks after a failure if permitted.
 //
-// Three generations of processes run: the guardian (the caller of run()), its child the agent, and
-// the ranks as children of the agent. Agent and guardian each end all processes below them when the
-// other is gone. So no process that a rank started survives them, however they were ended.
+// Three levels of processes run: the supervisor (the caller of run()), its child the agent, and the
+// agent's children, the ranks. Agent and supervisor each end all their descendants when the other
+// has ended, so no process that a rank started outlives them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,16 +23,16 @@ namespace lockstep {
 
 // --- Options -------------------------------------------------------------------------------------
 
-// Binding of ranks to cores of the host.
+// How ranks are bound to cores of the host.
 enum class Binding {
-  automatic,  // `cache` if there is a core for each rank and no CPU quota; else `none`.
-  numa,   // Each rank is bound to all cores of a NUMA node; ranks share nodes if nodes are fewer.
-  cache,  // As `core`, but a rank may also use all other cores of the L3 caches of its own cores.
-  core,   // Each rank has its own cores, neighbours in the machine: same L3 cache, same NUMA node.
-  none,   // No rank is bound.
+  automatic,  // `cache` if each rank can have a core and there is no CPU quota; else `none`.
+  numa,       // Each rank has all cores of a NUMA node; ranks share nodes if there are too few.
+  cache,      // As `core`, but with all cores of the L3 caches of its own cores.
+  core,       // Each rank has its own adjacent cores: same L3 cache, same NUMA node.
+  none,       // No rank is bound.
 };
 
-// Selection of a rank's two streams; the numbers are torchrun's.
+// Selects a rank's streams, with torchrun's numbers.
 enum class Streams { none = 0, out = 1, err = 2, both = 3 };
 
 struct StreamChoice {
@@ -47,41 +46,40 @@ struct StreamChoice {
 LOCKSTEP_API StreamChoice parse_streams(std::string_view text);
 
 enum class LogFormat {
-  text,  // Each line follows its "[rank] ".
+  text,  // Each line is prefixed with "[rank] ".
   json,  // Each line is an object: time, rank, stream, line; the launcher's own lines have a level.
 };
 
 // Options for the ranks' output.
 struct LogOptions {
   // Folder for a job's log files, mode 0600: DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/ with
-  // stdout.log, stderr.log and, after a failure with an exception, error.json. No files are written
-  // when empty.
+  // stdout.log, stderr.log and, after an exception, error.json. If empty, no files are written.
   std::string directory = {};
   StreamChoice redirects = {};     // Streams that go to files only.
-  StreamChoice tee = {};           // Streams that go to files as well as to the console.
-  std::set<int> local_ranks = {};  // Local ranks whose output is shown; all when empty.
+  StreamChoice tee = {};           // Streams that go to files and to the console.
+  std::set<int> local_ranks = {};  // Local ranks whose output is shown; if empty, all.
   LogFormat format = LogFormat::text;
 };
 
-// The hosts of a job, and how they find each other.
+// The hosts of a job, and their rendezvous.
 struct Hosts {
-  // Fewest and most hosts. The job restarts without lost hosts while at least `least` are left, and
-  // with new hosts while there are at most `most`.
+  // Minimum and maximum number of hosts. The job restarts without lost hosts while at least `least`
+  // are left, and with new hosts while there are at most `most`.
   int least = 1;
   int most = 1;
 
-  // Number of this host, set by the user. If empty, the host at `endpoint` numbers the hosts in the
-  // order of arrival. Only for a fixed number of hosts.
+  // Number of this host, only for a fixed number of hosts. If empty, the host at `endpoint` numbers
+  // the hosts in the order of arrival.
   std::optional<int> node_rank = {};
 
-  // For a single host: port on which rank 0 may listen, MASTER_PORT; 0 for any free port.
+  // For a single host: port for rank 0 to listen on, MASTER_PORT; 0 for any free port.
   int master_port = 0;
 
-  // HOST:PORT or [IPV6]:PORT where the launchers meet. That host's own launcher listens there, and
+  // HOST:PORT or [IPV6]:PORT of the launchers' rendezvous. That host's own launcher listens there;
   // the job ends with it. Not used for a single host.
   std::string endpoint = {};
-  // Name of the job at the endpoint: launchers with another id are turned away. While it is
-  // `unnamed`, launchers with another program or other arguments are turned away, too.
+  // Name of the job at the endpoint: launchers with another id are refused. While it is `unnamed`,
+  // launchers with another program or other arguments are refused, too.
   std::string id = {};
   static constexpr const char* unnamed = "none";
 
@@ -92,31 +90,31 @@ struct Hosts {
 };
 
 struct RunOptions {
-  std::string program;                      // A path, see find_program().
-  std::vector<std::string> arguments = {};  // The program's own name (argv[0]) first.
+  std::string program;                      // A path; see find_program().
+  std::vector<std::string> arguments = {};  // Starts with the program's own name (argv[0]).
   int nproc_per_node = 1;                   // Number of ranks on this host.
   Hosts hosts = {};
 
-  // Allowed restarts of all ranks after a rank failed or a host was lost.
+  // Permitted restarts of all ranks after a rank failed or a host was lost.
   int max_restarts = 0;
 
-  // Longest pause before a restart; 0 for none. The first restart is at once. The pause before the
-  // next is 0.1 s, and it doubles with each failure. After an attempt that lived as long as this
-  // limit, the next restart is at once again.
+  // Longest pause before a restart; 0 for none. The first restart is immediate. The next pause is
+  // 0.1 s and doubles with each failure. After an attempt that ran as long as this limit, the next
+  // restart is immediate again.
   std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
 
   Binding bind = Binding::automatic;
   LogOptions log = {};
-  // ADDRESS:PORT or [IPV6]:PORT where the launcher serves figures for Prometheus; port 0 means any
-  // free port. Anybody who can connect may read them. Not served when empty.
+  // ADDRESS:PORT or [IPV6]:PORT of the launcher's metrics for Prometheus; port 0 means any free
+  // port. Every process that can connect may read them. If empty, not served.
   std::string metrics = {};
   bool verbose = false;  // Write each rank's process and cores to stderr.
 
-  // Time for ranks to end after SIGTERM. Too short a time cuts off their last checkpoint; a rank
-  // that ignores SIGTERM keeps the launcher waiting this long.
+  // Time for ranks to end after SIGTERM. If it is short, the ranks' last checkpoint may be
+  // incomplete. If it is long, a rank that ignores SIGTERM delays the launcher.
   std::chrono::milliseconds shutdown_timeout = std::chrono::seconds(10);
 
-  // Signals that this launcher passes on to the ranks and ends with. Others keep their default
+  // Signals that this launcher forwards to the ranks before it ends. Others keep their default
   // action.
   std::vector<int> signals_to_handle = {};  // Empty: SIGTERM, SIGINT, SIGHUP, SIGQUIT.
 };
@@ -124,29 +122,30 @@ struct RunOptions {
 // --- Calls ---------------------------------------------------------------------------------------
 
 // Returns the launcher's exit code once no process of the job is left on this host:
-// 0 when every rank ended with 0;
-// the exit code of the rank that failed first, or 128 + the signal that killed it;
-// 128 + the signal that stopped this launcher;
-// exit_preempted when the ranks ended for a preemption;
-// exit_unavailable when too few hosts came or the one at `endpoint` was lost;
-// exit_not_executable or exit_not_found when the program could not be started;
-// exit_system when the operating system refused something else.
+// - 0 when every rank exited with 0;
+// - the exit code of the rank that failed first, or 128 + the signal that killed it;
+// - 128 + the signal that stopped this launcher;
+// - exit_preempted when the ranks exited for a preemption;
+// - exit_unavailable when too few hosts joined or the one at `endpoint` was lost;
+// - exit_not_executable or exit_not_found when the program could not be started;
+// - exit_system when another system call failed.
 //
-// Takes over the calling process with its signals and descendants: call it from main(), with no
+// Takes control of the calling process, its signals and descendants: call it from main(), with no
 // other thread and no other child process.
 // Errors: misuse for invalid options; system.
 LOCKSTEP_API int run(const RunOptions& options);
 
-// Describes what run() would do here, for people: the ranks, the host and cores of each one, the
-// command, and each rank's variables. Starts nothing. Errors: as run()'s.
+// Describes for people what run() would do here: ranks with their host and cores, the command, and
+// each rank's variables. Starts nothing. Errors: as run()'s.
 LOCKSTEP_API std::string describe_run(const RunOptions& options);
 
-// Result of the search for the program to start: a mistyped name costs one line and no rank.
+// Result of the search for a program, so that a mistyped name fails in one line before any rank
+// starts.
 struct ProgramSearch {
-  std::string path;     // Empty when it cannot be started.
-  std::string problem;  // The reason then, in one line.
-  // The code that shells exit with then: 126 not executable, 127 not found, also if the program's
-  // interpreter is missing. For a folder exit_usage: it was no attempt to name a program.
+  std::string path;     // Empty if it cannot be started.
+  std::string problem;  // The reason, in one line.
+  // The exit code of a shell: 126 not executable, 127 not found, also if the program's interpreter
+  // is missing. For a folder exit_usage, because no program was meant.
   int exit_code = 0;
 };
 

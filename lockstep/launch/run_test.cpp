@@ -139,7 +139,7 @@ TEST_F(Program, WhoseInterpreterIsMissingNamesIt) {
   }
 }
 
-// As a program that was linked for another system, such as one with musl.
+// As a program linked for another system, such as one with musl.
 TEST_F(Program, WhoseLoaderIsMissingNamesIt) {
   std::ifstream in_file("/proc/self/exe", std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(in_file), {}};

@@ -67,15 +67,15 @@ std::optional<AgentName> parse(const std::string& name) {
   return agent;
 }
 
-// An agent that has been asked for its status.
+// An agent that has been sent a request.
 struct Asked {
   AgentName name;
-  FileDescriptor socket;  // Empty once it has answered, or cannot answer any more.
+  FileDescriptor socket;  // Empty after the response or a failure.
   std::string answer = {};
   bool ended = false;
 };
 
-// Returns the names of listening sockets; the sockets that they accepted have the same names.
+// Returns the names of listening sockets; accepted sockets have the same names.
 std::vector<std::string> listening_names() {
   constexpr const char* listening = "00010000";  // __SO_ACCEPTCON
   std::ifstream table("/proc/self/net/unix");
@@ -89,13 +89,13 @@ std::vector<std::string> listening_names() {
   return names;
 }
 
-// Any user may listen under any name: the listener must be the user in the name.
+// Any user may listen under any name, so the listener's user must be the user in the name.
 bool is_of_user(const Asked& agent) {
   const auto peer = peer_of(agent.socket.get());
   return peer && peer->user == agent.name.user;
 }
 
-// Returns nothing when the agent is not for us, or has ended.
+// Returns nothing if the agent belongs to another user, or has ended.
 std::optional<Asked> ask(const std::string& address_name) {
   const auto name = parse(address_name);
   if (!name || (name->user != ::geteuid() && ::geteuid() != 0)) return std::nullopt;
@@ -104,7 +104,7 @@ std::optional<Asked> ask(const std::string& address_name) {
   const StatusAddress address(address_name);
   if (::connect(agent.socket.get(), address.get(), address.length) != 0) {
     if (errno != EAGAIN) return std::nullopt;
-    agent.socket = FileDescriptor();  // Its queue is full: it must be stuck.
+    agent.socket = FileDescriptor();  // Its queue is full, so it is stuck.
     return agent;
   }
   return is_of_user(agent) ? std::optional(std::move(agent)) : std::nullopt;

@@ -1,5 +1,5 @@
-// Connection from `lockstep status` to a user's jobs: each agent answers on an abstract Unix
-// socket, which has no name in any file system and ends with the agent.
+// `lockstep status` reads a user's jobs from their agents: each agent serves an abstract Unix
+// socket, whose name ends with the agent.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,28 +29,28 @@ struct RankStatus {
   int rank = 0;
   int pid = 0;
   std::string state = {};           // "starting", "running", "stopped", "waiting", "ended".
-  std::vector<int> waits_for = {};  // Ranks that have not come yet, where known.
+  std::vector<int> waits_for = {};  // Ranks that have not joined, where known.
   std::uint64_t step = 0;
   std::string last = {};  // Text of describe(Activity).
-  // The training loop's phases in the last ten seconds: text of describe(StepTimes), the share of
-  // each by its name, and the rank that was waited for longest. Empty and -1 without any.
+  // The training loop's phases in the last ten seconds: text of describe(StepTimes), each phase's
+  // share by name, and the rank with the longest wait. Empty and -1 without any.
   std::string phases = {};
   std::map<std::string, double> shares = {};
   int latest_rank = -1;
-  double steps_per_second = 0;  // In the same time.
-  // The same since the first step, in seconds; `waited_for` by rank, the longest waits. `steps` are
-  // those in that time.
+  double steps_per_second = 0;  // In the last ten seconds.
+  // Times since the first step, in seconds; `waited_for` by rank, only the longest waits. `steps`
+  // are those in that time.
   std::int64_t steps = 0;
   std::map<std::string, double> seconds = {};
   std::map<std::string, double> waited_for = {};
   double stood_still = 0;
-  std::int64_t memory = 0;  // Resident bytes, those shared with other processes too; 0 if unknown.
-  std::string bound_to = {};  // Cores, such as "0-3"; empty when it is not bound.
+  std::int64_t memory = 0;    // Resident bytes, including shared ones; 0 if unknown.
+  std::string bound_to = {};  // Cores, such as "0-3"; empty if not bound.
 };
 
 struct JobStatus {
   std::string job_id = {};
-  std::string program = {};  // With its arguments.
+  std::string program = {};  // Includes its arguments.
   int agent_pid = 0;
   std::string host = {};
   int node = 0;
@@ -67,30 +67,30 @@ struct JobStatus {
 // known.
 inline constexpr const char* no_answer = "does not answer";
 
-// Returns what the page knows of the rank in `slot`. `first_rank` is the rank of slot 0. A rank
-// that has never taken its slot has pid 0: the process that started it knows the pid.
+// Returns the block's data on the rank in `slot`. `first_rank` is the rank of slot 0. A rank that
+// has never taken its slot has pid 0; the process that started it knows the pid.
 RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
 
 // Returns the times since the first step.
 LOCKSTEP_API RankTimes times_of(const RankStatus& rank);
 
-// Describes its activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
+// Describes the rank's activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
 LOCKSTEP_API std::string describe(const RankStatus& rank);
 
 // The client's side: returns this user's jobs on this host, or every user's for root, oldest first.
-// Jobs whose agents do not answer within a second come last. Blocking: about as long.
+// Jobs whose agents do not respond within a second are last. Blocking: about a second.
 LOCKSTEP_API std::vector<JobStatus> running_jobs();
 
 LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
 
-// A JobStatus as one JSON object, on its way from an agent to a client. Both are on the same host,
-// but maybe of different versions: missing fields have their defaults.
+// A JobStatus as one JSON object, sent by an agent to a client. Both are on the same host, but
+// versions may differ: missing fields have their defaults.
 std::string to_json_object(const JobStatus& job);
 
 // Empty when `text` is not a job's status.
 std::optional<JobStatus> job_status_in(const std::string& text);
 
-// The agent's side: answers processes of the same user, and of root, as soon as they connect.
+// The agent's side: sends the status to processes of the same user, and of root, when they connect.
 //
 // Thread safety, Blocking: as ClientService. Errors: system.
 class StatusService final : public launch::ClientService {
@@ -106,20 +106,19 @@ class StatusService final : public launch::ClientService {
 
 // --- Addresses -----------------------------------------------------------------------------------
 
-// The names of the sockets on which agents answer: lockstep/UID/agent/PID.N/JOB in the abstract
-// namespace, where JOB is cut to what fits. N tells apart agents that have the same pid, in PID
-// namespaces of their own.
+// Socket names of agents: lockstep/UID/agent/PID.N/JOB in the abstract namespace, where JOB is cut
+// to fit. N distinguishes agents with the same pid in different PID namespaces.
 inline constexpr std::string_view status_root = "lockstep/";
 inline constexpr std::string_view status_service = "/agent/";
 
 // With this socket type, only `longest_status` limits a message's size.
 inline constexpr int status_socket = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-// A longer answer does not come from an agent.
+// A longer response is not from an agent.
 inline constexpr std::size_t longest_status = std::size_t{4} << 20;
 
 struct StatusAddress {
-  // `name` lacks the zero byte that makes it abstract, and is at most 100 bytes long.
+  // `name` omits the leading zero byte, and has at most 100 bytes.
   explicit StatusAddress(std::string_view name) {
     value.sun_family = AF_UNIX;
     name = name.substr(0, sizeof value.sun_path - 1);

@@ -24,7 +24,7 @@ using test::ServingStatus;
 
 using namespace std::chrono_literals;
 
-// Ids that only this process has: other jobs may run on this host.
+// Ids that are unique to this process, because other jobs may run on this host.
 std::string own_id(const std::string& name) { return name + "-" + std::to_string(::getpid()); }
 
 std::optional<JobStatus> job_named(const std::string& id) {
@@ -127,7 +127,7 @@ TEST(Status, OfALargeJobArrivesWhole) {
 
 TEST(Status, OfAnAgentThatDoesNotAnswerSaysSoWithinTwoSeconds) {
   const std::string id = own_id("stopped");
-  StatusService stuck(id, [&] { return example(id); });  // Nobody turns its loop.
+  StatusService stuck(id, [&] { return example(id); });  // Its loop does not run.
   const auto start = Clock::now();
   const auto job = job_named(id);
   EXPECT_LT(seconds_since(start), 2.0);
@@ -168,8 +168,8 @@ TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
   service.watch(entries);
   EXPECT_EQ(entries.size(), 1U + 16) << "no more than 16 are waited for";
   std::this_thread::sleep_for(2100ms);
-  // Clients past their deadline go, although none of them is writable. Other processes may ask,
-  // too: they read their answers.
+  // Disconnects clients past their deadline, although none of them is writable. Other processes may
+  // connect, too; they read their responses.
   const Deadline limit = in(10s);
   do {
     turn(service);
@@ -229,7 +229,7 @@ TEST(Status, IsJsonWhateverTheBytesOfAProgramsArguments) {
   EXPECT_EQ(nlohmann::json::parse(to_json(std::vector<JobStatus>{})).size(), 0U);
 }
 
-// Starts a child that enters `slot` of the page and waits to be killed.
+// Starts a child that enters `slot` and waits to be killed.
 pid_t start_rank(JobPage& page, int slot) {
   const pid_t pid = ::fork();
   if (pid == 0) {

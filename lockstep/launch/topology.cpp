@@ -20,8 +20,8 @@ namespace {
 
 using Machine = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
 
-// hwloc's plugins look at devices. Their libraries (OpenCL's, X11's) take some 20 ms to load, and
-// may start threads. A process that is about to fork must have no threads.
+// hwloc's plugins examine devices. Their libraries (OpenCL's, X11's) take about 20 ms to load and
+// may start threads, but a process must have no other threads when it forks.
 class WithoutPlugins {
  public:
   WithoutPlugins() {
@@ -35,7 +35,7 @@ class WithoutPlugins {
 
  private:
   static constexpr const char* variable = "HWLOC_PLUGINS_PATH";
-  const bool alone_ = std::getenv(variable) == nullptr;  // Otherwise the user's own value counts.
+  const bool alone_ = std::getenv(variable) == nullptr;  // Otherwise keeps the user's value.
 };
 
 // Examines processors, caches and nodes only. Devices, and visits to every core, would take most of
@@ -48,7 +48,7 @@ Machine load(const char* synthetic) {
   ::hwloc_topology_set_all_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   for (const auto type : {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_CORE})
     ::hwloc_topology_set_type_filter(raw, type, HWLOC_TYPE_FILTER_KEEP_ALL);
-  // A node that is neither a package nor a cache needs a group to be attached to.
+  // A node that is neither a package nor a cache must be attached to a group.
   ::hwloc_topology_set_type_filter(raw, HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
   ::hwloc_topology_set_flags(
       raw, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING | HWLOC_TOPOLOGY_FLAG_NO_DISTANCES |
@@ -68,7 +68,7 @@ Core core_of(hwloc_topology_t machine, hwloc_obj_t processor) {
   const hwloc_obj_t package = above(machine, HWLOC_OBJ_PACKAGE, processor);
   const hwloc_obj_t cache = above(machine, HWLOC_OBJ_L3CACHE, processor);
   if (package != nullptr) core.package = static_cast<int>(package->os_index);
-  // Among several near nodes, the kernel numbers that of plain memory first.
+  // Among several near nodes, the kernel numbers the one with ordinary memory first.
   core.node = std::max(0, ::hwloc_bitmap_first(processor->nodeset));
   core.l3 = cache != nullptr ? static_cast<int>(cache->logical_index) : -1;
   if (cache != nullptr) core.l3_bytes = cache->attr->cache.size;
@@ -84,7 +84,7 @@ Topology topology_of(hwloc_topology_t machine, const std::vector<int>& mask) {
     const int cpu = static_cast<int>(processor->os_index);
     if (!std::binary_search(mask.begin(), mask.end(), cpu)) continue;
     const hwloc_obj_t core = above(machine, HWLOC_OBJ_CORE, processor);
-    // Where cores are not known, each processor counts as one.
+    // If cores are unknown, each processor counts as one.
     if (core == nullptr || core != last) topology.cores.push_back(core_of(machine, processor));
     topology.cores.back().cpus.push_back(cpu);
     last = core;
@@ -97,7 +97,7 @@ Topology topology_of(hwloc_topology_t machine, const std::vector<int>& mask) {
 
 namespace fs = std::filesystem;
 
-// True if `word` is one of the words that commas separate.
+// True if `word` is in the comma-separated list `text`.
 bool lists(const std::string& text, std::string_view word) {
   std::istringstream words(text);
   for (std::string each; std::getline(words, each, ',');)
@@ -105,7 +105,7 @@ bool lists(const std::string& text, std::string_view word) {
   return false;
 }
 
-// A hierarchy of cgroups that limits CPU time, and this process's place in it.
+// A cgroup hierarchy that limits CPU time, and this process's group in it.
 struct Hierarchy {
   bool unified = false;    // Version 2.
   std::string group = {};  // Group of the process.
@@ -164,7 +164,7 @@ std::optional<double> limit_of(const fs::path& group, bool unified) {
 std::vector<fs::path> folders(const Hierarchy& hierarchy, const fs::path& root) {
   std::vector<fs::path> found{root / hierarchy.mount.relative_path()};
   const fs::path below = fs::path(hierarchy.group).lexically_relative(hierarchy.root);
-  // In a container the path may be the host's, which leads nowhere here.
+  // In a container the path may be the host's, which does not exist here.
   if (below.empty() || *below.begin() == "..") return found;
   for (const fs::path& name : below)
     if (name != ".") found.push_back(found.back() / name);

@@ -145,13 +145,13 @@ TEST(CpuQuota, OfVersion1IsTheLeastUpTheTree) {
 }
 
 TEST(CpuQuota, OfAContainerThatSeesItsOwnGroupAsTheRoot) {
-  FakeRoot same_path;  // The path is the host's, and so is the mounted group.
+  FakeRoot same_path;  // The path is the host's, as is the mounted group.
   same_path.first_version("/docker/abc", "/docker/abc");
   same_path.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000");
   same_path.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000");
   EXPECT_EQ(same_path.quota(), 1.5);
 
-  const FakeRoot namespaced;  // The path begins outside of the visible hierarchy.
+  const FakeRoot namespaced;  // The path begins outside the visible hierarchy.
   namespaced.second_version("/../../other", "/");
   namespaced.write("sys/fs/cgroup/cpu.max", "150000 100000");
   EXPECT_EQ(namespaced.quota(), 1.5);

@@ -1,4 +1,4 @@
-// A rank for tests of `lockstep run` that is harmed, or harms itself: fault_rank WHAT [ARGUMENT].
+// A rank that fails or is made to fail, for tests of `lockstep run`: fault_rank WHAT [ARGUMENT].
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
@@ -32,7 +32,7 @@ void reduce_once(const ProcessGroup& world) {
   if (values.front() != static_cast<float>(world.size())) throw std::logic_error("a wrong sum");
 }
 
-// Reduces until it is ended, or for that many seconds.
+// Reduces until it is ended, or for `seconds`.
 int reduce_for(ProcessGroup& world, double seconds) {
   say_ready(world, "ready " + std::to_string(::getpid()));
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -60,8 +60,7 @@ int throw_in_thread(ProcessGroup& world, const std::string& text) {
   for (;;) reduce_once(world);
 }
 
-// Rank 1 gives the group up, as a pipeline's stage does, and throws only when the others have
-// ended.
+// Rank 1 aborts the group, as a pipeline's stage does, and throws only after the others have ended.
 int abort_then_throw(ProcessGroup& world, const std::string& text) {
   say_ready(world);
   if (world.rank() != 1) reduce_once(world);
@@ -70,7 +69,7 @@ int abort_then_throw(ProcessGroup& world, const std::string& text) {
   throw std::runtime_error(text);
 }
 
-// Checks that every rank has the same word, so that no rank of another job is here.
+// Checks that every rank has the same word, so that no rank of another job has joined.
 int agree_on(ProcessGroup& world, const std::string& word) {
   for (int i = 0; i < 100; ++i) {
     std::vector<std::int64_t> low{std::stoll(word)}, high = low;
@@ -83,7 +82,7 @@ int agree_on(ProcessGroup& world, const std::string& word) {
   return 0;
 }
 
-// Keeps the last rank from a collective: asleep, busy or stopped; or it calls another one.
+// Keeps the last rank from a collective by a sleep, a busy loop, a stop, or another call.
 int stay_away(ProcessGroup& world, const std::string& how) {
   reduce_once(world);
   say_ready(world);
@@ -99,9 +98,9 @@ int stay_away(ProcessGroup& world, const std::string& how) {
   return 0;
 }
 
-// Rank 1 calls something else than the others. Each rank then goes on in another group: on a thread
-// that knows nothing of that, as a checkpoint's, or on its main thread, there also by calls that
-// the group's thread runs. The main thread then throws the Error, or returns 1.
+// Rank 1 makes a different call. Each rank then continues in another group. It does so on a thread
+// without access to the Error, such as a checkpoint's, or on its main thread. There it also makes
+// calls that the group's thread runs. The main thread then throws the Error, or returns 1.
 int differ(ProcessGroup& world, const std::string& how) {
   const ProcessGroup other = world.split(0, world.rank());
   std::vector<float> values(1000, 1.0F);
@@ -126,8 +125,8 @@ int differ(ProcessGroup& world, const std::string& how) {
   }
 }
 
-// Rank 0 sends, drops its only handle of the group, and lives on. Rank 1 waits for one more
-// message.
+// Rank 0 sends, destroys its only handle of the group, and continues to run. Rank 1 waits for one
+// more message.
 int drop_handle(ProcessGroup& world) {
   std::vector<float> word(1, 7.0F);
   {
@@ -145,7 +144,7 @@ int drop_handle(ProcessGroup& world) {
   return 0;
 }
 
-// Prints the error of init_process_group() and lives on for a while, so that its end tells nothing.
+// Prints the error of init_process_group() and keeps running, so that its end gives no hint.
 int fail_to_join() {
   try {
     lockstep::init_process_group();

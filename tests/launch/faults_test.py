@@ -23,9 +23,9 @@ from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
 OPTIONS = None  # The options of the command line.
 UNAVAILABLE = 69
 MISMATCH = 76
-# Machines differ, and other tests run beside this one: limits that check no promise are wide.
+# Machines differ, and other tests run concurrently: limits that check no guarantee are wide.
 PATIENCE = 30
-SCRATCH = "lockstep-test-"  # Folders of other tests that run at the same time begin with it.
+SCRATCH = "lockstep-test-"  # Prefix of the folders of other tests that run at the same time.
 
 
 def names_left():
@@ -94,7 +94,7 @@ class Faults(unittest.TestCase):
         self.assertFalse(left and self.still_listening(left), "ports are left")
 
     def still_listening(self, ports):
-        """Returns the ports that still listen; other tests listen for a while, too."""
+        """Waits for `ports` to close, as those of other tests do; returns the rest."""
         deadline = time.monotonic() + PATIENCE
         while ports & listening_ports() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -132,7 +132,7 @@ class Faults(unittest.TestCase):
             start = time.monotonic()
             os.kill(victim, signal.SIGKILL)
             code = job.wait()
-            # The promise is two seconds, on a host with a core for each rank.
+            # The guarantee is two seconds, on a host with a core for each rank.
             self.assertLess(time.monotonic() - start, 6, job.errors())
             if victim != job.process.pid:
                 self.assertEqual(code, 128 + signal.SIGKILL, job.errors())
@@ -191,8 +191,8 @@ class Faults(unittest.TestCase):
         self.assertRegex(headline, r"misuse: .*'none-such'")
 
     def assert_blamed(self, errors, rank, others):
-        """Asserts that the last rank is named, which stayed away from the all_reduce after `ready`.
-        A rank whose second is not over yet may hear from another host that it waits no longer.
+        """Asserts that the errors name the last rank, which did not join the last all_reduce.
+        A rank whose timeout has not yet passed may receive another host's timeout.
         """
         headline = re.search(r"lockstep run: (rank.*)", errors)[1]
         waited = "|".join(map(str, others))
@@ -289,7 +289,7 @@ class Faults(unittest.TestCase):
             seen = (("exit:139(SIGSEGV)",
                      "exited with code 139 (as a shell reports a child killed by SIGSEGV)"),
                     ("signal:11(SIGSEGV)", "was killed by signal 11 (SIGSEGV)"))
-            # Rank 0 sees the signal itself if it looks before the shell has reaped its child.
+            # Rank 0 detects the signal itself if it looks before the shell has reaped its child.
             self.assertTrue(any(set(records) == {cause} and all(words in text for text in texts)
                                 for cause, words in seen), job.errors())
             self.assertEqual((len(records), len(texts)), (2, 2), job.errors())
@@ -349,7 +349,7 @@ class Faults(unittest.TestCase):
             start = time.monotonic()
             job.process.wait(PATIENCE)
             self.wait_until_gone(job)
-            # The promise is one second, on an idle host.
+            # The guarantee is one second, on an idle host.
             self.assertLess(time.monotonic() - start, 3)
 
     def test_stopped_ranks_that_are_interrupted_are_no_failure(self):
@@ -358,7 +358,7 @@ class Faults(unittest.TestCase):
             ranks = ranks_of(job.process.pid)
             for pid in ranks:
                 os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.2)  # Heartbeats are due when they go on.
+            time.sleep(0.2)  # Heartbeats are due when they continue.
             job.process.send_signal(signal.SIGINT)
             self.assertEqual(job.wait(), 128 + signal.SIGINT, job.errors())
             self.assertNotIn("lockstep-fail", job.errors())

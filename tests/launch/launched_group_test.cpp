@@ -36,7 +36,7 @@ Finished launch(const Ranks& ranks, int world_size) {
   return test::run_command(arguments);
 }
 
-// The same under a limit: `limit` is arguments of a shell's ulimit.
+// As launch(), under a limit: `limit` is arguments of a shell's ulimit.
 Finished launch_under(const std::string& limit, const Ranks& ranks, int world_size) {
   std::vector<std::string> arguments{"/bin/sh",
                                      "-c",
@@ -54,7 +54,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 const Ranks works("works", [](const Rank& rank) {
-  for (int i = 0; i < 3; ++i) {  // A job may form its group again.
+  for (int i = 0; i < 3; ++i) {  // A job may create its group again.
     ProcessGroup group = init_process_group();
     EXPECT_EQ(group.rank(), rank.rank);
     EXPECT_EQ(group.size(), rank.world_size);
@@ -75,7 +75,7 @@ TEST(LaunchedGroup, FormsThroughTheAgentAndReduces) {
   }
 }
 
-// Works on the caller's thread, on the progress thread and on the message thread.
+// Works on the caller's thread, the progress thread and the message thread.
 const Ranks works_on_every_thread("works on every thread", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   std::vector<float> values(10'000, 1);
@@ -92,7 +92,7 @@ const Ranks works_on_every_thread("works on every thread", [](const Rank& rank) 
   destroy_process_group(group);
 });
 
-// LOCKSTEP_TEST_FOLDER is a folder that the ranks share.
+// LOCKSTEP_TEST_FOLDER is a folder shared by the ranks.
 const Ranks sends_and_ends("sends and ends", [](const Rank&) {
   ProcessGroup world = init_process_group();
   test::expect_messages_outlive_rank_zero(world, std::getenv("LOCKSTEP_TEST_FOLDER"));
@@ -122,7 +122,7 @@ TEST(LaunchedGroup, WorksUnderALimitOfFileSizesThatSuffices) {
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int many = 32;  // Each costs a multiple there.
+constexpr int many = 32;  // Each costs several times more there.
 #else
 constexpr int many = 256;
 #endif
@@ -161,7 +161,7 @@ TEST(LaunchedGroup, AKilledRankIsNamedByEverySurvivorAndByTheLauncher) {
 }
 
 const Ranks one_returns_early("one returns early", [](const Rank& rank) {
-  if (rank.rank == 1) return;  // With code 0, and before any rank has formed a group.
+  if (rank.rank == 1) return;  // With code 0, and before any rank has created a group.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   ProcessGroup group = init_process_group();
 });
@@ -192,7 +192,7 @@ constexpr int late_rank = 1;
 constexpr int steps = 30;
 constexpr auto delay = std::chrono::milliseconds(15);
 
-// A training loop of phases, of which rank `late_rank` is late in one.
+// A training loop of phases. Rank `late_rank` is late in one of them.
 void train(const ProcessGroup& world, StepPhase late_in) {
   for (int step = 0; step < steps; ++step) {
     for (const StepPhase phase : {StepPhase::data, StepPhase::forward, StepPhase::backward}) {
@@ -216,7 +216,7 @@ const Ranks late_in_data("late in data", be_late<StepPhase::data>);
 const Ranks late_in_forward("late in forward", be_late<StepPhase::forward>);
 const Ranks late_in_backward("late in backward", be_late<StepPhase::backward>);
 
-// The state of a process, as /proc has it: 'T' for one that has been stopped.
+// The state of a process from /proc: 'T' if stopped.
 char state_of(pid_t pid) {
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   return stat.at(stat.rfind(')') + 2);
@@ -248,14 +248,14 @@ const Ranks one_is_stopped("one is stopped", [](const Rank& rank) {
 const Ranks late_and_failing("late and failing", [](const Rank&) {
   ProcessGroup world = init_process_group();
   train(world, StepPhase::data);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are told every second.
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are sent every second.
   throw std::runtime_error("out of ideas");
 });
 
 const Ranks late_and_interrupted("late and interrupted", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   train(world, StepPhase::data);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are told every second.
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are sent every second.
   if (rank.rank == 0) ::kill(::getppid(), SIGINT);
   for (;;) ::pause();  // Until the launcher ends it.
 });

@@ -1,4 +1,4 @@
-// Two agents on one host, each with its own ranks: the ranks form one group.
+// Tests two agents on one host, each with its own ranks, which form one group.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -43,7 +43,7 @@ struct Job {
   int store_port = 0;
 };
 
-// The part of an agent that its ranks see.
+// The part of an agent that its ranks use.
 class Agent {
  public:
   Agent(Job job, int first_rank)
@@ -77,7 +77,7 @@ class Agent {
             "LOCKSTEP_AGENT_FD=" + std::to_string(of_rank.get()), "OMP_NUM_THREADS=1"}));
   }
 
-  // Call it after all ranks are started: they die with the thread that started them.
+  // Call it after all ranks are started, because they end with the thread that started them.
   void run() { thread_ = std::thread(&Agent::serve, this); }
 
   std::shared_ptr<JobPage> session_page() const {
@@ -153,7 +153,7 @@ struct TwoAgents {
 };
 
 const Ranks reduces("reduces across agents", [](const Rank& rank) {
-  for (int i = 0; i < 3; ++i) {  // A job may form its group again.
+  for (int i = 0; i < 3; ++i) {  // A job may create its group again.
     ProcessGroup group = init_process_group({.timeout = 30s});
     EXPECT_EQ(group.rank(), rank.rank);
     EXPECT_EQ(group.size(), rank.world_size);
@@ -208,7 +208,7 @@ TEST(SeveralAgents, EachAgentSeesAllRanksInThePageThatTheyOffer) {
 
 const Ranks one_is_killed("one is killed across agents", [](const Rank& rank) {
   ProcessGroup group = init_process_group({.timeout = 30s});
-  std::int64_t told = 0;  // When rank 3 announces its death; all hear that first.
+  std::int64_t told = 0;  // When rank 3 announces its death; all ranks receive that first.
   const Buffer time{.data = &told, .count = 1, .dtype = DType::int64};
   group.barrier();
   told = Clock::now().time_since_epoch().count();
@@ -218,7 +218,7 @@ const Ranks one_is_killed("one is killed across agents", [](const Rank& rank) {
     while (true) group.barrier();
   } catch (const Error& error) {
     const Clock::time_point died{Clock::duration(told)};
-    EXPECT_LT(seconds_since(died), 1);  // The promise is 0.1 s on a host that is not overloaded.
+    EXPECT_LT(seconds_since(died), 1);  // The guarantee is 0.1 s on a host that is not overloaded.
     ASSERT_TRUE(error.failure()) << error.what();
     EXPECT_EQ(error.failure()->rank, 3) << error.what();
     EXPECT_EQ(error.failure()->signal, SIGKILL) << error.what();

@@ -28,7 +28,7 @@ def works():
 
 
 def run(name, prepare, program):
-    """Runs four ranks in a mount namespace of their own, with the job named by bare variables."""
+    """Runs four ranks in their own mount namespace, with the job set by bare variables."""
     scratch = subprocess.run(["mktemp", "-d", "/tmp/lockstep-dev-XXXXXX"], check=True, text=True,
                              stdout=subprocess.PIPE).stdout.strip()
     ranks = " ".join(

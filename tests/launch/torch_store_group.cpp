@@ -1,4 +1,4 @@
-// A rank that finds the others through PyTorch's store, and one that checks the store as a Store.
+// A rank whose rendezvous is PyTorch's store, and one that tests this store as a Store.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
@@ -38,7 +38,7 @@ void expect_a_store(lockstep::Store& store) {
 
 lockstep::Deadline soon() { return lockstep::in(std::chrono::seconds(60)); }
 
-// Finds the store as a rank on several hosts does, from torchrun's variables alone.
+// Connects to the store as a rank on several hosts does, from torchrun's variables alone.
 void expect_torchruns_store(const lockstep::LaunchEnvironment& who) {
   const auto connect = [&](const char* prefix) {
     return lockstep::connect_foreign_store(who.master, prefix, soon());

@@ -1,5 +1,5 @@
-// `lockstep checkpoint`: shows, verifies, compares and merges checkpoints. It is a plugin, opened
-// by main() in tools/lockstep_checkpoint.cpp.
+// `lockstep checkpoint`: shows, verifies, compares and merges checkpoints. A plugin, loaded by
+// main() in tools/lockstep_checkpoint.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/checkpoint/command_line.h"
@@ -25,7 +25,7 @@ namespace {
 
 using namespace lockstep::checkpoint;
 
-constexpr int diff_trouble = 2;  // As diff(1).
+constexpr int diff_trouble = 2;  // As in diff(1).
 
 constexpr const char* about =
     "Shows, verifies, compares and merges checkpoints.\n"
@@ -85,7 +85,7 @@ whole; one tensor is in memory at a time.
 
 using Command = std::function<int()>;
 
-// Options of the subcommands; each one fills in its own.
+// Options of the subcommands; each one sets its own.
 struct CommandLine {
   ShowOptions show;
   std::vector<std::filesystem::path> verified;
@@ -136,7 +136,7 @@ void declare(CLI::App& app, CommandLine& line) {
   merge->add_flag("--force", line.merge.force, "Replace the file if it exists");
 }
 
-// Returns the name of the chosen subcommand.
+// Returns the selected subcommand.
 std::string parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(about, "lockstep checkpoint");
   declare(app, line);
@@ -187,7 +187,8 @@ int run_guarded(const std::string& name, const CommandLine& line) {
   }
 }
 
-// With a closed standard stream, the first opened file would take its descriptor and be printed to.
+// If a standard stream were closed, the first opened file would get its descriptor and receive
+// output.
 void keep_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::dup(fd))
     if (fd > STDERR_FILENO) {

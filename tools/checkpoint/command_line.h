@@ -1,4 +1,4 @@
-// Function that tools/lockstep_checkpoint.cpp looks up in the plugin of `lockstep checkpoint`.
+// The function that tools/lockstep_checkpoint.cpp loads from the plugin of `lockstep checkpoint`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

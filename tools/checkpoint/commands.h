@@ -1,6 +1,6 @@
 // Subcommands of `lockstep checkpoint`. Each prints to stdout and returns its exit code.
 //
-// Errors: Error, NoInput and CannotCreate, for the one line that main() writes to stderr.
+// Errors: Error, NoInput and CannotCreate, which main() reports in one line on stderr.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,7 +36,7 @@ struct MergeOptions {
 };
 int merge(const MergeOptions& options);
 
-// merge()'s output exists already.
+// merge()'s output already exists.
 class CannotCreate : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -37,7 +37,8 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
     unequal.largest = std::max(unequal.largest, numbers.max().item<double>());
 }
 
-// Works in chunks: the distances of all elements would take three times the tensors' memory.
+// Works in chunks, because the distances of all elements would take three times the tensors'
+// memory.
 Unequal compare(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t piece = 1 << 20;
   Unequal unequal;
@@ -68,7 +69,7 @@ class Comparison {
 
   bool different() const { return different_; }
 
-  // Values are compared only if both are checkpoints: weights have none.
+  // Compares values only if both are checkpoints, because weights have none.
   void compare_parts(const std::vector<std::string>& parts) {
     const bool values = a_.step() && b_.step();
     if (values && *a_.step() != *b_.step())

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 volatile sig_atomic_t stopped_by = 0;
 
-// Lets a signal remove the unfinished output.
+// Makes the first signal remove the unfinished output.
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { stopped_by = number; };
@@ -22,7 +22,7 @@ void note_signals() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 }
 
-// Returns false when a signal interrupted the write.
+// Returns false if a signal interrupted the write.
 bool write_all(const Source& source, const std::string& part, SafetensorsWriter& out,
                ByteBar& bar) {
   for (const std::string& name : out.order()) {

@@ -1,4 +1,4 @@
-// Output of the commands: its wording, and a progress bar.
+// Text formats of the commands, and a progress bar.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,13 +25,13 @@ inline constexpr int io_error = 74;
 using tools::flush_output;
 using tools::print;
 
-std::string bytes_text(std::uint64_t bytes);             // Such as "12.3 MB".
-std::string count_text(std::size_t count, const char*);  // Such as "3 files".
+std::string bytes_text(std::uint64_t bytes);             // For example "12.3 MB".
+std::string count_text(std::size_t count, const char*);  // For example "3 files".
 std::string dtype_of(const at::Tensor& tensor);          // Python's name: "float32".
-std::string type_text(const at::Tensor& tensor);         // Such as "float32 [2, 3]".
+std::string type_text(const at::Tensor& tensor);         // For example "float32 [2, 3]".
 std::string value_text(const StateValue& value);
 
-// Progress bar of a long task in bytes, on stderr if that is a terminal.
+// Progress bar of a long task, in bytes, on stderr if that is a terminal.
 //
 // Thread safety: none. Errors: none; failed writes are ignored.
 class ByteBar {

@@ -33,7 +33,7 @@ class CheckpointSource final : public Source {
   const CheckpointReader reader_;
 };
 
-// Type and shape of the tensor that stands for an entry.
+// Returns a tensor with an entry's type and shape.
 at::Tensor empty_like(const SafetensorsEntry& entry, at::Device device) {
   const auto type = find_scalar_type(entry.type);
   const auto bytes = static_cast<std::int64_t>(entry.end - entry.begin);

@@ -1,7 +1,7 @@
-// Input of a command: a checkpoint, or weights in files of safetensors, which are treated as a part
-// of one.
+// Input of a command: a checkpoint, or weights in safetensors files, which are treated as a part of
+// a checkpoint.
 //
-// Errors: as CheckpointReader's and WeightFiles'.
+// Errors: those of CheckpointReader and WeightFiles.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,14 +22,14 @@ namespace lockstep::checkpoint {
 
 enum class Kind { checkpoint, folder, weights };
 
-// Nothing readable at a path.
+// The path contains nothing readable.
 class NoInput : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Kind::folder is a folder of checkpoints; Kind::weights all that WeightFiles reads. Throws NoInput
-// for a missing path, or one of no kind.
+// Kind::folder is a folder of checkpoints; Kind::weights anything that WeightFiles reads. Throws
+// NoInput for a missing path, or one of another kind.
 Kind kind_of(const std::filesystem::path& path);
 
 class Source {
@@ -39,17 +39,17 @@ class Source {
   virtual std::optional<std::int64_t> step() const = 0;  // Empty for weights.
   virtual std::vector<std::string> parts() const = 0;
 
-  // Returned tensors are on the meta device. One of a type that LibTorch lacks stands for its
-  // bytes: it is uint8 and has one dimension.
+  // Returned tensors are on the meta device. A type that LibTorch lacks is represented by its
+  // bytes, as uint8 with one dimension.
   virtual const StateDict& contents(const std::string& part) const = 0;
   virtual at::Tensor read(const std::string& part, const std::string& tensor) const = 0;
 };
 
-// `path` is any that kind_of() accepts; a folder stands for its latest checkpoint. `part` is the
-// name under which the tensors of weights are shown.
+// `path` is any that kind_of() accepts; for a folder, opens its latest checkpoint. `part` is the
+// displayed part name of weights.
 std::unique_ptr<Source> open_source(const std::filesystem::path& path, const std::string& part);
 
-// Weights in files of safetensors.
+// Weights in safetensors files.
 class WeightsSource final : public Source {
  public:
   WeightsSource(const std::filesystem::path& path, std::string part);
@@ -61,7 +61,7 @@ class WeightsSource final : public Source {
 
   const WeightFiles& files() const { return files_; }
 
-  // As in the file, for types that LibTorch lacks; null for others.
+  // Returns the file's entry for a type that LibTorch lacks; null for other types.
   const SafetensorsEntry* other_type(const std::string& name) const;
 
  private:

@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A checkpoint, or weights in files of safetensors, to verify. A failure to open them is known at
-// once.
+// A checkpoint, or weights in safetensors files, to verify. opened() records a failure to open
+// them.
 struct Candidate {
   fs::path path;
   std::unique_ptr<const CheckpointReader> reader;
@@ -81,7 +81,7 @@ void read_all(Candidate& candidate, ByteBar& bar) {
     }
 }
 
-// Reads every byte: their headers and sizes fit, or there would be no source.
+// Reads every byte. Headers and sizes were checked when the source was opened.
 void read_weights(Candidate& candidate, ByteBar& bar) {
   for (const auto& [name, tensor] : candidate.weights->contents({}).tensors) {
     try {
@@ -122,7 +122,7 @@ int verify(const std::vector<fs::path>& paths) {
     if (each.weights) read_weights(each, bar);
     bar.clear();
     print_result(each);
-    flush_output();  // Prints known results while the next checkpoint is read.
+    flush_output();  // Prints finished results while the next checkpoint is read.
     if (each.problems > 0 && code != data_error) code = each.is_damaged ? data_error : io_error;
   }
   return code;

@@ -13,16 +13,16 @@ namespace {
 
 constexpr std::uint64_t mebi = 1 << 20;
 
-// Descriptors that a program may use for itself.
+// Descriptors for the program itself.
 constexpr std::uint64_t own_files = 64;
 
-// Measured: 11, and 4 for each rank. The launcher raises its own limit as far as it may.
+// Measured: 11, and 4 for each rank. The launcher raises its own limit as far as permitted.
 std::uint64_t files_of_launcher(const Job& job) {
   return own_files + 4 * static_cast<std::uint64_t>(job.ranks);
 }
 
 // For each rank of another host: a connection of ours and one of the engine's, and on rank 0 one of
-// the store's. Without `lockstep run`, also one for each rank of the host.
+// the store's. Without `lockstep run`, also one for each rank of this host.
 std::uint64_t files_of_rank(const Job& job) {
   const auto ranks = static_cast<std::uint64_t>(job.ranks);
   return own_files + ranks + 3 * ranks * static_cast<std::uint64_t>(job.hosts - 1);
@@ -53,7 +53,7 @@ void judge_processors(const Host& host, const Job& job, Diagnosis& diagnosis) {
          "start fewer (-n), or allow more by affinity and CPU quota"});
 }
 
-// Memory of a program with LibTorch before its first tensor: measured, 111 MiB on x86-64.
+// Memory of a program with LibTorch before its first tensor; measured: 111 MiB on x86-64.
 constexpr std::uint64_t least_memory = 128 * mebi;
 
 void judge_memory(const Host& host, const Job& job, Diagnosis& diagnosis) {

@@ -15,7 +15,7 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// A host without problems, for a job of one host or of several.
+// A host without problems, for a job of one or several hosts.
 Host good_host() {
   Host host{.name = "node3", .kernel = "Linux 6.1.0 x86_64", .lockstep = "0.1.0"};
   host.processors.topology.nodes = 2;
@@ -249,7 +249,7 @@ TEST(DoctorLibTorch, ThatIsNotThereIsNamed) {
 }
 
 TEST(DoctorLibTorch, IsNotNeededWhereNoLibraryLinksIt) {
-  const test::ScratchDirectory folder;  // What a library without a name leads to.
+  const test::ScratchDirectory folder;  // A folder, as for a library without a name.
   for (const auto& library : {folder.path(), folder.path() / "liblockstep.so"})
     EXPECT_EQ(examine_libtorch("2.13", library.string()).built_for, "") << library;
 }

@@ -1,5 +1,5 @@
-// Findings of `lockstep doctor` on this host, as this process sees it: within its container, cgroup
-// and launcher. software.h adds LibTorch and engines, diagnosis.h judges and shows the findings.
+// This host as `lockstep doctor` finds it, within the process's container, cgroup and launcher.
+// software.h adds LibTorch and engines; diagnosis.h evaluates and formats the findings.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace lockstep::doctor {
 
-// Job that the host is judged for.
+// The job to check the host for.
 struct Job {
   int ranks = 1;  // On this host.
   int hosts = 1;  // Each like this one.
@@ -24,43 +24,43 @@ struct Job {
 struct Processors {
   Topology topology = {};
   std::string cpus = {};             // This process's affinity mask, such as "0-3,8".
-  std::optional<double> quota = {};  // Quota of its cgroups, in CPUs.
-  int usable_cores = 1;              // Usable under mask and quota.
-  NumberFormats formats = {};        // Numbers of 16 bits that they compute with.
+  std::optional<double> quota = {};  // CPU quota of its cgroups.
+  int usable_cores = 1;              // By mask and quota.
+  NumberFormats formats = {};        // Native 16-bit floats.
 };
 
 // Sizes in bytes.
 struct Memory {
   std::uint64_t total = 0;
-  std::uint64_t available = 0;  // To this process: limited by the kernel and by its cgroups.
+  std::uint64_t available = 0;  // To this process, by kernel and cgroup limits.
   std::optional<std::uint64_t> cgroup_limit = {};
 };
 
 struct SharedMemory {
-  std::string error = {};  // Why ranks cannot share memory; empty when they can.
+  std::string error = {};  // Why ranks cannot share memory; empty if they can.
   std::optional<std::uint64_t> dev_shm_bytes = {};  // Size of /dev/shm, if it exists.
   std::uint64_t dev_shm_free = 0;
 };
 
-// The LibTorch that this copy of Lockstep would load. All fields are empty where none is needed.
+// The LibTorch that this copy of Lockstep would load. All fields are empty if none is needed.
 struct LibTorch {
   std::string built_for = {};  // Such as "2.13".
   std::string path = {};       // Path of libtorch_cpu.so, as the loader resolves it.
-  std::string version = {};    // Version of that copy; empty when unknown.
-  std::string error = {};      // Libraries that the loader does not find.
-  std::string place = {};      // Folder in which a package looks for it; empty in other copies.
-  bool is_for_cuda = false;    // A CUDA build, which computes on CPUs without the driver.
-  bool has_driver = false;     // NVIDIA's driver is here.
+  std::string version = {};    // Its version; empty if unknown.
+  std::string error = {};      // Libraries that the loader cannot find.
+  std::string place = {};      // Folder where a package looks for it; empty in other copies.
+  bool is_for_cuda = false;    // A CUDA build, which runs on CPUs without the driver.
+  bool has_driver = false;     // NVIDIA's driver is installed.
 };
 
 struct EngineState {
   std::string name = {};
   std::string path = {};
   std::string version = {};
-  std::string why_not = {};  // Empty when it can be used.
+  std::string why_not = {};  // Empty if it can be used.
 };
 
-// Empty where there is no limit.
+// Empty without a limit.
 struct Limit {
   std::optional<std::uint64_t> soft = {};
   std::optional<std::uint64_t> hard = {};
@@ -69,21 +69,22 @@ struct Limit {
 struct Network {
   std::vector<NetworkInterface> interfaces = {};
   std::optional<NetworkInterface> chosen = {};
-  std::string error = {};                      // Why no interface could be chosen.
+  std::string error = {};                      // Why no interface could be selected.
   std::vector<std::string> rdma_devices = {};  // Such as "mlx5_0".
 };
 
-// Launcher whose variables are in the environment.
+// The launcher whose variables are set.
 struct Launcher {
   std::string name = {};  // Empty without a launcher.
   int rank = 0;
   int world_size = 1;
   int local_world_size = 1;
-  std::string error = {};  // Set when its variables contradict each other.
+  std::string error = {};  // Set if its variables contradict each other.
 };
 
 struct Token {
-  std::string source = {};  // Variable that leads to it, or "lockstep run"; empty without a token.
+  std::string source = {};  // Variable with the token or its file, or "lockstep run"; empty without
+                            // a token.
   std::string error = {};
   bool network_is_trusted = false;  // LOCKSTEP_TRUST_NETWORK=1.
 };
@@ -105,7 +106,7 @@ struct Host {
 };
 
 // Fills in a Host except LibTorch and engines. Wipes LOCKSTEP_JOB_TOKEN. `interface` is as
-// InitOptions::interface. Errors: system, if the kernel does not tell what every Linux tells.
+// InitOptions::interface. Errors: system, if data that every Linux provides is unreadable.
 Host examine(const std::string& interface);
 
 }  // namespace lockstep::doctor

@@ -10,7 +10,7 @@
 namespace lockstep::doctor {
 namespace {
 
-constexpr std::size_t column = 10;  // Column of the text after a line's label.
+constexpr std::size_t column = 10;  // Column of the text after a label.
 
 std::string shown(std::string text) {
   for (char& each : text)
@@ -18,7 +18,7 @@ std::string shown(std::string text) {
   return text;
 }
 
-// Indents lines below the first by `indent`.
+// Indents all lines but the first by `indent`.
 std::string indented(const std::string& text, std::size_t indent) {
   std::string result;
   for (const char each : text) {

@@ -57,7 +57,7 @@ pid_t start(const std::vector<std::string>& arguments, const std::vector<std::st
   return pid;
 }
 
-// Returns false when the deadline came before the end.
+// Returns false if the deadline passed before the end of file.
 bool read_all(int from, std::string& text, Deadline deadline) {
   std::array<char, 4096> buffer;
   while (true) {
@@ -88,7 +88,7 @@ int look_at(dl_phdr_info* object, std::size_t, void* result) {
   auto& loaded = *static_cast<Loaded*>(result);
   for (int i = 0; i < object->dlpi_phnum; ++i)
     if (object->dlpi_phdr[i].p_type == PT_INTERP && loaded.loader.empty())
-      // The program's own memory: ELF gives the place of the text as a number.
+      // The program's own memory: ELF has the address of the text as a number.
       loaded.loader = reinterpret_cast<const char*>(  // NOLINT(performance-no-int-to-ptr)
           object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
   const fs::path path = object->dlpi_name;
@@ -115,7 +115,7 @@ EngineState open(const std::string& name) try {
   const Engine& engine = open_engine(name);
   return {.name = name, .path = engine.path, .version = engine.version};
 } catch (const std::exception& error) {
-  // The report names the engine already.
+  // The report already contains the engine's name.
   const std::string text = error.what();
   const std::string prefix = fmt::format("engine {}: ", name);
   const auto begin = text.find(prefix);
@@ -144,7 +144,7 @@ Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds 
 
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library) {
   const fs::path path = what_is_loaded().comm.parent_path() / library;
-  if (!fs::is_regular_file(path)) return {};  // An empty name leads to the folder.
+  if (!fs::is_regular_file(path)) return {};  // An empty name results in the folder.
   const Answer answer = list_needed(path);
   LibTorch torch = libtorch_in(answer.out, built_for);
   if (torch.path.empty() && torch.error.empty())
@@ -203,7 +203,7 @@ std::vector<EngineState> examine_engines(const std::string& program) {
 }
 
 void report_engine(const std::string& name) {
-  // Libraries may print greetings to stdout.
+  // Libraries may print to stdout.
   const FileDescriptor out(::dup(STDOUT_FILENO));
   if (!out || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) throw_errno("dup");
   const EngineState engine = open(name);
@@ -212,7 +212,7 @@ void report_engine(const std::string& name) {
   const std::string text =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const ssize_t written = ::write(out.get(), text.data(), text.size());
-  // Destructors of libraries have crashed before; nothing of ours needs them.
+  // Destructors of libraries have crashed before; we do not need them.
   ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
 }
 

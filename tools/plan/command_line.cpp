@@ -62,7 +62,7 @@ executable, 127 PROGRAM is not found; else that of PROGRAM.
 constexpr const char* program_group = "Layouts of a program";
 constexpr const char* order_group = "Schedules of a pipeline";
 
-constexpr int most_ranks = 256;  // In all.
+constexpr int most_ranks = 256;  // In total.
 
 int columns_of_terminal() {
   winsize size{};
@@ -70,7 +70,7 @@ int columns_of_terminal() {
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : columns;
 }
 
-// A number, and the text behind it.
+// Splits a text into a number and the rest.
 std::pair<double, std::string> number_in(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -81,7 +81,7 @@ std::pair<double, std::string> number_in(std::string_view text) {
   return {value, rest};
 }
 
-// The power of `base` that a prefix stands for; 0 for other text.
+// Returns the power of `base` for a prefix; 0 for other text.
 double factor_of(const std::string& prefix, double base) {
   const std::string_view known = "kmgt";
   if (prefix.empty()) return 1;
@@ -96,7 +96,7 @@ std::string without_end(std::string text, const std::vector<std::string>& ends) 
   return text;
 }
 
-// Tells of PROGRAM, which is not among the options.
+// Adds PROGRAM, which is not an option.
 class Formatter : public CLI::Formatter {
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: lockstep plan [OPTIONS] [PROGRAM [ARGUMENTS...]]\n";
@@ -116,7 +116,7 @@ CLI::Validator that_parses(const std::function<void(const std::string&)>& parse)
       "");
 }
 
-// Options that do not go together, and sizes that would take all memory.
+// Rejects conflicting options, and sizes that would use up all memory.
 void require_sense_of_orders(const PlanCommandLine& line) {
   constexpr int most = 200'000;
   const auto& [ranks, microbatches, stages] = line.shape;
@@ -143,7 +143,7 @@ void require_sense_of_program(const PlanCommandLine& line) {
                                std::to_string(most_ranks) + " ranks");
 }
 
-// Refuses what belongs to the other half of the command.
+// Rejects options of the command's other mode.
 void require_one_half(const CLI::App& app, const PlanCommandLine& line) {
   const char* const other = line.is_of_program() ? order_group : program_group;
   for (const CLI::Option* option : app.get_options())

@@ -12,7 +12,7 @@
 
 namespace lockstep::tools {
 
-constexpr const char* plan_command = "lockstep plan";  // As messages name it.
+constexpr const char* plan_command = "lockstep plan";  // For messages.
 
 struct PlanCommandLine {
   // A pipeline's schedules.
@@ -23,7 +23,8 @@ struct PlanCommandLine {
   std::string write = {};
 
   // Layouts of a program.
-  std::vector<std::string> program = {};  // With its arguments; empty for a pipeline's schedules.
+  std::vector<std::string> program = {};  // Includes its arguments; empty for a pipeline's
+                                          // schedules.
   int hosts = 1;
   std::optional<double> host_bytes = {};      // --memory
   std::optional<double> link_bandwidth = {};  // --link, in bytes a second.
@@ -40,14 +41,14 @@ struct PlanCommandLine {
 // Ends the process after --help and after a wrong command line.
 PlanCommandLine parse_plan(int argc, char** argv);
 
-// All names that --schedule takes.
+// All values of --schedule.
 std::vector<std::string> pipeline_schedule_names();
 
-// "64G", "1.5T" or "512M", also with B or iB: powers of 1024. Errors: misuse.
+// Parses "64G", "1.5T" or "512M", also with B or iB: powers of 1024. Errors: misuse.
 double parse_size(std::string_view text);
 
-// Bits a second: "1G", "2.5G" or "100M", also with "bit/s": powers of 1000. Returns bytes a second.
-// Errors: misuse.
+// Parses bits per second: "1G", "2.5G" or "100M", also with "bit/s": powers of 1000. Returns bytes
+// per second. Errors: misuse.
 double parse_link(std::string_view text);
 
 }  // namespace lockstep::tools

@@ -12,7 +12,7 @@
 namespace lockstep::tools {
 namespace {
 
-// All but the rows.
+// All members but the rows.
 constexpr std::array measures{&LayerSample::forward,          &LayerSample::backward,
                               &LayerSample::backward_input,   &LayerSample::backward_weight,
                               &LayerSample::kept_bytes,       &LayerSample::weight_bytes,
@@ -27,7 +27,7 @@ LayerSample scaled(LayerSample sample, double factor) {
 // Bytes that an action adds to those of its rank.
 struct Added {
   double most = 0;   // While it runs.
-  double after = 0;  // Once it has ended; negative if it frees more.
+  double after = 0;  // After its end; negative if it frees more.
 };
 
 Added added_by(PipelineActionKind kind, const StageCosts& stage, double gradients) {
@@ -77,14 +77,14 @@ DividedModel::DividedModel(const ModelProfile& profile, const Layout& layout)
     : profile_(profile), layout_(layout) {
   for (const int kind : profile.kind_of_layer) add_layer(profile.kinds[as_index(kind)]);
   add_layer(profile.loss);
-  // A pipeline drops the model's output once the loss is there, unless backward() needs it.
+  // A pipeline frees the model's output after the loss, unless backward() needs it.
   if (layout.pp == 1) return;
   const LayerSample& last = layers_[layers_.size() - 2].sample;
   LayerSample& loss = layers_.back().sample;
   loss.kept_bytes += loss.held_input_bytes - std::min(last.output_bytes, last.kept_bytes);
 }
 
-// A rank that holds a part of each sequence does that part of the work.
+// A rank with a part of each sequence does that part of the work.
 void DividedModel::add_layer(const LayerKind& kind) {
   const LayerPart* const part = part_of(kind, layout_.tp);
   const double rows = static_cast<double>(profile_.rows) / layout_.dp / layout_.microbatches;
@@ -108,7 +108,7 @@ double DividedModel::bytes_of(const TiedLayers& tie) const {
   return tie.bytes * part_of(kind, layout_.tp)->parameter_bytes / whole->parameter_bytes;
 }
 
-// Bytes of weights that a later layer on the same rank has.
+// Bytes of weights that this layer shares with a later layer on the same rank.
 double DividedModel::tied_away(int layer, const PipelineOrder& order,
                                const std::vector<int>& cut) const {
   const auto rank_of = [&](int each) { return order.rank_of_stage[as_index(stage_of(each, cut))]; };
@@ -119,10 +119,11 @@ double DividedModel::tied_away(int layer, const PipelineOrder& order,
   return bytes;
 }
 
-// `layer` is number layers() for the loss; `tied` bytes of its parameters are another layer's.
+// `layer` equals layers() for the loss. `tied`: bytes of its parameters that are counted for
+// another layer.
 void DividedModel::add(StageCosts& costs, int layer, double tied) const {
   const auto& [sample, part] = layers_[as_index(layer)];
-  // A tied weight that is frozen may be larger than the layer's gradients.
+  // A frozen tied weight may be larger than the layer's gradients.
   const double left = part->gradient_bytes > 0 ? std::max(0., 1 - tied / part->gradient_bytes) : 1;
   const double gradients = part->gradient_bytes * left;
   costs.forward += sample.forward;
@@ -133,7 +134,7 @@ void DividedModel::add(StageCosts& costs, int layer, double tied) const {
   costs.peak = std::max(costs.peak, costs.kept + sample.peak_bytes);
   costs.growing_peak = std::max(costs.growing_peak, costs.kept + sample.peak_bytes) +
                        growth_of_gradients() * gradients;
-  // The first part of a split backward frees nothing until it has gone through the whole stage.
+  // The first part of a split backward frees nothing until it has passed through the whole stage.
   costs.split_peak += sample.split_peak_bytes;
   costs.kept += sample.kept_bytes;
   costs.weight_bytes += sample.weight_bytes;
@@ -174,12 +175,12 @@ std::vector<StageCosts> DividedModel::ranks(const PipelineOrder& order,
   return ranks;
 }
 
-// Gradients come with a stage's first backward. A pipeline adds those of further microbatches.
+// A stage's first backward allocates gradients. A pipeline adds those of further microbatches.
 std::vector<double> DividedModel::peaks(const PipelineOrder& order,
                                         const std::vector<StageCosts>& stages) const {
   std::vector<double> peaks;
   for (const auto& actions : order.actions) {
-    std::vector<double> to_come;  // By stage: gradients that are not there yet.
+    std::vector<double> to_come;  // By stage: gradients not yet allocated.
     for (const StageCosts& stage : stages)
       to_come.push_back(growth_of_gradients() * stage.gradients);
     double live = 0, peak = 0;
@@ -196,17 +197,17 @@ std::vector<double> DividedModel::peaks(const PipelineOrder& order,
   return peaks;
 }
 
-// Part of a layer's gradients that is there from its backward on, and not before. Replicas have
-// memory for all of them from the beginning. In a pipeline they average in it what microbatches
-// have added up elsewhere.
+// Part of a layer's gradients that exists only from its backward on. Replicas have memory for all
+// gradients from the beginning. In a pipeline, this memory is for averages of what microbatches
+// have summed elsewhere.
 double DividedModel::growth_of_gradients() const {
   if (layout_.pp > 1) return 1;
   if (replicas() > 1 && !layout_.fsdp) return 0;
   return 1. / replicas();
 }
 
-// In which tensor parallel ranks sum activations: RegisteredPool (tensor/registered_pool.h). The
-// last layer's output is cut, and not summed.
+// Memory where tensor parallel ranks sum activations: RegisteredPool (tensor/registered_pool.h).
+// The last layer's output is split, and not summed.
 double DividedModel::pool_bytes() const {
   if (layout_.tp == 1) return 0;
   double largest = 1;
@@ -223,7 +224,8 @@ double DividedModel::own_bytes(const StageCosts& rank, int hosts) const {
     return slices / replicas() + rooms + pool_bytes();
   }
   const double averaged = replicas() > 1 ? rank.gradients : 0;
-  // Small gradients beside the buckets replace activations in backward(): they are not in the peak.
+  // Small gradients outside the buckets replace activations in backward(), so the peak excludes
+  // them.
   return rank.parameters + rank.state + averaged + pool_bytes();
 }
 

@@ -1,5 +1,5 @@
-// A model that a layout divides among ranks: costs of its stages and of a pipeline's ranks. Knows
-// nothing of hosts.
+// Costs of a model that a layout divides among ranks, by stage and by rank of a pipeline.
+// Independent of hosts.
 //
 // Thread safety: pure functions.
 
@@ -17,26 +17,26 @@ namespace lockstep::tools {
 
 constexpr std::size_t as_index(int value) { return static_cast<std::size_t>(value); }
 
-// Of a stage, for one microbatch, or of all stages of a rank. Seconds and bytes.
+// Costs of a stage for one microbatch, or of all stages of a rank. Seconds and bytes.
 struct StageCosts {
   double forward = 0;
   double backward = 0;
   double backward_input = 0;
   double backward_weight = 0;
   double optimizer = 0;
-  double kept = 0;          // Activations from forward until backward.
-  double weight_bytes = 0;  // Of a split backward: what stays until its second part.
-  double peak = 0;          // While a microbatch goes through.
-  double split_peak = 0;    // The same with a split backward.
-  double growing_peak = 0;  // The same as `peak` if gradients come, too, which are not there yet.
-  double output = 0;        // Passed to the next stage.
+  double kept = 0;          // Activations between forward and backward.
+  double weight_bytes = 0;  // For a split backward: kept until its second part.
+  double peak = 0;          // During a microbatch.
+  double split_peak = 0;    // As `peak`, with a split backward.
+  double growing_peak = 0;  // As `peak`, if gradients are allocated meanwhile.
+  double output = 0;        // Sent to the next stage.
   double parameters = 0;
   double gradients = 0;
   double state = 0;
-  double large_gradients = 0;  // That are averaged in place.
-  double largest_unit = 0;     // Of these, the most that one layer has.
-  double largest_layer = 0;    // Parameters.
-  int reductions = 0;          // Layers with gradients.
+  double large_gradients = 0;  // Gradients averaged in place.
+  double largest_unit = 0;     // The maximum of one layer of these.
+  double largest_layer = 0;    // Maximum of one layer's parameters.
+  int reductions = 0;          // Number of layers with gradients.
 };
 
 class DividedModel {
@@ -45,27 +45,27 @@ class DividedModel {
 
   int layers() const { return static_cast<int>(layers_.size()) - 1; }
 
-  // First layers of `stages` stages but the first. The last stage has the loss, too.
+  // Returns the first layers of all stages but the first. The last stage includes the loss.
   std::vector<int> cut_into(int stages) const;
 
-  // A weight that two layers of a rank share is there once.
+  // Costs by stage. Counts a weight that two layers of a rank share once.
   std::vector<StageCosts> stages(const PipelineOrder& order, const std::vector<int>& cut) const;
 
-  // By rank: what its stages have together. No times but the optimizer's.
+  // Costs by rank: the sum of its stages. The optimizer's time is the only time.
   std::vector<StageCosts> ranks(const PipelineOrder& order,
                                 const std::vector<StageCosts>& stages) const;
 
-  // By rank: activations, and gradients that are not there all the time, at most.
+  // Maximum by rank of activations and temporary gradients.
   std::vector<double> peaks(const PipelineOrder& order,
                             const std::vector<StageCosts>& stages) const;
 
-  // What a rank alone has all the time, and what it shares with all ranks of its host that have the
-  // same part of the model: with one copy on one host the parameters, on several `hosts` two
-  // gathered units.
+  // Permanent bytes of a rank alone, and bytes that all ranks of its host with the same part of the
+  // model share. With share_parameters, these are the parameters on one host, and two gathered
+  // units on several `hosts`.
   double own_bytes(const StageCosts& rank, int hosts) const;
   double shared_bytes(const StageCosts& rank, int hosts) const;
 
-  // A weight of two ranks, as one of them has it.
+  // Bytes of a weight that two ranks share, on one of them.
   double bytes_of(const TiedLayers& tie) const;
 
  private:
@@ -83,13 +83,12 @@ class DividedModel {
 
   const ModelProfile& profile_;
   const Layout layout_;
-  std::vector<Layer> layers_;  // The loss is the last.
+  std::vector<Layer> layers_;  // The last one is the loss.
 };
 
-// The stage of a layer.
 int stage_of(int layer, const std::vector<int>& cut);
 
-// Null if the kind was not measured so.
+// Returns null if the kind was not measured with this `tp`.
 const LayerPart* part_of(const LayerKind& kind, int tp);
 
 }  // namespace lockstep::tools

@@ -15,9 +15,9 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr double milliseconds = 1000;  // Of a second.
+constexpr double milliseconds = 1000;  // Per second.
 
-// In rising order, up to `most`.
+// Ascending, up to `most`.
 std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max()) {
   std::vector<int> divisors;
   for (int each = 1; each <= std::min(value, most); ++each)
@@ -27,7 +27,7 @@ std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max
 
 // --- Layouts that cannot be ----------------------------------------------------------------------
 
-// Why a layer cannot be cut so; empty if all can.
+// Why a layer cannot be split by `tp`; empty if all can.
 std::string refusal_of_tp(const ModelProfile& profile, const Machine& machine, int tp) {
   const int most = machine.ranks_per_host();
   if (tp > most || most % tp != 0)
@@ -90,7 +90,7 @@ class Predictor {
     return predicted;
   }
 
-  // With the schedule that is the fastest of those that fit.
+  // With the fastest schedule that fits.
   PredictedLayout pipelined() const {
     PredictedLayout best{.layout = layout_};
     using enum PipelineSchedule;
@@ -139,7 +139,7 @@ class Predictor {
  private:
   int replicas() const { return layout_.dp * layout_.cp; }
   int ranks_of_stage() const { return machine_.ranks / layout_.pp; }
-  int hosts_of_group() const {  // Over which the ranks of dp and cp lie.
+  int hosts_of_group() const {  // Hosts of the ranks of dp and cp.
     return std::max(1, ranks_of_stage() / machine_.ranks_per_host());
   }
   int host_of(int rank) const { return rank / machine_.ranks_per_host(); }
@@ -147,7 +147,7 @@ class Predictor {
     return host_of(pipeline_rank * ranks_of_stage() + offset);
   }
 
-  // Seconds and bytes for simulate(). A sender copies into shared memory itself.
+  // Seconds and bytes for simulate(). A sender itself copies into shared memory.
   std::vector<PipelineStageCost> stage_costs(const PipelineOrder& order,
                                              const std::vector<StageCosts>& stages) const {
     std::vector<PipelineStageCost> costs;
@@ -173,7 +173,7 @@ class Predictor {
     return costs;
   }
 
-  // Pairs of neighbours in two stages that use the link of the same host at once.
+  // Pairs of adjacent ranks in two stages that use the same host's link at once.
   int pairs_between_hosts(int from, int to) const {
     const int pairs = std::min(ranks_of_stage(), machine_.ranks_per_host());
     return host_of(from, 0) == host_of(to, 0) ? 0 : pairs;
@@ -197,8 +197,8 @@ class Predictor {
     return predicted;
   }
 
-  // Keys and values are copied to shared memory, twice, and their gradients back. Most layers of a
-  // model attend; each key is as large as the output.
+  // Keys and values are copied to shared memory twice, and their gradients back. Assumes that most
+  // layers have attention, and that a key is as large as the output.
   double attention_copies(const std::vector<StageCosts>& stages) const {
     constexpr double copies = 6;
     if (layout_.cp == 1 || profile_.copy_bandwidth <= 0) return 0;
@@ -207,7 +207,7 @@ class Predictor {
 
   // --- Memory ---
 
-  // Of the messages of one pipeline between ranks of one host; `offset` tells which pipeline.
+  // Bytes of one pipeline's messages between ranks of one host; `offset` selects the pipeline.
   double slot_bytes(const PipelineOrder& order, const PipelineSlots& slots,
                     const std::vector<StageCosts>& stages, int offset, int host) const {
     double bytes = 0;
@@ -233,7 +233,7 @@ class Predictor {
         const double bytes = model_.own_bytes(ranks[rank], hosts_of_group()) + peaks[rank];
         hosts[as_index(host)] += bytes + profile_.process_bytes;
         if (seen.insert(host).second) hosts[as_index(host)] += slots;
-        // All ranks of a host with the same tp rank share a copy; the first of them counts it.
+        // All ranks of a host with the same tp rank share memory; the first of them counts it.
         if (offset % machine_.ranks_per_host() < layout_.tp)
           hosts[as_index(host)] += model_.shared_bytes(ranks[rank], hosts_of_group());
         if (const double all = bytes + model_.shared_bytes(ranks[rank], hosts_of_group()) + slots;
@@ -248,7 +248,7 @@ class Predictor {
 
   // --- Communication ---
 
-  // Seconds in which groups of `ranks` ranks of a host reduce so many bytes.
+  // Seconds for groups of `ranks` ranks of a host to reduce `bytes`.
   double reduce_time(int ranks, double bytes, int tensors) const {
     const ReduceSample* least = nullptr;
     const ReduceSample* most = nullptr;
@@ -264,8 +264,9 @@ class Predictor {
     return tensors * time(*least) + bytes * time(*most) / most->bytes;
   }
 
-  // What a host sends in a step for one tensor parallel rank of a stage: an all_reduce of
-  // gradients, or a reduce_scatter and the gathers of weights in forward and backward.
+  // Bytes that a host sends in a step for one tensor parallel rank of a stage. They are an
+  // all_reduce of gradients, or a reduce_scatter and the gathers of weights in forward and
+  // backward.
   double bytes_between_hosts(const StageCosts& rank) const {
     const int hosts = hosts_of_group();
     const double part = static_cast<double>(hosts - 1) / hosts;
@@ -300,7 +301,7 @@ class Predictor {
       predicted.link_bytes = std::max(predicted.link_bytes, hosts[host] + gradients[host]);
   }
 
-  // Gradients of a weight that two ranks of a pipeline have.
+  // Adds the gradients of a weight that two ranks of a pipeline have.
   void add_ties(std::vector<double>& hosts, const PipelineOrder& order,
                 const std::vector<int>& cut) const {
     for (const TiedLayers& tie : profile_.ties)
@@ -327,10 +328,10 @@ PredictedLayout predict(const ModelProfile& profile, const Machine& machine, con
   return layout.pp == 1 ? predictor.whole() : predictor.pipelined();
 }
 
-// Numbers of microbatches. More than eight for each stage make the bubble hardly smaller.
+// Candidate numbers of microbatches. More than eight per stage hardly reduce the bubble.
 std::vector<int> microbatches_of(const ModelProfile& profile, const Layout& layout) {
   if (layout.pp == 1 || profile.rows % layout.dp != 0) return {1};
-  constexpr int most = 8, most_of_all = 4096;  // The second bounds the time of a simulation.
+  constexpr int most = 8, most_of_all = 4096;  // `most_of_all` limits the time of a simulation.
   return divisors_of(profile.rows / layout.dp, std::min(most * layout.pp, most_of_all / layout.pp));
 }
 

@@ -1,8 +1,8 @@
 // Predicts memory and time of a training step for every way to divide a model among ranks.
 //
-// A layout is a mesh {pp, dp, cp, tp}: the last axis varies fastest, so tensor parallel ranks are
-// neighbours and stages of a pipeline are the farthest apart. Numbers follow from what was measured
-// for one layer of each kind (model_profile.h); the space is small enough to try all of it.
+// A layout is a mesh {pp, dp, cp, tp}. The last axis varies fastest, so tensor parallel ranks are
+// adjacent and pipeline stages are farthest apart. Predictions use measurements of one layer of
+// each kind (model_profile.h). All layouts are tried.
 //
 // Thread safety: pure functions.
 
@@ -20,10 +20,10 @@
 namespace lockstep::tools {
 
 struct Machine {
-  int ranks = 1;  // Of all hosts, a multiple of `hosts`.
+  int ranks = 1;  // On all hosts; a multiple of `hosts`.
   int hosts = 1;
   double host_bytes = 0;        // Memory of a host.
-  double link_bandwidth = 0;    // Bytes a second that a host sends, and receives at the same time.
+  double link_bandwidth = 0;    // Bytes per second of a host in each direction, full duplex.
   double link_latency = 50e-6;  // Seconds until a message arrives.
 
   int ranks_per_host() const { return ranks / hosts; }
@@ -34,42 +34,43 @@ struct Layout {
   int tp = 1;
   int pp = 1;
   int cp = 1;
-  bool fsdp = false;  // The ranks of dp and cp share one copy of weights and optimizer state.
+  bool fsdp = false;  // The ranks of dp and cp share the weights and optimizer state.
   int microbatches = 1;
 };
 
 struct PredictedLayout {
   Layout layout = {};
-  std::string impossible = {};  // Why it cannot be; then nothing below is set.
+  std::string impossible = {};  // Why it is impossible; then nothing below is set.
   bool fits = false;
 
-  // Bytes of tensors that the fullest rank has or has mapped, and of all processes of the fullest
-  // host: there, memory that several ranks share counts once.
+  // Maximum bytes of tensors that a rank has or has mapped, and of all processes of a host. A
+  // host's total counts memory shared by several ranks once.
   double rank_bytes = 0;
-  double activation_bytes = 0;  // Of these, with gradients that are there for a while only.
+  double activation_bytes = 0;  // Part of rank_bytes, including temporary gradients.
   double host_bytes = 0;
 
-  double link_bytes = 0;  // What the busiest host sends to others in a step.
+  double link_bytes = 0;  // Maximum bytes that a host sends to others in a step.
   double bubble = 0;      // Idle share of a pipeline's ranks while it computes, 0 to 1.
-  double step = 0;        // Seconds, of which:
+  double step = 0;        // Seconds, including:
   double compute = 0;
   double reduce = 0;  // Gradients over the ranks of dp and cp, of tied weights; gathered weights.
   double optimizer = 0;
 
-  // Of a pipeline: the fastest schedule that fits, and the first layer of each stage but the first.
+  // For a pipeline: the fastest schedule that fits, and the first layers of all stages but the
+  // first.
   std::optional<PipelineSchedule> schedule = {};
   std::vector<int> cut = {};
 };
 
-// All layouts of machine.ranks: first those that fit, the fastest first; then those that do not
-// fit, the smallest first; then those that are impossible.
+// All layouts of machine.ranks: first those that fit, fastest first; then those that do not fit,
+// smallest first; then impossible ones.
 std::vector<PredictedLayout> predict_layouts(const ModelProfile& profile, const Machine& machine);
 
-// The simulation of a pipeline that was predicted, for a picture: in milliseconds.
+// The simulation of a predicted pipeline, in milliseconds, for a picture.
 SimulatedPipeline simulate_layout(const ModelProfile& profile, const Machine& machine,
                                   const PredictedLayout& predicted);
 
-// What a layer costs for microbatches of `rows` rows: on the line between the samples next to it.
+// Costs of a layer for microbatches of `rows` rows, interpolated linearly between samples.
 LayerSample sample_at(const LayerPart& part, double rows);
 
 }  // namespace lockstep::tools

@@ -21,7 +21,7 @@ namespace {
 
 using test::fault_of;
 
-// A layer of one row, whose numbers are easy to add up.
+// A layer of one row, with numbers that are easy to add up.
 LayerPart part(int tp) {
   const double share = 1. / tp;
   return {.tp = tp,
@@ -101,11 +101,11 @@ TEST(Layouts, ReplicasHaveEverythingAndAverageGradients) {
   const auto dp = predicted(profile_of(4, 8), machine_of(2), {.dp = 2});
   // Four rows: three seconds each in four layers, and 0.2 for the loss.
   EXPECT_NEAR(dp.compute, 4 * (4 * 3 + 0.2), 1e-9);
-  // Four small reductions, and a millisecond a byte.
+  // Four small reductions, and a millisecond per byte.
   EXPECT_NEAR(dp.reduce, 4 * 0.01 + 400 * 0.001, 1e-9);
   EXPECT_NEAR(dp.optimizer, 4 * 0.5, 1e-9);
   EXPECT_NEAR(dp.step, dp.compute + dp.reduce + dp.optimizer, 1e-9);
-  // The last layer is at its peak while those before it keep their activations.
+  // The last layer is at its peak while the earlier ones keep their activations.
   EXPECT_NEAR(dp.activation_bytes, 4 * (3 * 10 + 16), 1e-9);
   EXPECT_NEAR(dp.rank_bytes, 4 * (100 + 100 + 200) + 184, 1e-9);
   EXPECT_NEAR(dp.host_bytes, 2 * (1784 + 1000), 1e-9);
@@ -119,7 +119,7 @@ TEST(Layouts, FullyShardedRanksHaveOneCopyAndTwoUnitsOfGradients) {
   const auto fsdp = predicted(profile_of(4, 8), machine_of(2), {.dp = 2, .fsdp = true});
   EXPECT_NEAR(fsdp.reduce, 4 * 0.005 + 400 * 0.0005, 1e-9);
   EXPECT_NEAR(fsdp.optimizer, 4 * 0.5 / 2, 1e-9);
-  // In the first layer's backward, the means of all others are there.
+  // In the first layer's backward, the averages of all other layers exist.
   const double activations = 4 * 16 + 400 / 2.;
   EXPECT_NEAR(fsdp.activation_bytes, activations, 1e-9);
   EXPECT_NEAR(fsdp.rank_bytes, 400 + 800 / 2. + 2 * 100 + activations, 1e-9);
@@ -143,8 +143,8 @@ TEST(Layouts, TensorParallelRanksHaveWhatWasMeasuredOfThem) {
   const auto tp = predicted(profile_of(4, 8), machine_of(2), {.tp = 2});
   EXPECT_NEAR(tp.compute, 8 * (4 * 1.5 + 0.2), 1e-9);
   EXPECT_EQ(tp.reduce, 0);
-  const double pool = 1 << 20;  // The least in which activations are summed.
-  // In the last layer's backward, activations of all layers are there, and its own gradients.
+  const double pool = 1 << 20;  // The minimum for summing activations.
+  // In the last layer's backward, activations of all layers and its own gradients exist.
   EXPECT_NEAR(tp.rank_bytes, 4 * 150 + 8 * (3 * 10 + 16) + 50 + pool, 1e-9);
 }
 
@@ -162,7 +162,7 @@ TEST(Layouts, APipelineIsSimulated) {
   const SimulatedPipeline simulated = simulate_layout(profile, machine_of(2), pp);
   EXPECT_NEAR(pp.compute * 1000, simulated.time, 1e-6);
   EXPECT_GT(pp.bubble, 0);
-  // No schedule is as fast as this: half of the work, and the first microbatch's way to the second
+  // A lower bound for all schedules: half of the work, and the first microbatch's way to the second
   // rank or the last one's way back.
   EXPECT_GT(pp.compute, 8 * (4 * 3 + 0.2) / 2);
   EXPECT_LT(pp.compute, 8 * (4 * 3 + 0.2) * 0.8);
@@ -177,7 +177,7 @@ TEST(Layouts, OneStageForEachLayerIsTheMost) {
             "pp 4 needs as many layers, but there are 2");
   const auto two = find(all, {.tp = 2, .pp = 2, .microbatches = 4});
   EXPECT_TRUE(two.impossible.empty());
-  EXPECT_EQ(two.cut, std::vector<int>{1});  // No schedule with two stages a rank can be.
+  EXPECT_EQ(two.cut, std::vector<int>{1});  // No schedule with two stages per rank is possible.
 }
 
 TEST(Layouts, GradientsCrossALinkOnceForEachHost) {

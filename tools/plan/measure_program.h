@@ -1,4 +1,4 @@
-// Starts a program that measures its model, under `lockstep run`.
+// Runs a program that measures its model, under `lockstep run`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,7 @@ struct NotMeasured {
 std::variant<ModelProfile, NotMeasured> measure_program(const std::vector<std::string>& program,
                                                         int ranks);
 
-// Errors: corrupt, and system, with the file's name.
+// Errors: corrupt and system, with the file's name.
 ModelProfile read_profile(const std::string& file);
 
 }  // namespace lockstep::tools

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int order_is_wrong = 1;
 
-// The part of a rank's work and activations that a stage has.
+// The share of a rank's work and activations in one stage.
 double share_of_stage(const PipelineOrder& order) {
   return static_cast<double>(order.ranks()) / order.stages();
 }
@@ -38,7 +38,7 @@ std::string idle_text(const SimulatedPipeline& simulated) {
   return fmt::format("{:.1f} %", 100 * simulated.bubble);
 }
 
-// Without zeros at the end.
+// Removes trailing zeros.
 std::string short_text(double value) {
   std::string text = fmt::format("{:.2f}", value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -55,7 +55,7 @@ std::string list_text(const std::vector<int>& values, double factor = 1) {
   return text;
 }
 
-// Messages of a step between ranks, both ways.
+// Messages of a step between ranks, in both directions.
 int messages_of(const PipelineOrder& order) {
   int boundaries = 0;
   for (std::size_t stage = 1; stage < order.rank_of_stage.size(); ++stage)
@@ -68,7 +68,7 @@ std::string padded(std::string text, std::size_t width) {
   return text + "  ";
 }
 
-// A line of the table. Schedules that have a fixed number of stages have that.
+// A line of the table. Schedules with a fixed number of stages use that number.
 std::string compared(const PlanCommandLine& line, PipelineSchedule schedule) {
   using enum PipelineSchedule;
   PipelineShape shape = line.shape;

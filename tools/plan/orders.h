@@ -1,4 +1,4 @@
-// Compares, draws and checks the orders in which a pipeline's ranks work. Nothing is started.
+// Compares, draws and checks pipeline schedules. Starts no process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -52,7 +52,7 @@ std::string text_of(const std::vector<Row>& rows, const std::vector<std::string>
   for (std::size_t r = 0; r < rows.size(); ++r) {
     for (std::size_t i = 0; i < rows[r].size(); ++i) {
       const std::string fill(widths[i] - rows[r][i].size(), ' ');
-      const bool is_word = i == 7;  // The schedule; numbers end in one column.
+      const bool is_word = i == 7;  // The schedule; numbers are right-aligned.
       text += (i == 0 ? "" : "  ") + (is_word ? rows[r][i] + fill : fill + rows[r][i]);
     }
     text += "  " + ends[r] + "\n";

@@ -1,4 +1,4 @@
-// Shows layouts that were predicted: as a table for people, and as JSON.
+// Formats predicted layouts as a table for people and as JSON.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,11 +11,11 @@
 
 namespace lockstep::tools {
 
-// The layouts that were predicted, `top` at most; a layout that does not fit says so. Then why the
-// others are impossible.
+// Lists at most `top` predicted layouts, marking those that do not fit, and then why the others are
+// impossible.
 std::string table_of(const std::vector<PredictedLayout>& all, int top);
 
-// "Best: pp 2, dp 4; schedule 1f1b, ..." and how to start it: the first of `all`. If that does not
+// "Best: pp 2, dp 4; schedule 1f1b, ..." and how to start it: the first of `all`. If it does not
 // fit: the memory that it needs, and what would help.
 std::string advice(const std::vector<PredictedLayout>& all, const ModelProfile& profile,
                    const Machine& machine);

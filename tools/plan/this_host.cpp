@@ -24,7 +24,7 @@ std::optional<double> link_of_this_host(const std::filesystem::path& root) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(root / "sys/class/net", error)) {
     std::string state;
-    double megabits = 0;  // -1 if the interface does not know.
+    double megabits = 0;  // -1 if the interface has no value.
     std::ifstream(entry.path() / "operstate") >> state;
     if (state != "up" || !(std::ifstream(entry.path() / "speed") >> megabits) || megabits <= 0)
       continue;

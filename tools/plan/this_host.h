@@ -1,4 +1,4 @@
-// This host, for a plan: its memory and its network.
+// This host's memory and network, for a plan.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,10 +8,10 @@
 
 namespace lockstep::tools {
 
-// Bytes: all of the host, or the limit of this process's memory cgroup if that is less.
+// Bytes of the host, or the lower limit of this process's memory cgroup.
 double memory_of_this_host();
 
-// Bytes a second of the fastest interface that is up and tells its speed. `root` is the folder that
+// Bytes per second of the fastest active interface with a known speed. `root` is the folder that
 // contains /sys.
 std::optional<double> link_of_this_host(const std::filesystem::path& root = "/");
 

@@ -1,5 +1,5 @@
 "use strict";
-// Charts and tables of the data that `lockstep report` has put into the page.
+// Charts and tables of the data that `lockstep report` writes into the page.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
@@ -52,8 +52,8 @@ function withTip(element, text) {
 
 // --- Charts --------------------------------------------------------------------------------------
 
-// Draws a chart once the page is made, and anew whenever its width changes: text keeps its size on
-// every screen.
+// Draws a chart when the page is loaded and whenever its width changes, so that text keeps its size
+// on every screen.
 function chart(label, draw) {
   const svg = make("svg", { role: "img", "aria-label": label });
   let width = 0;
@@ -71,18 +71,18 @@ function chart(label, draw) {
   return svg;
 }
 
-// Round numbers from 0, or from `least`, to `most` or a little less.
+// Round numbers from 0, or from `least`, to `most` or slightly less.
 function ticks(least, most, count) {
   const rough = (most - least) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= rough);
   const first = Math.ceil(least / step - 1e-9);
   const length = Math.max(Math.floor(most / step + 1e-6) - first + 1, 0);
-  // By a count: a sum of large numbers and a small step may stay where it is.
+  // By a count, because adding a small step to a large number may not change it.
   return Array.from({ length }, (_, i) => +((first + i) * step).toPrecision(12));
 }
 
-// A frame with axes: returns the functions from values to places.
+// Draws a frame with axes; returns the functions from values to positions.
 function frame(svg, width, height, x, y) {
   const left = 46;
   const right = 14;
@@ -114,7 +114,7 @@ const pathOf = (points) => points.map(([x, y], i) =>
 const phaseColor = (i) => `var(--${data.phases[i]})`;
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
-// Phases of which something is seen in some row.
+// Phases that are visible in some row.
 function seenPhases(rows) {
   const longest = Math.max(...rows.map((row) => sum(row.split)));
   return data.phases.map((_, i) => i).filter((i) =>
@@ -129,7 +129,7 @@ function legend(phases) {
   }));
 }
 
-// Stacked bars, one a row: {label, split}.
+// Stacked bars, one per row: {label, split}.
 function splitBars(rows) {
   const phases = seenPhases(rows);
   const most = Math.max(...rows.map((row) => sum(row.split)));
@@ -158,7 +158,7 @@ function splitBars(rows) {
   return [legend(phases), svg];
 }
 
-// The rows with the least wait, in their order.
+// The rows with the least wait, in their original order.
 function longest(rows, most) {
   const wait = data.phases.indexOf("wait");
   const kept = new Set([...rows].sort((a, b) => a.split[wait] - b.split[wait]).slice(0, most));
@@ -198,7 +198,7 @@ function stepChart(label, points, unit, from) {
     const height = Math.min(Math.max(width * 0.3, 150), 240);
     const has_band = points[0].length > 2;
     const x = { ...extent(points.map((point) => point[0])), name: "step" };
-    // A single long step, as for a checkpoint, would flatten the rest.
+    // A single long step, for example with a checkpoint, would flatten the rest.
     const values = points.flatMap((point) => point.slice(1)).sort((a, b) => a - b);
     const means = points.map((point) => point[1]);
     const high = values[Math.floor((values.length - 1) * 0.99)];

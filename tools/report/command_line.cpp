@@ -35,7 +35,7 @@ Exit code: 0; 64 usage, 65 a file is no run.json, 71 a file cannot be read or wr
 cannot be written.
 )";
 
-// CLI11 would pass over an empty number.
+// CLI11 would skip an empty number.
 std::vector<int> numbers_in(const std::string& text) {
   constexpr int most = 1'000'000;
   std::vector<int> numbers;

@@ -11,7 +11,7 @@ namespace lockstep::tools {
 struct ReportCommandLine {
   std::vector<std::string> files = {};
   std::string html = {};        // Empty for none.
-  std::vector<int> ranks = {};  // Of the what-if questions; empty for the usual ones.
+  std::vector<int> ranks = {};  // For the what-if questions; empty for the default ones.
 };
 
 // Ends the process after --help and after a wrong command line.

@@ -1,5 +1,5 @@
-// Figures of runs: the length of a step and what it consists of, throughput, efficiency, and the
-// part of the work that does not scale.
+// Metrics of runs: step time and its parts, throughput, efficiency, and the serial part of the
+// work.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,20 +15,20 @@
 
 namespace lockstep::tools {
 
-// In the order of a step, in which tables and charts have them.
+// The order of a step, used by tables and charts.
 inline constexpr std::array<StepPhase, step_phases> phases_in_order{
     StepPhase::data, StepPhase::forward,   StepPhase::backward,   StepPhase::reduce,
     StepPhase::wait, StepPhase::optimizer, StepPhase::checkpoint, StepPhase::other};
 
-// The part of `phase` in a list by phase.
+// Returns the entry of `phase` in a list by phase.
 template <class Values>
 double part(const Values& values, StepPhase phase) {
   return values[static_cast<std::size_t>(phase)];
 }
 
-using Split = std::array<double, step_phases>;  // Milliseconds a step, by StepPhase.
+using Split = std::array<double, step_phases>;  // Milliseconds per step, by StepPhase.
 
-// Some steps in succession, of all ranks.
+// Consecutive steps of all ranks.
 struct StepBin {
   double step = 0;  // The first.
   double mean_ms = 0;
@@ -37,21 +37,21 @@ struct StepBin {
 };
 
 struct RunFigures {
-  std::vector<RankTimes> times;  // Of the ranks that have made steps, without the first step.
-  std::vector<Split> splits;     // Of the same ranks.
-  Split mean{};                  // Over these ranks.
+  std::vector<RankTimes> times;  // For the ranks that completed steps, without the first step.
+  std::vector<Split> splits;     // For the same ranks.
+  Split mean{};                  // Mean over these ranks.
   double step_ms = 0;
-  double median_ms = 0;  // 0 without rows of steps, as the next.
+  double median_ms = 0;  // 0 without rows of steps; also p99_ms.
   double p99_ms = 0;
   std::optional<Straggler> straggler = {};
   std::vector<StepBin> bins = {};
-  double samples_a_step = 0;  // Of all ranks.
-  double rate = 0;            // Samples a second.
+  double samples_a_step = 0;  // Sum over all ranks.
+  double rate = 0;            // Samples per second.
 };
 
-// Samples that nobody told count as one for each rank: `is_rate_known` is false then.
+// If the number of samples is unknown, each rank counts as one and `is_rate_known` is false.
 struct Comparison {
-  std::vector<RunFile> runs;  // By rising number of ranks.
+  std::vector<RunFile> runs;  // By ascending number of ranks.
   std::vector<RunFigures> figures;
   bool is_rate_known = true;
 
@@ -62,19 +62,19 @@ struct Comparison {
   }
   double efficiency(std::size_t run) const { return speed_up(run) / ranks_ratio(run); }
 
-  // The part of the base's work that does not scale, by a least squares fit of Amdahl's law
-  // 1 / speed-up = s + (1 - s) / ratio of ranks. Empty without two numbers of ranks.
+  // The serial part of the base's work, by a least squares fit of Amdahl's law 1 / speed-up = s +
+  // (1 - s) / ratio of ranks. Empty without two numbers of ranks.
   std::optional<double> serial_part() const;
 
-  // The largest run: the one that what-if questions are about.
+  // The largest run, to which what-if questions refer.
   std::size_t largest() const { return runs.size() - 1; }
 };
 
-// Errors: corrupt for a run in which no rank has told of a step. The message names its file, and
-// how it ended.
+// Errors: corrupt for a run in which no rank reported a step. The message has the file, and how the
+// run ended.
 Comparison compare(std::vector<RunFile> runs);
 
-// The speed-up of Amdahl's law.
+// The speed-up by Amdahl's law.
 double speed_up_at(double serial_part, double ranks_ratio);
 
 }  // namespace lockstep::tools

@@ -45,7 +45,7 @@ ordered_json bins_json(const std::vector<StepBin>& bins) {
   return list;
 }
 
-// At most some hundred points: more are not seen.
+// At most a few hundred points; more are not visible.
 ordered_json scalars_json(const RunFile& run) {
   constexpr std::size_t most = 400;
   ordered_json scalars = ordered_json::object();
@@ -115,8 +115,8 @@ ordered_json data_of(const Comparison& all, const std::vector<int>& ranks) {
   return data;
 }
 
-// Puts each text in place of its mark. The marks come in the order of the page, so that a text that
-// has a mark in itself stays as it is.
+// Replaces each mark by its text. The marks are in the order of the page, so a text that contains a
+// mark stays unchanged.
 std::string filled(
     std::string_view page,
     std::initializer_list<std::pair<std::string_view, std::string_view>> marks_and_texts) {
@@ -130,7 +130,7 @@ std::string filled(
   return whole.append(page);
 }
 
-// For text between tags.
+// Escapes text between tags.
 std::string escaped(std::string_view text) {
   std::string safe;
   for (const char character : text) {
@@ -144,7 +144,7 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
-// JSON within a script: "</script>" in a text would end it.
+// Escapes JSON within a script, which "</script>" in a text would end.
 std::string script_text(const ordered_json& data) {
   std::string safe;
   for (const char character : data.dump(-1, ' ', true, ordered_json::error_handler_t::replace)) {

@@ -1,4 +1,4 @@
-// The report as one HTML page with plots, which loads nothing from elsewhere.
+// The report as one HTML page with plots and without external resources.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace lockstep::tools {
 
-// `ranks`: of other_sizes(). Without scripts, the page shows the text of report_text().
+// `ranks`: of other_sizes(). Without scripts, the page shows report_text().
 std::string report_page(const Comparison& all, const std::vector<int>& ranks);
 
 }  // namespace lockstep::tools

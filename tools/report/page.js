@@ -122,7 +122,7 @@ function splitCards() {
   }
 }
 
-// Charts side by side, where there is room: [[title, chart], ...].
+// Charts side by side, if there is space: [[title, chart], ...].
 function grid(charts) {
   return make("div", { class: "charts" }, ...charts.map(([title, chart]) =>
     make("div", {}, make("h3", {}, title), chart)));

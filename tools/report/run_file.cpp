@@ -49,7 +49,7 @@ const json& object_in(const json& object, const char* key) {
   return value;
 }
 
-// A finite number that is not negative.
+// A finite, non-negative number.
 double to_amount(const json& value, std::string_view what) {
   const bool is_amount =
       value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= 0;
@@ -59,7 +59,7 @@ double to_amount(const json& value, std::string_view what) {
 
 double amount(const json& object, const char* key) { return to_amount(member(object, key), key); }
 
-// Absent, or null, is 0.
+// 0 if absent or null.
 double amount_if_any(const json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? 0 : to_amount(*found, key);
@@ -197,7 +197,7 @@ void read_steps(const json& run, RunFile& file) {
     reject(fmt::format("'steps' has {} ranks of {}", file.steps.size(), file.ranks));
 }
 
-// A loss may be NaN, which JSON has as null: such a value is left out.
+// A loss may be NaN, which is null in JSON; such a value is omitted.
 RunScalar scalar_of(const json& scalar) {
   RunScalar read;
   const json& steps = list(scalar, "steps");
@@ -211,7 +211,7 @@ RunScalar scalar_of(const json& scalar) {
   return read;
 }
 
-// Fills all but the name.
+// Sets all members but the name.
 RunFile run_of(const json& run) {
   RunFile file;
   file.about = facts_of(run);
@@ -234,7 +234,7 @@ RunFile run_of(const json& run) {
   return file;
 }
 
-// Refuses what is not a run.json at all, with what it seems to be.
+// Rejects a file that is not a run.json, with its likely format.
 json parse(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == text.npos) reject("the file is empty");
   json run = json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -1,4 +1,4 @@
-// The run.json of a training, as RunLog writes it: docs/run-json.md.
+// The run.json of a training, written by RunLog: docs/run-json.md.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,26 +33,26 @@ struct RunScalar {
 };
 
 struct RunFile {
-  std::string name = {};  // Of the file, as tables show it.
+  std::string name = {};  // The file's name, as in tables.
   std::vector<std::pair<std::string, std::string>> about =
       {};                  // Program, versions, times: for people.
   std::string ended = {};  // "finished", "running", "failed".
   int ranks = 0;
   int hosts = 1;
   std::vector<std::string> host_of_rank = {};       // Empty if unknown.
-  std::map<std::string, std::string> options = {};  // As the program told them.
-  double samples = 0;                               // Of all ranks; 0 if unknown.
+  std::map<std::string, std::string> options = {};  // As the program set them.
+  double samples = 0;                               // Sum over all ranks; 0 if unknown.
   std::vector<RunLink> links = {};
-  double all_reduce_bytes = 0;         // A step; 0 if unknown.
+  double all_reduce_bytes = 0;         // Per step; 0 if unknown.
   std::vector<RankTimes> totals = {};  // By rank.
   std::int64_t first_step = 0;
-  std::int64_t every = 1;                        // One step in so many has a row.
+  std::int64_t every = 1;                        // One row per this number of steps.
   std::vector<std::vector<StepRow>> steps = {};  // By rank; may be empty.
   std::map<std::string, RunScalar> scalars = {};
 };
 
-// A phase that this version does not know counts as `other`.
-// Errors: corrupt when the file is no run.json of a known format, or contradicts itself; system
+// A phase unknown to this version counts as `other`.
+// Errors: corrupt when the file is not a run.json of a known format, or contradicts itself; system
 // when it cannot be read. The message begins with `path`.
 RunFile read_run_file(const std::string& path);
 

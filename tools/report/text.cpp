@@ -15,7 +15,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// The first column is aligned to the left, the others to the right.
+// Left-aligns the first column, and right-aligns the others.
 std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)
@@ -34,7 +34,7 @@ std::string number(double value) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-// Phases in which some run spends a part that shows.
+// Phases with a visible share in some run.
 std::vector<StepPhase> shown_phases(const Comparison& all) {
   std::vector<StepPhase> shown;
   for (const StepPhase phase : phases_in_order)
@@ -109,7 +109,7 @@ std::string scaling_text(const Comparison& all) {
                      limit);
 }
 
-// Puts a text into lines of at most 100 columns.
+// Wraps a text at 100 columns.
 std::string indented(const std::string& text) {
   constexpr std::size_t width = 96;
   std::string lines;

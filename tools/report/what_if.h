@@ -1,7 +1,7 @@
-// What would change a run's speed, by how much, and what has to hold for that.
+// Estimates which changes would speed a run up, by how much, and under which assumption.
 //
-// Every answer comes from the run's own split and from the latency and bandwidth of its link.
-// Nothing is known of other models or other hosts.
+// Each estimate uses the run's own split and the latency and bandwidth of its link, but no data of
+// other models or hosts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,15 +15,15 @@ namespace lockstep::tools {
 
 struct WhatIf {
   std::string question;    // "with batches ready in time".
-  double step_ms = 0;      // Then.
-  double gain = 1;         // Throughput then, relative to now.
-  std::string assumption;  // In one sentence.
+  double step_ms = 0;      // With the change.
+  double gain = 1;         // Throughput relative to now.
+  std::string assumption;  // One sentence.
 };
 
-// Returns the changes that gain a percent or more, the best first.
+// Returns the changes that gain one percent or more, best first.
 std::vector<WhatIf> changes(const RunFile& run, const RunFigures& figures);
 
-// Returns the run on other numbers of ranks: twice and four times as many, or those asked for.
+// Estimates the run on other numbers of ranks: `ranks`, or if empty, twice and four times as many.
 std::vector<WhatIf> other_sizes(const Comparison& all, const std::vector<int>& ranks);
 
 // The time of an all_reduce, from one that was measured among `measured_among` ranks, at least two:

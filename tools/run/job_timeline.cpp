@@ -21,17 +21,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Through links, which AtomicFile follows, too.
+// Follows links, as AtomicFile does.
 void remove_earlier(const fs::path& file) {
   std::error_code error;
   const fs::path earlier = fs::canonical(file, error);
-  if (error) return;  // There is none.
+  if (error) return;  // No such file.
   fs::remove(earlier, error);
   if (error) throw_errno(earlier.string(), error.value());
 }
 
-// Makes a folder that no other launcher uses, also on a file system that hosts share, and no other
-// user can write to. Before that, tells whether `file` can be written, and removes an earlier one.
+// Creates a folder that no other launcher uses, even on a file system shared by hosts, and that
+// other users cannot write to. First checks that `file` can be written, and removes an earlier one.
 fs::path new_folder_for(const fs::path& file) {
   { const AtomicFile probe(file, 0); }
   remove_earlier(file);
@@ -52,7 +52,7 @@ JobTimeline::JobTimeline(fs::path file, std::string profile, bool is_alone)
   ::setenv(TimelineRecorder::variable, folder_.c_str(), 1);
   if (profile_.empty()) return;
   ::setenv("LOCKSTEP_PROFILE", profile_.c_str(), 1);
-  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // It would log that it begins and ends.
+  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // Suppresses log lines about its begin and end.
 }
 
 JobTimeline::~JobTimeline() {
@@ -77,7 +77,7 @@ std::string JobTimeline::finish() const {
 
 std::string JobTimeline::merge() const {
   const TimelineSummary summary = merge_timeline({folder_}, file_);
-  std::error_code kept;  // Files that remain do no harm.
+  std::error_code kept;  // Remaining files are harmless.
   fs::remove_all(folder_, kept);
   std::string text = "timeline " + file_.string() + ": " + describe(summary);
   if (!profile_.empty() && summary.operators == 0)

@@ -1,5 +1,5 @@
 // The timeline of a job (`lockstep run --timeline`): a folder for the spans of this host's ranks,
-// and their merge into one file.
+// and the merged file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +11,8 @@ namespace lockstep::tools {
 
 class JobTimeline {
  public:
-  // Makes the folder beside `file`, and sets the variables by which ranks learn of it. Removes an
-  // earlier `file`, so that it is not taken for this job's. `profile` is a window of steps, or
+  // Creates the folder next to `file`, and sets the variables that pass it to ranks. Removes an
+  // earlier `file`, so that it is not mistaken for this job's. `profile` is a window of steps, or
   // empty. `is_alone`: the job has no other host. Errors: system if `file` cannot be written.
   JobTimeline(std::filesystem::path file, std::string profile, bool is_alone);
 
@@ -21,9 +21,10 @@ class JobTimeline {
   JobTimeline(const JobTimeline&) = delete;
   JobTimeline& operator=(const JobTimeline&) = delete;
 
-  // After the job: writes `file` if rank 0 was on this host, which has the spans of all ranks then.
-  // Returns a line for people; it names the folder if spans are left there, and so does an Error.
-  // Empty on a host whose ranks have sent their spans. Errors: as merge_timeline()'s.
+  // Call it after the job. Writes `file` if rank 0 was on this host, which has then received the
+  // spans of all ranks. Returns a line for people. This line, and any Error, contains the folder if
+  // spans are left there. Empty on a host whose ranks have sent their spans. Errors: as
+  // merge_timeline()'s.
   std::string finish() const;
 
  private:

@@ -1,5 +1,5 @@
-// Environment variables that give options of `lockstep run` where the command line does not:
-// LOCKSTEP_NNODES for --nnodes, and below it torchrun's PET_NNODES.
+// Environment variables for options of `lockstep run` that the command line does not set:
+// LOCKSTEP_NNODES for --nnodes and, with lower precedence, torchrun's PET_NNODES.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,14 +19,14 @@ std::string variable_of(const std::string& option);
 // "PET_NNODES" for "nnodes"; empty for an option that torchrun does not have.
 std::string torchrun_variable_of(const std::string& option);
 
-// Gives options that `app` has parsed without a value the value of their variables. Logs a warning
-// for each PET_ variable of an option of torchrun that has no effect here.
+// Sets options that `app` has parsed without a value from their variables. Logs a warning for each
+// PET_ variable of a torchrun option that has no effect here.
 //
-// A scheduler sets PET_ variables for a whole job, and a command line may then choose something
-// else. So none of them contradicts an option or a LOCKSTEP_ variable: with --standalone, no PET_
-// variable about other hosts is read; with --rdzv-endpoint, none of PET_MASTER_ADDR and
-// PET_MASTER_PORT; with --master-addr, not PET_RDZV_ENDPOINT. PET_NODE_RANK counts only for a
-// fixed number of hosts, as in torchrun, and only for several.
+// A scheduler sets PET_ variables for a whole job, and a command line may override them. They
+// therefore never contradict an option or a LOCKSTEP_ variable. With --standalone, PET_ variables
+// about other hosts are ignored; with --rdzv-endpoint, PET_MASTER_ADDR and PET_MASTER_PORT; with
+// --master-addr, PET_RDZV_ENDPOINT. PET_NODE_RANK counts only for a fixed number of several hosts,
+// as in torchrun.
 //
 // Returns the names of the variables that were used, by option.
 std::map<std::string, std::string> take_variables(CLI::App& app);

@@ -24,23 +24,23 @@ constexpr int master_port = 29500;
 
 [[noreturn]] void refuse(const std::string& problem) { throw Error(Fault::misuse, problem); }
 
-// Texts given for each option, on the command line or by its variable.
+// The text of each option, from the command line or its variable.
 class Given {
  public:
-  // `variables` has the names of those that gave a text, by option.
+  // `variables`: names of the variables that set an option, by option.
   Given(const CLI::App& app, std::map<std::string, std::string> variables)
       : app_(app), variables_(std::move(variables)) {}
 
   bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
   bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
 
-  // "--nnodes", or its variable if that gave the text.
+  // "--nnodes", or its variable if that set the text.
   std::string name_of(const std::string& name) const {
     const auto variable = variables_.find(name);
     return variable == variables_.end() ? "--" + name : variable->second;
   }
 
-  // Returns `parse` of the option's text, or of its default; an error names the option.
+  // Parses the option's text or its default; an error contains the option.
   template <class Parse>
   auto value(const std::string& name, Parse parse) const {
     try {
@@ -66,7 +66,7 @@ class Given {
   const std::map<std::string, std::string> variables_;
 };
 
-// Parses one of a few words, each with its value.
+// Parses one of several words, each with its value.
 template <class Value>
 Value choose(const std::string& text, const std::vector<std::pair<std::string, Value>>& choices) {
   std::string words;
@@ -82,8 +82,8 @@ std::optional<int> master_port_of(const Given& given) {
                             [](const std::string& text) { return parse_number(text, 0, 65535); });
 }
 
-// Returns the hosts' meeting point: --rdzv-endpoint, or --master-addr and --master-port as in
-// torchrun's static rendezvous. Empty when neither is given.
+// Returns the endpoint of the hosts' rendezvous: --rdzv-endpoint, or --master-addr and
+// --master-port as in torchrun's static rendezvous. Empty without either.
 std::string endpoint_of(const Given& given, int hosts) {
   const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
@@ -136,7 +136,6 @@ Hosts hosts_of(const Given& given) {
   return hosts;
 }
 
-// Refuses a local rank that does not exist.
 void require_local(const std::string& name, int local_rank, int ranks) {
   if (local_rank >= ranks)
     refuse("--" + name + ": there is no local rank " + std::to_string(local_rank) + " of " +
@@ -193,7 +192,7 @@ RunOptions options_of(const Given& given) {
   return options;
 }
 
-// Calls `act(index, option, value)` for each option before the program; the option is null if it is
+// Calls `act(index, option, value)` for each option before the program; `option` is null if
 // unknown.
 template <class Act>
 void for_each_option(const CLI::App& app, const std::vector<std::string>& arguments, Act act) {
@@ -214,7 +213,7 @@ void for_each_option(const CLI::App& app, const std::vector<std::string>& argume
   }
 }
 
-// CLI11 would take mpirun's -np for -n with the value "p".
+// CLI11 would parse mpirun's -np as -n with the value "p".
 std::vector<std::string> with_known_letters(const CLI::App& app,
                                             std::vector<std::string> arguments) {
   std::vector<std::size_t> found;
@@ -225,7 +224,7 @@ std::vector<std::string> with_known_letters(const CLI::App& app,
   return arguments;
 }
 
-// CLI11 gives an option that ends in "=" the next word as its value, perhaps the program.
+// After an option that ends in "=", CLI11 uses the next word, possibly the program, as its value.
 void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {
   const auto own = arguments.size() - std::min(arguments.size(), app.remaining_size());
   for (std::size_t i = 0; i < own; ++i)
@@ -233,7 +232,7 @@ void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& ar
       refuse(shown(arguments[i]) + " has no value");
 }
 
-// Returns the program and its arguments, which CLI11 leaves unchanged. A positional option would
+// Returns the program and its arguments, which CLI11 keeps unchanged. A positional option would
 // split "[a,b]".
 std::vector<std::string> command_in(const CLI::App& app) {
   std::vector<std::string> command = app.remaining();
@@ -281,7 +280,7 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   } catch (const CLI::CallForHelp&) {
     line.help = app.help();
   } catch (const CLI::ParseError& error) {
-    refuse(shown(error.what()));  // It may quote the user's text.
+    refuse(shown(error.what()));  // It may contain the user's text.
   }
   return line;
 }

@@ -58,7 +58,7 @@ struct Case {
   std::string name;
   std::string value;  // Empty for a flag.
   std::function<bool(const RunCommandLine&)> holds;
-  Arguments also = {};  // Further options that it needs.
+  Arguments also = {};  // Further options that it requires.
 };
 
 const std::vector<Case> cases = {
@@ -158,7 +158,7 @@ TEST(RunOptions, EachIsTakenFromItsVariableToo) {
   }
 }
 
-// Variables of a process, and the options that they give. `holds` tells what must be true.
+// Variables of a process, and the resulting options. `holds` checks them.
 struct Environment {
   const char* what;
   std::vector<std::pair<const char*, const char*>> variables;

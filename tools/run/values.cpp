@@ -33,7 +33,7 @@ std::vector<std::string_view> items_of(std::string_view text) {
   }
 }
 
-// Reads the whole of `text`; returns false when it is not a number, or too large.
+// Parses all of `text`; returns false if it is not a number, or too large.
 template <class Number>
 bool read(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -49,15 +49,15 @@ int signal_of(std::string_view name) {
   return 0;
 }
 
-// Returns the number of NVIDIA's devices in a folder: nvidia0, nvidia1, ...
+// Returns the number of NVIDIA devices in a folder: nvidia0, nvidia1, ...
 int gpus_in(const std::string& folder) {
   int found = 0;
   while (std::filesystem::exists(folder + "/nvidia" + std::to_string(found))) ++found;
   return found;
 }
 
-// CUDA uses the devices of CUDA_VISIBLE_DEVICES up to the first that does not exist. Devices may
-// also be named by a UUID.
+// CUDA uses the devices in CUDA_VISIBLE_DEVICES up to the first that does not exist. A device may
+// also be a UUID.
 int visible_gpus(int gpus, const char* visible) {
   if (visible == nullptr) return gpus;
   int found = 0;

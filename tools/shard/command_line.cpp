@@ -35,7 +35,7 @@ A shard that exists is kept if it has the files' names and sizes and none was ch
 Exit code: 0 success, 64 usage, or files that fit no sample, 71 a file cannot be read or written.
 )";
 
-// CLI::PositiveNumber shows the limits of a double.
+// CLI::PositiveNumber would print the limits of a double.
 CLI::Validator at_least_one() {
   return CLI::Validator(
       [](const std::string& text) {

@@ -19,7 +19,7 @@ namespace {
 struct Drawn {
   const char* phase;
   char letter;
-  int color;  // Of 256: dark ones, on which white letters are legible.
+  int color;  // One of 256: dark, so that white letters are readable.
 };
 
 // In the order of a step.
@@ -34,7 +34,8 @@ constexpr std::array<Drawn, step_phases> drawn_phases{{{"data", 'd', 94},
 
 std::string shown(const std::string& text) { return clean_text(text, 256); }
 
-// Cuts a line between characters. Foreign text is mostly ASCII; others count as one column.
+// Cuts a line between characters. Foreign text is mostly ASCII; other characters count as one
+// column.
 std::string cut(const std::string& line, int columns) {
   int used = 0;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -68,7 +69,7 @@ std::string waits_text(const RankStatus& rank) {
   return fmt::format("{} ({:.0f} %)", rank.latest_rank, 100 * share);
 }
 
-// A bar of `width` letters. Ends of phases are rounded, so that all together are the whole bar.
+// Returns a bar of `width` letters. Rounds the ends of phases, so that their sum is the whole bar.
 std::string bar(const RankStatus& rank, int width, bool colors) {
   if (rank.shares.empty()) return std::string(static_cast<std::size_t>(width), ' ');
   std::string text;
@@ -85,8 +86,8 @@ std::string bar(const RankStatus& rank, int width, bool colors) {
   return text + std::string(static_cast<std::size_t>(width - drawn), ' ');
 }
 
-// Columns other than the bar, and which of them a terminal has room for: the bar gets what is left,
-// and the least important columns go first.
+// Columns other than the bar, and whether the terminal has space for each. The bar gets the rest;
+// the least important columns are removed first.
 struct Columns {
   static constexpr int least_bar = 12;
   static constexpr int most_bar = 100;
@@ -161,7 +162,7 @@ std::string legend(bool colors) {
   return text;
 }
 
-// The straggler of the whole run so far.
+// The straggler of the whole run.
 std::string verdict_on(const JobStatus& job) {
   std::vector<RankTimes> times;
   for (const RankStatus& rank : job.ranks) times.push_back(times_of(rank));
@@ -169,7 +170,7 @@ std::string verdict_on(const JobStatus& job) {
   return straggler ? describe(*straggler) : "";
 }
 
-// Lines with colors are as long as planned, which a terminal of fewer columns cuts by itself.
+// Lines with colors keep the planned length; a narrower terminal cuts them.
 std::vector<std::string> lines_of(const std::vector<JobStatus>& jobs, const Screen& screen) {
   const Columns columns(screen.columns);
   std::vector<std::string> lines;

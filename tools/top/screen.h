@@ -1,4 +1,4 @@
-// The picture that `lockstep top` shows: the ranks of each job, one line each.
+// The screen of `lockstep top`: the ranks of each job, one per line.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,11 +13,11 @@ namespace lockstep::tools {
 struct Screen {
   int columns = 80;
   int rows = 0;         // 0 for no limit.
-  bool colors = false;  // Else phases are told by their letters only.
+  bool colors = false;  // Otherwise only letters distinguish phases.
 };
 
-// Returns lines of at most `columns` characters, each with its newline, and at most `rows` of them.
-// A rank's bar shows how it has spent the last ten seconds, a letter or more for each phase:
+// Returns at most `rows` lines of at most `columns` characters, each with its newline. A rank's bar
+// shows its last ten seconds, at least a letter for each phase:
 //
 //   RANK STATE     STEP  STEPS/S  TIME                             WAITS FOR     MEMORY
 //      0 waiting    812     10.2  dfffffffffbbbbbbbbbbbbrrwwwwwwwwo  3 (24 %)     1.2 GiB

@@ -37,7 +37,7 @@ winsize size() {
   return found;
 }
 
-// The signals come through this descriptor from its first use on.
+// Signals arrive through this descriptor after its first use.
 int signal_descriptor() {
   static const FileDescriptor descriptor = [] {
     sigset_t set;
@@ -85,7 +85,7 @@ int Terminal::rows() const {
   return size().ws_row > 0 ? size().ws_row : usual;
 }
 
-// Each line is overwritten and cleared to its end: a terminal that was cleared first would flicker.
+// Overwrites each line and clears the rest of it: clearing the whole terminal first would flicker.
 bool Terminal::show(const std::string& text) const {
   std::string out = "\033[H";
   for (const char character : text) {
@@ -94,7 +94,9 @@ bool Terminal::show(const std::string& text) const {
     else
       out += character;
   }
-  if (out.ends_with("\r\n")) out.resize(out.size() - 2);  // The last line may be the terminal's.
+  if (out.ends_with("\r\n"))
+    out.resize(out.size() - 2);  // The last line may be the terminal's
+                                 // last.
   return write_all(out + "\033[J");
 }
 

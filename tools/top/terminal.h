@@ -1,7 +1,7 @@
-// The terminal as `lockstep top` uses it: another screen, keys without a return, no echo.
+// The terminal of `lockstep top`: alternate screen, unbuffered keys, no echo.
 //
-// Thread safety: none. Lifetime: one at a time; the destructor gives back what was there before,
-// also when a signal ends the command. While Ctrl-Z suspends it, the shell has its own screen.
+// Thread safety: none. Lifetime: one at a time. The destructor restores the terminal, also when a
+// signal ends the command. While Ctrl-Z suspends the command, the shell has its own screen.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,12 +27,12 @@ class Terminal {
   int columns() const;
   int rows() const;
 
-  // Replaces the picture. Returns false if the terminal has gone.
+  // Replaces the picture. Returns false if the terminal has been closed.
   bool show(const std::string& text) const;
 
-  // Returns the next key, if one comes within `limit`. Returns 'q' after SIGINT, SIGQUIT, SIGTERM
-  // and SIGHUP, and when the terminal has gone. Returns '\0' at once when its size has changed, and
-  // when the command goes on after SIGTSTP.
+  // Returns the next key within `limit`. Returns 'q' after SIGINT, SIGQUIT, SIGTERM and SIGHUP, and
+  // when the terminal has been closed. Returns '\0' at once when its size has changed, and when the
+  // command continues after SIGTSTP.
   std::optional<char> key(std::chrono::milliseconds limit) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Stored in the job page and in call signatures: values are frozen.
+// Stored in the job control block and in call signatures: values are frozen.
 enum class Operation : std::uint8_t {
   none = 0,
   all_reduce = 1,
@@ -29,7 +29,7 @@ enum class Operation : std::uint8_t {
   allocate_shared = 16,
 };
 
-// Whether the operation combines elements, so that its ReduceOp (comm/core/buffer.h) has a meaning.
+// Whether the operation combines elements with a ReduceOp (comm/core/buffer.h).
 constexpr bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter;

@@ -21,7 +21,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds joining_limit{6'000};  // More than the server's own.
+constexpr std::chrono::milliseconds joining_limit{6'000};  // More than the server's limit.
 constexpr std::chrono::milliseconds first_retry_pause{10};
 constexpr std::chrono::milliseconds longest_pause{500};
 
@@ -30,7 +30,7 @@ bool ready_for(int socket, short events, Deadline deadline) {
   return poll_until(watched, deadline);
 }
 
-// Why one attempt to connect failed; another may succeed.
+// The reason of a failed attempt to connect; another may succeed.
 struct NotYet {
   std::string why;
 };
@@ -157,8 +157,8 @@ void Door::accept_some(Clock::time_point now) {
 }
 
 void Door::welcome(FileDescriptor socket, Clock::time_point now) {
-  if (strangers_.size() == max_strangers)  // Drops a random one, so that no stranger can crowd out
-                                           // all others.
+  if (strangers_.size() == max_strangers)  // Drops a random one, so that no peer can displace all
+                                           // others.
     strangers_.erase(
         std::next(strangers_.begin(), static_cast<std::ptrdiff_t>(random_() % max_strangers)));
   tune_stream(socket.get());

@@ -1,5 +1,5 @@
-// Connections between processes of a job on different hosts: the one end asks to be admitted, the
-// other listens and admits those that prove the token.
+// Authenticated connections between a job's processes on different hosts: a client asks to join,
+// and a Door listens and admits those that prove the token.
 //
 // Thread safety: a Door belongs to one thread; any thread may call the functions.
 // Blocking: the functions until their deadline; a Door never.
@@ -25,26 +25,26 @@
 
 namespace lockstep {
 
-// Returns a socket to a server that has accepted this process. Tries again when the server is not
-// there yet, or dropped the connection because strangers crowd it. `server` is for messages.
-// Errors: as TcpStore's constructor.
+// Returns a socket to a server that has accepted this process. Retries while the server is not
+// listening, or if it dropped the connection because of too many unauthenticated peers. `server` is
+// for messages. Errors: as TcpStore's constructor.
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server);
 
-// Tries one address once, for about 6 s at most. Returns nothing when a later attempt may succeed;
+// Tries one address once, for at most about 6 s. Returns nothing when a later attempt may succeed;
 // `why` then has the reason. Errors: as ClientHandshake's.
 LOCKSTEP_API FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
                                         const std::optional<JobToken>& token, Channel channel,
                                         Deadline deadline, std::string& why);
 
 // Listens for a job's processes, launchers or ranks, and admits those that prove the token.
-// Strangers are limited in number and time, and cost no more than that.
+// Unauthenticated peers are limited in number and time.
 class LOCKSTEP_API Door {
  public:
   struct Options {
     JobMember job;  // This process.
     std::optional<JobToken> token = {};
     Channel channel = Channel::agents;
-    std::string name;  // Begins lines of the log.
+    std::string name;  // Prefix of log lines.
     // See handshake.h; called by serve().
     ServerHandshake::HolderOf holder_of = [](const JobMember&) { return std::nullopt; };
   };
@@ -59,7 +59,7 @@ class LOCKSTEP_API Door {
   void watch(std::vector<pollfd>& entries) const;
   Deadline deadline() const;
 
-  // Returns the processes admitted in this turn.
+  // Returns the processes admitted by this call.
   std::vector<Arrival> serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
  private:
@@ -68,7 +68,7 @@ class LOCKSTEP_API Door {
     ServerHandshake handshake;
     std::string hello;
     Deadline deadline;
-    JobMember member = {};  // Set once it is admitted.
+    JobMember member = {};  // Set after admission.
   };
   enum class Progress { waits, is_in, is_out };
 

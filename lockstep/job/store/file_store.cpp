@@ -34,11 +34,11 @@ using std::chrono::microseconds;
 constexpr microseconds first_pause{50};
 constexpr microseconds longest_lock_pause{5'000};
 constexpr microseconds longest_wait_pause{50'000};
-constexpr std::chrono::seconds last_look{1};  // wait() may overrun its deadline by this to get the
+constexpr std::chrono::seconds last_look{1};  // wait() may exceed its deadline by this to get the
                                               // lock.
 constexpr off_t least_bytes_to_compact = off_t{1} << 20;
 
-// Sleeps twice as long each time, up to `longest`, and never beyond `deadline`.
+// Sleeps twice as long each time, up to `longest` and until `deadline`.
 void pause_before(Deadline deadline, microseconds& pause, microseconds longest) {
   std::this_thread::sleep_until(std::min(deadline, Clock::now() + pause));
   pause = std::min(2 * pause, longest);
@@ -69,7 +69,7 @@ void write_at(int file, std::string_view bytes, off_t offset, const std::string&
   }
 }
 
-// Returns fewer bytes than asked for only at the end of the file.
+// Returns fewer bytes than requested only at the end of the file.
 std::string read_at(int file, std::size_t count, off_t offset, const std::string& path) {
   std::string bytes(count, '\0');
   std::size_t done = 0;
@@ -107,7 +107,7 @@ class FileLock {
 
 }  // namespace
 
-// The file, and the table as of the last look.
+// The file, and the table as last read.
 class FileStore::Log {
  public:
   explicit Log(const FileStoreOptions& options)
@@ -115,7 +115,7 @@ class FileStore::Log {
     change("", [](StoreTable&) { return false; });
   }
 
-  // Runs `act` on the current table. False when the lock is not free by the deadline.
+  // Runs `act` on the current table. Returns false if the lock is not free by the deadline.
   bool look(Deadline deadline, const std::function<void(const StoreTable&)>& act) {
     return locked(LOCK_SH, deadline, [&] { act(table_); });
   }
@@ -162,7 +162,7 @@ class FileStore::Log {
     return true;
   }
 
-  // Whether the descriptor still is the file of that name; compacting replaces it.
+  // Whether the descriptor is still the file of that name; compacting replaces it.
   bool is_current() const {
     struct stat here {};
     struct stat there {};
@@ -182,8 +182,8 @@ class FileStore::Log {
     end_ = 0;
   }
 
-  // Applies what others wrote since. A kill may have cut the last record short; `repair` removes
-  // it.
+  // Applies records that others wrote since. A killed writer may have left the last record
+  // incomplete; `repair` removes it.
   void catch_up(bool repair) {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0)
@@ -203,7 +203,7 @@ class FileStore::Log {
       throw_errno(fmt::format("shortening store file {}", path_));
   }
 
-  // A new file is empty, or holds a part of the magic when its maker was killed.
+  // A new file is empty, or has a part of the magic if its creator was killed.
   void read_magic(bool repair) {
     const std::string found = read_at(file_.get(), file_store_magic.size(), 0, path_);
     if (!file_store_magic.starts_with(found))
@@ -215,7 +215,7 @@ class FileStore::Log {
     end_ = static_cast<off_t>(file_store_magic.size());
   }
 
-  // Returns false when no further record is whole.
+  // Returns false when no further record is complete.
   bool read_record() {
     const std::string header = read_at(file_.get(), record_header_bytes, end_, path_);
     if (header.size() < record_header_bytes) return false;
@@ -251,8 +251,8 @@ class FileStore::Log {
     return end_ > least_bytes_to_compact && end_ / 4 > live;
   }
 
-  // Writes the current entries to a new file, which replaces the old one. Only the holder of the
-  // current file's lock gets here, so only one process does it.
+  // Writes the current entries to a new file, which replaces the old one. The caller holds the lock
+  // of the current file, so only one process does this.
   void compact() {
     const std::string temporary = path_ + ".compact";
     ::unlink(temporary.c_str());  // Left by a killed process.
@@ -270,18 +270,17 @@ class FileStore::Log {
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
       ::unlink(temporary.c_str());
-      log(LogLevel::warning, bare_text(error));  // The change is done; the next change tries
-                                                 // again.
+      log(LogLevel::warning, bare_text(error));  // The change is done; the next change retries.
     }
   }
 
   const std::string path_;
   const std::chrono::milliseconds timeout_;
 
-  std::mutex mutex_;  // Guards the members below. Never held while waiting for the lock.
+  std::mutex mutex_;  // Guards the members below. Not held while waiting for the file lock.
   FileDescriptor file_;
   StoreTable table_;
-  off_t end_ = 0;  // File offset up to which the table is current; 0 before the first read.
+  off_t end_ = 0;  // The table is current up to this file offset; 0 before the first read.
 };
 
 FileStore::FileStore(const FileStoreOptions& options) : log_(std::make_unique<Log>(options)) {}

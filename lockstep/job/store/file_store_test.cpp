@@ -136,7 +136,7 @@ void kill_soon() {
   }).detach();
 }
 
-// Writes until it is killed during a write, but not before the reader has seen its first round.
+// Writes until it is killed during a write, but not before the reader has read its first round.
 // Each value contains its length.
 void write_until_killed(Store& store, const std::string& name) {
   for (;;) {

@@ -12,8 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Per process, because the registration is. Never destroyed: a library registers while it is
-// loaded, and may use this until the process has ended.
+// Never destroyed: a library registers while it is loaded, and may use this until the process ends.
 struct Registered {
   std::mutex mutex;
   ForeignStoreConnector connector;

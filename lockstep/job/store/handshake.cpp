@@ -32,7 +32,7 @@ constexpr std::string_view verdict_magic{"LSV\x01", 4};
 constexpr std::string_view to_server = "lockstep1 client";
 constexpr std::string_view to_client = "lockstep1 server";
 
-// Public: it only separates jobs without a token from each other; it stops no attacker.
+// Public: it separates jobs without a token, but does not stop an attacker.
 constexpr std::string_view no_token = "lockstep: a job without a token";
 
 using Key = std::array<unsigned char, 32>;
@@ -45,7 +45,7 @@ const unsigned char* octets(std::string_view text) {
   throw Error(Fault::system, fmt::format("OpenSSL cannot do {}", what));
 }
 
-// HKDF-SHA256. The job is the salt, so one token gives different keys to two jobs.
+// HKDF-SHA256. The job id is the salt, so one token gives different keys to two jobs.
 Key derive(const std::optional<JobToken>& token, std::string_view job_id,
            std::string_view purpose) {
   const auto free_kdf = [](EVP_KDF* kdf) { EVP_KDF_free(kdf); };
@@ -157,8 +157,8 @@ ServerHandshake::Answer ServerHandshake::answer(std::string_view hello,
   } catch (const Error&) {
     return answer;
   }
-  // Uses the job id that the peer claims. A peer with the right token then learns what else
-  // differs.
+  // Uses the job id that the peer sent, so that a peer with the right token receives other
+  // differences.
   const std::size_t unproved = hello_bytes - mac_bytes;
   const std::string transcript = challenge_ + std::string(hello.substr(0, unproved));
   const std::string right = prove(token_, said.member.job_id, to_server, transcript);

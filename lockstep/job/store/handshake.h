@@ -1,11 +1,11 @@
-// The handshake by which two processes of one job prove to each other that both have the job's
-// token, and agree on the job. Anybody may connect to the socket. Frozen: docs/protocol.md.
+// The handshake by which two processes prove to each other that both have the job's token and
+// belong to the same job. Any process may connect to the socket. Frozen: docs/protocol.md.
 //
 // Three frames of fixed length: a challenge, a hello, a verdict. Each end proves the token by an
-// HMAC over all earlier bytes, with a separate key for each direction. No I/O and no clock here;
-// the caller limits the time.
+// HMAC over all earlier bytes, with a separate key for each direction. No I/O and no clock; the
+// caller limits the time.
 //
-// Only a peer that has proved the token is told about other differences.
+// Only a peer that has proved the token receives other differences.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,25 +28,24 @@ constexpr std::size_t hello_bytes = 208;
 constexpr std::size_t verdict_bytes = 256;
 constexpr std::size_t max_job_id_bytes = 123;
 
-// The service of a job that a connection is for.
+// The service that a connection is for.
 enum class Channel : std::uint32_t {
   store = 0,   // Ranks to a TcpStoreServer.
-  agents = 1,  // Launchers to their coordinator. The numbers in JobMember do not count.
-  lines = 6,   // Ranks on different hosts to each other; 2 to 5 had earlier versions of frames.
+  agents = 1,  // Launchers to their coordinator, which ignores the numbers in JobMember.
+  lines = 6,   // Ranks on different hosts to each other. 2 to 5: earlier versions of frames.
 };
 
 // Returns random bytes from OpenSSL.
 LOCKSTEP_API std::string make_nonce();
 
-// Returns the SHA-256 of `bytes`, 64 hexadecimal digits: a short text that distinguishes long or
-// secret texts.
+// Returns the SHA-256 of `bytes`, 64 hexadecimal digits. It distinguishes long or secret texts.
 LOCKSTEP_API std::string sha256_hex(std::string_view bytes);
 
 // Errors: misuse for a job id or numbers that a frame cannot hold.
 LOCKSTEP_API void require_member(const JobMember& member);
 
 enum class Verdict : std::uint8_t {
-  refused = 0,  // Not authenticated: no reason is given.
+  refused = 0,  // Not authenticated: sent without a reason.
   accepted = 1,
   other_job = 2,
   other_world_size = 3,
@@ -58,7 +57,7 @@ enum class Verdict : std::uint8_t {
 
 class LOCKSTEP_API ServerHandshake {
  public:
-  // `here` is this server; its rank does not count.
+  // `here` is this server; its rank is ignored.
   ServerHandshake(const JobMember& here, const std::optional<JobToken>& token,
                   const std::string& nonce, Channel channel = Channel::store);
 
@@ -66,15 +65,13 @@ class LOCKSTEP_API ServerHandshake {
 
   struct Answer {
     Verdict verdict = Verdict::refused;
-    std::string frame;  // To be sent in any case.
+    std::string frame;  // Send it in any case.
     JobMember member;   // The peer; verified unless refused.
   };
-  // Returns the address of the connection that an authenticated rank already has; empty without
-  // one.
+  // Returns the address of the connection that an authenticated rank already has; empty if none.
   using HolderOf = std::function<std::optional<std::string>(const JobMember& member)>;
 
-  // Calls `holder_of` only if the rank is otherwise accepted. Never throws because of a peer's
-  // bytes.
+  // Calls `holder_of` only if the rank is otherwise accepted. A peer's bytes never make it throw.
   Answer answer(std::string_view hello, const HolderOf& holder_of) const;
 
  private:
@@ -95,7 +92,7 @@ class LOCKSTEP_API ClientHandshake {
   std::string hello(std::string_view challenge);
 
   // Returns when the server has proved the token and accepted this process. Errors: misuse when it
-  // refused, with both ends' values if it sent them; corrupt when it could not prove the token.
+  // refused, with both ends' values if it sent them; corrupt when it did not prove the token.
   void confirm(std::string_view verdict) const;
 
  private:

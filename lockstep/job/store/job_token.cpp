@@ -36,7 +36,7 @@ class Secret::Pages {
       ::munmap(memory, bytes_);
       throw_errno("keeping a secret out of core dumps");
     }
-    ::mlock(memory, bytes_);  // RLIMIT_MEMLOCK may forbid it.
+    ::mlock(memory, bytes_);  // RLIMIT_MEMLOCK may prevent it.
     text.copy(data_, length_);
   }
   ~Pages() {
@@ -70,19 +70,19 @@ bool is_base64(char c) {
          c == '/' || c == '-' || c == '_';
 }
 
-// A buffer on the stack: a growing string leaves copies in memory.
+// A buffer on the stack, because a growing string leaves copies in memory.
 struct Wiped {
   std::array<char, most_characters + 2> bytes{};
   ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-// Returns the text where /proc/PID/environ shows it, to be wiped; null if none is set.
+// Returns the variable's memory, which /proc/PID/environ shows, to be wiped; null if unset.
 char* token_variable() {
   constexpr const char* name = "LOCKSTEP_JOB_TOKEN";
   return read_variable(name) == nullptr ? nullptr : ::getenv(name);
 }
 
-// Wipes in place: /proc/PID/environ shows this memory.
+// Wipes in place, because /proc/PID/environ shows this memory.
 void wipe_variable(char* text) {
   OPENSSL_cleanse(text, std::strlen(text));
   ::unsetenv("LOCKSTEP_JOB_TOKEN");

@@ -1,4 +1,4 @@
-// Tests of every store: compares it with a plain map, with one client and with several at a time.
+// Compares every store with a plain map, with one client and with several concurrent clients.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using test::fault_of;
 
 constexpr int client_count = 4;
 
-// Each of these rigs makes stores that share one map.
+// Each of these rigs creates stores that share one map.
 class InProcess {
  public:
   std::unique_ptr<Store> open(int) { return std::make_unique<PrefixStore>(shared_, ""); }
@@ -63,7 +63,7 @@ class StoreConformance : public testing::Test {
   }
   Store& store(int client = 0) { return *clients_[static_cast<std::size_t>(client)]; }
 
-  // Runs `body` once for each client, all at the same time.
+  // Runs `body` concurrently for each client.
   void all_clients(const std::function<void(int client, Store& store)>& body) {
     std::vector<std::future<void>> threads;
     for (int client = 0; client < client_count; ++client)
@@ -79,7 +79,7 @@ class StoreConformance : public testing::Test {
 using Stores = testing::Types<InProcess, File, Tcp>;
 TYPED_TEST_SUITE(StoreConformance, Stores);
 
-// The same semantics, written down a second time.
+// An independent implementation of the same semantics.
 struct Model {
   std::map<std::string, std::string> values;
 

@@ -1,9 +1,9 @@
-// The frames between a TcpStore and its server after the handshake, and the changes in a
+// The frames between a TcpStore and its server after the handshake, and the records in a
 // FileStore's file. Frozen: docs/protocol.md.
 //
-// No I/O and no state here. Decoding returns views into its input and allocates nothing, so a
-// length that a peer claims costs no memory.
-// Errors: corrupt for bytes that encoding never makes: decode(encode(x)) is x, and
+// No I/O and no state. Decoding returns views into its input and allocates nothing, so a length
+// that a peer sends costs no memory.
+// Errors: corrupt for bytes that encoding never produces: decode(encode(x)) is x, and
 // encode(decode(b)) is b.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -24,15 +24,15 @@ struct StoreRequest {
   enum class Kind : std::uint8_t {
     set = 1,          // key, value
     find = 2,         // key
-    wait = 3,         // key; answered when it is there
-    cancel = 4,       // ends the wait with this id; neither is answered
+    wait = 3,         // key; the reply is sent when it exists
+    cancel = 4,       // ends the wait with this id; neither gets a reply
     add = 5,          // key, amount
     compare_set = 6,  // key, expected, value
     erase = 7,        // key
   };
 
   Kind kind = Kind::set;
-  std::uint64_t id = 0;  // Chosen by the client; its reply has the same id.
+  std::uint64_t id = 0;  // Set by the client; the reply has the same id.
   std::string_view key = {};
   std::string_view value = {};
   std::string_view expected = {};
@@ -43,7 +43,7 @@ struct StoreReply {
   enum class Kind : std::uint8_t {
     done = 1,
     absent = 2,  // find: nothing there; erase: nothing was there
-    value = 3,   // bytes
+    value = 3,   // find: no such key; erase: key did not exist
     number = 4,  // number
     error = 5,   // fault, and the reason in bytes
   };
@@ -59,8 +59,7 @@ constexpr std::size_t frame_header_bytes = 4;
 constexpr std::size_t max_frame_bytes = 64 + Store::max_key_bytes + 2 * Store::max_value_bytes;
 constexpr std::size_t max_reason_bytes = 1024;
 
-// Return whole frames, with their length in front. The bytes of an error are cut to
-// max_reason_bytes.
+// Return complete frames, including their length. An error's bytes are cut to max_reason_bytes.
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreReply& reply);
 
@@ -84,8 +83,8 @@ constexpr std::size_t record_header_bytes = 40;
 
 std::string encode(const FileStoreRecord& record);
 
-// Returns the number of bytes of key and value after these record_header_bytes. The header has its
-// own check, so a damaged length is found before any allocation.
+// Returns the number of bytes of key and value that follow record_header_bytes. The header has its
+// own checksum, so a damaged length is detected before any allocation.
 std::size_t body_bytes(std::string_view header);
 
 FileStoreRecord decode_record(std::string_view header, std::string_view body);

@@ -1,7 +1,7 @@
-// The map behind every store of this library, and the service that answers a store server's clients
-// from it. No I/O.
+// The map behind every store of this library, and the service that handles a store server's
+// requests. No I/O.
 //
-// Thread safety: the owner guards both; a server's one thread owns its service.
+// Thread safety: the owner synchronizes both; a server's one thread owns its service.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace lockstep::job {
 
-// The map: defines the operations of stores and their limits. Errors: misuse and system as in
-// store.h; the table is then unchanged.
+// Implements the operations of stores and their limits. Errors: misuse and system as in store.h;
+// the table is then unchanged.
 class StoreTable {
  public:
   using Values = std::map<std::string, std::string, std::less<>>;
 
   void set(std::string_view key, std::string_view value);
-  const std::string* find(std::string_view key) const;  // Null when there is nothing.
+  const std::string* find(std::string_view key) const;  // Null if absent.
   std::int64_t add(std::string_view key, std::int64_t amount);
   std::string compare_set(std::string_view key, std::string_view expected,
                           std::string_view desired);
@@ -43,33 +43,32 @@ class StoreTable {
 void require_store_key(std::string_view key);
 void require_store_value(std::string_view key, std::string_view value);
 
-// Returns a key for messages: at most 64 characters, all safe for a terminal.
+// Returns a quoted key for messages: at most 64 characters, all safe for a terminal.
 std::string in_quotes(std::string_view key);
 
-// Throws the error of every store's wait() at its deadline.
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
 
-// Handles the requests of a store server: owns the table and the list of waits.
+// Handles the requests of a store server; owns the table and the list of waits.
 class StoreService {
  public:
   using Client = std::uint64_t;
-  // Receives whole frames; must not call back into the service.
+  // Receives complete frames; must not call back into the service.
   using Deliver = std::function<void(Client client, std::string frame)>;
 
   static constexpr std::size_t max_waits = 1024;  // Limit for one client.
 
-  // Delivers the answer, unless the request must wait, and the answers to all waits that it ends.
-  // Errors: corrupt when the client broke the rules: an id that waits already, or too many waits. A
-  // refusal by the table is an answer, not an Error.
+  // Delivers the reply, unless the request must wait, and the replies to all waits that it ends.
+  // Errors: corrupt when the client breaks the protocol: the id of a pending wait, or too many
+  // waits. A refusal by the table is a reply, not an Error.
   void handle(Client client, const StoreRequest& request, const Deliver& deliver);
 
-  // Removes the client; its waits end unanswered.
+  // Removes the client; its waits get no reply.
   void forget(Client client);
 
   const StoreTable& table() const { return table_; }
 
  private:
-  using Waits = std::map<std::uint64_t, std::string>;  // From request to key.
+  using Waits = std::map<std::uint64_t, std::string>;  // Request id to key.
 
   StoreReply answer(const StoreRequest& request);
   void wait(Client client, const StoreRequest& request, const Deliver& deliver);

@@ -1,7 +1,7 @@
-// TCP sockets and their addresses, for the store, the ranks and the launchers.
+// TCP sockets and addresses, for the store, the ranks and the launchers.
 //
 // Thread safety: any thread may call any function.
-// Blocking: resolve() while it asks a name server. No function asks for the name of an address.
+// Blocking: resolve() during DNS queries. No function does reverse look-ups.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,34 +33,34 @@ struct LOCKSTEP_API SocketAddress {
 LOCKSTEP_API std::string to_text(const SocketAddress& address);
 LOCKSTEP_API std::string to_text(const std::string& host, int port);
 
-// Splits HOST:PORT or [IPV6]:PORT, without the brackets. Empty when `text` has another form or the
-// port is not in 1 to 65535.
+// Splits HOST:PORT or [IPV6]:PORT, removing the brackets. Empty for another form or a port outside
+// 1 to 65535.
 LOCKSTEP_API std::optional<std::pair<std::string, int>> host_and_port(std::string_view text);
 
 // Errors: misuse when `host` is not a numeric IPv4 or IPv6 address.
 LOCKSTEP_API SocketAddress numeric_address(const std::string& host, int port);
 
-// Returns at once for numeric addresses and localhost. Asks the resolver, which has its own time
-// limit, for other names. Errors: misuse when the host does not exist.
+// Returns at once for numeric addresses and localhost. Other names use the resolver, which has its
+// own timeout. Errors: misuse when the host does not exist.
 LOCKSTEP_API std::vector<SocketAddress> resolve(const std::string& host, int port);
 
 LOCKSTEP_API SocketAddress local_address(int socket);
-LOCKSTEP_API SocketAddress peer_address(int socket);  // Empty when the peer is gone.
+LOCKSTEP_API SocketAddress peer_address(int socket);  // Empty when the peer has disconnected.
 
-// Turns off Nagle's delay, and detects a vanished host within about 10 s.
+// Disables Nagle's algorithm, and detects an unreachable host within about 10 s.
 LOCKSTEP_API void tune_stream(int socket);
 
-// Refuses to listen beyond loopback without a job token, unless the environment has
-// LOCKSTEP_TRUST_NETWORK=1. `what`, such as "the store", names the service; `host` is the address
-// as given. Errors: misuse.
+// Throws misuse for listening beyond loopback without a job token, unless the environment has
+// LOCKSTEP_TRUST_NETWORK=1. `what`, such as "the store", is the service; `host` is the address as
+// given.
 LOCKSTEP_API void require_protection(const SocketAddress& address, const std::string& host,
                                      bool has_token, std::string_view what);
 
-// Returns a non-blocking listening socket; or nothing, with errno set.
+// Returns a non-blocking listening socket, or nothing with errno set.
 LOCKSTEP_API FileDescriptor try_to_listen(const SocketAddress& address);
 
-// Throws for the `error` (an errno) of a failed try_to_listen(): misuse, with the port's holder,
-// for a port in use; else system.
+// Throws for `error`, the errno of a failed try_to_listen(): misuse, with the port's holder, for a
+// port in use; else system.
 [[noreturn]] LOCKSTEP_API void throw_not_listening(const SocketAddress& address, int error);
 
 // Returns a non-blocking socket that connects to `address`, or nothing with errno set. Once it is
@@ -68,9 +68,9 @@ LOCKSTEP_API FileDescriptor try_to_listen(const SocketAddress& address);
 LOCKSTEP_API FileDescriptor begin_connecting(const SocketAddress& address);
 LOCKSTEP_API std::string finish_connecting(int socket, const SocketAddress& address);
 
-// Describes the process that listens on a TCP port of this host, for messages. Returns text such as
-// "process 4242 (python train.py)", "a process of user 1001" or "an unknown process". The kernel
-// shows no more of other users' processes.
+// Describes the process that listens on a TCP port of this host, for messages: "process 4242
+// (python train.py)", "a process of user 1001" or "an unknown process". The kernel hides the rest
+// for other users' processes.
 LOCKSTEP_API std::string describe_port_holder(int port);
 
 }  // namespace lockstep

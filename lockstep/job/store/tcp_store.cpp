@@ -30,11 +30,12 @@ using job::require_store_value;
 using job::StoreReply;
 using job::StoreRequest;
 
-constexpr std::chrono::seconds last_answer{1};  // wait() may overrun by this when the server hangs.
+constexpr std::chrono::seconds last_answer{1};  // wait() may exceed its deadline by this if the
+                                                // server hangs.
 
 }  // namespace
 
-// Many threads share one socket: one waiting thread reads for all of them.
+// Many threads share one socket; one waiting thread reads for all of them.
 class TcpStore::Connection {
  public:
   struct Answer {
@@ -102,11 +103,11 @@ class TcpStore::Connection {
     output_ += frame;
     send_some();
     if (output_.empty() || !polling_) return;
-    const std::uint64_t one = 1;  // The polling thread must now also wait for room to write.
+    const std::uint64_t one = 1;  // The polling thread must now also poll for writing.
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
   }
 
-  // Waits for news: polls the socket, or waits for the thread that polls.
+  // Waits for replies: polls the socket, or waits for the thread that polls.
   void take_turn(std::unique_lock<std::mutex>& lock, Deadline deadline) {
     if (polling_) {
       if (deadline == no_deadline)
@@ -167,7 +168,7 @@ class TcpStore::Connection {
         const StoreReply reply = job::decode_reply(*body);
         used += job::frame_header_bytes + body->size();
         const auto slot = answers_.find(reply.id);
-        if (slot == answers_.end()) continue;  // The caller gave up.
+        if (slot == answers_.end()) continue;  // The caller has timed out.
         slot->second = Answer{reply.kind, std::string(reply.bytes), reply.number, reply.fault};
       }
     } catch (const Error&) {
@@ -184,11 +185,11 @@ class TcpStore::Connection {
   std::mutex mutex_;  // Guards the members below, and the socket.
   std::condition_variable changed_;
   bool polling_ = false;
-  std::string broken_;  // Reason why the server is lost.
+  std::string broken_;  // Why the server is lost.
   std::string input_;
   std::string output_;
   std::uint64_t next_id_ = 1;
-  std::map<std::uint64_t, std::optional<Answer>> answers_;  // One entry for each call under way.
+  std::map<std::uint64_t, std::optional<Answer>> answers_;  // One entry per pending call.
 };
 
 TcpStore::TcpStore(const TcpStoreOptions& options)
@@ -219,7 +220,7 @@ std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   };
   std::optional<Connection::Answer> answer;
   if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
-  // Returns an existing value even if the server's answer takes longer than the deadline.
+  // Returns an existing value even if the server's reply arrives after the deadline.
   if (!answer) answer = ask(StoreRequest::Kind::find, in(last_answer));
   if (!answer || answer->kind != StoreReply::Kind::value) job::throw_wait_timeout(key, start);
   return std::move(answer->bytes);

@@ -29,9 +29,10 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t most_strangers = 64;  // Limit of connections in the handshake.
-// Reading from a client pauses at this many unsent bytes of replies.
+// Reading from a client pauses at this number of unsent reply bytes.
 constexpr std::size_t pause_bytes = std::size_t{1} << 20;
-// A client with this many unsent bytes is closed; its ended waits add replies.
+// A client with this number of unsent bytes is closed; the replies to ended waits can exceed
+// pause_bytes.
 constexpr std::size_t max_output_bytes = std::size_t{8} << 20;
 constexpr std::chrono::seconds log_interval{10};
 constexpr std::chrono::milliseconds listening_pause{100};
@@ -101,11 +102,11 @@ class TcpStoreServer::Loop {
   FileDescriptor listener_;
   FileDescriptor epoll_;
   FileDescriptor stop_;
-  FileDescriptor spare_ = open_spare();  // Closed to accept, and close, a connection when no
-                                         // descriptor is left.
+  FileDescriptor spare_ = open_spare();  // Closed to accept, and then close, a connection when no
+                                         // descriptor is free.
   int port_ = 0;
 
-  // The members below belong to the thread alone.
+  // Only the thread uses the members below.
   job::StoreService service_;
   std::unordered_map<Id, Connection> connections_;
   std::vector<Id> strangers_;  // In the handshake.
@@ -154,7 +155,7 @@ void TcpStoreServer::Loop::run() {
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("the store on port {} ends: {}", port_, error.what()));
   }
-  connections_.clear();  // Clients learn of the end at once.
+  connections_.clear();  // Closes the sockets, so clients detect the end at once.
   listener_ = FileDescriptor();
 }
 
@@ -172,7 +173,7 @@ void TcpStoreServer::Loop::turn() {
     settle();
   }
   bury();
-  if (knocking) accept_some();  // Last: existing clients go first.
+  if (knocking) accept_some();  // Last: existing clients have priority.
   sweep();
 }
 
@@ -206,7 +207,7 @@ void TcpStoreServer::Loop::accept_some() {
   }
 }
 
-// Without a free descriptor, drops a connection that has proved nothing.
+// Without a free descriptor, drops an unauthenticated connection.
 bool TcpStoreServer::Loop::make_room() {
   if (!strangers_.empty()) {
     drop_stranger("no descriptor is left");
@@ -236,7 +237,7 @@ void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
   limit(connection.input_deadline, in(options_.handshake_timeout));
 }
 
-// Drops a random one, so that no stranger can crowd out all others.
+// Drops a random one, so that no peer can displace all others.
 void TcpStoreServer::Loop::drop_stranger(std::string_view why) {
   const Id id = strangers_[random_() % strangers_.size()];
   doom(id, connections_.at(id), why);
@@ -337,7 +338,7 @@ void TcpStoreServer::Loop::deliver(Id id, std::string frame) {
   touched_.push_back(id);
 }
 
-// Sends the delivered replies; room for them lets further requests be read.
+// Sends the delivered replies; this may resume reading from paused clients.
 void TcpStoreServer::Loop::settle() {
   while (!touched_.empty()) {
     const Id id = touched_.back();
@@ -379,7 +380,7 @@ void TcpStoreServer::Loop::flush(Id id, Connection& connection) {
   if (!watch(connection.socket.get(), id, events, EPOLL_CTL_MOD)) doom(id, connection);
 }
 
-// `why` goes to the log and must not contain a peer's bytes.
+// `why` is logged and must not contain a peer's bytes.
 void TcpStoreServer::Loop::doom(Id id, Connection& connection, std::string_view why) {
   if (connection.doomed) return;
   connection.doomed = true;

@@ -1,5 +1,5 @@
-// Tests of a store server against strangers, broken clients, full descriptor tables and deaths.
-// store_conformance_test.cpp tests its function as a store.
+// Tests a store server with unauthenticated peers, broken clients, full descriptor tables and
+// deaths. store_conformance_test.cpp tests its function as a store.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/store/tcp_store.h"
@@ -188,7 +188,7 @@ TEST_F(StoreServer, ImpossibleLengthsCloseTheConnectionAndAllocateNothing) {
       EXPECT_LT(largest_allocation(), std::size_t{1} << 20);
     }
   }
-  // A frame may have this length; until its bytes come, it costs nothing.
+  // A frame may have this length; it costs no memory until its bytes arrive.
   const FileDescriptor client = authenticated_on(server.port(), job);
   largest_allocation();
   send_all(client.get(), ByteWriter(4).number(static_cast<std::uint32_t>(max_frame_bytes)).take());
@@ -238,7 +238,7 @@ TEST_F(StoreServer, AClientWhoseWaitsEndFasterThanItReadsIsClosedAt8MiB) {
   const FileDescriptor client = authenticated_on(server.port(), job);
   for (std::uint64_t id = 0; id < 64; ++id)
     send_all(client.get(), encode({.kind = StoreRequest::Kind::wait, .id = id, .key = "big"}));
-  // Sent last, so its answer means that all waits are there.
+  // Sent last, so its reply shows that all waits have been received.
   send_all(client.get(), encode({.kind = StoreRequest::Kind::find, .id = 99, .key = "k"}));
   std::array<char, 13> reply{};
   ASSERT_EQ(::recv(client.get(), reply.data(), reply.size(), MSG_WAITALL), 13);
@@ -289,7 +289,7 @@ TEST_F(StoreServer, WithATokenOnlyItsHoldersGetIn) {
   EXPECT_EQ(lines().size(), 1u);
 }
 
-// Returns the local addresses that listen on `port`, in the kernel's hexadecimal.
+// Returns the local addresses listening on `port`, in the kernel's hexadecimal form.
 std::vector<std::string> listening_addresses(int port) {
   std::vector<std::string> found;
   char suffix[8];
@@ -321,7 +321,7 @@ TEST_F(StoreServer, BeyondLoopbackItWantsAToken) {
               Fault::misuse);
     EXPECT_NE(text.find("LOCKSTEP_TRUST_NETWORK=1"), text.npos) << text;
   }
-  // An address that no host has shows whether it gets further.
+  // An address that no host has shows whether the call passes the check.
   ::setenv("LOCKSTEP_TRUST_NETWORK", "1", 1);
   EXPECT_EQ(fault_of([&] { TcpStoreServer({.address = "192.0.2.1", .job = job}); }), Fault::system);
   ::unsetenv("LOCKSTEP_TRUST_NETWORK");
@@ -363,9 +363,9 @@ TEST_F(StoreServer, AJobsPortThatAnotherJobHoldsNeverMixesThem) {
             Fault::misuse);
 }
 
-// Linux fails both of two listen() for one port at the same instant.
+// Linux fails both of two listen() calls for one port at the same instant.
 TEST(Listen, OfTwoAtTheSameInstantOneSucceeds) {
-  const auto address = [] {  // Of a port that no other process gets.
+  const auto address = [] {  // A port that no other process gets.
     static const FileDescriptor holder(::socket(AF_INET, SOCK_STREAM, 0));
     const int yes = 1;
     ::setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -374,12 +374,14 @@ TEST(Listen, OfTwoAtTheSameInstantOneSucceeds) {
     return local_address(holder.get());
   }();
   std::atomic<int> arrivals{0}, listeners{0};
-  std::atomic<bool> is_last{false};  // Some 100,000 rounds in this time, where two cores are free.
+  std::atomic<bool> is_last{false};  // About 100,000 rounds in this time with two free cores.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   const auto meet = [&](int round) {
     ++arrivals;
     for (int tries = 0; arrivals < 2 * round; ++tries)
-      if (tries > 10'000) std::this_thread::yield();  // Not sooner: both are to go on at once.
+      if (tries > 10'000)
+        std::this_thread::yield();  // Not sooner: both must continue at the same
+                                    // time.
   };
   const auto listen_many_times = [&](bool checks) {
     for (int i = 0; !is_last; ++i) {
@@ -396,7 +398,7 @@ TEST(Listen, OfTwoAtTheSameInstantOneSucceeds) {
   listen_many_times(true);
 }
 
-// Leaves `more` free descriptors to the process while it lives.
+// Leaves `more` free descriptors to the process while it exists.
 class FewDescriptors {
  public:
   explicit FewDescriptors(rlim_t more) {
@@ -474,7 +476,7 @@ TEST_F(StoreServer, ItsKillIsNoticedByWhoeverWaits) {
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
 }
 
-// Accepts one client, and answers its first request with an error.
+// Accepts one client and replies to its first request with an error.
 void refuse_first_request(int listener, std::string_view why) {
   pollfd arrival{listener, POLLIN, 0};
   ::poll(&arrival, 1, 20'000);

@@ -23,7 +23,7 @@ using job::CollectiveSpan;
 using job::PhaseSpan;
 using job::TimelineHeader;
 
-// Translates ticks of a rank to the clock of rank 0.
+// Converts ticks of a rank to the clock of rank 0.
 class RankClock {
  public:
   explicit RankClock(const TimelineHeader& head)
@@ -45,7 +45,7 @@ class RankClock {
     return steady + offset_at(steady);
   }
 
-  // Between two measurements, a clock drifts evenly.
+  // Interpolates linearly between two measurements.
   std::int64_t offset_at(std::int64_t steady) const {
     if (offsets_.empty()) return 0;
     const auto next = std::ranges::upper_bound(offsets_, steady, {}, &ClockOffset::at_steady_ns);
@@ -75,7 +75,8 @@ class RankClock {
   throw Error(Fault::corrupt, std::string(name) + ": " + std::string(why));
 }
 
-// The header of a file of `size` bytes, whose rings are all there. `bytes` may be its beginning.
+// Returns the header of a file of `size` bytes, after checking that its rings are complete. `bytes`
+// may be a prefix.
 const TimelineHeader& header_of(std::string_view bytes, std::uint64_t size, std::string_view name) {
   if (bytes.size() < job::spans_offset) refuse(name, "it is too short for a rank's spans");
   const auto& head = *reinterpret_cast<const TimelineHeader*>(bytes.data());
@@ -88,8 +89,8 @@ const TimelineHeader& header_of(std::string_view bytes, std::uint64_t size, std:
   return head;
 }
 
-// Calls act(span) for the whole spans of a ring, in the order of their numbers. Returns how many
-// are no longer there.
+// Calls act(span) for the complete spans of a ring, in the order of their numbers. Returns how many
+// were overwritten.
 template <class Span, class Act>
 std::uint64_t for_each_span(const char* ring, std::uint64_t capacity, std::uint64_t recorded,
                             Act act) {
@@ -158,7 +159,7 @@ RankTimeline read_rank_timeline(const std::filesystem::path& file) {
   return timeline;
 }
 
-// A ring that never was full becomes a shorter one.
+// Shortens a ring that was never full.
 std::string packed_rank_timeline(std::string_view file) {
   const TimelineHeader& head = header_of(file, file.size(), "spans of this rank");
   const std::uint64_t phases = std::clamp<std::uint64_t>(head.phases, 1, head.phase_capacity);

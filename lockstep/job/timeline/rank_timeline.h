@@ -1,6 +1,6 @@
-// The spans that one rank has recorded, read from its file.
+// Reads the spans that one rank recorded from its file.
 //
-// Errors: system; corrupt for a file that is none of this version's.
+// Errors: system; corrupt for a file of another version or format.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,9 +34,9 @@ struct RankTimeline {
     std::uint64_t sequence = 0;
     std::uint64_t bytes = 0;
     int last = -1;
-    std::uint32_t thread = 0;  // 0 for the training loop's.
+    std::uint32_t thread = 0;  // 0 for the training loop's thread.
     Operation operation = Operation::none;
-    std::optional<Fault> fault = {};  // That ended it.
+    std::optional<Fault> fault = {};  // The Fault that ended it.
   };
 
   std::uint64_t job = 0;  // TimelineRecorder::Options::job.
@@ -49,17 +49,17 @@ struct RankTimeline {
   std::uint64_t collectives_left_out = 0;
 
   std::int64_t wall_minus_this_ns = 0;  // The rank's wall clock minus the clock of these times.
-  std::int64_t began_wall_ns = 0;       // When it began to record, by its wall clock.
-  int clock_comparisons = 0;            // How often its clock was compared with rank 0's.
-  std::int64_t clock_error_ns = 0;      // By how much it may have differed at these moments.
+  std::int64_t began_wall_ns = 0;       // When recording began, by the rank's wall clock.
+  int clock_comparisons = 0;            // Number of comparisons with rank 0's clock.
+  std::int64_t clock_error_ns = 0;      // The largest error of these comparisons.
 };
 
-// TimelineRecorder::stamp() of the file; empty if there is none.
+// TimelineRecorder::stamp() of the file; empty if there is no such file.
 LOCKSTEP_API std::optional<std::uint64_t> stamp_of_rank_timeline(const std::filesystem::path& file);
 
 LOCKSTEP_API RankTimeline read_rank_timeline(const std::filesystem::path& file);
 
-// The same file without the unused parts of its rings, to be sent to another host.
+// The same file without the unused parts of its rings, for sending to another host.
 LOCKSTEP_API std::string packed_rank_timeline(std::string_view file);
 
 }  // namespace lockstep

@@ -31,7 +31,7 @@ using test::fault_of;
 using test::ScratchDirectory;
 namespace fs = std::filesystem;
 
-// Ticks in a microsecond, or a little less.
+// Ticks per microsecond, or slightly fewer.
 Ticks microsecond() {
   constexpr Ticks many = 1 << 24;
   return many * 1000 / static_cast<Ticks>(time_in(many).count());
@@ -58,7 +58,7 @@ TEST(Timeline, HasSpansOfAllRanksAndArrowsFromTheLast) {
   for (const int rank : {0, 1}) {
     TimelineRecorder recorder(options_of(scratch, rank));
     recorder.phase(StepPhase::forward, start, start + 100 * us);
-    // Rank 1 comes last, 300 microseconds after rank 0.
+    // Rank 1 joins last, 300 microseconds after rank 0.
     const Ticks came = start + (rank == 0 ? 100 : 400) * us;
     recorder.collective({.group = world,
                          .operation = Operation::all_reduce,
@@ -103,8 +103,8 @@ TEST(Timeline, HasSpansOfAllRanksAndArrowsFromTheLast) {
   EXPECT_TRUE(is_named);
 }
 
-// Threads of the first attempt, which overlap, and one of the second. To Perfetto, a track with the
-// number of its rank would be another thread than on other ranks.
+// Overlapping threads of the first attempt and one of the second. To Perfetto, a track with its
+// rank's number would be a different thread than on other ranks.
 TEST(Timeline, HasATrackForThreadsThatFollowEachOther) {
   const ScratchDirectory scratch;
   const auto record = [](TimelineRecorder& recorder, std::uint64_t sequence, Ticks begin) {
@@ -306,7 +306,7 @@ TEST(Timeline, OfASecondJobInTheFolderLeavesTheFirstJobItsMemory) {
   auto small = options;
   small.most_phases = small.most_collectives = 1;
   const TimelineRecorder second(small);
-  // All of the first one's pages are written to.
+  // Every page of the first one is written.
   for (Ticks i = 0; i < options.most_phases; ++i) first.phase(StepPhase::data, i, i + 1);
   EXPECT_NE(first.stamp(), second.stamp());
   EXPECT_TRUE(read_rank_timeline(second.file()).phases.empty());
@@ -357,7 +357,7 @@ TEST(Timeline, CannotBeginWhereNothingCanBeWritten) {
             Fault::system);
 }
 
-// 100 ns a span would be 0.2 % of a step of 1 ms with twenty spans, while it is recorded.
+// While recording, 100 ns per span would be 0.2 % of a step of 1 ms with twenty spans.
 TEST(Timeline, CostsLittleWhileItIsRecorded) {
   const ScratchDirectory scratch;
   TimelineRecorder recorder(options_of(scratch, 0));
