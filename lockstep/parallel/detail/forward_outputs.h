@@ -2,8 +2,8 @@
 // and optionals of such results, nested to any depth. An IValue, the result of a script, may hold
 // all of these.
 //
-// Your own type takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
-// calls visit(tensor) for each of its tensors. No tensors are found in values of other types.
+// For your own type, define for_each_tensor(value, visit), found by argument-dependent lookup,
+// which calls visit(tensor) for each of its tensors. Other types count as types without tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,7 +40,7 @@ void visit_tensors(const T& value, Visit& visit) {
   } else if constexpr (std::is_same_v<T, c10::IValue>) {
     value.visit([&visit](const c10::IValue& part) {
       if (part.isTensor()) visit(part.toTensor());
-      return false;  // It has not been handled with all of its parts.
+      return false;  // Not all of its parts were visited.
     });
   } else if constexpr (outputs::Taught<T, Visit>) {
     for_each_tensor(value, visit);
