@@ -92,8 +92,7 @@ void GradientNoise::finish(const PassReports& reports, const NamedTensors& param
   const double squares_of_mean = squares_of(means);
   if (means.empty() || !std::isfinite(squares) || !std::isfinite(squares_of_mean)) return;
   const auto count = static_cast<double>(passes);
-  const double scale =
-      ranks / count;  // From the mean over ranks of sums to the mean of all passes.
+  const double scale = ranks / count;  // From the mean of ranks' sums to that of all passes.
   estimate_.add({.mean = squares / count, .batch_size = batch_size_},
                 {.mean = squares_of_mean * scale * scale, .batch_size = batch_size_ * count});
 }

@@ -243,16 +243,14 @@ void DataParallelBase::join_others(const std::function<void()>& train, const Joi
       replica_->broadcast_buffers(join.largest_active_rank());
   }
   replica_->become(join.largest_active_rank());
-  reducer_->forget_window();  // The others' last pass may have been under no_sync() and this rank's
-                              // not.
+  reducer_->forget_window();  // The others' last pass may have been under no_sync().
 }
 
 double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
   require(pieces_ != nullptr, "train_pieces: set the option deterministic, the number of pieces");
   require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
   require(synchronize_, "train_pieces: another call is under way");
-  const NoSync alone(synchronize_,
-                     /*active=*/true);  // Until all gradients are summed.
+  const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
   return pieces_->run(step, loss_of, replica_->change());
 }
 

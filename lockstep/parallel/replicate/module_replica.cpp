@@ -151,8 +151,7 @@ void ModuleReplica::before_forward(bool synchronized) {
 }
 
 void ModuleReplica::broadcast_buffers(int root) const {
-  broadcast_replica(named_buffers(*module_), group_,
-                    root);  // The program may replace them.
+  broadcast_replica(named_buffers(*module_), group_, root);  // The program may replace them.
 }
 
 void ModuleReplica::become(int root) {
