@@ -77,12 +77,12 @@ std::exception_ptr agreed(const std::exception_ptr& own, const ProcessGroup& ran
   return nullptr;
 }
 
-// Whether a saved tensor, whose elements are counted row by row, can be read into `value`.
+// Whether a saved tensor, whose elements are counted in row-major order, can be read into `value`.
 bool is_in_rows(const StateTensor& described, const at::Tensor& value) {
   return described.strides.empty() && has_plain_values(value);
 }
 
-// The elements of `described` of a local tensor that was read whole.
+// The elements of `described` in a local tensor that was read whole.
 at::Tensor held_of(const StateTensor& described, const at::Tensor& local) {
   if (described.strides.empty()) return local;
   const at::Tensor laid_out =

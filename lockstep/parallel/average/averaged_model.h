@@ -1,5 +1,5 @@
-// Averages of a model's weights over the steps of its training, which often generalise better than
-// the weights themselves: exponential (EMA), or with equal weights (SWA).
+// Averages of a model's weights over training steps: exponential (EMA), or with equal weights
+// (SWA). They often generalise better than the weights themselves.
 //
 //   lockstep::AveragedModel ema(ddp, lockstep::ema(0.999));
 //   ...
@@ -8,16 +8,14 @@
 //   ...
 //   ema.with_averages([&] { evaluate(ddp); });
 //
-// Averages equal those of torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn() or
-// get_swa_multi_avg_fn(), bit for bit, where a rank has whole parameters. The first update copies
-// the weights. A tied weight is averaged once.
+// Where a rank has whole parameters, averages equal those of torch.optim.swa_utils.AveragedModel
+// with get_ema_multi_avg_fn() or get_swa_multi_avg_fn(), bit for bit. The first update copies the
+// weights. A tied weight is averaged once. With share_parameters and FullyShardedDataParallel each
+// rank keeps the averages of its own parts, 1 / world.size() of the memory, and update() sends
+// nothing. Some averages then differ in the last bit. With param_type, the masters are averaged.
 //
-// With share_parameters and FullyShardedDataParallel each rank keeps the averages of its own parts,
-// 1 / world.size() of the memory, and update() sends nothing; some averages then differ from the
-// above in the last bit. With masters (param_type) these are averaged.
-//
-// Lifetime: the model outlives this. Thread safety: none; one training loop uses it.
-// Errors: misuse for a decay outside of [0, 1], for parameters that ranks share without their
+// Lifetime: the model outlives this object. Thread safety: none; one training loop uses it.
+// Errors: misuse for a decay outside of [0, 1], for shared parameters without their
 // DistributedDataParallel, and for update() and apply() within with_averages(); those of
 // ProcessGroup.
 
@@ -47,7 +45,7 @@ class HeldTensors;
 
 namespace lockstep {
 
-// How an average moves towards the weights.
+// The rule by which an average follows the weights.
 struct AveragingRule {
   std::optional<double> decay = {};  // Share of the old average; empty for equal weights.
 };
@@ -59,13 +57,14 @@ LOCKSTEP_API AveragingRule ema(double decay = 0.999);
 LOCKSTEP_API AveragingRule swa();
 
 struct AveragedModelOptions {
-  // Whether buffers are averaged, too, such as the running statistics of BatchNorm. Otherwise they
-  // are the model's at the last update. Integers are rounded down with ema(), copied with swa().
+  // Whether buffers are averaged too, such as the running statistics of BatchNorm. Otherwise they
+  // are the model's at the last update. Averages of integers are rounded down with ema(); swa()
+  // copies integers.
   bool use_buffers = false;
 };
 
-// Saved as a part of a checkpoint: TrainingState::add("ema", ema). Tensors have the names of the
-// model's, and any number of ranks can load them.
+// Saved as a part of a checkpoint: TrainingState::add("ema", ema). Tensors have the model's names,
+// and any number of ranks can load them.
 class LOCKSTEP_API AveragedModel final : public Stateful {
  public:
   AveragedModel(DataParallelBase& ddp, const AveragingRule& rule,
@@ -74,19 +73,21 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
                 const AveragedModelOptions& options = {});
   ~AveragedModel() override;
 
-  // Call after the optimizer's step. Not collective.
+  // Call it after the optimizer's step. Not collective.
   void update();
 
-  // Runs `use` while the model's weights and buffers are the averages, then gives it back its own.
-  // Values that `use` has written to buffers, as update_bn() does, stay with the averages.
-  // Collective where ranks share parameters: if `use` throws on one rank, all ranks throw, the
-  // others Error(aborted) with its text.
-  // An exception is thrown once the model has its weights again. If the group has broken by then,
-  // because a rank was lost or others were in a collective of `use`, each rank has put back its own
-  // parts only: shared weights are torn (DistributedDataParallel::has_torn_parameters()).
+  // Runs `use` while the model's weights and buffers are the averages, then restores its own.
+  // Values that `use` writes to buffers, as update_bn() does, remain in the averages. Collective if
+  // ranks share parameters: if `use` throws on one rank, the other ranks throw Error(aborted) with
+  // its text.
+  // Exceptions are thrown after the weights are restored. The group may have broken by then,
+  // because a rank was lost or others were in a collective of `use`. Then each rank restores only
+  // its own parts. Shared weights are then partially updated
+  // (DistributedDataParallel::has_torn_parameters()).
   void with_averages(const std::function<void()>& use);
 
-  // The model's weights and buffers become the averages, for good. Collective as with_averages().
+  // Replaces the model's weights and buffers by the averages permanently. Collective as
+  // with_averages().
   void apply();
 
   // Number of updates so far.
@@ -118,18 +119,18 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   std::vector<Average> parameters_;  // Those that this rank holds.
   std::vector<Average> buffers_;
   std::int64_t updates_ = 0;
-  bool lent_ = false;  // The model has the averages, and each Average its weights.
+  bool lent_ = false;  // True while the model has the averages, and each Average its weights.
 };
 
-// Gives every BatchNorm of `module`, also SyncBatchNorm, the statistics of the data on which
-// `pass_over_data` calls forward(): the mean over batches, as torch.optim.swa_utils.update_bn. The
-// module is in training mode and gradients are off meanwhile.
+// Sets the statistics of every BatchNorm of `module`, including SyncBatchNorm, to the mean over the
+// batches on which `pass_over_data` calls forward(), as torch.optim.swa_utils.update_bn. Meanwhile
+// the module is in training mode and gradients are off.
 //   ema.with_averages([&] {
 //     lockstep::update_bn(*net, [&] { for (auto& b : loader) net->forward(b.data); }, world);
 //   });
-// With a `group` the statistics are those of all ranks' batches; then collective. Ranks may have
-// unequal numbers of batches, also none, as long as forward() does not communicate: call that of
-// the module, not DistributedDataParallel's, which may broadcast buffers. SyncBatchNorm and weights
+// With a `group` the call is collective, and statistics are those of all ranks' batches. Ranks may
+// have unequal numbers of batches, or none, if forward() does not communicate. Call the module's
+// forward(), because DistributedDataParallel's may broadcast buffers. SyncBatchNorm and weights
 // that FullyShardedDataParallel gathers need equal numbers.
 // Errors: unsupported for a TorchScript module with BatchNorm.
 LOCKSTEP_API void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,

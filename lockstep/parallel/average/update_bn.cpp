@@ -17,11 +17,11 @@
 namespace lockstep {
 namespace {
 
-// A layer of whatever type; tensors share its memory.
+// A layer of any type. Its tensors share the layer's memory.
 struct BatchNorm {
   std::optional<double>* momentum;
   at::Tensor mean, variance, batches;
-  bool has_own_batches;  // Unlike SyncBatchNorm, whose statistics are those of all ranks already.
+  bool has_own_batches;  // False for SyncBatchNorm, whose statistics already include all ranks.
 };
 
 template <class Layer>
@@ -58,7 +58,7 @@ std::vector<BatchNorm> layers_of(torch::nn::Module& module) {
   return layers;
 }
 
-// Training mode with means over batches, for as long as it lives.
+// Sets training mode with means over batches while it exists.
 class CumulativeStatistics {
  public:
   CumulativeStatistics(torch::nn::Module& module, const std::vector<BatchNorm>& layers)
@@ -81,7 +81,7 @@ class CumulativeStatistics {
   std::vector<std::optional<double>> momenta_;
 };
 
-// The mean over the batches of all ranks: that of each rank counts as often as it had batches.
+// The mean over the batches of all ranks: each rank's mean is weighted by its number of batches.
 void average_over(const ProcessGroup& group, const std::vector<BatchNorm>& layers) {
   std::vector<double> sums;
   const auto each = [&](const auto& visit) {

@@ -1,6 +1,6 @@
 // Values that layers pass to each other: tensors, and tuples, pairs, vectors, arrays, maps and
-// optionals of tensors, numbers and texts, nested to any depth. They travel as tensors and a text
-// that says how they belong together. Public only because layers' types are those of templates.
+// optionals of tensors, numbers and texts, nested to any depth. They are sent as tensors and a text
+// with their structure. Public only because layers' types are template arguments.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +24,7 @@ namespace lockstep {
 namespace pipeline {
 
 struct PassedValue {
-  std::vector<at::Tensor> tensors;  // All of them are defined.
+  std::vector<at::Tensor> tensors;  // All are defined.
   std::string structure;            // Such as "tuple(tensor,some(tensor))".
 };
 
@@ -44,7 +44,7 @@ template <class T>
 concept ListValue =
     requires(T& t) { t.begin(); } && !MapValue<T> && !std::is_same_v<T, std::string>;
 
-// Writes values of all these kinds.
+// Converts values of all these kinds to a PassedValue.
 class LOCKSTEP_API ValueWriter {
  public:
   template <class T>
@@ -59,7 +59,7 @@ class LOCKSTEP_API ValueWriter {
     } else if constexpr (std::is_same_v<T, std::string>) {
       write_text(value);
     } else if constexpr (std::is_arithmetic_v<T>) {
-      // Integers as such: a double has no room for all of them.
+      // Integers are written as integers: a double cannot represent all of them.
       if constexpr (std::is_floating_point_v<T>)
         write_number(static_cast<double>(value));
       else if constexpr (std::is_signed_v<T>)
@@ -104,10 +104,10 @@ class LOCKSTEP_API ValueWriter {
   PassedValue value_;
 };
 
-// Reads the value again. Errors: misuse if it has another form; the text says which.
+// Converts a PassedValue back. Errors: misuse, with both structures, if it has another form.
 class LOCKSTEP_API ValueReader {
  public:
-  // `value` outlives it.
+  // `value` outlives this object.
   explicit ValueReader(const PassedValue& value) : value_(value), rest_(value.structure) {}
 
   template <class T>
@@ -123,7 +123,7 @@ class LOCKSTEP_API ValueReader {
     } else if constexpr (std::is_same_v<T, std::string>) {
       return read_text();
     } else if constexpr (std::is_arithmetic_v<T>) {
-      // As C++ converts numbers, if the layer before returns one of another type.
+      // A number of another type is converted as by C++.
       return std::visit([](auto number) { return static_cast<T>(number); }, read_number());
     } else if constexpr (MapValue<T>) {
       T value;

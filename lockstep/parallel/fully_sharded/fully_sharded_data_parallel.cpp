@@ -73,7 +73,7 @@ void move_buffers(const torch::nn::Module& module, c10::Device device) {
       buffer.set_data(buffer.detach().to(device));
 }
 
-// An optimizer's slices of its parameters. backward() has made the means already.
+// An optimizer's slices of its parameters. backward() has already computed the means.
 class SlicesOfUnits final : public parallel::SteppedSlices {
  public:
   SlicesOfUnits(const std::vector<at::Tensor>& parameters, std::shared_ptr<ShardedUnits> units)
@@ -117,7 +117,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
     for (const ShardedUnits::Fragment& fragment : stepped_) fragment.publish();
   }
 
-  // Other optimizers may step the other parameters.
+  // Keeps the other parameters, which other optimizers may step.
   void forget() override {
     for (const at::Tensor& fragment : fragments_) fragment.mutable_grad().reset();
     for (const auto& i : indices_)
@@ -129,10 +129,10 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
  private:
   const std::shared_ptr<ShardedUnits> units_;
   std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter.
-  std::vector<at::ScalarType> types_;                // By the same.
+  std::vector<at::ScalarType> types_;                // By the optimizer's parameter.
   std::vector<Shard> shards_;
   std::vector<ShardedUnits::Fragment> stepped_;
-  std::vector<at::Tensor> fragments_;  // Their tensors.
+  std::vector<at::Tensor> fragments_;  // Tensors of its fragments.
   std::vector<bool> used_;
 };
 
@@ -140,7 +140,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
 // --- Construction --------------------------------------------------------------------------------
 
-// Which ranks have one copy together, and the masters of parameters that have got another type.
+// The ranks that hold one copy together, and the masters of parameters whose type was changed.
 struct FullyShardedBase::Setup {
   Setup(const torch::nn::Module* module, const ProcessGroup& all,
         const FullyShardedOptions& options)
@@ -215,8 +215,8 @@ struct FullyShardedBase::Setup {
   }
 
   ProcessGroup shard;
-  parallel::HostGroups groups;  // Of `shard`.
-  int copy;                     // Its lowest rank in the group of all.
+  parallel::HostGroups groups;  // For `shard`.
+  int copy;                     // Its lowest rank in the whole group.
   std::optional<ProcessGroup> replicas = {};
   ShardedUnits::Masters masters = {};
 };
@@ -285,8 +285,8 @@ void FullyShardedBase::initialize_by(const std::function<void()>& change) {
   follow([this](const auto& first) { DataParallelBase::initialize_by(first); }, change);
 }
 
-// Where there are several copies, `change` runs in the first one, and others follow. Its exception
-// must not keep this rank from what the others wait for.
+// With several copies, `change` runs in the first one, and others follow. After its exception, this
+// rank still takes part in the calls for which the others wait.
 void FullyShardedBase::follow(const std::function<void(const std::function<void()>& change)>& act,
                               const std::function<void()>& change) {
   if (!replicas_ && !has_masters_) return act(change);
@@ -302,7 +302,7 @@ void FullyShardedBase::follow(const std::function<void(const std::function<void(
         if (error) std::rethrow_exception(error);
       });
     units_->follow_writes();
-  } catch (const Error&) {  // If the group has ended, `error` says why.
+  } catch (const Error&) {  // If the group has ended, `error` has the reason.
     if (!error) throw;
   }
   if (error) std::rethrow_exception(error);

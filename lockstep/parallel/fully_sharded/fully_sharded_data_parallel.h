@@ -1,5 +1,5 @@
-// Trains a model of which the ranks of a host together have one copy: of weights, gradients and
-// optimizer state, as ZeRO's stage 3 and PyTorch's FSDP do across memories of their own.
+// Fully sharded training, like ZeRO stage 3 and PyTorch's FSDP. The ranks of a host together hold a
+// single copy of weights, gradients and optimizer state.
 //
 //   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
 //   lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(),
@@ -10,66 +10,15 @@
 //   adamw.clip_grad_norm_(1.0);
 //   adamw.step();
 //
-// Weights lie once in memory that all ranks of the host have mapped, so nothing is gathered, and a
-// parameter can be read at any time. A unit is a list of parameters whose gradients are averaged
-// together in backward(), as soon as all of them have come: each rank gets the mean of the elements
-// that it steps, and the whole gradients are free. So a rank has the gradients of about two units,
-// and 1 / world.size() of all others. With Adam, weights, gradients and state take 16 bytes a float
-// parameter, once per host. Units are averaged in the order in which the first pass completed them,
-// so a unit of which a pass leaves a parameter out holds up those behind it until the pass ends.
-//
-// After backward(), `.grad` is undefined: the means are the optimizer's, which adds those of
-// several passes. They are gone after its step() and its zero_grad(), but not after the module's.
-// Passes under no_sync() leave `.grad` on this rank, to which the next pass adds. Clip with the
-// optimizer's clip_grad_norm_().
-//
-// On several hosts each rank keeps a slice of every unit's weights. A unit is gathered when an
-// operator of LibTorch touches one of its parameters, in forward() or backward(): once per host, in
-// memory that the host's ranks share. The next unit, as the last pass had it, is gathered
-// meanwhile. A host has few units at a time (resident_units), so the model may be larger than any
-// host's memory. All ranks call the same parameters in the same order. Outside of a pass, weights
-// are not there: with_gathered() lends them, edit_parameters() changes them. Evaluation goes
-// through this class, too, on all ranks.
-//
-// Within edit_parameters() and initialize() units come to rank 0 in the same way, in any order, and
-// go back to all ranks with their changes when others take their slots. So rank 0 has no more than
-// its slices and its host's resident_units units, besides what the function itself makes. An
-// operator uses at most resident_units units. Memory that is used without an operator, by
-// data_ptr(), is there from an operator on that parameter until one on another unit. The function
-// calls operators on one thread. A tensor of initialize(make) that is a part of a larger one is
-// copied when the whole module is made.
-//
-// With param_type, such as bfloat16, forward() and backward() use parameters of that type, and the
-// optimizer steps masters of the original type, of which each rank has its fragments. Checkpoints
-// have the masters. Passes under no_sync() add up gradients in param_type.
-//
-// With `offload`, the module computes on a device, such as local_device(), whose memory has
-// resident_units units. Each comes from the host's memory when an operator touches it, and
-// gradients go back there; the optimizer steps on the CPU. So nothing is gathered between the
-// devices of a host. Tested with a stand-in for the device, and not run on one yet.
-//
-// With `shard`, only the ranks of that group have one copy together; the others have further
-// copies, and gradients are averaged over all (PyTorch's HSDP). For a copy on each host:
-//   lockstep::DeviceMesh mesh(world, {{"replicas", 2}, {"shard", -1}});
-//   FullyShardedDataParallel fsdp(gpt, world, {.shard = mesh["shard"]});
-//
-// If the number of ranks is a power of two, weights equal those of DistributedDataParallel bit for
-// bit, except for clipping, whose norm is summed in another order, and for several averaged passes
-// before a step: here their means are added, as in PyTorch's FSDP.
-//
-// As with the option share_parameters of DistributedDataParallel, only edit_parameters() may write
-// to parameters, besides the optimizer. All that is said there of forward(), Errors and exceptions
-// holds here, except that an exception in backward() ends the group on several hosts, as units
-// cannot come any more. register_comm_hook(), shard_gradients(), join() and train_pieces() are
-// unsupported.
-//
-// A module that is larger than a rank's memory is made on the meta device (tensor/on_meta.h).
+// docs/guide/fully-sharded.md describes units, gradients, several hosts, initialization of large
+// models, mixed precision and results.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: as DistributedDataParallel with share_parameters; mismatch if ranks have other options,
-// or touch other units; misuse for a pattern of a unit that matches nothing, for a parameter that
-// is used while it is not there, and from the second backward() on for one that has a gradient and
-// is in no FullyShardedOptimizer; unsupported if hosts have different numbers of ranks.
+// Errors: as DistributedDataParallel with share_parameters, except that across hosts, an exception
+// in backward() ends the group. In addition mismatch if ranks have other options, or use other
+// units; unsupported if hosts have different numbers of ranks. It throws misuse for a pattern of a
+// unit that matches no module, and for a parameter that is used while it is not gathered. From the
+// second backward() on, misuse for a parameter with a gradient that is in no FullyShardedOptimizer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -102,33 +51,42 @@ class ShardedUnits;
 namespace lockstep {
 
 struct FullyShardedOptions {
-  // Patterns of modules' names, such as "transformer.h.*"; a star stands for one level. Each module
-  // that matches is a unit, all other parameters together another one. By default the units are the
-  // modules that a Sequential or a ModuleList numbers, the outermost ones.
+  // Patterns of module names, such as "transformer.h.*"; a star matches one level. Each matching
+  // module is a unit. All other parameters together are one more unit. By default the units are the
+  // outermost modules that a Sequential or a ModuleList numbers.
   std::vector<std::string> units = {};
 
-  // On several hosts: how many units a host has at a time, at least as many as one operator uses;
-  // all of them, once gathered, until the step if parameters are not to be given up after
-  // forward().
+  // Across hosts: the number of units that a host holds at a time, at least as many as one operator
+  // uses.
   std::size_t resident_units = 2;
+  // Across hosts: whether gathered units may be freed after forward(). If false, all of them stay
+  // in memory until the step.
   bool reshard_after_forward = true;
 
-  // The type of float32 parameters in passes, if it is another one; and that in which their
-  // gradients are averaged. The constructor has a float32 copy of them on each rank for a moment,
-  // unless they are on the meta device: then load_weights() and checkpoints give the float32
-  // masters their values, and initialize() gives values of `param_type`.
+  // The type of float32 parameters in forward() and backward(), if different. The optimizer then
+  // steps float32 masters, of which each rank has its fragments; checkpoints have the masters.
+  // Passes under no_sync() add up gradients in this type. Unless parameters are on the meta device,
+  // the constructor temporarily makes a float32 copy on each rank. On the meta device,
+  // load_weights() and checkpoints set the masters, and initialize() gives values of `param_type`.
   std::optional<at::ScalarType> param_type = {};
+  // The type in which the gradients of these parameters are averaged.
   at::ScalarType reduce_type = at::kFloat;
 
-  // The device on which this rank computes, while weights and optimizer state stay in the hosts'
-  // memory. The module is in CPU memory; its buffers are moved.
+  // The device on which this rank computes, such as local_device(). Its memory holds resident_units
+  // units; weights, gradients and optimizer state stay in the hosts' memory, and the optimizer
+  // steps on the CPU. A unit is copied to the device when an operator uses it, so the devices of a
+  // host gather nothing. The module is in CPU memory; its buffers are moved. Tested with a stand-in
+  // for the device, not on a real one yet.
   std::optional<c10::Device> offload = {};
 
-  // Ranks of `group` that have one copy together: equally many for each copy. By default all.
+  // Ranks of `group` that hold a copy together, the same number for each copy; by default all
+  // ranks. Gradients are averaged over all copies (PyTorch's HSDP). For a copy on each host:
+  //   lockstep::DeviceMesh mesh(world, {{"replicas", 2}, {"shard", -1}});
+  //   FullyShardedDataParallel fsdp(gpt, world, {.shard = mesh["shard"]});
   std::optional<ProcessGroup> shard = {};
 
-  // As DistributedDataParallelOptions'. With overlap units are averaged on a thread of their own,
-  // otherwise on autograd's.
+  // As DistributedDataParallelOptions'. With overlap, a separate thread averages units, otherwise
+  // autograd's thread.
   std::optional<bool> overlap = {};
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
@@ -144,11 +102,12 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   std::vector<std::vector<std::string>> units() const;
   const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }
 
-  // Collective: runs `use` on all ranks while parameters `names` are there, to be read only.
-  // Errors: misuse for a name that no parameter has, and if `use` has written to one.
+  // Collective: runs `use` on all ranks while the parameters `names` are gathered. `use` may only
+  // read them.
+  // Errors: misuse for a name without a parameter, and if `use` has written to a parameter.
   void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
 
-  // The same of all parameters: each host has the whole model for the moment.
+  // The same for all parameters: each host temporarily holds the whole model.
   void with_gathered(const std::function<void()>& use);
 
   void edit_parameters(const std::function<void()>& change) override;
@@ -179,10 +138,23 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   const ProcessGroup shard_;
   const std::optional<ProcessGroup> replicas_;
   const bool has_masters_;
-  const bool is_there_;  // All of each weight, in the host's memory.
+  const bool is_there_;  // Whether the host's memory holds all of each weight.
   const std::shared_ptr<parallel::ShardedUnits> units_;
 };
 
+// Calls forward() of a module whose parameters the ranks hold together.
+//
+// `.grad` is undefined after backward(): the optimizer holds the means, and adds those of several
+// passes. Its step() and zero_grad() drop them; the module's zero_grad() does not. Passes under
+// no_sync() leave `.grad` on this rank, and the next averaged pass includes it.
+//
+// Only the optimizer, edit_parameters() and initialize() may write to parameters. Their functions
+// call operators on one thread. Across hosts, an operator uses at most resident_units units. Memory
+// used without an operator, by data_ptr(), is valid from an operator on that parameter until one on
+// another unit. initialize(make) copies a tensor that is a part of a larger one when the whole
+// module is made.
+//
+// register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
 template <class Module>
 class FullyShardedDataParallel : public FullyShardedBase {
  public:
@@ -191,7 +163,7 @@ class FullyShardedDataParallel : public FullyShardedBase {
                            const FullyShardedOptions& options = {})
       : FullyShardedBase(module, group, options), module_(std::move(module)) {}
 
-  // Takes the holders that TORCH_MODULE makes, including torch::nn::Sequential.
+  // Accepts the holders that TORCH_MODULE makes, including torch::nn::Sequential.
   FullyShardedDataParallel(const torch::nn::ModuleHolder<Module>& holder, const ProcessGroup& group,
                            const FullyShardedOptions& options = {})
       : FullyShardedDataParallel(holder.ptr(), group, options) {}
@@ -208,9 +180,10 @@ class FullyShardedDataParallel : public FullyShardedBase {
   const std::shared_ptr<Module> module_;
 };
 
-// Each rank steps its fragments of the parameters: an elementwise optimizer, such as
-// lockstep::AdamW (optimizers.h). Made with a FullyShardedDataParallel as SharedOptimizer is with a
-// DistributedDataParallel. Parameters may be left out, and several optimizers may share them.
+// Each rank steps its fragments of the parameters with an elementwise optimizer, such as
+// lockstep::AdamW (optimizers.h). Constructed with a FullyShardedDataParallel as SharedOptimizer is
+// with a DistributedDataParallel. Parameters may be left out, and several optimizers may divide
+// them.
 template <class Inner>
 using FullyShardedOptimizer = SharedOptimizer<Inner>;
 

@@ -100,7 +100,7 @@ class FullyShardedState final : public WeightState {
     return types;
   }
 
-  // Null if this rank steps no element of it.
+  // Null if this rank steps no element of `parameter`.
   const Fragment* own_of(const at::Tensor& parameter) const {
     const auto& all = sharded_.units->fragments_of(parameter);
     const auto own =
@@ -108,8 +108,8 @@ class FullyShardedState final : public WeightState {
     return own == all.end() ? nullptr : &*own;
   }
 
-  // Each parameter once, under the first of its names that the state has: values that were saved
-  // under several were equal.
+  // Each parameter once, under the first of its names in the state. Values saved under several
+  // names were equal.
   NamedTensors loaded_of(const StateDict& state) const {
     NamedTensors loaded = named_parameters(sharded_.module);
     std::erase_if(loaded, [&](const auto& named) { return !state.tensors.contains(named.first); });

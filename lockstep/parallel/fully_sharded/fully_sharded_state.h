@@ -1,6 +1,6 @@
-// The state of a fully sharded module of which no rank has whole parameters: each rank saves and
-// loads its fragments, as parts of whole tensors. So checkpoints are those of module_state()
-// (lockstep/tensor/module_state.h), and no rank ever has a whole copy.
+// The state of a fully sharded module whose ranks have no whole parameters. Each rank saves and
+// loads its fragments, as parts of whole tensors, and never has a whole copy. Checkpoints are those
+// of module_state() (lockstep/tensor/module_state.h).
 //
 // Thread safety: none.
 
@@ -23,15 +23,14 @@ namespace lockstep::parallel {
 struct FullyShardedModule {
   torch::nn::Module& module;
   std::shared_ptr<ShardedUnits> units;
-  std::function<bool()> has_values;  // Or was made on the meta device, and has none yet.
-  std::function<void()> loaded;      // To be called once it has.
+  std::function<bool()> has_values;  // False before a module on meta is initialized.
+  std::function<void()> loaded;      // Called once it has values.
 };
 
 // Lifetime: the module outlives the result.
 std::unique_ptr<Stateful> fully_sharded_state(FullyShardedModule sharded);
 
-// The fragments that this rank steps.
-// Lifetime: as above.
+// The fragments that this rank steps. Lifetime: as above.
 std::unique_ptr<HeldTensors> held_fragments(FullyShardedModule sharded);
 
 }  // namespace lockstep::parallel

@@ -55,7 +55,7 @@ GatheredParameters::~GatheredParameters() {
   if (touched_ && touched_->busy()) abandon(destroyed_in_a_pass);
 }
 
-// Other ranks' gathers, and ours, would wait for each other.
+// Other ranks' gathers and this rank's would deadlock.
 bool GatheredParameters::abandon(std::string_view reason) noexcept {
   give_up({groups_.host, groups_.lane}, "a pass of FullyShardedDataParallel", reason);
   return true;
@@ -123,7 +123,7 @@ std::size_t GatheredParameters::index_of(const at::Tensor& parameter) const {
 
 void GatheredParameters::require_shared(const at::Tensor& tensor) const { index_of(tensor); }
 
-// With slices as owners.
+// Owners are slices.
 std::vector<Shard> GatheredParameters::slices_of(const Place& place) const {
   return cut_of(place).layout.shards_of(place.number);
 }
@@ -171,14 +171,14 @@ UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
 
 std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory& to) {
   std::string what = "unit " + touched_->units()[unit].name;
-  // Part of the label: ranks that evict other units must not go on.
+  // Part of the label: ranks that evict different units must not continue.
   if (to.slot) what += " into slot " + std::to_string(*to.slot);
   return [this, unit, to, what = std::move(what)] {
     move(Way::to_all_hosts, "gather of " + what, cuts_[unit], to.data);
   };
 }
 
-// Begins once no rank of the host uses what was in its memory.
+// Starts when no rank of the host uses the old contents of its memory.
 void GatheredParameters::move(Way way, const std::string& label, const std::vector<Cut>& cuts,
                               std::byte* memory) const {
   naming_errors(label, [&] {
@@ -224,7 +224,7 @@ void GatheredParameters::begin_step() {
   is_torn_ = true;
 }
 
-// Whatever was written, no unit is there any more.
+// No unit is resident after a step, whichever parameters were written.
 void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
   touched_->note_written();
   is_torn_ = false;
@@ -253,7 +253,7 @@ void GatheredParameters::scatter_values(const TouchedUnits::Unit& unit,
 
 std::exception_ptr GatheredParameters::edit(std::string_view call,
                                             const std::function<void()>& change) {
-  groups_.all.barrier({.label = call});  // No rank may still read.
+  groups_.all.barrier({.label = call});  // Other ranks may still read.
   begin_step();
   std::exception_ptr error;
   try {
@@ -261,7 +261,7 @@ std::exception_ptr GatheredParameters::edit(std::string_view call,
     error = attempt_on_rank_0(groups_.all, call, [&] { lead_edit(change); });
     groups_.all.barrier();
   } catch (const Error&) {
-    if (edit_error_) std::rethrow_exception(edit_error_);  // The first one.
+    if (edit_error_) std::rethrow_exception(edit_error_);  // The first Error.
     throw;
   }
   settle_step({});
@@ -291,9 +291,9 @@ void GatheredParameters::take_back(std::size_t unit, const Memory& from) {
   obey({Order::Verb::take_back, unit, *from.slot});
 }
 
-// Collective: all ranks carry out the order that rank 0 has `given`. Returns its verb. After an
-// Error there is no further order, and the groups are given up, as ranks may wait in each of them.
-// Without that, all ranks learn of a lost one.
+// Collective: all ranks execute the order that rank 0 has `given`. Returns its verb. After an Error
+// there is no further order. The groups are aborted, because ranks may wait in each of them. This
+// is unnecessary for a lost rank, which all ranks detect themselves.
 GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
   if (edit_error_) std::rethrow_exception(edit_error_);
   try {

@@ -1,18 +1,18 @@
-// The parameters of a fully sharded module whose ranks are on several hosts.
+// The parameters of a module that is fully sharded across hosts.
 //
-// Each rank keeps its slice of every unit (one_copy/slice_layout.h), and steps it. A unit is
-// gathered when an operator touches one of its parameters, in forward() or backward(): once per
-// host, into a slot of memory that the ranks of the host share. All ranks carry a part of it, each
-// within its lane (one_copy/host_groups.h). There are few slots, so most units are in slices alone
-// at any time (touched_units.h). After a step all units have to be gathered anew.
+// Each rank keeps and steps its slice of every unit (one_copy/slice_layout.h). When an operator
+// uses a parameter in forward() or backward(), its unit is gathered once per host, into a slot of
+// memory that the ranks of the host share. Each rank transfers a part, within its rail
+// (one_copy/host_groups.h). There are few slots, so most units exist only as slices
+// (touched_units.h). After a step all units must be gathered again.
 //
-// An edit is such a pass of rank 0 alone. A unit that it touches comes into a slot of rank 0's
-// host, and goes back into all slices when it leaves the slot; the other ranks follow rank 0's
-// orders. So no rank has more weights at any time than in a pass. The first Error of an order ends
-// the groups, so that ranks that wait in other groups learn of it within one timeout.
+// An edit is such a pass of rank 0 alone. A unit that rank 0 uses is gathered into a slot of its
+// host, and scattered into all slices when it leaves the slot. The other ranks follow rank 0's
+// orders. So no rank has more weights at any time than in a pass. The first Error of an order
+// aborts the groups, so that ranks waiting in other groups fail within one timeout.
 //
-// Ranks touch units in the same order, as they run the same model. Otherwise the gathers, which
-// carry names of unit and slot, end in a mismatch on all ranks.
+// Ranks use units in the same order, because they run the same model. Otherwise the gathers, which
+// carry names of unit and slot, throw mismatch on all ranks.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -44,11 +44,10 @@ namespace lockstep::parallel {
 
 class GatheredParameters final : public ParameterStore, private UnitSource {
  public:
-  // Collective: `parameters`, each once, with rank 0's values, are in the slices of `units`
-  // afterwards.
-  // Gradients are averaged of those that require some, in the same slices (GradientSlices).
-  // Errors: unsupported for parameters that are not in CPU memory; system if a host has too little
-  // memory.
+  // Collective: moves rank 0's values of `parameters`, each listed once, into the slices of
+  // `units`. Gradients of parameters that require them are averaged in the same slices
+  // (GradientSlices).
+  // Errors: unsupported for parameters outside CPU memory; system if a host has too little memory.
   GatheredParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                      std::size_t resident_units, HostGroups groups);
   ~GatheredParameters() override;
@@ -83,10 +82,11 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
     std::uint64_t slot = 0;
   };
 
-  // Parameters of a unit that are cut together: those that require gradients, or the frozen ones.
+  // Parameters of a unit that are sliced together: those that require gradients, or the frozen
+  // ones.
   struct Cut {
     SliceLayout layout;
-    std::vector<std::size_t> offsets = {};  // Of regions, in bytes from the beginning of the unit.
+    std::vector<std::size_t> offsets = {};  // By region, in bytes from the unit's start.
     std::vector<at::Tensor> slices = {};    // This rank's, by region.
   };
 
@@ -116,20 +116,20 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void carry_out(const Order& order) const;
   void scatter_values(const TouchedUnits::Unit& unit, const std::vector<Cut>& cuts) const;
 
-  // Moves a unit between the slices of all ranks and memory of hosts: of each, or of rank 0's.
+  // Moves a unit between the slices of all ranks and the memory of every host, or of rank 0's host.
   enum class Way { to_all_hosts, to_rank_0, from_rank_0 };
   void move(Way way, const std::string& label, const std::vector<Cut>& cuts,
             std::byte* memory) const;
 
   const HostGroups groups_;
-  std::vector<Place> places_;                             // In the order of units and members.
+  std::vector<Place> places_;  // In the order of units and their members.
   std::unordered_map<const void*, std::size_t> indices_;  // Indices into places_, by TensorImpl.
   std::vector<std::vector<Cut>> cuts_;                    // By unit.
   std::size_t bytes_of_slot_ = 0;
   std::shared_ptr<const RegisteredMemory> slots_;
   bool is_torn_ = false;
-  std::exception_ptr edit_error_;        // Of the orders of an edit: the groups have ended.
-  std::optional<TouchedUnits> touched_;  // Last, as its thread uses the others.
+  std::exception_ptr edit_error_;        // From an order of an edit; the groups were aborted.
+  std::optional<TouchedUnits> touched_;  // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

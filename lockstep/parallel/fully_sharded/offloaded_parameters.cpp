@@ -81,7 +81,7 @@ at::Tensor OffloadedParameters::fragment(const at::Tensor& parameter, std::int64
 
 // --- Passes --------------------------------------------------------------------------------------
 
-// Where both are asked, the units come first: their thread may use the host's store.
+// Units come first if both are called: their thread may use the host's store.
 
 void OffloadedParameters::require_intact() const {
   touched_->require_intact();

@@ -1,9 +1,9 @@
-// The parameters of a fully sharded module that computes on a device, whose memory has a few units
-// at a time. Weights and optimizer state stay in the hosts' memory: in one of the other stores.
+// The parameters of a fully sharded module that computes on a device, whose memory holds a few
+// units at a time. Another store keeps weights and optimizer state in the hosts' memory.
 //
-// The module's parameters are on the device. An operator that touches one makes its unit come from
-// the host's memory into a slot on the device (touched_units.h), on a stream of its own. Each rank
-// copies for itself: no bytes go between devices.
+// The module's parameters are on the device. When an operator uses one, its unit is copied from the
+// host's memory into a slot on the device (touched_units.h), on a separate stream. Each rank copies
+// for itself: no bytes are sent between devices.
 //
 // Thread safety: as GatheredParameters.
 
@@ -36,8 +36,8 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   // Makes the store of these parameters in the hosts' memory.
   using MakeStore = std::function<std::shared_ptr<ParameterStore>(const NamedTensors& on_host)>;
 
-  // Collective if `make_store` is. `parameters`, each once, are in CPU memory, and on `device`
-  // afterwards.
+  // Collective if `make_store` is. `parameters`, each listed once, are moved from CPU memory to
+  // `device`.
   OffloadedParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                       std::size_t resident_units, c10::Device device, const MakeStore& make_store);
 
@@ -51,7 +51,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
 
-  // Rank 0's device then has a few units at a time.
+  // During an edit, rank 0's device has a few units at a time.
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
@@ -81,7 +81,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   std::vector<std::optional<c10::Event>> copied_;         // By unit.
   std::vector<Memory> slots_;
   std::shared_ptr<ParameterStore> store_;
-  std::optional<TouchedUnits> touched_;  // Last, as its thread uses the others.
+  std::optional<TouchedUnits> touched_;  // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

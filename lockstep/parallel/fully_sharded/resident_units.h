@@ -1,11 +1,11 @@
-// Which units of a fully sharded module are in a host's memory, and when each comes and goes.
+// Decides which units of a fully sharded module are in a host's memory at any time.
 //
-// A few slots hold one unit each. A unit that is needed and not there takes a free slot, or that of
-// the unit which was not needed for the longest time. The order of the last pass tells which unit
-// is needed next: it comes early, until a pass takes another order.
+// Each of a few slots holds one unit. A required unit without a slot takes a free slot, or that of
+// the least recently used unit. The unit that was used next in the last pass is loaded early, until
+// the current pass deviates from that order.
 //
-// Decisions follow from what was needed alone, never from time: ranks that need the same units in
-// the same order decide alike.
+// Decisions depend only on the sequence of required units, never on time: ranks with the same
+// sequence decide alike.
 //
 // Thread safety: none.
 
@@ -21,7 +21,7 @@ namespace lockstep::parallel {
 
 class ResidentUnits {
  public:
-  // A unit comes into a slot, in place of another one.
+  // A unit is loaded into a slot, and may replace another unit.
   struct Arrival {
     std::size_t unit;
     std::size_t slot;
@@ -31,17 +31,17 @@ class ResidentUnits {
 
   ResidentUnits(std::size_t units, std::size_t slots);
 
-  // A pass begins: the order of the one before is expected.
+  // Begins a pass, in which the order of the previous pass is expected.
   void begin_pass();
 
-  // An operator needs these units, all at once. Returns what must come, in this order: what is
-  // needed, then the unit that is expected next, if a slot is left for it.
+  // An operator needs these units, all at once. Returns the units to load, in this order: the
+  // required ones, then the one expected next, if a slot is left for it.
   // Errors: misuse for more units than slots.
   std::vector<Arrival> need(const std::vector<std::size_t>& units);
 
   std::optional<std::size_t> slot_of(std::size_t unit) const { return slots_of_[unit]; }
 
-  // No unit is there any more. Returns those that were.
+  // Removes all units. Returns those that were present.
   std::vector<std::size_t> forget();
 
  private:
@@ -55,7 +55,7 @@ class ResidentUnits {
 
   std::vector<Slot> slots_;
   std::vector<std::optional<std::size_t>> slots_of_;  // By unit.
-  std::vector<std::size_t> last_pass_;                // In the order in which they were needed.
+  std::vector<std::size_t> last_pass_;                // In the order of use.
   std::vector<std::size_t> this_pass_;
   bool is_as_expected_ = true;  // So far, in this pass.
   std::uint64_t now_ = 0;

@@ -28,7 +28,7 @@ bool is_number(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](char c) { return '0' <= c && c <= '9'; });
 }
 
-// The name's beginning up to its first number, if more follows.
+// The start of the name up to its first number, if more follows.
 std::optional<std::string> numbered_parent(const std::string& name) {
   std::string parent;
   const auto levels = levels_of(name);
@@ -39,7 +39,7 @@ std::optional<std::string> numbered_parent(const std::string& name) {
   return {};
 }
 
-// In one collective for each type.
+// Uses one collective for each type.
 void average_over(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (const at::Tensor& tensor : tensors) by_type[tensor.scalar_type()].push_back(tensor);
@@ -84,7 +84,7 @@ std::vector<Unit> units_of(const NamedTensors& parameters,
   std::vector<Unit> all;
   for (auto& [name, indices] : units) all.push_back({name, std::move(indices)});
   if (!rest.empty()) all.push_back({"the rest", std::move(rest)});
-  // The gradient of a unit's first parameter tends to come last.
+  // The gradient of a unit's first parameter usually arrives last.
   std::sort(all.begin(), all.end(), [](const Unit& a, const Unit& b) {
     return a.parameters.front() > b.parameters.front();
   });

@@ -1,6 +1,6 @@
 // The units of a fully sharded module: parameters whose gradients are averaged together, as soon as
-// all of them have come. Each rank steps its fragments of them, and alone has their means. With
-// masters it steps these, of a more precise type, and copies them into the fragments.
+// all of them have arrived. Each rank steps its fragments of them, and only it has their means.
+// With masters, of a more precise type, it steps these and copies them into the fragments.
 //
 // Thread safety: none.
 
@@ -28,38 +28,39 @@ namespace lockstep::parallel {
 
 class ParameterStore;
 
-// Parameters, by their indices, and the name of the module that has them.
+// Indices of parameters, and the name of their module.
 struct Unit {
   std::string name;
   std::vector<std::size_t> parameters;
 };
 
-// The units of these `parameters`, in the order in which backward() tends to complete them. A
-// pattern makes a unit of the parameters below each module whose name matches; the first pattern
-// that matches counts. Without patterns these are the numbered modules: those in a Sequential or a
-// ModuleList. The rest is a unit of its own.
+// The units of these `parameters`, in the order in which backward() usually completes them. Each
+// module whose name matches a pattern is a unit of all its parameters; the first matching pattern
+// counts. Without patterns, the numbered modules of each Sequential or ModuleList are the units.
+// The remaining parameters are one more unit.
 // Errors: misuse for a pattern that matches no module with parameters.
 std::vector<Unit> units_of(const NamedTensors& parameters,
                            const std::vector<std::string>& patterns);
 
-// The elements of a fragment of `parameter`, in CPU memory, of `values` that may lie in another
-// order.
+// The elements of `values` in a fragment of `parameter`, in CPU memory. `values` may have another
+// memory order.
 at::Tensor fragment_of_values(const at::Tensor& values, const Shard& shard,
                               const at::Tensor& parameter);
 
 class ShardedUnits {
  public:
-  // Ranks that have one copy of the parameters together, and this rank's likes in other copies.
+  // Ranks that hold one copy of the parameters together, and the ranks with the same fragments in
+  // other copies.
   struct Ranks {
     HostGroups copy;
     std::optional<ProcessGroup> replicas = {};
   };
 
-  // Values of parameters, by their TensorImpl, in their own strides.
+  // Values of parameters, by TensorImpl, with the parameters' strides.
   using Masters = std::unordered_map<const void*, at::Tensor>;
 
-  // Collective. The `parameters`, of which those of `units` are averaged, lie in `store`. `masters`
-  // are equal on all ranks.
+  // Collective. The `parameters` are in `store`; those of `units` are averaged. `masters` are equal
+  // on all ranks.
   ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
                std::shared_ptr<ParameterStore> store, Ranks ranks, const Masters& masters = {},
                GradientConversion conversion = {});
@@ -69,50 +70,50 @@ class ShardedUnits {
   const std::vector<std::vector<std::string>>& parameter_names() const { return parameter_names_; }
 
   // Collective: this rank's means of a unit's `gradients`, which are in the order of its
-  // parameters. Missing ones count as zero. Errors name the unit.
+  // parameters. Missing gradients count as zero. Errors name the unit.
   std::vector<at::Tensor> average(std::size_t unit, GradientSlices::Gradients gradients) const;
 
-  // Adds these to what the fragments have, those of parameters that are `used`.
+  // Adds means to the fragments' gradients, for parameters that are `used`.
   void add(std::size_t unit, const std::vector<at::Tensor>& means, const std::vector<bool>& used);
 
-  // All gradients of fragments are undefined afterwards.
+  // Makes all gradients of fragments undefined.
   void forget() noexcept;
 
-  // Whether fragments have a gradient of this parameter, on whatever rank.
+  // Whether fragments have a gradient of this parameter, on any rank.
   bool is_used(std::size_t parameter) const { return used_[parameter]; }
   void set_unused(std::size_t parameter) { used_[parameter] = false; }
 
   // Tensors are undefined on ranks that do not step the fragment.
   struct Fragment {
     Shard shard;             // `parameter` is the caller's.
-    at::Tensor tensor = {};  // What is stepped: the master if there is one.
+    at::Tensor tensor = {};  // The tensor that is stepped: the master if there is one.
     at::Tensor stored = {};  // The elements of the parameter.
 
     void publish() const;
   };
 
-  // The fragments of `parameter` on all ranks, also of one that required no gradient, and the index
-  // of one that did. Errors: misuse for a tensor that is not one of the parameters.
+  // The fragments of `parameter` on all ranks, also if it required no gradient, and the index of
+  // one that did. Errors: misuse for a tensor that is not one of the parameters.
   const std::vector<Fragment>& fragments_of(const at::Tensor& parameter) const;
   std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
 
-  // In which the parameter is stepped.
+  // The type in which the parameter is stepped.
   at::ScalarType type_of(const at::Tensor& parameter) const;
 
-  // Collective: parameters were written, in the first copy. Other copies and masters follow.
+  // Collective: parameters of the first copy were written. Updates other copies and masters.
   void follow_writes();
 
-  // Collective: `write` writes to fragments, of whatever parameters, while no rank reads any.
+  // Collective: `write` writes to fragments, of any parameters, while no rank reads any.
   void write(const std::function<void()>& write);
 
   ParameterStore& store() const { return *store_; }
   const Ranks& ranks() const { return ranks_; }
 
-  // Optimizers tell which parameters they step, and when they do not any more.
+  // Optimizers register the parameters that they step, and deregister them.
   void add_stepper(std::size_t parameter) { ++steppers_[parameter]; }
   void remove_stepper(std::size_t parameter) { --steppers_[parameter]; }
 
-  // The first parameter whose fragments have a gradient, and that no optimizer steps.
+  // The first parameter whose fragments have a gradient but no optimizer.
   std::optional<std::size_t> used_without_stepper() const;
 
   std::vector<at::Tensor> memory() const;

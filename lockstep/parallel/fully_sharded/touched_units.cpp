@@ -69,7 +69,7 @@ TouchedUnits::~TouchedUnits() {
 }
 
 void TouchedUnits::require_intact() const {
-  jobs_.wait();  // They may use the parameters.
+  jobs_.wait();  // Jobs may use the parameters.
   require(!edited_, "call forward() and step() after edit_parameters(), not within it");
   for (const Unit& unit : units_)
     for (const Member& member : unit.members) {
@@ -86,7 +86,7 @@ void TouchedUnits::require_intact() const {
     }
 }
 
-// Parts of a tensor may have one counter.
+// Parts of one tensor may share a counter.
 void TouchedUnits::note_written() {
   for (const Unit& unit : units_)
     for (const Member& member : unit.members)
@@ -223,7 +223,7 @@ void TouchedUnits::edit(const std::function<void()>& change) {
   };
   const at::NoGradGuard no_grad;
   edited_.emplace(units_.size(), slots_);
-  for (const Unit& unit : units_) detach(unit);  // With the text of an edit.
+  for (const Unit& unit : units_) detach(unit);  // Sets the message to that of an edit.
   attempt(change);
   attempt([&] { take_in_other_memory(); });
   attempt([&] {
@@ -249,13 +249,14 @@ void TouchedUnits::bring_to_edit(const std::vector<std::size_t>& units) {
 }
 
 void TouchedUnits::take_back(std::size_t unit, std::size_t slot) {
-  if (!std::exchange(units_[unit].is_attached, false)) return;  // It could not be brought.
+  if (!std::exchange(units_[unit].is_attached, false)) return;  // It could not be loaded.
   detach(units_[unit]);
   source_.take_back(unit, source_.slot(slot));
 }
 
-// Copies the values of memory that parameters were given, once all have their own again. They may
-// have exchanged theirs, so none is written before all such values are known.
+// Copies the values of memory that `change` assigned to parameters, once all have their own memory
+// again. Parameters may have exchanged memory, so all such values are collected before any is
+// written.
 void TouchedUnits::take_in_other_memory() {
   std::vector<std::pair<const Member*, at::Tensor>> given;
   for (const Unit& unit : units_)
@@ -265,7 +266,7 @@ void TouchedUnits::take_in_other_memory() {
       member.parameter.set_data(member.watched.variable_data());
     }
   for (auto& [member, values] : given)
-    if (values.key_set().has(watched_key)) values = values.clone();  // Another parameter's.
+    if (values.key_set().has(watched_key)) values = values.clone();  // Memory of another parameter.
   std::string misfit;
   for (const auto& [member, values] : given)
     if (values.scalar_type() == member->watched.scalar_type() &&

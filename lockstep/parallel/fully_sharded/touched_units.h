@@ -1,11 +1,12 @@
-// Units of parameters that have memory while operators use them.
+// Units of parameters that have memory only while operators use them.
 //
-// An operator that touches a parameter (tensor/touched_tensors.h) makes its unit come into a slot
-// of memory, in place of another one, and perhaps the next unit early (resident_units.h). A
-// UnitSource fills slots, on a thread, in the order in which units come.
+// When an operator uses a parameter (tensor/touched_tensors.h), its unit is loaded into a slot of
+// memory, in place of another one. The next unit may be loaded early (resident_units.h). A
+// UnitSource fills slots, on a thread, in this order.
 //
-// Units come in passes, and in edits: there the unit that leaves a slot takes its changes along.
-// Outside of both, and without this object, the use of a parameter is an exception that says so.
+// Units are loaded in passes and in edits. In an edit, a unit that leaves its slot is written back
+// with its changes. Outside of both, and after this object's destruction, using a parameter throws
+// an exception with that reason.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -29,33 +30,33 @@
 
 namespace lockstep::parallel {
 
-// Where units come from, and the slots that they come into.
+// Loads units, and owns the slots.
 class UnitSource {
  public:
   virtual ~UnitSource() = default;
 
-  // The bytes from `data` on.
+  // A range of memory.
   struct Memory {
     std::byte* data;
     std::shared_ptr<const void> owner;
-    std::optional<std::size_t> slot = {};  // Its number, if it is one.
+    std::optional<std::size_t> slot = {};  // Its number, if it is a slot.
   };
 
   virtual Memory slot(std::size_t number) const = 0;
 
-  // A job that fills memory with a unit, once operators that were enqueued before this call are
-  // done with what was there. It runs on another thread.
+  // Returns a job that fills memory with a unit, after operators enqueued before this call have
+  // finished with the old contents. The job runs on another thread.
   virtual std::function<void()> filling(std::size_t unit, const Memory& to) = 0;
 
-  // The job is done: operators that are enqueued after this call find the unit.
+  // Called when the job is done: operators that are enqueued after this call see the unit.
   virtual void after_filling(std::size_t unit) = 0;
 
-  // In an edit, at once: a unit comes into memory, and goes back with its changes.
+  // In an edit, synchronously: loads a unit into memory, and writes it back with its changes.
   virtual void bring(std::size_t unit, const Memory& to) = 0;
   virtual void take_back(std::size_t unit, const Memory& from) = 0;
 };
 
-// The reason of a store that ends while units come.
+// The reason if a store is destroyed while units are loaded.
 constexpr std::string_view destroyed_in_a_pass =
     "FullyShardedDataParallel was destroyed during a pass";
 
@@ -64,8 +65,8 @@ class TouchedUnits {
   struct Member {
     std::string name;
     at::Tensor parameter;
-    std::size_t offset;         // In bytes from the beginning of the unit.
-    at::Tensor watched = {};    // Shares the memory that the parameter is expected to have.
+    std::size_t offset;         // In bytes from the unit's start.
+    at::Tensor watched = {};    // Shares the parameter's expected memory.
     std::uint32_t version = 0;  // The expected one.
   };
 
@@ -75,10 +76,10 @@ class TouchedUnits {
     std::size_t bytes = 0;
     std::uint64_t job = 0;     // The last one that filled a slot with it.
     bool is_attached = false;  // To that slot.
-    bool is_lent = false;      // Has memory of its own, in lend().
+    bool is_lent = false;      // Has its own memory, in lend().
   };
 
-  // Parameters become watched tensors on `device`, without memory. `source` outlives this.
+  // Makes parameters watched tensors on `device`, without memory. `source` outlives this object.
   TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Device device, UnitSource& source);
   ~TouchedUnits();
   TouchedUnits(const TouchedUnits&) = delete;
@@ -86,35 +87,35 @@ class TouchedUnits {
 
   const std::vector<Unit>& units() const { return units_; }
 
-  // Errors: misuse, by name, for a parameter that has other memory, or was written to.
+  // Errors: misuse, with its name, for a parameter that has other memory or was written to.
   void require_intact() const;
   void note_written();
 
   // A pass with gradients lasts until backward() has ended, one without until end_evaluation().
-  // Both wait for a unit that is coming early.
+  // Both calls wait for a unit that is being loaded early.
   void begin_pass(bool with_gradients);
   void end_evaluation() noexcept;
   void end_pass() noexcept;
 
-  // All units leave, and the pass ends.
+  // Removes all units, and ends the pass.
   void forget();
 
   // Whether a slot is being filled.
   bool busy() const { return jobs_.busy(); }
 
-  // Runs `use` while the units of these parameters are in the memory that `make` returns for so
-  // many bytes. All ranks lend the same ones. Errors: misuse for a tensor that is not one of the
-  // parameters, and if `use` has written to one.
+  // Runs `use` while the units of these parameters are in memory that `make` returns for the given
+  // number of bytes. All ranks pass the same parameters.
+  // Errors: misuse for a tensor that is not one of the parameters, and if `use` has written to one.
   void lend(const std::vector<at::Tensor>& parameters,
             const std::function<UnitSource::Memory(std::size_t bytes)>& make,
             const std::function<void()>& use);
 
-  // Runs `change`, on this rank alone. It may read and write parameters in any order, by operators
-  // of one thread, each of which uses at most as many units as there are slots. It may give
-  // parameters other memory, whose values count afterwards. Without an operator, by data_ptr(),
-  // memory can be used from an operator on the parameter until one on another unit.
+  // Runs `change`, only on this rank. It may read and write parameters in any order, by operators
+  // of one thread. Each operator uses at most as many units as there are slots. It may assign other
+  // memory to parameters, whose values then count. Memory used without an operator, by data_ptr(),
+  // is valid from an operator on the parameter until one on another unit.
   // Errors: those of `change`; misuse if a parameter has another type or shape than before. Changes
-  // made before an Error are changes.
+  // made before an Error take effect.
   void edit(const std::function<void()>& change);
 
  private:
@@ -137,8 +138,8 @@ class TouchedUnits {
   std::vector<std::size_t> last_touched_;  // All of them are attached.
   bool in_pass_ = false;
   bool is_evaluating_ = false;
-  std::optional<ResidentUnits> edited_;  // During edit(), those that may have changes.
-  mutable OrderedJobs jobs_;             // Last, as its thread uses the others.
+  std::optional<ResidentUnits> edited_;  // During edit(): units that may have changes.
+  mutable OrderedJobs jobs_;             // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

@@ -55,7 +55,7 @@ bool UnitGradients::begin(bool early) {
 
 // --- Taking -------------------------------------------------------------------------------------
 
-// Of a device's gradient, once it is in the host's memory: see on_host().
+// A device's gradient is checked once it is in the host's memory: see on_host().
 Taken UnitGradients::judge(const at::Tensor& gradient) const {
   return !gradient.is_cpu() || !settings_.check_finite || all_finite(gradient) ? Taken::fine
                                                                                : Taken::non_finite;
@@ -74,14 +74,14 @@ Taken UnitGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
 
 // --- Averaging ----------------------------------------------------------------------------------
 
-// One at a time, so that no more than its gradients and the next unit's take memory.
+// Averages one unit at a time, so that only its gradients and the next unit's take memory.
 void UnitGradients::start(std::size_t bucket) {
   const std::size_t unit = unit_of_[bucket];
   if (settings_.overlapped) {
     reduction_.let_finish();
     return reduction_.start([this, unit] { average(unit); });
   }
-  if (error_) return;  // The group is not what it was.
+  if (error_) return;  // The group is broken.
   try {
     reduction_.run([this, unit] { average(unit); });
   } catch (...) {
@@ -139,8 +139,8 @@ void UnitGradients::release() noexcept {
   units_->forget();
 }
 
-// The others may wait in the gather of a unit, or in the means of one. Means need all ranks, which
-// no gather brings there any more.
+// The other ranks may wait in the gather or in the average of a unit. Averaging needs all ranks,
+// and gathers cannot complete any more.
 bool UnitGradients::cut_short(std::string_view reason) const noexcept {
   if (!units_->store().abandon(reason)) return false;
   const ShardedUnits::Ranks& ranks = units_->ranks();

@@ -1,7 +1,6 @@
-// Gradients of a fully sharded module on their way from autograd to the fragments of the ranks that
-// step them. Each unit is averaged during backward(), and its gradients are then free.
-//
-// Nothing remains in `.grad` of what was taken.
+// Passes gradients of a fully sharded module from autograd to the fragments of the ranks that step
+// them. Each unit is averaged during backward(), and its gradients are then freed. Nothing of a
+// taken gradient remains in `.grad`.
 //
 // Thread safety: as GradientSink.
 
@@ -24,13 +23,13 @@ namespace lockstep::parallel {
 
 class UnitGradients final : public GradientSink {
  public:
-  // With `overlapped`, units are averaged on a thread: each rank needs a core for it.
+  // With `overlapped`, a thread averages units. Each rank needs a core for it.
   struct Settings {
     bool overlapped;
     bool check_finite;
   };
 
-  // Collective. `parameters`, those of `units`, outlive this. `group` is its own.
+  // Collective. `parameters`, those of `units`, outlive this object. Nothing else uses `group`.
   UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
                 const ProcessGroup& group, const Settings& settings);
   ~UnitGradients() override;
@@ -44,7 +43,7 @@ class UnitGradients final : public GradientSink {
   bool waits_in_pass() const override { return true; }
   void assign(const BucketAssignment& assignment) override;
 
-  // Errors: misuse if an earlier pass's gradients were left to an optimizer that there is not.
+  // Errors: misuse if an earlier pass left gradients that no optimizer steps.
   bool begin(bool early) override;
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
   Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
@@ -52,7 +51,7 @@ class UnitGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
 
-  // Fragments keep no gradient either.
+  // Drops the fragments' gradients too.
   void release() noexcept override;
   bool cut_short(std::string_view reason) const noexcept override;
 
@@ -73,11 +72,11 @@ class UnitGradients final : public GradientSink {
   const std::shared_ptr<GradientPool> pool_;    // Null without large gradients.
   std::vector<std::size_t> unit_of_;            // By bucket.
   std::vector<at::Tensor> gradients_;           // By parameter: those taken, until averaged.
-  std::vector<std::size_t> left_out_;           // In the pass under way, so far.
+  std::vector<std::size_t> left_out_;           // In the current pass.
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
-  std::exception_ptr error_;  // Of a unit that was averaged on the caller's thread, until wait().
-  std::optional<std::size_t> non_finite_;  // Of the gradients from a device, until wait().
-  BucketReduction reduction_;              // Last, as its thread uses the others.
+  std::exception_ptr error_;  // From a unit averaged on the caller's thread, until wait().
+  std::optional<std::size_t> non_finite_;  // Among gradients from a device, until wait().
+  BucketReduction reduction_;              // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

@@ -13,7 +13,7 @@ namespace lockstep {
 
 std::vector<std::size_t> rooms_for_two_units(const NamedTensors& parameters,
                                              const BucketAssignment& units) {
-  std::map<std::size_t, std::pair<std::size_t, std::size_t>> counts;  // In all; at most in a unit.
+  std::map<std::size_t, std::pair<std::size_t, std::size_t>> counts;  // Total; maximum in a unit.
   for (const auto& unit : units) {
     std::map<std::size_t, std::size_t> here;
     for (const std::size_t i : unit)

@@ -14,12 +14,12 @@
 
 namespace lockstep {
 
-// Bytes of each room for a large gradient: those of the largest two units. While one unit is
-// averaged, the next one's gradients come.
+// Bytes of each buffer for a large gradient: those of the largest two units, because the next
+// unit's gradients arrive while one unit is averaged.
 std::vector<std::size_t> rooms_for_two_units(const NamedTensors& parameters,
                                              const BucketAssignment& units);
 
-// Bytes of a rank: these rooms, which a single rank does not have, and all small gradients. The
+// Bytes of a rank: these buffers, which a single rank does not have, and all small gradients. The
 // units are those of `patterns` (FullyShardedOptions::units). Errors: as units_of().
 std::size_t bytes_of_unit_gradients(const NamedTensors& parameters,
                                     const std::vector<std::string>& patterns, int ranks);

@@ -1,5 +1,5 @@
-// Tells the training loop's clock (job/step_times.h) of backward passes, which autograd may run on
-// a thread of its own while the loop's thread waits.
+// Reports backward passes to the training loop's clock (job/step_times.h). Autograd may run a pass
+// on another thread while the loop's thread waits.
 //
 // Thread safety: as backward() itself: one call at a time.
 
@@ -16,14 +16,14 @@ namespace lockstep::parallel {
 
 class BackwardClock {
  public:
-  // On the loop's thread, before a pass.
+  // Call it on the loop's thread before a pass.
   void set_loop() { loop_ = StepClock::of_this_thread(); }
 
-  // Null if that thread has none.
+  // Null if that thread has no clock.
   StepClock* loop() const { return loop_; }
 
-  // Within backward(), also several times. The phase ends with it, after all that was queued
-  // before, or with the exception that ends it.
+  // Call it within backward(); may be repeated. The phase ends with backward(), after all work
+  // queued before, or with the exception that ends it.
   void begin() {
     const auto last = pass_.lock();
     if (loop_ == nullptr || (last && !last->is_over())) return;
@@ -48,12 +48,12 @@ class BackwardClock {
 
    private:
     StepClock& loop_;
-    const StepPhase before_;  // The phase that the pass has interrupted.
+    const StepPhase before_;  // The phase before the pass.
     bool is_over_ = false;
   };
 
   StepClock* loop_ = nullptr;
-  std::weak_ptr<Pass> pass_;  // Autograd has it while it runs backward().
+  std::weak_ptr<Pass> pass_;  // Owned by autograd while it runs backward().
 };
 
 }  // namespace lockstep::parallel

@@ -22,7 +22,7 @@ const GraphTask& current_graph_task() {
   const auto* info = torch::autograd::get_current_graph_task_exec_info();
   check(info != nullptr, "this thread is in no backward()");
 #pragma GCC diagnostic push
-// GCC and Clang know the offset of such types too.
+// GCC and Clang define the offset for such types too.
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
   constexpr std::size_t offset = offsetof(GraphTask, exec_info_);
 #pragma GCC diagnostic pop
@@ -67,7 +67,7 @@ void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& ow
     }
     own.abort(reason);
     given.abort(reason);
-  } catch (...) {  // No memory or no thread for it: they learn when this rank ends.
+  } catch (...) {  // No memory or thread: the others detect it when this rank ends.
   }
 }
 

@@ -1,5 +1,5 @@
-// The backward pass under way, from its first gradient to its end: by LibTorch, or by an exception
-// that other ranks must learn of.
+// The current backward pass, from its first gradient to its end: by LibTorch, or by an exception
+// that is forwarded to other ranks.
 //
 // Thread safety: none, except that a device's autograd thread may end the pass.
 
@@ -49,11 +49,11 @@ class GraphTaskResult {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Lives as long as LibTorch's graph task: until the pass is complete or an exception ends it.
+// Exists as long as LibTorch's graph task: until the pass is complete or an exception ends it.
 class BackwardPass {
  public:
-  // For the backward() that this thread is in. `pool`, if any, is armed. `at_end`, if any, does not
-  // throw; it runs on the thread that ends the pass, which on a device is autograd's.
+  // For the backward() that this thread executes. `pool`, if any, is armed. `at_end`, if any, must
+  // not throw. It runs on the thread that ends the pass; on a device this is autograd's.
   BackwardPass(const std::shared_ptr<GradientPool>& pool,
                std::function<void(const BackwardPass&)> at_end)
       : arming_(pool), result_(GraphTaskResult::of_this_thread()), at_end_(std::move(at_end)) {}
@@ -63,8 +63,8 @@ class BackwardPass {
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
 
-  bool has_announced = false;  // To ranks without input left.
-  bool has_reported = false;   // Otherwise the others wait, to whom an exception is reported.
+  bool has_announced = false;  // To ranks that have joined.
+  bool has_reported = false;  // Otherwise the exception is reported to the other ranks, which wait.
 
   std::exception_ptr exception() const { return result_.exception(); }
   std::chrono::nanoseconds elapsed() const { return Clock::now() - begin_; }
@@ -76,10 +76,10 @@ class BackwardPass {
   const Clock::time_point begin_ = Clock::now();
 };
 
-// The graph tasks of the pass: each backward() is one, and so is each that it nests.
+// The graph tasks of the pass: one for each backward(), including nested ones.
 class PassUnderWay {
  public:
-  // Whether `graph_task` is a part of the pass. `watched`: it has come to an output of forward().
+  // Whether `graph_task` belongs to the pass. `watched`: it has reached an output of forward().
   bool covers(int graph_task, bool watched) const {
     return !pass_.expired() && (graph_task == graph_task_ || (watched_ && !watched));
   }
@@ -96,20 +96,21 @@ class PassUnderWay {
  private:
   std::weak_ptr<BackwardPass> pass_;
   int graph_task_ = -1;
-  bool watched_ = false;  // It began at an output, so nested graph tasks are a part of it.
+  bool watched_ = false;  // It began at an output, so nested graph tasks belong to it.
 };
 
 // --- A pass that an exception has cut short -----------------------------------------------------
 
-// Returns whether the others can come to the end of the pass.
+// Returns whether the other ranks can reach the end of the pass.
 using TakePart = std::function<bool(std::string_view text)>;
 
-// Ends the pass together with the other ranks. `error` has ended it here; null is an unknown
-// exception. `take_part` gets the exception's text and does what the others wait for, so that they
-// learn of it. If `take_part` throws, `own` is given up. Both groups are given up, with the text,
-// at once if `take_part` returns false, and otherwise after three times the `longest_pass` so far,
-// and not before 5 s: the others may wait for this rank in a group of the user's.
-// Blocking: until the others have come to the end of the pass.
+// Ends the pass together with the other ranks. `error` has ended it on this rank; null means an
+// unknown exception. `take_part` gets the exception's text and joins the collectives for which the
+// others wait, so that they receive it. If `take_part` throws, `own` is aborted. Both groups are
+// aborted, with the text: at once if `take_part` returns false, otherwise after three times the
+// `longest_pass` so far, and not before 5 s. The other ranks may wait for this rank in a group of
+// the user's.
+// Blocking: until the others have reached the end of the pass.
 void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& own,
                          const ProcessGroup& given, std::chrono::nanoseconds longest_pass,
                          const TakePart& take_part) noexcept;
@@ -136,7 +137,7 @@ class GiveUpLater {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
-  Thread thread_;  // Declared last, because it uses the others.
+  Thread thread_;  // Last: uses the other members.
 };
 
 }  // namespace lockstep::parallel

@@ -26,7 +26,7 @@ struct OpenBucket {
   at::Device device;
   std::vector<std::size_t> indices = {};
   std::size_t bytes = 0;
-  std::size_t limit = 0;  // Index of the limit that applies to it.
+  std::size_t limit = 0;  // Index of its limit.
 };
 
 OpenBucket& open_bucket_of(const at::Tensor& tensor, std::vector<OpenBucket>& buckets) {
@@ -127,7 +127,7 @@ BucketAssignment BucketOrder::learned(const NamedTensors& parameters, const Proc
   due_ = false;
   learns_ = false;
   std::vector<std::size_t> order = std::exchange(arrival_, {});
-  for (std::size_t i = 0; i < parameters.size(); ++i)  // Those that a static graph leaves out.
+  for (std::size_t i = 0; i < parameters.size(); ++i)  // Unused in a static graph.
     if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
   group.broadcast({.data = order.data(), .count = order.size(), .dtype = DType::int64}, 0,
                   {.label = "order of gradients"});
@@ -137,7 +137,7 @@ BucketAssignment BucketOrder::learned(const NamedTensors& parameters, const Proc
   return compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order, sparse_);
 }
 
-// The buckets in the order in which their last gradients came.
+// The buckets in the order in which their last gradients arrived.
 BucketAssignment BucketOrder::by_arrival(const std::vector<std::size_t>& order) const {
   std::vector<std::size_t> last(assignment_.size(), 0);
   for (std::size_t i = 0; i < order.size(); ++i) last[bucket_of_[order[i]]] = i;

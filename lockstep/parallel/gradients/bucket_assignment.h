@@ -1,4 +1,4 @@
-// Buckets of gradients: their sizes, the parameters in each, and how far a pass has filled them.
+// Buckets of gradients: their sizes, their parameters, and how many gradients each still needs.
 //
 // Sizes and assignment follow PyTorch 2.13 (torch/nn/parallel/distributed.py, BucketCapacityConfig;
 // c10d/reducer.cpp, compute_bucket_assignment_by_size).
@@ -27,25 +27,25 @@ struct BucketLimits {
 };
 
 // `cap_mb`: MiB of a bucket, 25 by default; the first bucket then closes at 1 MiB, so that
-// communication starts early. `caps_mb`: the MiB of each bucket in turn, instead of `cap_mb`.
-// `whole_at_first`: a single bucket of any size until the order of arrival is known.
+// communication starts early. `caps_mb`: the MiB of each bucket in order, instead of `cap_mb`.
+// `whole_at_first`: one bucket of any size until the order of arrival is known.
 // Errors: misuse if both are given, and for a number that is not positive.
 LOCKSTEP_API BucketLimits bucket_limits(std::optional<double> cap_mb,
                                         const std::vector<double>& caps_mb, bool whole_at_first);
 
-// Puts tensors in order into buckets of one type and device. The tensor with which a bucket reaches
-// its limit is the bucket's last. Tensor i has index indices[i], or i without indices. Buckets are
-// in the order in which they were closed, unfinished ones last; without indices, in the order of
-// their first tensor. A tensor whose index is true in `sparse` has a bucket of its own.
+// Puts tensors in order into buckets of one type and device. A bucket ends with the tensor that
+// reaches its limit. Tensor i has index indices[i], or i without indices. Buckets are in the order
+// in which they were closed, unfinished ones last; without indices, in the order of their first
+// tensor. A tensor whose index is true in `sparse` has its own bucket.
 LOCKSTEP_API BucketAssignment compute_bucket_assignment_by_size(
     at::TensorList tensors, const std::vector<std::size_t>& limits,
     const std::vector<std::size_t>& indices = {}, const std::vector<bool>& sparse = {});
 
-// The order in which gradients come, learned from the first passes, and the buckets in that order.
+// The order in which gradients arrive, recorded in the first passes, and the buckets in that order.
 class BucketOrder {
  public:
-  // Before the first pass: gradients tend to come from the last on. Of `given` buckets only the
-  // order changes. `sparse`: by parameter, whether its gradient is sparse.
+  // Before the first pass: gradients usually arrive from the last parameter to the first. For
+  // `given` buckets only the order changes. `sparse`: by parameter, whether its gradient is sparse.
   BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options,
               std::optional<BucketAssignment> given, std::vector<bool> sparse);
 
@@ -55,13 +55,13 @@ class BucketOrder {
   void begin_pass();
   void note(std::size_t index);
 
-  // The pass was averaged.
+  // Call it when a pass was averaged.
   void end_pass() { due_ = learns_; }
 
-  // Whether learned() is to be called before the next pass.
+  // Whether learned() must be called before the next pass.
   bool is_due() const { return due_; }
 
-  // Collective, once: the buckets by the order in which rank 0's gradients came.
+  // Collective, once: the buckets in the order in which rank 0's gradients arrived.
   BucketAssignment learned(const NamedTensors& parameters, const ProcessGroup& group);
   void assign(BucketAssignment assignment);
 
@@ -73,12 +73,12 @@ class BucketOrder {
   BucketLimits limits_;
   BucketAssignment assignment_;
   std::vector<std::size_t> bucket_of_;  // By parameter.
-  std::vector<std::size_t> arrival_;    // Parameters in the order of the pass under way.
-  bool learns_;                         // No longer after learned().
+  std::vector<std::size_t> arrival_;    // Parameters in the order of the current pass.
+  bool learns_;                         // False after learned().
   bool due_ = false;
 };
 
-// The gradients of a pass that were taken, and the buckets that they complete.
+// The gradients taken in a pass, and the buckets that they complete.
 class BucketProgress {
  public:
   void begin_pass(std::size_t parameters, std::size_t buckets) {
@@ -101,7 +101,7 @@ class BucketProgress {
 
   bool is_taken(std::size_t index) const { return taken_[index]; }
 
-  // Whether `bucket` was not started yet.
+  // Whether `bucket` has not been started yet.
   bool is_open(std::size_t bucket) const { return bucket >= next_; }
 
   // Buckets are started in their order.
@@ -113,7 +113,7 @@ class BucketProgress {
  private:
   std::vector<bool> expected_;        // By parameter.
   std::vector<bool> taken_;           // By parameter.
-  std::vector<std::size_t> pending_;  // By bucket: gradients that have still to come.
+  std::vector<std::size_t> pending_;  // By bucket: gradients that have not arrived.
   std::size_t next_ = 0;
 };
 

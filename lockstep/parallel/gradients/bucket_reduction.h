@@ -1,5 +1,5 @@
-// The thread that reduces buckets of gradients while the caller computes the next ones. In a CUDA
-// device's memory it enqueues them on a stream of its own.
+// A thread that reduces buckets of gradients while the caller computes the next ones. In a CUDA
+// device's memory it enqueues them on a separate stream.
 //
 // Thread safety: none; the caller's thread uses it.
 
@@ -20,7 +20,7 @@
 
 namespace lockstep::parallel {
 
-// The CUDA stream on which gradients are reduced in parallel to backward(), with its dependencies.
+// The CUDA stream on which gradients are reduced in parallel with backward(), and its dependencies.
 //
 // A job's work is ordered after the writes of the gradients. join() makes the caller's stream wait
 // for it. Only the device waits, never a thread. In CPU memory there are no streams: jobs are
@@ -31,8 +31,8 @@ class ReductionStream {
  public:
   explicit ReductionStream(c10::Device device) : device_(device) {}
 
-  // Marks this thread's current stream as one that writes gradients. A job made from now until
-  // join() waits for all work enqueued there when the job is made. A model may use several streams.
+  // Marks this thread's current stream as one that writes gradients. Jobs made before the next
+  // join() wait for the work enqueued there when the job is made. A model may use several streams.
   void follow();
 
   // Returns `job` wrapped so that it runs with the reduction stream as the current one, ordered
@@ -49,7 +49,7 @@ class ReductionStream {
   bool is_joined_ = true;
 };
 
-// The thread, which runs from the first start() on.
+// The thread. The first start() starts it.
 class BucketReduction {
  public:
   // `device`: where the gradients are.
@@ -61,35 +61,37 @@ class BucketReduction {
   // Blocking: runs `job` on the caller's thread and stream.
   void run(const std::function<void()>& job);
 
-  // The caller has enqueued a gradient on its current stream: what is started later comes after it.
+  // Call it when a gradient was enqueued on the current stream: later jobs run after it.
   void follow() { stream_.follow(); }
 
-  // Runs `job` on the thread, after those started before. The job's data live until wait() returns.
+  // Runs `job` on the thread, after earlier jobs. The job's data must live until wait() returns.
   void start(std::function<void()> job);
 
-  // Returns once all that was started is done, and leaves an Error to wait(): for the memory that
-  // jobs use.
+  // Blocking: until all jobs are done. Leaves an Error to wait(). Protects the memory that jobs
+  // use.
   void let_finish();
 
-  // Returns once all that was started is done. On a device the caller's current stream waits for
-  // it. Errors: the first that one of them threw.
+  // Blocking: until all jobs are done. On a device, makes the caller's current stream wait for
+  // them.
+  // Errors: the first one of the jobs.
   void wait();
 
   // As wait(), but drops the Error.
   void drain() noexcept;
 
-  // Gives `group` up if a job is not done: its collective would keep the thread, and other ranks'.
+  // Aborts `group` if a job is not done, because its collective would block the thread and other
+  // ranks.
   void abandon(const ProcessGroup& group) const noexcept;
 
-  // Spent in run() and by the thread.
+  // Time spent in run() and by the thread.
   std::chrono::nanoseconds time() const { return time_; }
 
  private:
   void join_stream() noexcept;
 
-  std::chrono::nanoseconds time_{};  // The thread's between start() and wait().
+  std::chrono::nanoseconds time_{};  // Written by the thread between start() and wait().
   ReductionStream stream_;
-  std::optional<OrderedJobs> jobs_{std::in_place};  // Last, as its thread uses the others.
+  std::optional<OrderedJobs> jobs_{std::in_place};  // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

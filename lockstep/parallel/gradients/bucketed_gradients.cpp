@@ -22,7 +22,7 @@ at::ScalarType type_of(const NamedTensors& parameters, const std::vector<std::si
   return parameters[indices.front()].second.scalar_type();
 }
 
-// As an operator that writes in place: an error of autograd's if a graph has saved the tensor.
+// Like an operator that writes in place: autograd throws if a graph has saved the tensor.
 void count_write(const at::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); }
 
 Taken taken(bool finite) { return finite ? Taken::fine : Taken::non_finite; }
@@ -114,7 +114,7 @@ void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std
 
 // --- GradientBuckets: taking --------------------------------------------------------------------
 
-// Returns false if it was seen that `gradient` is not finite.
+// Returns false if the check found that `gradient` is not finite.
 bool GradientBuckets::copy(const at::Tensor& gradient, const at::Tensor& place) const {
   if (device_.is_cpu()) return scaled_copy(place, gradient, scale_);
   at::Tensor out = reals_of(place);
@@ -142,7 +142,8 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Te
 bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite) {
   at::Tensor& place = places_[index];
   if (!is_copied(index)) place = forms_[index].make();
-  // `.grad` may lie in the bucket since an earlier pass, also while another reducer averages it.
+  // `.grad` may be a view of the bucket since an earlier pass, also while another reducer averages
+  // it.
   at::Tensor& live = parameters_[index].second.mutable_grad();
   if (is_view(index, live)) live = live.clone();
   if (is_copied(index)) count_write(place);
@@ -156,13 +157,13 @@ bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, boo
 }
 
 bool GradientBuckets::is_view(std::size_t index, const at::Tensor& gradient) const {
-  // On a device, all places of a type share one storage: only the address tells them apart.
+  // On a device, all gradients of a type share one storage: only the address distinguishes them.
   return settings_.as_views && gradient.defined() &&
          gradient.const_data_ptr() == places_[index].const_data_ptr();
 }
 
-// Has the memory and the version counter of the bucket's part: autograd notices if the next pass
-// overwrites a gradient that a graph has saved.
+// Has the memory and the version counter of the bucket's part. Autograd therefore detects if the
+// next pass overwrites a gradient that a graph has saved.
 at::Tensor GradientBuckets::view(std::size_t index) const {
   c10::TensorImpl& place = *places_[index].unsafeGetTensorImpl();
   return at::Tensor(place.shallow_copy_and_detach(place.version_counter(),
@@ -205,7 +206,7 @@ void GradientBuckets::average_all() const {
 }
 
 void GradientBuckets::average_in_place(std::size_t index) const {
-  // Dense, and laid out alike on all ranks: the order of its elements does not matter.
+  // Dense, with the same layout on all ranks: the order of its elements does not matter.
   const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
   all_reduce(flat, group_, ReduceOp::average, {.label = parameters_[index].first});
 }
@@ -273,7 +274,8 @@ void BucketedGradients::enqueue_check(std::size_t bucket) {
   finite_check_.enqueue(assignment_[bucket], [this](std::size_t i) { return buckets_->taken(i); });
 }
 
-// Gradients may have come on several streams, which the caller's follows only by now.
+// Gradients may have been computed on several streams. The caller's stream is ordered after them
+// only now.
 std::optional<std::size_t> BucketedGradients::wait() {
   if (early_) reduction_.wait();
   for (std::size_t b = 0; !early_ && b < assignment_.size(); ++b) enqueue_check(b);
@@ -307,10 +309,10 @@ void BucketedGradients::reduce(std::size_t bucket) const {
   settings_.hook ? call_hook(buckets_->buckets()[bucket]) : buckets_->average(bucket);
 }
 
-// The others may wait for this rank in the midst of their hooks.
+// The other ranks may wait for this rank in their hooks.
 void BucketedGradients::call_hook(GradientBucket bucket) const {
   const at::Tensor place = bucket.buffer;
-  const ProcessGroup group = bucket.group;  // A hook may exchange the bucket's parts.
+  const ProcessGroup group = bucket.group;  // A hook may replace the bucket's members.
   try {
     settings_.hook(bucket);
     require(bucket.buffer.defined() && bucket.buffer.sizes() == place.sizes(),

@@ -1,5 +1,5 @@
-// Gradients that are averaged over all ranks bucket by bucket: during backward() on a thread, or
-// all at once at its end. In a CUDA device's memory they are enqueued.
+// Averages gradients over all ranks bucket by bucket, on a thread during backward() or all at its
+// end. In a CUDA device's memory the work is enqueued.
 //
 // Thread safety: as GradientSink.
 
@@ -26,52 +26,51 @@
 
 namespace lockstep::parallel {
 
-// The memory of the buckets, and the arithmetic on it.
+// The memory of the buckets, and its arithmetic.
 //
 // Small gradients are copied, scaled by 1 / world_size, into memory that every rank of the host has
-// mapped, where summing them copies nothing. Those of one element type lie side by side, so that
-// one all_reduce can sum them all. A large gradient is averaged where autograd has made it: in
-// registered memory of pool(), where nothing is copied. One that found no room there goes through
-// the ranks' staging buffers (docs/algorithms.md).
-// In a CUDA device's memory all gradients are copied side by side, because there is no registered
-// memory.
+// mapped, so summing needs no further copy. Those of one element type lie side by side, so that one
+// all_reduce can sum them all. A large gradient is averaged where autograd has made it, without a
+// copy if it is in the registered memory of pool(). If the pool had no space, it passes through the
+// ranks' staging buffers (docs/algorithms.md). In a CUDA device's memory all gradients are copied
+// side by side, because there is no registered memory.
 //
-// `.grad` stays the tensor that autograd has made or the program has put there. write_mean() copies
-// a mean from its bucket to there. With `as_views` it makes `.grad` a view of the bucket instead.
+// `.grad` remains the tensor of autograd or of the program. write_mean() copies a mean from its
+// bucket to it. With `as_views` it makes `.grad` a view of the bucket instead.
 class GradientBuckets {
  public:
   struct Settings {
-    bool for_hook = false;  // All gradients, whatever their size and not scaled, are in buckets.
+    bool for_hook = false;  // All gradients of any size are in buckets, unscaled.
     bool as_views = false;  // `.grad` becomes a view of the bucket.
   };
 
-  // Collective. `parameters` and `assignment` are the same on all ranks; types can be reduced, and
-  // devices are one. `parameters` outlive this, and `forms` are theirs.
+  // Collective. `parameters` and `assignment` are the same on all ranks. Types can be reduced, and
+  // all devices are the same. `parameters` outlive this object, and `forms` are theirs.
   GradientBuckets(const NamedTensors& parameters, std::vector<GradientForm> forms,
                   const BucketAssignment& assignment, const ProcessGroup& group, Settings settings);
 
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
-  // For large gradients; null where there are none.
+  // For large gradients; null if there are none.
   const std::shared_ptr<GradientPool>& pool() const { return pool_; }
 
-  // All registered memory in which gradients may lie: that of the buckets and of the pool.
+  // All registered memory in which gradients may lie: of the buckets and of the pool.
   const std::vector<RegisteredMemory>& memory() const { return memory_; }
 
-  // Takes the gradient of parameter `index`, or zeros when it is undefined. `incoming` is what
-  // autograd has made, in whose memory it may lie; if other tensors use that memory, too,
-  // `gradient` becomes a copy. Returns false if `check_finite` found that it is not finite; on a
-  // device it is not looked at.
+  // Takes the gradient of parameter `index`, or zeros when it is undefined. `gradient` may share
+  // the memory of `incoming`, autograd's tensor. If other tensors use that memory too, `gradient`
+  // becomes a copy. Returns false if `check_finite` found that it is not finite; gradients on a
+  // device are not checked.
   bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
-  // As take(), for a parameter that this rank's pass has left out: `gradient` keeps its value
+  // As take(), for a parameter without a gradient in this rank's pass. `gradient` keeps its value
   // unless write_mean() is called for it.
   bool take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite);
 
   // Writes the mean to `gradient`, in place. An undefined one becomes a new tensor.
   void write_mean(std::size_t index, at::Tensor& gradient) const;
 
-  // The gradient that take() or take_left_out() has put in place, until it is averaged.
+  // The gradient that take() or take_left_out() has stored, until it is averaged.
   const at::Tensor& taken(std::size_t index) const { return places_[index]; }
 
   // Blocking: the taken gradients of one bucket, or of all, become their means.
@@ -81,7 +80,7 @@ class GradientBuckets {
   // Multiplies every taken gradient.
   void multiply(double factor) const;
 
-  // Forgets the taken gradients that do not lie in the buckets.
+  // Releases the taken gradients that do not lie in the buckets.
   void release();
 
  private:
@@ -112,8 +111,8 @@ class GradientBuckets {
   std::vector<GradientBucket> buckets_;
   std::vector<std::vector<std::size_t>> in_place_;  // By bucket: gradients that are not copied.
   std::shared_ptr<GradientPool> pool_;
-  // By parameter: a part of the bucket, or without a copy the taken gradient. No tensor of a bucket
-  // is handed out, as set_data() on it would give the bucket other memory.
+  // By parameter: a part of the bucket, or the taken gradient if it is not copied. Callers never
+  // get a tensor of a bucket, because set_data() on it would replace the bucket's memory.
   std::vector<at::Tensor> places_;
 };
 
@@ -121,14 +120,14 @@ class GradientBuckets {
 class BucketedGradients final : public GradientSink {
  public:
   struct Settings {
-    bool overlapped;  // Buckets are reduced early, where begin() allows it.
+    bool overlapped;  // Reduces buckets early, if begin() allows it.
     bool check_finite;
     bool as_views = false;        // `.grad` of small gradients lies in the buckets.
     CommunicationHook hook = {};  // Replaces the all_reduce.
   };
 
-  // `parameters`, which outlive this, are on one device. `group` is its own if overlapped, and for
-  // a hook.
+  // `parameters` outlive this object and are on one device. If overlapped, and for a hook, nothing
+  // else uses `group`.
   BucketedGradients(const NamedTensors& parameters, const ProcessGroup& group, Settings settings);
   ~BucketedGradients() override;
   BucketedGradients(const BucketedGradients&) = delete;
@@ -155,15 +154,15 @@ class BucketedGradients final : public GradientSink {
   const NamedTensors& parameters_;
   const ProcessGroup group_;
   const Settings settings_;
-  const c10::Device device_;  // On which they were when this was made.
+  const c10::Device device_;  // The device at construction.
   const std::vector<GradientForm> forms_;
   BucketAssignment assignment_;
   std::unique_ptr<GradientBuckets> buckets_;
-  bool early_ = false;                 // In the pass under way.
-  std::vector<std::size_t> taken_;     // In it, so far: gradients that came,
-  std::vector<std::size_t> left_out_;  // and others.
-  FiniteCheck finite_check_;           // On a device; the thread enqueues it if there is one.
-  BucketReduction reduction_;          // Last, as its thread uses the others.
+  bool early_ = false;                 // In the current pass.
+  std::vector<std::size_t> taken_;     // Gradients that arrived in the current pass.
+  std::vector<std::size_t> left_out_;  // Gradients that did not.
+  FiniteCheck finite_check_;           // On a device; the reducing thread, if any, enqueues it.
+  BucketReduction reduction_;          // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

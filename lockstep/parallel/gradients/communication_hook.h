@@ -22,34 +22,35 @@
 
 namespace lockstep {
 
-// One bucket of gradients, as passed to a communication hook.
+// One bucket of gradients: the argument of a communication hook.
 struct GradientBucket {
   std::size_t index;  // Position in the order of reduction.
   std::size_t count;  // Number of buckets.
-  // All gradients side by side, [elements]; complex numbers are pairs of reals. A few zeros may lie
-  // between gradients.
+  // All gradients side by side, [elements]; complex numbers are pairs of reals. Zeros may separate
+  // gradients.
   at::Tensor buffer = {};
   // Views of `buffer` with the parameters' shapes, types and names.
   NamedTensors gradients = {};
   std::vector<at::Tensor> parameters = {};
-  std::string label = {};  // For CallOptions: ranks that reduce different buckets get a mismatch.
+  std::string label = {};  // For CallOptions: ranks that reduce different buckets throw mismatch.
   ProcessGroup group;
 };
 
 // Called for each bucket, in the same order on all ranks. The bucket holds this rank's undivided
 // gradients. When the hook returns, `buffer` must hold their mean over all ranks; the hook may
-// replace `buffer` by another tensor.
-// Blocking: the hook may block and communicate, but only through `bucket.group`, or a group of some
-// of its ranks that the hook aborts itself on an exception. On a CUDA device it enqueues its work
-// on its thread's current stream and need not wait for it. With overlap it runs on its own thread.
-// Errors: an exception of the hook comes out of backward() on this rank. Other ranks may wait for
-// this one in their hooks, so `bucket.group` is aborted. They throw Error(aborted) with the
-// exception's text, and so does every later backward().
+// assign another tensor to `buffer`.
+// Blocking: the hook may block and communicate, but only through `bucket.group`, or through a group
+// of some of its ranks that the hook aborts itself on an exception. On a CUDA device it enqueues
+// its work on its thread's current stream and need not wait for it. With overlap it runs on a
+// separate thread.
+// Errors: backward() throws the hook's exception on this rank. `bucket.group` is aborted, because
+// other ranks may wait in their hooks. They throw Error(aborted) with the exception's text, and so
+// does every later backward().
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 
-// Hooks that send gradients as float16 or bfloat16: half the bytes, and a mean of numbers with 11
-// or 8 bits. Each gradient is cast, divided by the number of ranks, summed in that type and cast
-// back.
+// Hooks that send gradients as float16 or bfloat16: half the bytes, and a mean with 11 or 8
+// significant bits. Each gradient is cast, divided by the number of ranks, summed in that type and
+// cast back.
 LOCKSTEP_API CommunicationHook fp16_compress_hook();
 LOCKSTEP_API CommunicationHook bf16_compress_hook();
 

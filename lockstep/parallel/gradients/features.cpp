@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// `wanted` cannot begin while `in_use` is.
+// `wanted` is refused while `in_use` is in use.
 struct Exclusion {
   Feature wanted;
   Feature in_use;

@@ -1,4 +1,4 @@
-// Features of a DistributedDataParallel, and the one table of those that exclude each other.
+// Features of a DistributedDataParallel, and the table of those that exclude each other.
 //
 // Thread safety: none.
 
@@ -17,7 +17,7 @@
 namespace lockstep::parallel {
 
 enum class Feature : std::uint8_t {
-  // In use from the beginning, by the options.
+  // Used from the beginning, by the options.
   overlap,
   bucket_sizes,
   bucket_views,
@@ -26,7 +26,7 @@ enum class Feature : std::uint8_t {
   share_parameters,
   deterministic,
   skip_non_finite,
-  // Begun by calls.
+  // Enabled by calls.
   comm_hook,
   shard_gradients,
   join,
@@ -34,7 +34,7 @@ enum class Feature : std::uint8_t {
   noise_scale,
   // The module has parameters with sparse gradients.
   sparse_gradients,
-  // The module has experts of which each rank has some.
+  // The module has experts that are cut over ranks.
   experts,
   // Another DistributedDataParallel has some of the parameters.
   common_parameters,
@@ -48,17 +48,17 @@ class Features {
   bool has(Feature feature) const;
   void set(Feature feature, bool used) { in_use_[static_cast<std::size_t>(feature)] = used; }
 
-  // In use for as long as `user` lives.
+  // In use while `user` exists.
   void set_while(Feature feature, const std::shared_ptr<const void>& user) {
     users_[static_cast<std::size_t>(feature)] = user;
   }
 
-  // Errors: misuse if `feature` is in use already; the fault of the table, by default unsupported,
-  // if a feature in use excludes it.
+  // Errors: misuse if `feature` is in use already. If a feature in use excludes it, the fault of
+  // the table, by default unsupported.
   void require_allowed(Feature feature) const;
 
-  // Whether another DistributedDataParallel may have some of the parameters. Errors of refusals
-  // name these parameters.
+  // Whether another DistributedDataParallel may have some of the parameters. Errors list these
+  // parameters.
   bool allow_common_parameters() const;
   [[noreturn]] static void refuse_common_parameters(const std::string& names);
 

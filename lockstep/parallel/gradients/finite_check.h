@@ -1,4 +1,4 @@
-// Arithmetic on gradients that also finds infinities and NaNs.
+// Arithmetic on gradients that also detects infinities and NaNs.
 //
 // In CPU memory, one pass over a gradient copies or adds it, scales it and checks it. In a device's
 // memory, FiniteCheck checks many gradients in one launch and reads the result once.
@@ -36,8 +36,8 @@ inline at::Tensor reals_of(const at::Tensor& tensor) {
 // --- In CPU memory ------------------------------------------------------------------------------
 
 // Sets `to` to `from` times `scale`, rounded as by at::mul(). Both may be the same tensor. Returns
-// whether all elements of `from` are finite; the check costs nothing beside the copy. Both are
-// strided, in CPU memory and of one shape and type. Complex numbers are pairs of reals.
+// whether all elements of `from` are finite; the check adds no cost to the copy. Both are strided,
+// in CPU memory, and have the same shape and type. Complex numbers are pairs of reals.
 bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale);
 
 // Adds `from` to `to`, with the same requirements and result.
@@ -47,7 +47,7 @@ bool all_finite(const at::Tensor& tensor);
 
 // --- In a device's memory -----------------------------------------------------------------------
 
-// Finds gradients that are not finite, without a wait for each one. Thread safety: none.
+// Finds non-finite gradients with a single wait for the device. Thread safety: none.
 class FiniteCheck {
  public:
   // Enqueues on this thread's current stream a check of gradient_of(i) for each of `indices`.
@@ -55,7 +55,7 @@ class FiniteCheck {
   void enqueue(const std::vector<std::size_t>& indices,
                const std::function<at::Tensor(std::size_t)>& gradient_of);
 
-  // Returns the first index whose gradient was not finite, if any, and forgets all checks.
+  // Returns the first index whose gradient was not finite, if any, and drops all checks.
   // Blocking: waits for the device. The current stream must be ordered after those of enqueue().
   std::optional<std::size_t> first_non_finite();
 

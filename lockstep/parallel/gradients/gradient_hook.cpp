@@ -89,7 +89,7 @@ std::unique_ptr<GradientHook> ParameterHooks::hook_on(std::size_t index) const {
   return std::make_unique<GradientHook>(parameters_[index].second, owner_, index);
 }
 
-// A parameter that is frozen has no accumulator.
+// A frozen parameter has no accumulator.
 void ParameterHooks::renew() {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     const auto current = torch::autograd::impl::grad_accumulator(parameters_[i].second);
@@ -136,7 +136,7 @@ bool ParameterHooks::can_be_reached() const {
 
 bool ParameterHooks::are_reached() const {
   const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
-  const bool everything = wanted == nullptr || wanted->empty();  // backward()
+  const bool everything = wanted == nullptr || wanted->empty();  // True in backward().
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     if (!is_in_charge(i) || !parameters_[i].second.requires_grad()) continue;
     if (everything) return true;

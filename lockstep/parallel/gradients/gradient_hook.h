@@ -1,9 +1,9 @@
-// Hooks on the gradient accumulators of parameters. If several owners have a hook on one, exactly
-// one of them is in charge of the gradient.
+// Hooks on the gradient accumulators of parameters. If several owners have a hook on one
+// accumulator, exactly one owner is active and averages the gradient.
 //
 // A parameter that two modules share, for example an encoder's, has one accumulator and one
-// gradient. If each module has a DistributedDataParallel, only one may be in charge; otherwise the
-// gradient would be averaged twice. The last called forward() takes charge.
+// gradient. If each module has a DistributedDataParallel, a second owner would average the gradient
+// twice. The owner whose forward() was called last is active.
 //
 // Thread safety: none, except that the accumulator may call its hooks on autograd's thread.
 
@@ -29,11 +29,11 @@ namespace lockstep::parallel {
 // Averages gradients. Lifetime: outlives its hooks.
 class GradientOwner {
  public:
-  // Called when `.grad` of the owner's parameter `index` is complete: `incoming`, or its sum with
-  // the earlier gradient. Called whether or not the owner is in charge.
+  // Called when `.grad` of the owner's parameter `index` is complete: it is `incoming`, or its sum
+  // with the earlier gradient. Called for active and inactive owners.
   virtual void on_gradient(std::size_t index, const at::Tensor& incoming) = 0;
 
-  // Whether another owner may temporarily be in charge of its gradients.
+  // Whether another owner may temporarily be active for its gradients.
   virtual bool allows_others() const = 0;
 
  protected:
@@ -43,10 +43,10 @@ class GradientOwner {
 // The hook of one owner on one parameter.
 class GradientHook {
  public:
-  // Takes charge if no other hook is on the accumulator.
+  // Becomes active if no other hook is on the accumulator.
   GradientHook(const at::Tensor& parameter, GradientOwner& owner, std::size_t index);
 
-  // If in charge, passes the charge to another hook on the accumulator.
+  // If active, activates another hook on the accumulator.
   ~GradientHook();
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
@@ -66,22 +66,22 @@ class GradientHook {
  private:
   class Post;
 
-  const NodePtr accumulator_;  // Lives only as long as we hold it.
+  const NodePtr accumulator_;  // Exists only while referenced.
   Post* const post_;           // Owned by the accumulator.
 };
 
 // The hooks of one owner on all of its parameters.
 class ParameterHooks {
  public:
-  // `parameters` and `owner` outlive this.
+  // `parameters` and `owner` outlive this object.
   ParameterHooks(const NamedTensors& parameters, GradientOwner& owner);
 
-  // Follows parameters that torch::load() has given another accumulator.
+  // Moves the hooks of parameters that torch::load() has given another accumulator.
   void renew();
   void take_charge() const;
 
-  // Gives all parameters other accumulators, for gradients of another shape: LibTorch does so only
-  // where the type or the device changes. A gradient of the earlier shape becomes undefined.
+  // Gives all parameters new accumulators, for gradients of another shape. LibTorch does so only if
+  // the type or the device changes. A gradient of the earlier shape becomes undefined.
   void renew_accumulators();
 
   bool is_in_charge(std::size_t index) const { return hooks_[index]->is_in_charge(); }
@@ -90,15 +90,16 @@ class ParameterHooks {
   bool has_others() const;
   bool has_others(std::size_t index) const { return hooks_[index]->has_others(); }
 
-  // Names of parameters that others have, but that this owner or they do not share.
+  // Names of parameters that have another owner, if this owner or the other does not allow that.
   std::string refused() const;
 
-  // Whether any parameter that the owner is in charge of requires a gradient.
+  // Whether any parameter for which the owner is active requires a gradient.
   bool can_be_reached() const;
 
-  // Whether the backward() under way on this thread reaches a parameter that the owner is in charge
-  // of. False while all are frozen, and for autograd::grad() on other tensors: a GAN's
-  // discriminator in its generator's step, and a gradient penalty.
+  // Whether the current backward() on this thread reaches a parameter for which the owner is
+  // active. False while all are frozen, for example in a GAN generator's step for the
+  // discriminator. Also false for autograd::grad() on other tensors, for example a gradient
+  // penalty.
   bool are_reached() const;
 
  private:

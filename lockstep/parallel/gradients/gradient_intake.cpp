@@ -12,7 +12,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// A refused gradient is dropped at once: the rest of the pass could not read it.
+// Drops a refused gradient at once, because the rest of the pass could not use it.
 void require_takeable(const std::string& name, at::Tensor& gradient, bool is_sparse,
                       c10::Device device) {
   std::string problem;
@@ -38,7 +38,7 @@ std::vector<bool> sparse_of(const NamedTensors& parameters, const GradientSink& 
   return is_sparse;
 }
 
-// Autograd has made no such gradient: it was put there.
+// Autograd has not made such a gradient: the program assigned it.
 void require_shape(const std::string& name, const at::Tensor& gradient,
                    const at::Tensor& parameter) {
   require(gradient.sizes() == parameter.sizes(), [&] {
@@ -51,7 +51,7 @@ void require_shape(const std::string& name, const at::Tensor& gradient,
 // --- GradientCounts -----------------------------------------------------------------------------
 
 void GradientCounts::begin_pass() {
-  if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last try.
+  if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last.
   remaining_ = expected_;
 }
 
@@ -79,7 +79,7 @@ GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHo
 }
 
 void GradientIntake::set_sink(std::unique_ptr<GradientSink> sink) {
-  sink_->release();  // A pass that was cut short may have left it at work.
+  sink_->release();  // An interrupted pass may have left it active.
   sink->assign(assignment());
   sink_ = std::move(sink);
 }
@@ -137,14 +137,14 @@ void GradientIntake::note(std::size_t index, Taken taken) {
     report_.non_finite = number;
 }
 
-// The next bucket is complete, or will not become more so: a gradient that has not come in this
-// pass is what had accumulated before, or zero, and stays so unless another rank has one.
+// The next bucket is complete, or cannot become more complete. A gradient that did not arrive in
+// this pass is the accumulated one, or zero, and remains so unless another rank has one.
 void GradientIntake::finish_bucket() {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;
   for (const std::size_t i : assignment()[progress_.next()]) {
     if (progress_.is_taken(i)) continue;
-    at::Tensor none;  // While another reducer averages it, it is not ours to read.
+    at::Tensor none;  // Must not be read while another reducer averages it.
     const bool is_read = !is_shadow_ && hooks_.is_in_charge(i);
     at::Tensor& gradient = is_read ? parameters_[i].second.mutable_grad() : none;
     if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);

@@ -1,7 +1,7 @@
-// The way of a pass's gradients from the hooks to a GradientSink, bucket by bucket.
+// Passes a pass's gradients from the hooks to a GradientSink, bucket by bucket.
 //
-// Knows which gradients came and which buckets that completes. The order in which they come, and
-// how often each one does with a static graph, are learned from the first passes.
+// Keeps track of the gradients that arrived and of the buckets that they complete. The first passes
+// record the order of arrival and, with a static graph, how often each gradient comes.
 //
 // Thread safety: none.
 
@@ -26,15 +26,15 @@
 
 namespace lockstep::parallel {
 
-// How often each gradient comes in a backward pass, and how often it has still to come. A static
-// graph's counts are learned from the first pass that is averaged. Otherwise each comes once.
+// How often each gradient comes in a backward pass, and how often it is still expected. A static
+// graph's counts are those of the first averaged pass. Otherwise each gradient comes once.
 class GradientCounts {
  public:
   enum class Arrival : std::uint8_t {
-    recorded,    // In the pass that the counts are learned from: it may come again.
-    incomplete,  // It comes again.
+    recorded,    // In the pass that records the counts: it may come again.
+    incomplete,  // It is expected again.
     complete,
-    repeated,  // It came more often than it should.
+    repeated,  // It came more often than expected.
   };
 
   GradientCounts(std::size_t parameters, bool static_graph)
@@ -46,7 +46,7 @@ class GradientCounts {
   void begin_pass();
   Arrival note(std::size_t index);
 
-  // The pass was averaged.
+  // Call it when the pass was averaged.
   void end_pass() { recording_ = false; }
 
   bool is_recording() const { return recording_; }
@@ -61,37 +61,38 @@ class GradientCounts {
   const bool static_;
   bool recording_;
   std::vector<int> expected_;   // In a whole pass.
-  std::vector<int> remaining_;  // In the one under way.
+  std::vector<int> remaining_;  // In the current pass.
 };
 
 // The intake of one Reducer.
 class GradientIntake {
  public:
-  // Collective. `parameters` and `hooks`, which tell whose gradients are taken, outlive this.
+  // Collective. `parameters` and `hooks` outlive this object. `hooks` determine whose gradients are
+  // taken.
   GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
                  std::unique_ptr<GradientSink> sink, const DistributedDataParallelOptions& options);
 
   // Collective, before the first pass.
   void set_sink(std::unique_ptr<GradientSink> sink);
 
-  // Collective once, after the first pass: buckets in the order in which rank 0's gradients came.
+  // Collective once, after the first pass: orders buckets by the arrival of rank 0's gradients.
   void rebuild_buckets(const ProcessGroup& group);
 
-  // `early`: as GradientSink's. A shadow pass reads no gradient and teaches no order.
+  // `early`: as GradientSink's. A shadow pass reads no gradient and records no order.
   void begin_pass(bool early, bool is_shadow = false);
 
-  // A gradient has come: `incoming`, or the sum of it and what `.grad` was before.
-  // Errors: unsupported for one that is sparse or dense where the sink expects the other, or on
-  // another device.
+  // A gradient has arrived: `incoming`, or its sum with the previous `.grad`.
+  // Errors: unsupported for a sparse gradient where the sink expects a dense one or vice versa, or
+  // for one on another device.
   void add(std::size_t index, const at::Tensor& incoming);
 
-  // Starts the buckets that the gradients have not completed, and waits for all.
+  // Starts the incomplete buckets, and waits for all.
   void complete();
 
-  // All ranks have agreed on the pass: as GradientSink's.
+  // Call it when all ranks have agreed on the pass: as GradientSink's.
   void finish(const PassReports& reports, double factor);
 
-  // Drops the pass; all gradients are undefined then.
+  // Drops the pass. All gradients are then undefined.
   void drop() noexcept;
 
   const PassReport& report() const { return report_; }
@@ -109,14 +110,14 @@ class GradientIntake {
 
   const NamedTensors& parameters_;
   const ParameterHooks& hooks_;
-  const c10::Device device_;  // On which parameters were when this was made.
+  const c10::Device device_;  // The parameters' device at construction.
   std::unique_ptr<GradientSink> sink_;
   BucketOrder order_;
   GradientCounts counts_;
   BucketProgress progress_;
-  bool early_ = false;  // The pass under way starts buckets as they complete.
+  bool early_ = false;  // The current pass starts buckets as they complete.
   bool is_shadow_ = false;
-  PassReport report_;  // The pass under way, without its number and samples.
+  PassReport report_;  // The current pass, without its number and samples.
   bool has_passed_ = false;
   std::chrono::nanoseconds copy_time_{};
   std::chrono::nanoseconds wait_time_{};

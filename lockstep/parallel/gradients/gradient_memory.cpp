@@ -36,7 +36,7 @@ void* take_armed(std::size_t bytes) {
   return nullptr;
 }
 
-// Rooms in use, by address: code that frees memory may know only the address.
+// Allocated blocks of pools, by address: code that frees memory may know only the address.
 class TakenRooms {
  public:
   void add(void* room, std::shared_ptr<GradientPool> pool, std::size_t bytes) {
@@ -44,7 +44,7 @@ class TakenRooms {
     rooms_[room] = {std::move(pool), bytes};
   }
 
-  // False for memory that is no pool's.
+  // Returns false for memory that belongs to no pool.
   bool give_back(void* room) {
     std::unique_lock lock(mutex_);
     const auto found = rooms_.find(room);
@@ -66,7 +66,7 @@ class TakenRooms {
   std::unordered_map<void*, Room> rooms_;
 };
 
-// Never destroyed, as tensors may outlive everything else.
+// Never destroyed, because tensors may be freed later than any static object.
 TakenRooms& taken_rooms() {
   static auto* const rooms = new TakenRooms;
   return *rooms;
@@ -83,8 +83,8 @@ void free_memory(void* data) {
   if (data != nullptr && !taken_rooms().give_back(data)) next_allocator().raw_deleter()(data);
 }
 
-// Stands before LibTorch's own allocator, which makes all tensors for which no pool has room.
-// Memory of either is freed by its address alone, because oneDNN takes and frees raw memory here.
+// Precedes LibTorch's own allocator, which serves all tensors for which no pool has space. Memory
+// of either is freed by address only, because oneDNN allocates and frees raw memory here.
 class PoolAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -162,8 +162,8 @@ std::vector<GradientForm> gradient_forms(const NamedTensors& parameters) {
   return forms;
 }
 
-// Two uses of the memory are expected: `gradient` and `incoming`. The base of `incoming` is a third
-// if nobody else holds it.
+// Two references to the memory are expected: `gradient` and `incoming`. The base of `incoming` is a
+// third if nothing else holds it.
 bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
   if (!incoming.defined() || !gradient.is_alias_of(incoming)) return false;
   const std::size_t tensors = gradient.storage().use_count();
@@ -182,8 +182,8 @@ BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device 
     on_device_ = at::zeros({elements_in(bytes, dtype)}, at::dtype(dtype).device(device));
 }
 
-// Avoids an autograd view: it would share its version counter with all others, and detach_(), which
-// zero_grad(false) calls, refuses views.
+// Not a view for autograd. A view would share its version counter with all others, and detach_(),
+// which zero_grad(false) calls, refuses views.
 at::Tensor BucketMemory::view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::ScalarType dtype) const {
   if (registered_) return view_of(*registered_, begin, sizes, strides, dtype);

@@ -23,15 +23,15 @@
 
 namespace lockstep {
 
-// Those that require a gradient, each once.
+// Parameters that require a gradient, each once.
 NamedTensors trained_parameters(NamedTensors parameters);
 
 // Returns an uninitialised tensor of the parameter's type and shape, with dense_strides().
 at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarType> type = {});
 
-// The form in which the gradient of a parameter is reduced: the parameter's shape, type and device,
-// with dense_strides(), when this was made. It is the same on all ranks, also if a parameter gets
-// another memory format later.
+// The form in which the gradient of a parameter is reduced: the parameter's shape, type and device
+// at construction, with dense_strides(). It is the same on all ranks, even if a parameter's memory
+// format changes later.
 class GradientForm {
  public:
   explicit GradientForm(const at::Tensor& parameter);
@@ -48,7 +48,7 @@ class GradientForm {
   // Whether a tensor has the shape, type and device.
   bool matches(const at::Tensor& tensor) const;
 
-  // The change of a parameter that no longer matches: "was changed from Float to Double".
+  // Describes the change of a parameter that no longer matches: "was changed from Float to Double".
   std::string change_to(const at::Tensor& parameter) const;
 
  private:
@@ -60,18 +60,18 @@ class GradientForm {
 // By parameter.
 std::vector<GradientForm> gradient_forms(const NamedTensors& parameters);
 
-// Whether another tensor uses the memory that `gradient` has got from `incoming`, autograd's
-// tensor: for example another gradient that backward() has still to read. False if `gradient` has
-// other memory than `incoming`. For a hook of the parameter's accumulator.
+// Whether another tensor uses the memory that `gradient` shares with `incoming`, autograd's tensor:
+// for example another gradient that backward() has not read yet. False if `gradient` and `incoming`
+// have different memory. For a hook of the parameter's accumulator.
 bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incoming);
 
-// Whether a gradient is averaged in place. From this size on, reducing memory in place takes less
-// time than copying into registered memory and reducing there. The cost is the number of bytes read
-// and written.
+// Whether a gradient is averaged in place. For at least this many bytes, reducing in place takes
+// less time than copying into registered memory and reducing there. The cost is the number of bytes
+// read and written.
 constexpr bool is_large_gradient(std::size_t bytes) { return bytes >= std::size_t{256} << 10; }
 
-// Memory for gradients of one element type, side by side. Every rank of the host has mapped it, or
-// it lies in a CUDA device's memory.
+// Memory for gradients of one element type, side by side: mapped by every rank of the host, or on a
+// CUDA device.
 class BucketMemory {
  public:
   // The memory is zeroed. Collective in CPU memory.
@@ -97,21 +97,22 @@ class BucketMemory {
   at::Tensor on_device_;
 };
 
-// Registered memory in which autograd itself makes large gradients, so that no sum needs a copy.
+// Registered memory in which autograd itself allocates large gradients, so that summing needs no
+// copy.
 //
-// While a pool is armed on a thread, a tensor that the thread makes gets its memory from the pool
-// if it is exactly as large as a gradient for which the pool has room. Such a tensor need not be a
-// gradient. A gradient that finds no room is summed through the ranks' staging buffers.
+// While a pool is armed on a thread, it provides memory for each new tensor of exactly the size of
+// a gradient for which it has free space. Such a tensor need not be a gradient. A gradient without
+// space in the pool is summed through the ranks' staging buffers.
 //
 // Thread safety: tensors may be freed on any thread.
 class GradientPool : public std::enable_shared_from_this<GradientPool> {
  public:
-  // Collective. Room for one tensor of each of these sizes.
+  // Collective. Reserves memory for one tensor of each of these sizes.
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // Arms `pool` on this thread while it lives; null arms none. Several pools may be armed, because
-  // two passes of one backward() end in any order.
+  // Arms `pool` on this thread while it exists; null arms none. Several pools may be armed, because
+  // two passes of one backward() may end in any order.
   class Arming {
    public:
     explicit Arming(const std::shared_ptr<GradientPool>& pool);
@@ -126,7 +127,8 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
 
   const RegisteredMemory& memory() const { return memory_; }
 
-  // Null when there is no room of exactly that size. Keeps the pool alive until it is freed.
+  // Returns null if no memory of exactly that size is free. The memory keeps the pool alive until
+  // it is freed.
   void* take(std::size_t bytes);
   void give_back(void* room, std::size_t bytes);
 

@@ -14,8 +14,8 @@
 namespace lockstep::parallel {
 namespace {
 
-// In single precision at least: a norm in bfloat16 is known to 0.4 % only, and one in float16 ends
-// at 65504.
+// At least in single precision: a norm in bfloat16 is accurate only to 0.4 %, and one in float16 is
+// at most 65504.
 at::Tensor norm_of(const at::Tensor& tensor) {
   std::optional<at::ScalarType> type;
   if (at::isReducedFloatingType(tensor.scalar_type())) type = at::kFloat;
@@ -23,7 +23,7 @@ at::Tensor norm_of(const at::Tensor& tensor) {
                                 /*keepdim=*/false, type);
 }
 
-// In one wait for the device, if they are on one.
+// Waits only once for the device, if norms are on one.
 double squares_of(std::vector<at::Tensor> norms) {
   if (norms.empty()) return 0;
   for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
@@ -51,7 +51,8 @@ void GradientNoise::note(const at::Tensor& gradient, int task) {
   norms_.push_back(norm_of(gradient));
 }
 
-// Autograd usually makes an undefined `.grad` the gradient itself, which needs no look at elements.
+// Autograd usually assigns the gradient itself to an undefined `.grad`. Elements then need no
+// check.
 void GradientNoise::compare(const at::Tensor& gradient, const at::Tensor& sum) {
   if (!sum.defined() || sum.const_data_ptr() == gradient.const_data_ptr()) return;
   const at::NoGradGuard no_grad;
@@ -91,7 +92,7 @@ void GradientNoise::finish(const PassReports& reports, const NamedTensors& param
   const double squares_of_mean = squares_of(means);
   if (means.empty() || !std::isfinite(squares) || !std::isfinite(squares_of_mean)) return;
   const auto count = static_cast<double>(passes);
-  const double scale = ranks / count;  // The mean over ranks of sums becomes that of all passes.
+  const double scale = ranks / count;  // From the mean of ranks' sums to that of all passes.
   estimate_.add({.mean = squares / count, .batch_size = batch_size_},
                 {.mean = squares_of_mean * scale * scale, .batch_size = batch_size_ * count});
 }

@@ -1,7 +1,7 @@
-// Support for ranks whose inputs end at different times: ranks without inputs follow the others.
+// Support for ranks whose inputs end at different times.
 //
 // An active rank announces each collective of DistributedDataParallel before it starts. A rank that
-// has joined receives the announcement and takes part with no data of its own. Follows
+// has joined receives the announcement and takes part without data. Follows
 // torch/distributed/algorithms/join.py, but announces each collective instead of each forward(), so
 // that several forward() calls may share a backward().
 
@@ -38,7 +38,7 @@ class Join {
  private:
   const ProcessGroup group_;
   const JoinOptions options_;
-  const std::string label_;  // Ranks whose options differ get a mismatch.
+  const std::string label_;  // Ranks with different options throw mismatch.
   int active_ranks_;
   int largest_active_rank_;
 };

@@ -1,4 +1,4 @@
-// Gradients that stay where autograd has made them: nothing is averaged in backward().
+// Sinks that leave gradients where autograd has made them: backward() averages nothing.
 //
 // Thread safety: as GradientSink.
 
@@ -15,10 +15,10 @@
 
 namespace lockstep::parallel {
 
-// One rank alone, whose gradients are their own mean.
+// For one rank, whose gradients are their own mean.
 class KeptGradients : public GradientSink {
  public:
-  // `parameters` outlive this.
+  // `parameters` outlive this object.
   KeptGradients(const NamedTensors& parameters, bool check_finite)
       : parameters_(parameters), check_finite_(check_finite) {}
 
@@ -37,12 +37,12 @@ class KeptGradients : public GradientSink {
  private:
   const NamedTensors& parameters_;
   const bool check_finite_;
-  std::vector<std::size_t> unseen_;  // On a device, where one launch looks at all of them.
+  std::vector<std::size_t> unseen_;  // On a device, where one launch checks all of them.
   FiniteCheck finite_check_;
 };
 
-// Gradients of shared parameters, which SharedOptimizer averages: each rank what it steps. Large
-// ones are made in a pool, so that all ranks of the host can read them.
+// Gradients of shared parameters, which SharedOptimizer averages: each rank the part that it steps.
+// A pool provides memory for large ones, so that all ranks of the host can read them.
 class PooledGradients final : public KeptGradients {
  public:
   // Collective, unless the group has one rank.
@@ -55,12 +55,12 @@ class PooledGradients final : public KeptGradients {
   const std::shared_ptr<GradientPool> pool_;
 };
 
-// Gradients of pieces: DeterministicPass adds them up after each piece.
+// Gradients of microbatches: DeterministicPass adds them up after each microbatch.
 class PieceGradients final : public KeptGradients {
  public:
   using KeptGradients::KeptGradients;
 
-  // Errors: misuse, as a pass that reaches this is outside train_pieces().
+  // Errors: misuse. A pass that reaches this is outside train_pieces().
   bool begin(bool early) override;
 };
 

@@ -28,8 +28,9 @@ double eps_of(at::ScalarType type) {
                              : std::numeric_limits<float>::epsilon();
 }
 
-// A row that depends on those before it is nothing but rounding errors, once these are removed: it
-// becomes zero. One whose length is not finite becomes NaNs, so that no overflow looks like zero.
+// A row that depends on those before it consists only of rounding errors after these are removed:
+// it becomes zero. A row of non-finite length becomes NaNs, so that an overflow does not become
+// zero.
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   const std::int64_t rows = matrices.size(1);
   const double rounding = 16 * eps_of(matrices.scalar_type());
@@ -47,7 +48,7 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   }
 }
 
-// Summed over ranks: in memory that all ranks of a host have mapped, where that exists.
+// Tensors to be summed over ranks: in memory that all ranks of a host have mapped, if supported.
 at::Tensor summed_memory(std::int64_t elements, const GradientBucket& bucket) {
   const at::Tensor& buffer = bucket.buffer;
   const bool is_registered = buffer.is_cpu() && elements > 0;
@@ -124,7 +125,7 @@ LowRankBucket::LowRankBucket(const GradientBucket& bucket, const PowerSGDOptions
   allocate(bucket);
 }
 
-// In each pass: without copies of the names.
+// Called in each pass, so it avoids copies of the names.
 bool LowRankBucket::fits(const GradientBucket& bucket) const {
   if (bucket.gradients.size() != all_.size()) return false;
   for (std::size_t i = 0; i < all_.size(); ++i)
@@ -137,7 +138,7 @@ bool LowRankBucket::has_lost_rows() const {
                      [](const Batch& batch) { return batch.q.eq(0).all(2).any().item<bool>(); });
 }
 
-// As PyTorch: batches are in the order of the first matrix of their shape.
+// As in PyTorch, batches are in the order of the first matrix of their shape.
 void LowRankBucket::divide(const std::vector<Matrix>& matrices) {
   std::vector<Batch> by_shape;
   for (const Matrix& matrix : matrices) {

@@ -2,8 +2,8 @@
 //
 // M is a rank's gradient plus its last error. P = M Q is summed over ranks and orthonormalised,
 // then Q = M^T P is averaged over ranks; P Q^T approximates the mean of M. P and Q lie transposed
-// in memory, because MKL multiplies by a matrix of few rows 4 to 8 times faster than by one of few
-// columns (512 x 4096 by rank 4, one core with AVX-512).
+// in memory: MKL multiplies by a matrix of few rows 4 to 8 times faster than by one of few columns
+// (512 x 4096 by rank 4, one core with AVX-512).
 //
 // Thread safety: none.
 
@@ -26,8 +26,8 @@
 namespace lockstep::parallel {
 
 // Makes the rows of each matrix [count, r, n], r <= n, orthonormal: by Gram-Schmidt, or by QR for r
-// > 2. Computes in float for 16-bit types. `epsilon` is added to lengths in Gram-Schmidt, in which
-// rows that depend on those before them become zero. Rows that are not finite become NaNs.
+// > 2. Computes in float for 16-bit types. Gram-Schmidt adds `epsilon` to lengths, and rows that
+// depend on those before them become zero. Non-finite rows become NaNs.
 LOCKSTEP_API void orthogonalize(const at::Tensor& matrices, double epsilon);
 
 // The part of PowerSGD's state that outlives a pass, for one gradient. Undefined without error
@@ -49,23 +49,23 @@ class LowRankBucket {
   // Draws every Q from a normal distribution; equal on all ranks.
   void draw(std::uint64_t seed);
 
-  // Draws the rows of zeros in every Q, and leaves the others. Such a row, of a gradient that was
-  // zero or had a low rank, would stay zero for ever: P = M Q and Q = M^T P.
+  // Draws the rows of zeros in every Q again. A row that became zero, from a gradient that was zero
+  // or had a low rank, would remain zero for ever: P = M Q and Q = M^T P.
   void draw_lost_rows(std::uint64_t seed);
 
   // Whether `memories` has every Q.
   bool has_qs_in(const LowRankMemories& memories) const;
 
-  // Moves the memories of this bucket's gradients here. Errors: misuse, naming it, for a gradient
-  // of another shape.
+  // Moves the memories of this bucket's gradients here. Errors: misuse, with its name, for a
+  // gradient of another shape.
   void take_from(LowRankMemories& memories);
 
   // Views of the memory of all compressed gradients.
   LowRankMemories memories() const;
 
   // Blocking: replaces the bucket's gradients by approximations of their means, in two collectives.
-  // Returns false, on all ranks, if rows of a Q are zero and lost rows are to be drawn. They all
-  // are, and errors are zero, after a gradient of any rank that was not finite.
+  // Returns false, on all ranks, if rows of a Q are zero and draw_lost_rows() is needed. After a
+  // non-finite gradient on any rank, all rows of Q and the errors are zero.
   bool average(const GradientBucket& bucket);
 
   std::int64_t elements() const { return elements_; }
@@ -117,7 +117,7 @@ class LowRankBucket {
   std::int64_t elements_ = 0;
   std::vector<Matrix> uncompressed_;
   std::vector<Batch> batches_;
-  at::Tensor sums_;  // What is not compressed, then every P.
+  at::Tensor sums_;  // Uncompressed gradients, then every P.
   at::Tensor qs_;
   at::Tensor ms_;  // Between passes: the errors.
 };

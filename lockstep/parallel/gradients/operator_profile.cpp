@@ -49,7 +49,7 @@ class OperatorProfile {
     before_end(group, last_act_);  // For a run that ends within the window.
   }
 
-  // Must not throw: training goes on without a profile.
+  // Must not throw: training continues without a profile.
   void end() {
     if (!record_) return;
     try {

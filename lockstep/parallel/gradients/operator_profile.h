@@ -1,8 +1,9 @@
 // Records LibTorch's operators in a window of steps, for the timeline of all ranks
 // (job/timeline_recorder.h), by LibTorch's own profiler, Kineto.
 //
-// The variable LOCKSTEP_PROFILE=steps=FIRST:END names the window, END not included. Steps are
-// counted from 0, as StepClock does. Without the variable or without a timeline, nothing happens.
+// The variable LOCKSTEP_PROFILE=steps=FIRST:END sets the window, END not included. Steps are
+// counted from 0, as StepClock does. Without the variable or without a timeline, nothing is
+// recorded.
 //
 // Thread safety: the thread of the training loop uses it.
 // Errors: misuse for a variable of another form.
@@ -14,8 +15,8 @@
 
 namespace lockstep::parallel {
 
-// Before a forward() whose gradients matter. Begins and ends the record when it is time. `group`
-// ends it, too.
+// Call it before a forward() with gradients. Starts and ends the record at the window's bounds. The
+// end of `group` ends it too.
 void profile_operators(const ProcessGroup& group);
 
 }  // namespace lockstep::parallel

@@ -1,6 +1,6 @@
 // A record of LibTorch's operators by LibTorch's own profiler, Kineto; one at a time in a process.
 //
-// Operators of these threads count: the one that makes the record, and those of autograd.
+// It covers the thread that makes the record and those of autograd.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,12 +16,12 @@ class LOCKSTEP_API OperatorRecord {
   // Begins it.
   OperatorRecord();
 
-  // Drops it, unless save() has ended it.
+  // Drops the record, unless save() has ended it.
   ~OperatorRecord();
   OperatorRecord(const OperatorRecord&) = delete;
   OperatorRecord& operator=(const OperatorRecord&) = delete;
 
-  // Ends it and writes `file`, in Chrome's format for traces. To be called once. Errors: Kineto's,
+  // Ends it and writes `file`, in Chrome's trace format. Call it at most once. Errors: Kineto's,
   // which are std::exceptions.
   void save(const std::string& file);
 

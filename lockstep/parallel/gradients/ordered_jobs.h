@@ -1,7 +1,6 @@
-// Jobs that one thread does in the order in which they were given, and each of which can be waited
-// for.
+// A thread that runs jobs in order. The caller can wait for each job.
 //
-// Thread safety: none; one thread gives jobs and waits.
+// Thread safety: none; one thread starts jobs and waits.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,21 +19,21 @@ namespace lockstep::parallel {
 class OrderedJobs {
  public:
   OrderedJobs() = default;
-  ~OrderedJobs();  // Blocking: until the job under way is done. Later ones are dropped.
+  ~OrderedJobs();  // Blocking: until the current job is done. Later jobs are dropped.
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
   // Returns the number of the job, from 1 on. After an Error, jobs are dropped until it is taken.
   std::uint64_t start(std::function<void()> job);
 
-  // Blocking: until job `number`, and all before it, are done. Errors: the first that one threw.
+  // Blocking: until jobs up to `number` are done. Errors: the first one of the jobs.
   void wait(std::uint64_t number);
   void wait() { wait(started_); }
 
-  // Blocking: until all are done. Leaves an Error to the next wait.
+  // Blocking: until all jobs are done. Leaves an Error to the next wait.
   void let_finish() noexcept;
 
-  // As let_finish(). Returns the Error, or null, and forgets it.
+  // As let_finish(). Returns the Error, or null, and clears it.
   std::exception_ptr take_error() noexcept;
 
   bool busy() const;
@@ -42,11 +41,11 @@ class OrderedJobs {
  private:
   void work();
 
-  Thread thread_;  // From the first job on.
+  Thread thread_;  // Started with the first job.
   std::uint64_t started_ = 0;
-  mutable std::mutex mutex_;  // Guards what follows.
+  mutable std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;  // The first one may be under way.
+  std::deque<std::function<void()>> queue_;  // The first one may be running.
   std::uint64_t done_ = 0;
   std::exception_ptr error_;
   bool stop_ = false;

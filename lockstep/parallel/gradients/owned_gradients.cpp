@@ -108,7 +108,7 @@ void OwnedGradients::reduce(std::size_t bucket) {
 }
 
 void OwnedGradients::reduce_in_place(std::size_t index) {
-  // Dense, and laid out alike on all ranks: the order of its elements does not matter.
+  // Dense, with the same layout on all ranks: the order of its elements does not matter.
   const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
   lockstep::reduce(flat, group_, owners_[index], ReduceOp::average,
                    {.label = parameters_[index].first});

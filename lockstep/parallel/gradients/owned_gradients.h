@@ -1,11 +1,8 @@
-// Stage 2 of ZeRO: gradients on their way from autograd to their mean on the one rank that steps
-// their parameter. Elsewhere they are freed as soon as they are part of it.
+// Stage 2 of ZeRO: averages each gradient on the one rank that steps its parameter. Other ranks
+// free it as soon as it is included in the mean; nothing of it remains in `.grad`.
 //
-// Large ones are summed where autograd has made them; small ones of a bucket that have one owner in
-// copies beside each other.
-// Nothing of a gradient that somebody else owns remains in `.grad` once it was taken.
-//
-// Buckets are reduced during backward(), on a thread.
+// Large gradients are summed where autograd has made them. Small gradients of a bucket with the
+// same owner are copied side by side and summed. A thread reduces buckets during backward().
 //
 // Thread safety: as GradientSink.
 
@@ -28,7 +25,8 @@ namespace lockstep::parallel {
 
 class OwnedGradients final : public GradientSink {
  public:
-  // `owners` are the ranks that step the `parameters`, which outlive this. `group` is its own.
+  // `owners` are the ranks that step the `parameters`, which outlive this object. Nothing else uses
+  // `group`.
   OwnedGradients(const NamedTensors& parameters, std::vector<int> owners, const ProcessGroup& group,
                  bool check_finite);
   ~OwnedGradients() override;
@@ -39,7 +37,7 @@ class OwnedGradients final : public GradientSink {
   void assign(const BucketAssignment& assignment) override;
   bool begin(bool early) override;
 
-  // Leaves it in `gradient` on its owner alone.
+  // Leaves the gradient in `gradient` only on its owner.
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
   Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
   void start(std::size_t bucket) override;
@@ -51,7 +49,7 @@ class OwnedGradients final : public GradientSink {
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
 
  private:
-  // A gradient's bucket becomes means on their owners, and is freed on the other ranks.
+  // Reduces a bucket to means on their owners, and frees it on the other ranks.
   void reduce(std::size_t bucket);
   void reduce_in_place(std::size_t index);
   void adopt(std::size_t index) const;
@@ -67,9 +65,9 @@ class OwnedGradients final : public GradientSink {
   const bool check_finite_;
   BucketAssignment assignment_;
   std::vector<at::Tensor> places_;     // By parameter: the gradient that was taken.
-  std::vector<std::size_t> left_out_;  // In the pass under way, so far.
+  std::vector<std::size_t> left_out_;  // In the current pass.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> means_;  // Results of earlier passes.
-  BucketReduction reduction_;  // Last, as its thread uses the others.
+  BucketReduction reduction_;  // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

@@ -31,7 +31,7 @@ PassReports::PassReports(PassReport report, const std::vector<ParameterUse>& use
   exchange_texts(exception, group);
 }
 
-// A second exchange only where there is something to say: all ranks know that.
+// Makes a second exchange only if there is a text, as all ranks can see from the reports.
 void PassReports::exchange_texts(std::string_view own, const ProcessGroup& group) {
   bool any = false;
   for (int rank = 0; rank < ranks_; ++rank) any = any || report_of(rank).threw > 0;

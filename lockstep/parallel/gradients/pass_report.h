@@ -1,5 +1,5 @@
-// Reports that ranks exchange once in each backward pass, and the decision that all ranks draw from
-// them: the pass is averaged, skipped or an Error that names its cause on all ranks.
+// Reports that ranks exchange once in each backward pass, and their common decision: the pass is
+// averaged, skipped, or an Error that gives its cause on all ranks.
 //
 // Thread safety: none.
 
@@ -26,37 +26,37 @@ namespace lockstep::parallel {
 
 enum class ParameterUse : std::uint8_t {
   used,       // Has a gradient to average.
-  unused,     // Has none, and need not.
-  missing,    // Has none, but should have one.
-  elsewhere,  // Is another DistributedDataParallel's in this pass, on all ranks.
+  unused,     // Has none, and needs none.
+  missing,    // Has none, but needs one.
+  elsewhere,  // Another DistributedDataParallel averages it in this pass, on all ranks.
 };
 
-// Travels as it lies in memory.
+// Sent as its memory image.
 struct PassReport {
   static constexpr std::int64_t none = -1;
 
-  std::int64_t pass = 0;           // Its number: all ranks' are the same.
+  std::int64_t pass = 0;           // The same number on all ranks.
   double samples = 0;              // Counted since the last synchronised pass.
   std::int64_t non_finite = none;  // The first parameter with such a gradient.
   std::int64_t repeated = none;    // A parameter whose gradient came too often.
-  std::int64_t kept_mean = none;   // A parameter whose gradient contains an earlier pass's mean.
-  std::int64_t threw = 0;    // Bytes of the exception's text that has ended the pass; 0 for none.
+  std::int64_t kept_mean = none;   // A parameter whose gradient includes an earlier pass's mean.
+  std::int64_t threw = 0;    // Bytes of the text of the exception that ended the pass; 0 for none.
   std::int64_t changed = 0;  // 1 if that text describes a change of the module.
 
-  // For a NoiseScale: the sum of squares of this rank's own gradients since the last synchronised
-  // pass, NaN if `.grad` contains others, too, and how many passes made them; none without a
-  // NoiseScale.
+  // For a NoiseScale, of this rank's own gradients since the last synchronised pass: the sum of
+  // squares, and the number of passes. The sum is NaN if `.grad` includes other gradients. The
+  // number is 0 without a NoiseScale.
   double squares = 0;
   std::int64_t passes = none;
 
-  ReplicaWrites writes = {};  // Zero where ranks have no replicas of their own.
+  ReplicaWrites writes = {};  // Zero if ranks have no own replicas.
 };
 
 // All ranks' reports.
 class PassReports {
  public:
   // Collective, unless the group has one rank. `uses` has one entry for each parameter. `exception`
-  // is the text of the exception that has ended the pass here; empty without one.
+  // is the text of the exception that ended the pass on this rank, or empty.
   PassReports(PassReport report, const std::vector<ParameterUse>& uses, const ProcessGroup& group,
               std::string_view exception = {});
 
@@ -64,7 +64,7 @@ class PassReports {
   std::int64_t last_pass() const;
   bool used_by_any(std::size_t parameter) const;
 
-  // All ranks' gradients before they were averaged: the sum of squares, and the number of passes.
+  // For all ranks' gradients before averaging: the sum of squares, and the number of passes.
   struct OwnGradients {
     double squares = 0;
     std::int64_t passes = 0;
@@ -73,23 +73,23 @@ class PassReports {
 
   std::optional<NonFiniteGradient> non_finite(const NamedTensors& parameters) const;
 
-  // Errors: aborted, with the rank and its text, when an exception has ended the pass on one.
+  // Errors: aborted, with the rank and the text, if an exception has ended the pass on a rank.
   void require_no_exception() const;
 
-  // Errors: misuse when a rank's module was changed: how, and on which rank.
+  // Errors: misuse if a rank's module was changed, with the change and the rank.
   void require_same_module() const;
 
-  // Errors: mismatch when ranks average different passes with each other.
+  // Errors: mismatch if ranks average different passes with each other.
   void require_same_pass() const;
 
-  // Errors: mismatch when ranks have made other writes to their replicas, which now differ.
+  // Errors: mismatch if ranks wrote to their replicas differently, and these now differ.
   void require_same_writes() const;
 
-  // Errors: mismatch when only some ranks have a NoiseScale.
+  // Errors: mismatch if only some ranks have a NoiseScale.
   void require_same_measures() const;
 
-  // Errors: misuse, with the parameters' names, when a rank misses a gradient, had one repeated or
-  // added one to a mean that it alone has.
+  // Errors: misuse, with the parameters' names, if a rank misses a gradient, got one repeatedly or
+  // added one to a mean that only this rank has.
   void require_complete(const NamedTensors& parameters) const;
 
  private:
@@ -105,7 +105,7 @@ class PassReports {
   std::vector<char> texts_;         // For each rank: its exception's text. Empty without one.
 };
 
-// Thrown on all ranks alike, as all read the same reports.
+// Thrown on all ranks, because all decide by the same reports.
 class AgreedError : public Error {
  public:
   explicit AgreedError(const Error& error) : Error(error) {}
@@ -118,37 +118,37 @@ class PassAgreement {
  public:
   explicit PassAgreement(const DistributedDataParallelOptions& options) : options_(options) {}
 
-  // Collective: tells all ranks of this rank's pass, which becomes the next one. `exception` is as
+  // Collective: exchanges the reports on this pass, which becomes the next one. `exception` is as
   // in PassReports.
   PassReports exchange(PassReport report, const std::vector<ParameterUse>& uses,
                        const ProcessGroup& group, std::string_view exception = {});
 
-  // Whether the pass is averaged; otherwise all ranks skip it, and rank 0 logs why.
+  // Whether the pass is averaged. Otherwise all ranks skip it, and rank 0 logs the reason.
   // Errors, all of them AgreedError: as backward()'s.
   bool accepts(const PassReports& reports, const NamedTensors& parameters,
                const ProcessGroup& group);
 
-  // Counts a pass that was cut short without a word to the other ranks, which may go on.
+  // Counts a pass that ended without a report to the other ranks, which may continue.
   void count_lost_pass() { ++*passes_; }
 
-  // Measures for a NoiseScale, as long as that lives; null otherwise.
+  // Measures for a NoiseScale while it exists; null otherwise.
   void measure(const std::shared_ptr<GradientNoise>& noise) { noise_ = noise; }
   std::shared_ptr<GradientNoise> noise() const { return noise_.lock(); }
 
-  // Compares the ranks' writes to `parameters`, which outlive this, unless they are ignored.
+  // Compares the ranks' writes to `parameters`, which outlive this object, unless they are ignored.
   void compare_writes(const NamedTensors& parameters) { writes_.emplace(parameters); }
   void ignore_writes(bool ignored) { writes_are_ignored_ = ignored; }
 
-  // From now on, weights must be equal whatever the ranks have written: owners step them.
+  // From now on, weights must be equal whatever the ranks wrote, because owners step them.
   void compare_weights() { weights_are_owned_ = true; }
 
   // Samples of all ranks in the last pass.
   double samples() const { return samples_; }
 
-  // Number of passes so far, also when this is gone.
+  // Number of passes so far. The pointer remains valid after destruction.
   std::shared_ptr<const std::int64_t> passes() const { return passes_; }
 
-  // The first such gradient of the last pass, on any rank.
+  // The first non-finite gradient of the last pass, on any rank.
   const std::optional<NonFiniteGradient>& non_finite() const { return non_finite_; }
 
  private:

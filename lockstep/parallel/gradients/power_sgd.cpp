@@ -37,7 +37,7 @@ class Seeds {
     }
   }
 
-  // Numbers of the engine so far.
+  // Numbers drawn from the engine so far.
   std::int64_t drawn() const { return drawn_; }
   void go_to(std::int64_t drawn) {
     engine_.seed(seed_);
@@ -129,7 +129,7 @@ class PowerSGDHook {
   std::int64_t step_ = 0;
   Seeds seeds_;
   std::map<std::size_t, LowRankBucket> buckets_;  // By index.
-  LowRankMemories waiting_;  // Memory of gradients that have no bucket yet: loaded, or moved.
+  LowRankMemories waiting_;  // For gradients that have no bucket yet: loaded, or moved.
 };
 
 // --- Passes -------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ LowRankBucket& PowerSGDHook::bucket_for(const GradientBucket& bucket) {
   const auto found = buckets_.find(bucket.index);
   if (found == buckets_.end()) {
     make(bucket);
-  } else if (!found->second.fits(bucket)) {  // After a resumption: buckets are made anew once.
+  } else if (!found->second.fits(bucket)) {  // After a resumption, buckets are rebuilt once.
     for (auto old = found; old != buckets_.end(); ++old) waiting_.merge(old->second.memories());
     buckets_.erase(found, buckets_.end());
     make(bucket);
@@ -161,7 +161,7 @@ LowRankBucket& PowerSGDHook::bucket_for(const GradientBucket& bucket) {
 
 void PowerSGDHook::make(const GradientBucket& bucket) {
   LowRankBucket& made = buckets_.try_emplace(bucket.index, bucket, options_).first->second;
-  // At the first step also for a bucket that has nothing to compress, as PyTorch.
+  // In the first step also for a bucket without compressed gradients, as in PyTorch.
   if (step_ == options_.start_step || !made.has_qs_in(waiting_)) made.draw(seeds_.next());
   made.take_from(waiting_);
 }
@@ -188,7 +188,7 @@ double PowerSGDHook::compression_rate() const {
 
 // --- State --------------------------------------------------------------------------------------
 
-// That of buckets that are not made yet is as it was loaded.
+// The memory of buckets that do not exist yet is unchanged since it was loaded.
 LowRankMemories PowerSGDHook::memories() const {
   LowRankMemories all = waiting_;
   for (const auto& [index, bucket] : buckets_) all.merge(bucket.memories());
@@ -243,12 +243,12 @@ std::vector<std::string> PowerSGDHook::own_prefixes(std::int64_t saved_ranks) co
   return prefixes;
 }
 
-// Sums of errors are scaled, so that the mean over all ranks stays the same.
+// Scales sums of errors, so that the mean over all ranks stays the same.
 void PowerSGDHook::load(const StateDict& state) {
   const auto saved_ranks = value_of<std::int64_t>(state, "world_size");
   const double scale = static_cast<double>(group_.size()) / static_cast<double>(saved_ranks);
   LowRankMemories loaded;
-  std::map<std::string, at::Tensor> sums;  // In double.
+  std::map<std::string, at::Tensor> sums;  // In double precision.
   for (const auto& [name, tensor] : state.tensors)
     if (name.starts_with(q_prefix)) loaded[name.substr(q_prefix.size())].q = tensor.data;
   for (const std::string& prefix : own_prefixes(saved_ranks))

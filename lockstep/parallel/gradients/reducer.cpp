@@ -18,7 +18,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// All ranks learn of a lost one in the same way.
+// All ranks detect a lost rank themselves.
 bool has_lost_a_peer(const std::exception_ptr& error) {
   return error && fault_in(error) == Fault::peer_lost;
 }
@@ -28,7 +28,7 @@ void meet(const Reducer::Groups& groups) {
   try {
     groups.given.barrier({.label = "end of a backward pass"});
   } catch (const Error& error) {
-    if (error.fault() == Fault::mismatch) groups.own.abort(error.what());  // Its thread waits, too.
+    if (error.fault() == Fault::mismatch) groups.own.abort(error.what());  // Its thread waits too.
     throw;
   }
 }
@@ -58,7 +58,7 @@ void Reducer::set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& g
 
 void Reducer::set_join(Join* join) {
   join_ = join;
-  agreement_.ignore_writes(join != nullptr);  // Ranks without input make none.
+  agreement_.ignore_writes(join != nullptr);  // Joined ranks write nothing.
 }
 
 void Reducer::prepare(bool synchronize, std::string change) {
@@ -70,7 +70,7 @@ void Reducer::prepare(bool synchronize, std::string change) {
   window_.change = std::move(change);
   require(window_.change.empty() || !synchronize || hooks_.can_be_reached(), window_.change);
   if (!window_.change.empty() && !options_.share_parameters)
-    hooks_.renew_accumulators();  // The pass shall come to its end.
+    hooks_.renew_accumulators();  // Lets the pass complete.
   if (synchronize) hooks_.take_charge();
 }
 
@@ -105,7 +105,7 @@ void Reducer::watch(const at::Tensor& output) {
       begin_pass(device, /*watched=*/true);
     if (const auto noise = agreement_.noise(); noise && hooks_.are_reached())
       noise->note_output(torch::autograd::get_current_graph_task_id());
-    clock_.begin();  // Its end comes after that of begin_pass().
+    clock_.begin();  // Must end after begin_pass().
   });
 }
 
@@ -114,7 +114,7 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
   if (pass_.covers(task, watched)) return;
   pass_.end();
   forget_pass_cut_short();
-  // With join() ranks reduce after the reports. No gradient is taken if the module was changed.
+  // With join(), ranks reduce after the reports. If the module was changed, no gradient is taken.
   intake_.begin_pass(/*early=*/join_ == nullptr, /*is_shadow=*/!window_.change.empty());
   std::function<void(const BackwardPass&)> at_end;
   if (intake_.device().is_cpu() && device.is_cpu())
@@ -127,29 +127,29 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
   pass_.begin(pass, task, watched);
   torch::autograd::Engine::get_default_engine().queue_callback(
       [this, alive = std::weak_ptr<const bool>(alive_), pass = std::move(pass)] {
-        if (!alive.expired()) finish_pass(*pass);  // A hook may have destroyed it.
+        if (!alive.expired()) finish_pass(*pass);  // A hook may have destroyed the reducer.
       });
 }
 
-// On a device, autograd's thread ends a pass while the caller's has gone on or destroys this. So
-// the caller's next call forgets a pass that an exception has cut short.
+// On a device, autograd's thread ends a pass while the caller's thread has continued or destroys
+// this object. The caller's next call therefore drops a pass that an exception has interrupted.
 void Reducer::forget_pass_cut_short() {
   if (!unreported_ || !unreported_->exception()) return;
   unreported_.reset();
   forget_window();
-  agreement_.count_lost_pass();  // Other ranks may have gone on with theirs.
+  agreement_.count_lost_pass();  // Other ranks may have completed theirs.
 }
 
-// Runs on the thread that called backward(), or on autograd's own of the device.
+// Runs on the thread that called backward(), or on the device's autograd thread.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_ours = hooks_.is_in_charge(index);  // Otherwise another reducer averages it.
   const bool is_averaged = window_.synchronize && is_ours;
-  // First, as it may forget an earlier pass.
+  // First, because it may drop an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
   if (is_averaged && !window_.change.empty()) return;
   if (const auto noise = agreement_.noise(); noise && is_ours) {
     if (!noise->has_gradients() && std::ranges::count(window_.touched, true) > 0)
-      noise->omit_pass();  // It was made after these gradients.
+      noise->omit_pass();  // Started measuring after these gradients.
     if (!window_.touched[index]) noise->compare(incoming, parameters_[index].second.grad());
     noise->note(incoming, torch::autograd::get_current_graph_task_id());
   }
@@ -174,10 +174,9 @@ void Reducer::finish_pass(BackwardPass& pass) {
   count_step(groups_.own, clock_.loop());
 }
 
-// Ranks without input left learn that a pass is about to be averaged. All ranks see its Errors.
-// Otherwise a group of its own would hide that another rank makes another call: each would wait in
-// another group. The given group compares the calls. This costs no wait of its own, as the last
-// bucket needs all ranks, too.
+// Announces an averaged pass to joined ranks. All ranks throw its Errors. Without join(), ranks
+// compare their calls in the given group. Otherwise ranks with different calls would wait in
+// different groups. This adds no waiting time, because the last bucket needs all ranks too.
 void Reducer::announce() {
   if (join_ == nullptr) {
     const Stopwatch watch(report_time_);
@@ -191,12 +190,12 @@ void Reducer::announce() {
   }
 }
 
-// LibTorch has ended the pass. One that has not reported was cut short by an exception.
+// LibTorch has ended the pass. An exception ended it if it has not reported.
 void Reducer::end_pass(const BackwardPass& pass) {
   longest_pass_ = std::max(longest_pass_, pass.elapsed());
   if (pass.has_reported) return;
   const auto take_part = [this, &pass](std::string_view text) {
-    if (is_agreed(pass.exception())) {  // All ranks know, by another reducer.
+    if (is_agreed(pass.exception())) {  // Another reducer has informed all ranks.
       intake_.complete();
       return true;
     }
@@ -257,12 +256,12 @@ ParameterUse Reducer::use_of(std::size_t index) const {
     return counts.expects(index) ? ParameterUse::used : ParameterUse::unused;
   }
   if (window_.touched[index]) return ParameterUse::used;
-  if (!parameters_[index].second.requires_grad()) return ParameterUse::unused;  // Frozen meanwhile.
+  if (!parameters_[index].second.requires_grad()) return ParameterUse::unused;  // Frozen since.
   return options_.find_unused_parameters || counts.is_recording() ? ParameterUse::unused
                                                                   : ParameterUse::missing;
 }
 
-// One of another reducer: no gradient has come but of parameters that both have.
+// The pass belongs to another reducer if gradients arrived only for shared parameters.
 bool Reducer::is_anothers_pass() const {
   bool has_common = false;
   bool has_own = false;
@@ -289,7 +288,7 @@ bool Reducer::may_finish(const PassReports& reports) {
   return false;
 }
 
-// Sinks make means over ranks; what else they should be a mean of is known only here.
+// Sinks compute means over ranks. This is the additional factor for other means.
 double Reducer::factor_of(const PassReports& reports) const {
   if (options_.mean == GradientMean::over_samples) return groups_.own.size() / reports.samples();
   if (join_ != nullptr && !join_->options().divide_by_initial_world_size)

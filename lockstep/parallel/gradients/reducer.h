@@ -1,13 +1,10 @@
-// Follows the backward passes of a module: which gradients came, and what all ranks make of them.
+// Follows the backward passes of a module, and averages each together with the other ranks.
 //
-// A hook on each parameter's gradient accumulator hands the gradient over to a GradientSink, which
-// averages it. At the end of the pass Reducer agrees with the other ranks on whether it counts.
-//
-// Parameters that a pass has left out are known at its end, without a search of the graph: neither
-// forward()'s result nor the number of forward() calls matters.
-//
-// Gradients that several reducers have are averaged by one of them, which GradientHook tells. The
-// others leave them out.
+// A hook on each parameter's gradient accumulator passes the gradient to a GradientSink, which
+// averages it. At the end of the pass Reducer agrees with the other ranks on whether the pass
+// counts. It then knows the parameters without a gradient, without a search of the graph: neither
+// forward()'s result nor the number of forward() calls matters. If several reducers have a
+// parameter, the active one averages its gradient (GradientHook), and the others ignore it.
 //
 // Thread safety: as backward() itself: one call at a time.
 
@@ -40,15 +37,15 @@ namespace lockstep::parallel {
 
 class Reducer final : public GradientOwner {
  public:
-  // Ranks agree in `own`. At the end of a pass they meet in `given`, where another call of a rank
-  // is a mismatch. `given` is given up with `own` when a rank is waited for in vain.
+  // Ranks agree in `own`. At the end of a pass they call a collective in `given`, where another
+  // call of a rank is a mismatch. If a rank does not arrive, both are aborted.
   struct Groups {
     ProcessGroup own;
     ProcessGroup given;
   };
 
   // Collective. `parameters` require gradients and are on one device; `sink` is made for them.
-  // `features`, which may change, outlive this.
+  // `features` may change and outlives this object.
   // Errors: unsupported, with their names, if another reducer has some of the parameters and a
   // feature of either excludes that.
   Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
@@ -56,32 +53,33 @@ class Reducer final : public GradientOwner {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Collective, before the first pass: gradients go to `sink` from now on, and ranks agree in
-  // `group`.
+  // Collective, before the first pass: replaces the sink, and the group in which ranks agree.
   void set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group);
 
-  // Before a forward() whose gradients matter. `synchronize`: the backward() passes from now on are
-  // averaged; otherwise gradients accumulate on this rank alone. `change` describes a change of
-  // this rank's module after which it cannot be averaged; empty without one. The next averaged pass
-  // is then an Error(misuse) on all ranks. Collective once, after the first pass: buckets are
-  // rebuilt in the order in which rank 0's gradients came. backward() throws what a collective
-  // throws, and what DistributedDataParallel says. Any other exception in the midst of it reaches
-  // all ranks, which drop the pass and may go on.
+  // Call it before a forward() with gradients. `synchronize`: later backward() passes are averaged;
+  // otherwise gradients accumulate on this rank only. `change` describes a change of this rank's
+  // module that prevents averaging, or is empty. The next averaged pass then throws misuse on all
+  // ranks.
+  // Collective once, after the first pass, which orders buckets by the arrival of rank 0's
+  // gradients.
+  // Errors of backward(): those of collectives and of DistributedDataParallel. Any other exception
+  // in it reaches all ranks, which drop the pass and may continue.
   void prepare(bool synchronize, std::string change = {});
 
-  // A backward pass begins when it comes to this tensor: one that nests others is then one pass.
+  // Makes a backward pass begin when it reaches this tensor: a pass with nested ones then counts as
+  // one.
   void watch(const at::Tensor& output);
 
-  // Adds to what gradients are divided by, with GradientMean::over_samples.
+  // Adds to the divisor of gradients, with GradientMean::over_samples.
   void count_samples(double samples);
 
-  // While set, every pass is announced to ranks that have no input left; null ends it.
+  // While set, every pass is announced to ranks that have joined; null ends this.
   void set_join(Join* join);
 
-  // Takes part in the others' pass with no gradient at all: `.grad` is undefined afterwards.
+  // Takes part in the others' pass without gradients: `.grad` is undefined afterwards.
   void shadow_pass();
 
-  // Forgets passes that were not synchronised, and samples, since the last pass that was.
+  // Drops passes that were not synchronised, and samples, since the last synchronised pass.
   void forget_window();
 
   // Whether a pass was averaged.
@@ -98,7 +96,7 @@ class Reducer final : public GradientOwner {
  private:
   void on_gradient(std::size_t index, const at::Tensor& incoming) override;
 
-  // `device`: where the pass has begun.
+  // `device`: where the pass starts.
   void begin_pass(c10::Device device, bool watched);
   void finish_pass(BackwardPass& pass);
   void end_pass(const BackwardPass& pass);
@@ -123,17 +121,17 @@ class Reducer final : public GradientOwner {
   struct Window {
     bool synchronize = true;
     double samples = 0;
-    std::vector<bool> touched;  // Gradients that have come.
-    std::string change;         // Of the module, as prepare() got it.
+    std::vector<bool> touched;  // Gradients that have arrived.
+    std::string change;         // From prepare().
   } window_;
 
   PassUnderWay pass_;
-  std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks know of the pass.
-  std::chrono::nanoseconds longest_pass_{};    // So far, also those that an exception cut short.
+  std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks have the report.
+  std::chrono::nanoseconds longest_pass_{};    // So far, including those ended by an exception.
   std::chrono::nanoseconds report_time_{};
   BackwardClock clock_;
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
-  ParameterHooks hooks_;  // Last: while the other members go, no gradient comes.
+  ParameterHooks hooks_;  // Last: no gradient arrives while other members are destroyed.
 };
 
 }  // namespace lockstep::parallel

@@ -14,13 +14,13 @@ std::uint32_t writes_so_far(const at::Tensor& parameter) {
   return version.enabled() ? version.current_version() : 0;
 }
 
-// FNV-1a, of whole words.
+// FNV-1a over whole words.
 void mix(std::uint64_t& digest, std::uint64_t word) { digest = (digest ^ word) * 0x100000001b3; }
 
-// The bytes of one element, which all ranks choose alike whatever their memory formats.
+// The bytes of one element. All ranks select the same element, whatever their memory formats.
 std::uint64_t element_of(const at::Tensor& parameter, std::int64_t pass) {
   if (parameter.numel() == 0 || !parameter.is_cpu()) return 0;
-  constexpr std::int64_t stride = 7919;  // Prime, so that passes come to all elements.
+  constexpr std::int64_t stride = 7919;  // Prime, so that passes cover all elements.
   std::int64_t rest = pass * stride % parameter.numel();
   std::int64_t offset = 0;
   for (std::int64_t dim = parameter.dim() - 1; dim >= 0; --dim) {

@@ -1,11 +1,11 @@
-// Detects that the ranks write to their replicas at different places of the program, for example
+// Detects ranks that write to their replicas at different places of the program, for example
 // because an optimizer calls its closure more often on one rank than on another.
 //
 // Each rank counts the writes to its parameters between two passes, by their version counters.
-// Another address, for example by torch::load(), counts as a write. A difference alone is no error:
-// rank 0 may lend averages to its replica and take them back, and the owner of a parameter in ZeRO
-// steps it while others receive it. Unequal weights alone are none either: ranks may perturb their
-// weights for a pass. Both together are one.
+// Another address, for example by torch::load(), counts as a write. Different counts alone are no
+// error: rank 0 may exchange its weights for averages and back, and in ZeRO the owner steps a
+// parameter while others receive it. Different weights alone are no error either: ranks may perturb
+// their weights for a pass. Both together are an error.
 //
 // Thread safety: none.
 
@@ -19,7 +19,7 @@
 
 namespace lockstep::parallel {
 
-// Of one rank, in one backward pass. Travels as it lies in memory.
+// The writes of one rank before one backward pass. Sent as its memory image.
 struct ReplicaWrites {
   std::int64_t count = 0;     // Writes since the last pass, over all parameters.
   std::uint64_t pattern = 0;  // Digest of the number of writes to each parameter.
@@ -28,10 +28,10 @@ struct ReplicaWrites {
 
 class WriteCounts {
  public:
-  // `parameters`, in CPU memory, outlive this.
+  // `parameters` are in CPU memory and outlive this object.
   explicit WriteCounts(const NamedTensors& parameters);
 
-  // Since the last call, or since construction. `pass`, equal on all ranks, chooses the elements.
+  // Writes since the last call or construction. `pass`, equal on all ranks, selects the elements.
   ReplicaWrites count(std::int64_t pass);
 
  private:

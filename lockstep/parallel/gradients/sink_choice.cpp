@@ -24,7 +24,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// Errors: unsupported for a parameter, named, whose gradient cannot be averaged here.
+// Errors: unsupported, with its name, for a parameter whose gradient cannot be averaged here.
 void require_reducible_gradient(const std::string& name, const at::Tensor& parameter) {
   if (!parameter.is_cpu() && !parameter.is_cuda())
     throw Error(Fault::unsupported,
@@ -54,7 +54,7 @@ std::vector<bool> which_are_in(const std::vector<at::Tensor>& tensors,
   return found;
 }
 
-// The same ranks, for calls beside the caller's.
+// A separate group of the same ranks, for calls concurrent with the caller's.
 ProcessGroup group_of_its_own(const ProcessGroup& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -71,7 +71,7 @@ bool averages_in_backward(const DistributedDataParallelOptions& options) {
 
 // Exchanged between ranks.
 struct Cores {
-  int threads;  // Own threads, including one that would reduce during backward().
+  int threads;  // Threads of this rank, including one that would reduce during backward().
   cpu_set_t allowed;
 };
 
@@ -100,7 +100,7 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
                       c10::Device device) {
   if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
   const auto all = all_gather_value(own_cores(), group, {.label = "cores"});
-  // Networks transfer without the cores, also if none of them is free.
+  // Networks transfer without using cores, so overlap helps even if no core is idle.
   const bool spans_hosts = group.local_size() < group.size();
   return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
 }
@@ -135,7 +135,7 @@ std::unique_ptr<GradientSink> SinkChoice::dense_sink() const {
 }
 
 SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
-  // An exception of the hook ends its group, which must not be the caller's.
+  // An exception of the hook aborts its group, which must not be the caller's.
   const ProcessGroup group = overlapped_ ? group_ : group_of_its_own(group_);
   return {.sink = std::make_unique<BucketedGradients>(
               parameters_, group,

@@ -1,5 +1,5 @@
-// The choice of DistributedDataParallel's GradientSink: by its options, and before the first pass
-// by register_comm_hook() and shard_gradients().
+// Chooses DistributedDataParallel's GradientSink: by its options, and before the first pass by
+// register_comm_hook() and shard_gradients().
 //
 // Thread safety: none.
 
@@ -17,10 +17,10 @@
 
 namespace lockstep::parallel {
 
-// Whether gradients are reduced on a thread, beside backward(). Collective: returns the same on all
-// ranks. An explicit option decides. Otherwise returns true for several ranks if one of these
-// holds: the gradients' `device` is not the CPU; the ranks are on several hosts; together they may
-// run on as many cores as they have intra-op threads, plus one per rank.
+// Whether a thread reduces gradients during backward(). Collective: returns the same on all ranks.
+// An explicit option decides. Otherwise true for several ranks if one of these holds: `device` is
+// not the CPU; the ranks are on several hosts; together they may run on as many cores as they have
+// intra-op threads, plus one per rank.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 
@@ -28,18 +28,20 @@ class SinkChoice {
  public:
   struct Chosen {
     std::unique_ptr<GradientSink> sink;
-    ProcessGroup group;  // Its ranks agree on the passes.
+    ProcessGroup group;  // Its ranks agree on passes.
   };
 
-  // Collective. The `parameters` that require gradients are on one device. A sink that is made
-  // elsewhere may need a group beside the caller's. `sparse` are parameters with sparse gradients.
-  // Errors: misuse when none does; unsupported for gradients that cannot be averaged.
+  // Collective. The `parameters` that require gradients are on one device. `sparse` are parameters
+  // with sparse gradients. A sink that is made elsewhere may need a group in addition to the
+  // caller's.
+  // Errors: misuse if no parameter requires a gradient; unsupported for gradients that cannot be
+  // averaged.
   SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& sparse,
              const ProcessGroup& group, const DistributedDataParallelOptions& options,
              bool needs_own_group);
 
-  // Collective: by the options alone, for a communication hook, and for gradients that are averaged
-  // on one rank each. Features (features.h) says which of them can be chosen.
+  // Collective: sinks by the options, for a communication hook, and for gradients that are averaged
+  // on one rank each. Features (features.h) determines which of them are allowed.
   std::unique_ptr<GradientSink> sink() const;
   Chosen with_hook(CommunicationHook hook) const;
   Chosen with_owners(std::vector<int> owners) const;
@@ -47,7 +49,7 @@ class SinkChoice {
   // Those that require gradients. Sinks refer to them.
   const NamedTensors& parameters() const { return parameters_; }
 
-  // The ranks, for calls beside the caller's own where the sink needs that.
+  // The ranks, for calls concurrent with the caller's, if the sink needs that.
   const ProcessGroup& group() const { return group_; }
 
   // Whether gradients are reduced during backward(), by the options alone.

@@ -59,7 +59,7 @@ SparseGradients::SparseGradients(const NamedTensors& parameters, std::vector<boo
       dense_(std::move(dense)),
       taken_(parameters.size()) {}
 
-// A sparse gradient has a bucket of its own.
+// A sparse gradient has its own bucket.
 void SparseGradients::assign(const BucketAssignment& assignment) {
   BucketAssignment dense;
   dense_bucket_.clear();
@@ -106,14 +106,14 @@ void SparseGradients::finish(const PassReports& reports, double factor) {
   std::ranges::fill(taken_, at::Tensor());
 }
 
-// Divides before it adds, as PyTorch does. `.grad` remains the same tensor, if there is one.
+// Divides before it adds, as PyTorch does. An existing `.grad` remains the same tensor.
 void SparseGradients::average(std::size_t index, double factor) const {
   const auto& [name, parameter] = parameters_[index];
   const at::Tensor& own = taken_[index];
   const at::Tensor mean =
       own.defined() ? own.div(group_.size()).coalesce() : empty_sparse(parameter);
   sparse_all_reduce(mean, ReduceOp::sum, group_, {.label = name});
-  if (factor != 1) mean._values().mul_(factor);  // mean.mul_() would not leave it coalesced.
+  if (factor != 1) mean._values().mul_(factor);  // mean.mul_() would lose the coalesced flag.
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined())
     gradient.copy_(mean);

@@ -1,9 +1,9 @@
-// Sparse gradients, such as those of an Embedding with sparse(true), beside a sink for the dense
-// ones.
+// Averages sparse gradients, such as those of an Embedding with sparse(true), and passes dense ones
+// to another sink.
 //
-// As PyTorch's DistributedDataParallel over Gloo, ranks gather each other's elements and add them
-// up: a coalesced mean. A rank may have no elements, or no gradient at all. Sparse gradients are
-// averaged at the end of a pass, once all ranks have agreed on it.
+// Like PyTorch's DistributedDataParallel over Gloo, ranks gather each other's elements and add them
+// up: the result is a coalesced mean. A rank may have no elements, or no gradient. Sparse gradients
+// are averaged at the end of a pass, after all ranks have agreed on it.
 //
 // Thread safety: as GradientSink.
 
@@ -30,17 +30,17 @@ class Module;
 
 namespace lockstep::parallel {
 
-// The parameters of `module` whose gradients are sparse: the weights of each Embedding and
-// EmbeddingBag with sparse(true) that require a gradient, and the parameters with the given names.
-// Errors: misuse for a name of no parameter; unsupported, naming one, if they are not in CPU
-// memory.
+// The parameters of `module` with sparse gradients: trained weights of each Embedding and
+// EmbeddingBag with sparse(true), and the parameters with the given names.
+// Errors: misuse for a name of no parameter; unsupported, with its name, for a parameter outside
+// CPU memory.
 std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,
                                           const std::vector<std::string>& names);
 
 class SparseGradients final : public GradientSink {
  public:
-  // `parameters`, which outlive this, and the indices of those with sparse gradients. `dense` is
-  // for the others.
+  // `parameters` outlive this object; `is_sparse` marks those with sparse gradients. `dense` is for
+  // the others.
   SparseGradients(const NamedTensors& parameters, std::vector<bool> is_sparse,
                   const ProcessGroup& group, bool check_finite,
                   std::unique_ptr<GradientSink> dense);

@@ -40,7 +40,7 @@ CommunicationHook LocalSGD::hook() const {
     const ProcessGroup& ranks = is_local() ? subgroup_ : bucket.group;
     try {
       all_reduce(bucket.buffer, ranks, ReduceOp::average, {.label = bucket.label});
-    } catch (const std::exception& error) {  // DistributedDataParallel ends only bucket.group.
+    } catch (const std::exception& error) {  // DistributedDataParallel aborts only bucket.group.
       ranks.abort(std::string("the hook of LocalSGD ended with ") + error.what());
       throw;
     }

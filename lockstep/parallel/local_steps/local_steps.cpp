@@ -69,14 +69,13 @@ void add(StateRequest& request, const std::string& prefix, StateRequest part) {
   for (auto& [name, range] : part) request.emplace(prefix + name, std::move(range));
 }
 
-// Where this rank finds its own part of `saved`.
+// The prefixes of this rank's part of `saved`.
 struct Prefixes {
   std::string module;
   std::string optimizer;
 };
 
-// On other hosts, other ranks may step together, which they can with equal values only: those of
-// one saved rank.
+// On other hosts, other ranks may step together. These need equal values, those of one saved rank.
 Prefixes prefixes_in(const StateDict& saved, const std::string& hosts, int rank) {
   const bool has_own = value_of<std::string>(saved, "hosts") == hosts;
   const std::string own = rank_prefix(has_own ? rank : 0);
@@ -86,7 +85,7 @@ Prefixes prefixes_in(const StateDict& saved, const std::string& hosts, int rank)
 
 constexpr const char* host_label = "ranks of a host";
 
-// Such as "0 0 2 2": by rank, the first one on its host.
+// Such as "0 0 2 2": by rank, the first rank on its host.
 std::string hosts_of(const ProcessGroup& group) {
   std::string text;
   for (const int first : sharing_ranks(group, host_label))
@@ -141,7 +140,7 @@ void LocalSteps::synchronize() {
   equal_ = {.begin = 0, .end = parameters_.size()};
 }
 
-// All collectives come before the first write, so that an Error leaves all as it was.
+// All collectives precede the first write, so that an Error changes nothing.
 void LocalSteps::synchronize(const std::vector<Range>& ranges, const std::string& label) {
   const at::NoGradGuard no_grad;
   require_all_known();
@@ -187,7 +186,7 @@ StateDict LocalSteps::state_dict() {
   const std::string own = rank_prefix(group_.rank());
   StateDict module = module_state_->state_dict();
   if (!in_sync())
-    for (auto& [name, tensor] : module.tensors) tensor.of_rank_0 = false;  // Each rank's counts.
+    for (auto& [name, tensor] : module.tensors) tensor.of_rank_0 = false;  // Each saves its own.
   add(state, (in_sync() ? "" : own) + module_prefix, std::move(module));
   add(state, own + optimizer_prefix, optimizer_state_->state_dict());
   return state;

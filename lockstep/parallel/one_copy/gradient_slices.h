@@ -1,10 +1,10 @@
-// Sends the gradients of shared parameters to the ranks that step them.
+// Sums the gradients of shared parameters on the ranks that step them.
 //
 // Each rank sums and steps its slice of every region (slice_layout.h): one part of every large
 // gradient, and one part of all small ones. Small gradients are copied side by side into registered
-// memory. A large gradient is summed where it lies, which is registered memory if GradientPool had
-// room for it. Over several hosts, the ranks of a host sum the slices of their lanes
-// (host_groups.h), and each lane sums those of its hosts. No gather follows.
+// memory. A large gradient is summed in place, in registered memory if GradientPool had space for
+// it. Across hosts, the ranks of a host sum the slices of their rails (host_groups.h), and each
+// rail sums those of its hosts. No gather follows.
 //
 // Thread safety: none.
 
@@ -25,7 +25,7 @@
 
 namespace lockstep::parallel {
 
-// Gradients of one type are averaged in another one.
+// Gradients of the first type are averaged in the second.
 struct GradientConversion {
   at::ScalarType from = at::kFloat;
   at::ScalarType to = at::kFloat;
@@ -38,14 +38,14 @@ class GradientSlices {
   // By parameter; undefined where there is none.
   using Gradients = std::vector<at::Tensor>;
 
-  // Where means lie.
+  // The memory of means.
   enum class Means : std::uint8_t {
-    in_place,  // In the memory of large gradients, and where the next call writes small ones.
-    apart,     // In memory of their own. That of a large gradient is free once it is summed.
+    in_place,  // Large gradients: in place. Small ones: in the buffer that the next call writes.
+    apart,     // In separate memory. That of a large gradient is freed once it is summed.
   };
 
   // Collective. The parameters are dense in CPU memory, with the same layout on all ranks. `label`
-  // is that of the sums.
+  // names the sums.
   GradientSlices(std::vector<at::Tensor> parameters, const HostGroups& groups,
                  std::string label = "mean of gradients", GradientConversion conversion = {});
 
@@ -62,7 +62,7 @@ class GradientSlices {
   std::vector<at::Tensor> average(Gradients gradients, const std::vector<bool>& used,
                                   Means means) const;
 
-  // As average(), for gradients that are equal on all ranks already. Not collective.
+  // As average(), for gradients that are already equal on all ranks. Not collective.
   std::vector<at::Tensor> cut(const Gradients& gradients, const std::vector<bool>& used) const;
 
   // The small gradients in registered memory, one flat tensor for each type.
@@ -71,13 +71,13 @@ class GradientSlices {
  private:
   // Small gradients of one type, side by side; or one large gradient, with `flat` undefined.
   struct Region {
-    Counts lanes = {};  // Elements of each lane's slices; a complex one counts as two.
-    Counts hosts = {};  // Those of each slice in this rank's lane.
+    Counts lanes = {};  // Elements of each rail's slices; a complex one counts as two.
+    Counts hosts = {};  // Those of each slice in this rank's rail.
     at::Tensor flat = {};
     std::string label;
   };
 
-  // A region's elements, and where in it this rank's slice begins.
+  // A region's elements, and the start of this rank's slice in them.
   struct Slice {
     at::Tensor flat;
     std::int64_t begin = 0;

@@ -52,7 +52,7 @@ void give_up(std::initializer_list<std::optional<ProcessGroup>> groups, std::str
     try {
       group->abort(std::string(what) + " ended with " + std::string(reason));
     } catch (const std::exception&) {
-      // It has ended already.
+      // The group has ended already.
     }
   }
 }

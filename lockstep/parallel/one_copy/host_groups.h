@@ -1,7 +1,7 @@
-// The ranks of a group by hosts: those of this host, and this rank's like on the other hosts.
+// The ranks of a group by hosts: those of this host, and the corresponding ranks of other hosts.
 //
-// What all hosts need travels between hosts in lanes: the ranks with the same place on their host
-// are a lane, so each byte crosses a link once, and all ranks of a host carry a part.
+// The ranks with the same position on their hosts form a rail (`lane`). Data for all hosts is sent
+// within rails, so each byte crosses a link once, and all ranks of a host transfer a part.
 //
 // Thread safety: as ProcessGroup's.
 
@@ -21,22 +21,23 @@ namespace lockstep::parallel {
 struct HostGroups {
   ProcessGroup all;
   ProcessGroup host;                      // The ranks of this host, in their order in `all`.
-  std::optional<ProcessGroup> lane = {};  // One rank of each host. Absent if there is one host.
-  std::vector<int> owners;                // Ranks of `all`: those of lane 0, of lane 1 and so on.
+  std::optional<ProcessGroup> lane = {};  // One rank of each host. Empty with one host.
+  std::vector<int> owners;                // Ranks of `all`: those of rail 0, of rail 1 and so on.
 
   int hosts() const { return lane ? lane->size() : 1; }
 
-  // The slices of this rank's lane, and this rank's own, where slice i belongs to owners[i].
+  // The first slice of this rank's rail, and this rank's own slice. Slice i belongs to owners[i].
   int first_of_lane() const { return host.rank() * hosts(); }
   int own_slice() const { return first_of_lane() + (lane ? lane->rank() : 0); }
 };
 
-// Collective. Ranks that share no memory count as on several hosts. `label` becomes part of the
-// groups' names. Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
+// Collective. Ranks that share no memory count as ranks of different hosts. `label` becomes part of
+// the groups' names.
+// Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
 HostGroups host_groups(const ProcessGroup& group, const std::string& label);
 
-// An exception, whose text is `reason`, has ended `what` on this rank. Ranks that wait for it in
-// one of `groups`, some of which may be absent, get an Error(aborted).
+// Aborts `groups`, of which some may be empty, after an exception with the text `reason` has ended
+// `what` on this rank. Ranks that wait for this rank throw Error(aborted).
 void give_up(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
              std::string_view reason) noexcept;
 

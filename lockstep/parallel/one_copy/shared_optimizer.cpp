@@ -48,7 +48,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
       are_means_(ddp.pieces() > 0),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
-  if (slices_ == nullptr)  // `.grad` is there after backward().
+  if (slices_ == nullptr)  // `.grad` exists after backward().
     slices_ = std::make_shared<parallel::SlicedInStep>(
         all_parameters(), *parameters_, group(),
         parallel::SlicedInStep::Passes{.averaged = ddp.reducer_->agreement().passes(),
@@ -66,7 +66,7 @@ void SharedOptimizerBase::average() {
   slices_->average();
 }
 
-// Ranks that have met have looked at the parameters before, and some step them already.
+// If ranks have synchronised, all have checked the parameters, and some already step them.
 void SharedOptimizerBase::before_step(bool have_met) {
   if (!have_met) parameters_->require_intact();
   const bool have_averaged = slices_->average();
@@ -101,11 +101,11 @@ std::vector<at::Tensor> SharedOptimizerBase::tensors_with_gradients() {
   return stepped();
 }
 
-// A fully sharded module would add the next means to these.
+// Otherwise a fully sharded module would add the next means to these.
 void SharedOptimizerBase::omit_step() { slices_->forget(); }
 
-// If every rank has all means, each computes the norm of all of them. With slices, the norm's bits
-// would depend on the number of ranks.
+// If every rank has all means, each rank computes the norm of all of them. With slices, the norm's
+// bits would depend on the number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {
   if (!are_means_) {
     average();

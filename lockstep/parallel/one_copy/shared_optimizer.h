@@ -1,4 +1,4 @@
-// The optimizer for parameters that all ranks of a host share in one copy.
+// The optimizer for parameters that all ranks of a host share.
 //
 //   lockstep::DistributedDataParallel ddp(net, world, {.share_parameters = true});
 //   lockstep::SharedOptimizer<lockstep::Adam> adam(ddp, net->parameters(),
@@ -10,23 +10,15 @@
 //   adam.step();
 //
 // Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
-// ranks' gradients and steps the user's optimizer on it. The optimizer's state also exists once per
-// host, and no gather follows. If the number of ranks is a power of two, weights equal the plain
-// optimizer's bit for bit. Clipping is the exception: its norm is summed in another order.
-//
-// With FullyShardedDataParallel (fully_sharded_data_parallel.h) gradients are averaged in
-// backward() already, as is said there. With DistributedDataParallel: After backward(), `.grad` is
-// this rank's own gradient, or the sum since zero_grad(). After step() and clip_grad_norm_() it is
-// undefined. step() averages the `.grad` values that it finds; a parameter without a gradient on
-// any rank is not stepped. Param groups, options, schedulers and archives are as
-// ShardedOptimizer's.
+// ranks' gradients and steps the user's optimizer on it. A host has the optimizer's state once, and
+// no gather follows.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: as ShardedOptimizer's; misuse without share_parameters, and if other code has written to
-// a shared parameter or given it other memory; mismatch if options differ between ranks at
-// construction; unsupported for LARS and LAMB with `deterministic`, because the order in which the
-// ranks' sums of squares are added up depends on their number. A rank lost in step() leaves the
-// weights torn: see DistributedDataParallel::has_torn_parameters().
+// Errors: as ShardedOptimizer's. misuse without share_parameters, and if other code has written to
+// a shared parameter or replaced its memory. mismatch if options differ between ranks at
+// construction. unsupported for LARS and LAMB with `deterministic`, because the summation order of
+// the ranks' squares depends on their number. A rank lost in step() leaves the weights partially
+// updated: see DistributedDataParallel::has_torn_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,15 +47,15 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
   ~SharedOptimizerBase() override;
 
-  // As the plain optimizer's. Also drops averages: those of clip_grad_norm_(), which the next
-  // backward() drops, too, or with FullyShardedDataParallel those of backward().
+  // As the plain optimizer's. Also drops means: those of clip_grad_norm_(), which the next
+  // backward() drops too, and with FullyShardedDataParallel those of backward().
   void zero_grad(bool set_to_none = true);
 
   // Registered memory into which small gradients are copied for summing.
   std::vector<at::Tensor> gradient_memory() const;
 
  protected:
-  // `is_layerwise`: the optimizer that `make` makes needs norms of whole parameters.
+  // `is_layerwise`: the optimizer that `make` returns needs norms of whole parameters.
   // Errors: misuse if `ddp` does not share parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
@@ -79,13 +71,22 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   void omit_step() override;
   void average();
 
-  const bool are_means_;  // Whether `.grad` is the mean over all ranks already.
+  const bool are_means_;  // Whether `.grad` is already the mean over all ranks.
   const std::shared_ptr<parallel::ParameterStore> parameters_;
   std::shared_ptr<parallel::SteppedSlices> slices_;
 };
 
-// `Inner` gets fragments of parameters, so it must step each element separately (is_elementwise,
+// `Inner` gets fragments of parameters. It must step each element separately (is_elementwise,
 // optimizers.h), or only need norms of whole parameters (layerwise.h).
+//
+// With DistributedDataParallel, `.grad` is this rank's own gradient after backward(), or the sum
+// since zero_grad(). After step() and clip_grad_norm_() it is undefined. step() averages the
+// current `.grad` of all ranks; a parameter without a gradient on any rank is not stepped. With
+// FullyShardedDataParallel (fully_sharded_data_parallel.h), backward() has already averaged
+// gradients. Param groups, options, schedulers and archives are as ShardedOptimizer's.
+//
+// If the number of ranks is a power of two, weights equal the plain optimizer's bit for bit. The
+// exception is clipping, whose norm is summed in another order.
 template <std::derived_from<torch::optim::Optimizer> Inner>
   requires is_elementwise<Inner> || std::derived_from<Inner, LayerwiseOptimizer>
 class SharedOptimizer : public SharedOptimizerBase {

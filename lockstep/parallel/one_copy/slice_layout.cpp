@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// Number of elements after which a new cache line begins.
+// Number of elements in a cache line.
 std::int64_t elements_of_line(at::ScalarType type) {
   return static_cast<std::int64_t>(padded(1) / c10::elementSize(type));
 }

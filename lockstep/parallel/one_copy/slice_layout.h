@@ -1,8 +1,8 @@
-// How parameters that ranks have together are cut into slices, of which each rank steps one.
+// The division of shared parameters into slices, of which each rank steps one.
 //
-// Each large parameter is a region of its own. All small ones of a type lie side by side in one
-// more, each from a new cache line on. Each region is cut into as many slices as there are ranks;
-// no two slices share a cache line. The part of one parameter in one slice is a fragment.
+// Each large parameter is a region. All small ones of a type form one more region, each starting at
+// a new cache line. Each region is divided into as many slices as there are ranks; no two slices
+// share a cache line. The part of one parameter in one slice is a fragment.
 //
 // Thread safety: none is needed.
 
@@ -23,19 +23,19 @@ struct SliceLayout {
   struct Region {
     std::vector<std::size_t> parameters;
     at::ScalarType type;
-    std::vector<std::int64_t> bounds;  // Begins of the slices, and the last end, in elements.
+    std::vector<std::int64_t> bounds;  // Starts of the slices, and the last end, in elements.
 
     std::int64_t elements() const { return bounds.back(); }
   };
 
-  // Where a parameter lies: from element `begin` of the region on.
+  // A parameter starts at element `begin` of the region.
   struct Home {
     std::size_t region = 0;
     std::int64_t begin = 0;
   };
 
-  // Only shapes, types and sizes of `parameters` matter, which are dense. A region of one that is
-  // not large has padding at its end.
+  // Uses only shapes, types and sizes of `parameters`, which are dense. A region of small
+  // parameters has padding at its end.
   SliceLayout(const std::vector<at::Tensor>& parameters, int slices);
 
   // The fragments of a parameter in slice order; never empty ranges. `owner` is the slice.

@@ -1,5 +1,4 @@
-// SteppedSlices of a DistributedDataParallel with share_parameters: means of gradients are made in
-// step(), of the `.grad` that are there.
+// SteppedSlices of a DistributedDataParallel with share_parameters: step() averages each `.grad`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,10 +20,10 @@ class SlicedInStep final : public SteppedSlices {
  public:
   struct Passes {
     std::shared_ptr<const std::int64_t> averaged;  // So far.
-    bool leave_means;  // Whether `.grad` is the mean over all ranks already.
+    bool leave_means;  // Whether `.grad` is already the mean over all ranks.
   };
 
-  // Collective. `shared` outlives this.
+  // Collective. `shared` outlives this object.
   SlicedInStep(const std::vector<at::Tensor>& parameters, const ParameterStore& shared,
                const ProcessGroup& group, Passes passes);
 
@@ -42,7 +41,7 @@ class SlicedInStep final : public SteppedSlices {
   const GradientSlices slices_;
   std::vector<at::Tensor> fragments_;
   std::vector<bool> used_;
-  std::optional<std::int64_t> averaged_in_;  // Last pass in the fragments' gradients.
+  std::optional<std::int64_t> averaged_in_;  // The last pass that the fragments' gradients include.
 };
 
 }  // namespace lockstep::parallel

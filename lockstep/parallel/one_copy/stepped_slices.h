@@ -1,5 +1,5 @@
 // This rank's fragments of the parameters, which SharedOptimizer steps, and the means of their
-// gradients, wherever these are made.
+// gradients.
 //
 // Thread safety: none.
 
@@ -18,25 +18,26 @@ class SteppedSlices {
  public:
   virtual ~SteppedSlices() = default;
 
-  // The fragments of all ranks, and the tensors that stand for this rank's, in the same order.
+  // The fragments of all ranks, and the tensors of this rank's fragments, in the same order.
   virtual const std::vector<Shard>& shards() const = 0;
   virtual const std::vector<at::Tensor>& fragments() const = 0;
 
-  // The types in which the optimizer's parameters are stepped; empty if they are their own.
+  // The types in which parameters are stepped; empty if these are their own types.
   virtual std::vector<at::ScalarType> types() const { return {}; }
 
-  // Collective. Afterwards the `.grad` of a fragment is the mean over all ranks, or undefined if no
-  // rank has a gradient of the parameter. Returns whether ranks have waited for each other;
+  // Collective. Sets the `.grad` of each fragment to the mean over all ranks, or makes it undefined
+  // if no rank has a gradient of the parameter. Returns whether ranks have waited for each other;
   // otherwise some may still read parameters.
   virtual bool average() = 0;
 
   // Whether the fragments have the means of all passes so far.
   virtual bool is_averaged() const = 0;
 
-  // The parameters whose fragments average() has given a gradient.
+  // The parameters whose fragments have a gradient from average().
   virtual const std::vector<bool>& used() const = 0;
 
-  // The fragments have been stepped: parameters get their values, where these lie elsewhere.
+  // Call it after fragments were stepped: copies their values to the parameters, if in other
+  // memory.
   virtual void publish() {}
 
   // Drops the means.

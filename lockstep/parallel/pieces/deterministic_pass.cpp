@@ -21,7 +21,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// While it lives, backward() leaves gradients to us.
+// While it exists, backward() leaves gradients to DeterministicPass.
 class Alone {
  public:
   explicit Alone(Reducer& reducer) : reducer_(reducer) { reducer_.prepare(/*synchronize=*/false); }
@@ -137,8 +137,8 @@ DeterministicPass::Outcome DeterministicPass::compute_piece(const PieceTree::Ste
   return {.loss = loss.item<double>(), .samples = samples_};
 }
 
-// Gradients that a piece leaves out are found here, and not in a rank's pieces together: whether
-// they are an Error must not depend on which pieces one rank has.
+// Checks left-out gradients for each microbatch, not for all microbatches of a rank. Whether they
+// are an Error must not depend on the rank's share.
 void DeterministicPass::take_gradients(const PieceTree::Step& step) {
   const at::NoGradGuard no_grad;
   const NamedTensors& parameters = reducer_.parameters();
@@ -171,7 +171,7 @@ double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of,
   drop_gradients();
 
   const Outcome sum = sum_over_pieces(own);
-  report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It is of all ranks already.
+  report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It already includes all ranks.
   PassAgreement& agreement = reducer_.agreement();
   const PassReports reports = agreement.exchange(report_, uses_, group_);
   const bool accepted = agreement.accepts(reports, reducer_.parameters(), group_);
@@ -182,7 +182,7 @@ double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of,
   return sum.loss / count;
 }
 
-// In the order of the pieces: the same bits on every number of ranks.
+// Sums in the order of the microbatches: the same bits on every number of ranks.
 DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
     const std::vector<Outcome>& own) const {
   const std::size_t bytes = own.size() * sizeof(Outcome);

@@ -1,5 +1,5 @@
-// The work of DistributedDataParallel::train_pieces(): a step whose sums do not depend on the
-// number of ranks.
+// Implements DistributedDataParallel::train_pieces(): a step whose sums do not depend on the number
+// of ranks.
 //
 // Thread safety: none.
 
@@ -27,14 +27,15 @@ namespace lockstep::parallel {
 class PieceRandom;
 class Reducer;
 
-// Collective. Errors: misuse if the number of ranks does not divide that of the pieces, or if a
-// rank has another number of intra-op threads than the promised one.
+// Collective. Errors: misuse if the number of ranks does not divide the number of microbatches, or
+// if a rank has another number of intra-op threads than deterministic_threads.
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group);
 
 class DeterministicPass {
  public:
-  // Collective. `module` and `reducer`, whose hooks say which passes are whose, outlive this.
+  // Collective. `module` and `reducer` outlive this object. The hooks of `reducer` assign passes to
+  // reducers.
   DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
                     const DistributedDataParallelOptions& options);
 
@@ -42,24 +43,24 @@ class DeterministicPass {
 
   int pieces() const { return options_.deterministic; }
 
-  // Bytes in which sums of gradients lie.
+  // The memory of gradient sums.
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
 
-  // Counts samples of the piece that is computed.
+  // Counts samples of the current microbatch.
   void count_samples(double samples) { samples_ += samples; }
 
  private:
-  // The results of a piece besides its gradients.
+  // The results of a microbatch besides its gradients.
   struct Outcome {
     double loss = 0;
     double samples = 0;
   };
 
-  // State that must be the same on all ranks. Travels as it lies in memory.
+  // State that must be the same on all ranks. Sent as its memory image.
   struct State {
     std::int64_t step;
     std::int64_t threads;
-    std::int64_t changed;  // The first parameter or buffer that did, or -1.
+    std::int64_t changed;  // The first parameter or buffer that changed, or -1.
   };
 
   double compute(std::int64_t step, const PieceLoss& loss_of, const std::string& change);
@@ -80,11 +81,11 @@ class DeterministicPass {
   const std::vector<PieceTree::Step> steps_;
   const PieceSums sums_;
 
-  // The step under way.
-  std::vector<ParameterUse> uses_;  // For each parameter, by any of this rank's pieces.
+  // For the current step.
+  std::vector<ParameterUse> uses_;  // For each parameter, by any of this rank's microbatches.
   PassReport report_;
-  double samples_ = 0;                  // In the piece under way.
-  std::chrono::nanoseconds longest_{};  // Time of the pieces of a pass, so far.
+  double samples_ = 0;                  // In the current microbatch.
+  std::chrono::nanoseconds longest_{};  // Longest time of a pass's microbatches so far.
 };
 
 }  // namespace lockstep::parallel

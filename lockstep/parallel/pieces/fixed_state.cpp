@@ -61,8 +61,8 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
   return fingerprints;
 }
 
-// The key is hashed, because LibTorch's Mersenne twister uses only 32 bits of the seed and
-// neighbours must differ in them.
+// Hashes the key, because LibTorch's Mersenne twister uses only 32 bits of the seed and neighbours
+// must differ in them.
 void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
   const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
                                          static_cast<std::uint64_t>(piece)};

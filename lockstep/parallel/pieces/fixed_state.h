@@ -1,5 +1,5 @@
-// State that must not depend on the rank that computes a piece: buffers, which forward() must not
-// change, and random numbers.
+// State that must not depend on the rank that computes a microbatch: buffers, which forward() must
+// not change, and random numbers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@ class Module;
 
 namespace lockstep::parallel {
 
-// Errors: unsupported, with its name, for a BatchNorm or InstanceNorm in training mode that has
-// running statistics, and for a SyncBatchNorm in training mode.
+// Errors: unsupported, with its name, for a BatchNorm or InstanceNorm in training mode with running
+// statistics, and for a SyncBatchNorm in training mode.
 void require_fixed_statistics(const torch::nn::Module& module);
 
 // Returns one value for each of named_tensors(). For a parameter it is the version counter, which
@@ -24,11 +24,11 @@ void require_fixed_statistics(const torch::nn::Module& module);
 // because kernels of BatchNorm change no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
-// The random numbers of one piece. Takes over LibTorch's default CPU generator; the destructor
+// The random numbers of one microbatch. Takes over LibTorch's default CPU generator; the destructor
 // restores its earlier state.
 class PieceRandom {
  public:
-  // Restarts the generator; the numbers depend only on these three values.
+  // Seeds the generator; the numbers depend only on these three values.
   void begin(std::uint64_t seed, std::int64_t step, int piece);
 
  private:

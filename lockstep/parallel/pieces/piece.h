@@ -1,10 +1,10 @@
-// A fixed part of the global batch, independent of the rank that computes it.
-// DistributedDataParallel::train_pieces() hands out pieces.
+// A fixed microbatch of the global batch, independent of the rank that computes it.
+// DistributedDataParallel::train_pieces() passes it to the program.
 //
-// Rank p mod R of R ranks computes piece p of k. The rank's batch must be its share of the global
-// batch as DistributedSampler deals it: rank r has the samples r, r + R, r + 2R and so on. On every
-// number of ranks, piece p then consists of the samples p, p + k, p + 2k and so on of the global
-// batch.
+// Rank p mod R of R ranks computes microbatch p of k. The rank's batch must be its share of the
+// global batch as DistributedSampler deals it: rank r has the samples r, r + R, r + 2R and so on.
+// On every number of ranks, microbatch p then consists of the samples p, p + k, p + 2k and so on of
+// the global batch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,19 +18,19 @@
 namespace lockstep {
 
 struct Piece {
-  int index;  // From 0, among the pieces of all ranks.
+  int index;  // From 0, among the microbatches of all ranks.
   int count;
-  int ranks;  // The pieces are dealt to these in turn.
+  int ranks;  // Microbatches are dealt to these ranks in order.
 
-  // The piece's part of `rows`. Each row, along dim 0, is one of this rank's samples. Returns
+  // The microbatch's part of `rows`. Each row, along dim 0, is one of this rank's samples. Returns
   // `rows` itself or a copy. The layout is equal on every number of ranks, because the bits of
   // kernels may depend on it.
-  // Errors: misuse if the rank's pieces would have unequal numbers of rows.
+  // Errors: misuse if the rank's microbatches would have unequal numbers of rows.
   LOCKSTEP_API at::Tensor of(const at::Tensor& rows) const;
 };
 
-// Returns the loss of a piece: the mean over its samples or, with GradientMean::over_samples, the
-// sum.
+// Returns the loss of a microbatch: the mean over its samples or, with GradientMean::over_samples,
+// the sum.
 using PieceLoss = std::function<at::Tensor(const Piece& piece)>;
 
 }  // namespace lockstep

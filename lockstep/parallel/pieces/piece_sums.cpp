@@ -54,8 +54,8 @@ std::vector<PieceTree::Step> PieceTree::steps(int rank) const {
   return steps;
 }
 
-// A child that is a piece is added directly. Any other child is summed in a slot of its own first,
-// `spare`.
+// A child that is one microbatch is added directly. Any other child is first summed in a separate
+// slot, `spare`.
 void PieceTree::add_steps(int first, int modulus, std::size_t slot, std::size_t spare,
                           std::vector<Step>& steps) const {
   if (modulus == pieces_) return steps.push_back({first, slot, /*adds=*/false, {}});
@@ -143,7 +143,7 @@ void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters
 
 void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std::size_t slot,
                       const at::Tensor& flat) {
-  flat.zero_();  // Gaps between gradients are added too.
+  flat.zero_();  // Gaps between gradients are summed as well.
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i].second;
@@ -155,7 +155,7 @@ void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std:
   }
 }
 
-// Zeros are added too, as in the sum of two nodes: -0 becomes 0.
+// Adds zeros as well, as in the sum of two nodes: -0 becomes 0.
 bool PieceSums::take(const PieceTree::Step& step, std::size_t index,
                      const at::Tensor& gradient) const {
   const at::Tensor& place = places_[step.slot][index];

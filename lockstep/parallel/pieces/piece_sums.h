@@ -1,5 +1,5 @@
-// Sums over pieces in the order of a fixed tree, so that the bits do not depend on the number of
-// ranks.
+// Sums over microbatches in the order of a fixed tree, so that the bits do not depend on the number
+// of ranks.
 //
 // Thread safety: none.
 // Errors: those of ProcessGroup.
@@ -19,37 +19,37 @@
 
 namespace lockstep {
 
-// The fixed binary tree for sums over pieces, independent of the number of ranks.
+// The fixed binary tree for sums over microbatches, independent of the number of ranks.
 //
-// Its leaves are the pieces 0 to k - 1. A node consists of all pieces that are congruent modulo
-// some s. With the smallest prime factor q of k / s, its children are the q classes modulo s q in
-// it, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of R has the pieces p
-// with p mod R = r. If R and k are powers of two, these form one node. In general they form a few:
-// the classes modulo `exchanged()`, the first multiple of R among these s.
+// Its leaves are the microbatches 0 to k - 1. A node consists of all microbatches that are
+// congruent modulo some s. With the smallest prime factor q of k / s, its children are the q
+// classes modulo s q in it, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of
+// R has the microbatches p with p mod R = r. If R and k are powers of two, these form one node. In
+// general they form a few: the classes modulo `exchanged()`, the first multiple of R among these s.
 class PieceTree {
  public:
   // Adds slot `second` to slot `first`. Slots hold sums.
   using Merge = std::pair<std::size_t, std::size_t>;
 
-  // Puts one piece into a slot.
+  // Puts one microbatch into a slot.
   struct Step {
     int piece;
     std::size_t slot;
     bool adds;                  // Adds to the slot's sum; otherwise replaces it.
-    std::vector<Merge> merges;  // Follow the step.
+    std::vector<Merge> merges;  // Done after the step.
   };
 
   // `ranks` divides `pieces`; both are positive.
   PieceTree(int pieces, int ranks);
 
-  // The pieces of rank `rank`, in the order of computation. Afterwards, slots 0 to own() - 1 hold
-  // its nodes: slot j the class of rank + j * ranks.
+  // The microbatches of rank `rank`, in the order of computation. Afterwards, slots 0 to own() - 1
+  // hold its nodes: slot j the class of rank + j * ranks.
   std::vector<Step> steps(int rank) const;
 
   int exchanged() const { return exchanged_; }     // Number of nodes of all ranks.
   int own() const { return exchanged_ / ranks_; }  // Number of nodes of one rank.
   std::size_t slots() const;                       // Number of slots that steps() uses.
-  std::vector<Merge> merges() const;  // For all nodes, by class; the total is then in 0.
+  std::vector<Merge> merges() const;               // For all nodes, by class; slot 0 has the total.
 
  private:
   int next(int modulus) const;  // The modulus of a node's children.
@@ -62,11 +62,11 @@ class PieceTree {
   int exchanged_ = 1;
 };
 
-// Sums the gradients of pieces in the order of a PieceTree, and computes their mean.
+// Sums the gradients of microbatches in the order of a PieceTree, and computes their mean.
 //
 // A slot holds the gradients of all parameters side by side, for each element type. The slots of
-// this rank's nodes lie in registered memory. After the last piece, each rank gets its slice of all
-// ranks' nodes, adds them in the tree's order, multiplies the sum and shares the slice.
+// this rank's nodes are in registered memory. After the last microbatch, each rank gets its slice
+// of all ranks' nodes, adds them in the tree's order, multiplies the sum and shares the slice.
 class PieceSums {
  public:
   // Collective. `parameters` have the same layout on all ranks and types that can be reduced.
@@ -76,10 +76,10 @@ class PieceSums {
   // the gradient is finite.
   bool take(const PieceTree::Step& step, std::size_t index, const at::Tensor& gradient) const;
 
-  // Completes `step` after all gradients of its piece were taken.
+  // Completes `step` after all gradients of its microbatch were taken.
   void merge(const PieceTree::Step& step) const;
 
-  // Collective, after the last step: makes the sum over all pieces, times `factor`.
+  // Collective, after the last step: computes the sum over all microbatches, times `factor`.
   void finish(double factor) const;
 
   // All slots, and the receive buffers.
@@ -96,7 +96,7 @@ class PieceSums {
   struct Region {
     std::string label;
     std::vector<at::Tensor> slots;  // Flat tensors.
-    at::Tensor received;            // [exchanged, elements of a slice]: my slice of all nodes.
+    at::Tensor received;  // [exchanged, elements of a slice]: this rank's slice of all nodes.
   };
 
   void fill_region(at::ScalarType dtype, const NamedTensors& parameters);

@@ -1,6 +1,6 @@
-// Finds actions in a pipeline's order, and goes through it as ranks do.
+// Finds actions in a pipeline's order, and visits them in an order that satisfies dependencies.
 //
-// Thread safety: once made, it may be read by several threads.
+// Thread safety: after construction, several threads may read it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,17 +26,16 @@ class ActionPlaces {
   explicit ActionPlaces(const PipelineOrder& order);
 
   ActionPlace forward(int stage, int microbatch) const { return of(stage, microbatch).forward; }
-  // Gives the stage before its gradient.
+  // Computes the gradient for the previous stage.
   ActionPlace gradient(int stage, int microbatch) const { return of(stage, microbatch).gradient; }
-  // After this the stage needs neither its input nor the gradient from the next stage.
+  // The last action that needs the stage's input and the gradient from the next stage.
   ActionPlace last(int stage, int microbatch) const { return of(stage, microbatch).last; }
 
-  // The action of a neighbouring stage whose result `action` takes.
+  // The action of a neighbouring stage whose result `action` needs.
   std::optional<ActionPlace> needed_by(const PipelineAction& action) const;
 
-  // Calls visit(place) for each action: after the one before it on its rank, and after the one that
-  // it needs. Returns for each rank the number of its actions that were visited: all, unless ranks
-  // wait for each other.
+  // Calls visit(place) for each action, after the previous action on its rank and the action that
+  // it needs. Returns for each rank the number of its visited actions: all, unless ranks deadlock.
   template <class Visit>
   std::vector<int> visit(const Visit& visit) const;
 

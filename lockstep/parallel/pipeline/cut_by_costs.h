@@ -1,4 +1,4 @@
-// Cuts a list of layers into stages of equal cost.
+// Divides a list of layers into stages of equal cost.
 //
 // Thread safety: a pure function.
 
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// First layers of `stages` stages, such that the costliest one is as cheap as it can be. There are
-// at least as many layers as stages; each stage gets one or more. Costs are finite, and not
+// First layers of `stages` stages, such that the costliest stage is as cheap as possible. There are
+// at least as many layers as stages; each stage gets one or more. Costs are finite and not
 // negative.
 LOCKSTEP_API std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages);
 

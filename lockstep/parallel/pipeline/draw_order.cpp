@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// In the same way whatever the locale is.
+// Independent of the locale.
 std::string number_text(double value) {
   std::array<char, 32> text{};
   const auto end =
@@ -24,7 +24,7 @@ std::string number_text(double value) {
 
 std::string tenths(double value) { return number_text(std::round(value * 10) / 10); }
 
-// The shortest action that takes time; 1 if there is none.
+// The duration of the shortest action that takes time; 1 if there is none.
 double unit_of(const SimulatedPipeline& simulated) {
   double unit = std::numeric_limits<double>::infinity();
   for (const auto& actions : simulated.actions)
@@ -33,7 +33,7 @@ double unit_of(const SimulatedPipeline& simulated) {
   return std::isfinite(unit) ? unit : 1;
 }
 
-// Begins at 0; steps of 1, 2 or 5 times a power of ten, at most `most` of them.
+// Starts at 0; steps are 1, 2 or 5 times a power of ten; at most `most` ticks.
 std::vector<double> ticks_of(double time, double most) {
   if (!(time > 0)) return {0};
   const double least = time / std::max(most, 1.);
@@ -45,7 +45,7 @@ std::vector<double> ticks_of(double time, double most) {
   return ticks;
 }
 
-// By rank: its stages, rising.
+// By rank: its stages in increasing order.
 std::vector<std::vector<int>> stages_by_rank(const SimulatedPipeline& simulated) {
   std::vector<std::vector<int>> stages;
   for (const auto& actions : simulated.actions) {
@@ -61,7 +61,7 @@ bool has_several(const std::vector<std::vector<int>>& stages) {
                      [](const std::vector<int>& of_rank) { return of_rank.size() > 1; });
 }
 
-// Labels of actions in text, from most to least telling.
+// Labels of actions in text, from most to least detailed.
 enum class TextLabel { whole, without_stage, kind };
 
 std::string label_of(const PipelineAction& action, TextLabel label) {
@@ -94,7 +94,7 @@ TextScale text_scale(const SimulatedPipeline& simulated, std::size_t room) {
     if (label == TextLabel::whole && !has_several(stages_by_rank(simulated))) continue;
     const auto width = static_cast<double>(widest_label(simulated, label));
     if (width + 1 <= most) return {label, (width + 1) / unit, true};
-    // Two numbers side by side cannot be told apart without a gap.
+    // Adjacent numbers need a gap.
     if (width <= most && label == TextLabel::without_stage) return {label, width / unit, false};
   }
   return {TextLabel::kind, (most >= 1 ? std::floor(most) : most) / unit, false};
@@ -104,7 +104,7 @@ void put(std::string& line, std::size_t column, std::string_view text) {
   line.replace(column, text.size(), text);
 }
 
-// `width` columns: the label, a line as long as the action goes on.
+// `width` columns: the label, then a line for the action's duration.
 std::string text_cell(const PipelineAction& action, std::size_t width, const TextScale& scale) {
   std::string cell(width, '-');
   std::string label = label_of(action, scale.label);
@@ -153,7 +153,7 @@ struct KindLook {
   std::string_view name;
 };
 
-// Colours that colour-blind readers tell apart, too: Okabe and Ito, "Color Universal Design".
+// Distinguishable by colour-blind readers: Okabe and Ito, "Color Universal Design".
 constexpr std::array kind_looks{
     KindLook{PipelineActionKind::forward, {0, 114, 178}, "forward"},
     KindLook{PipelineActionKind::backward, {230, 159, 0}, "backward"},
@@ -195,7 +195,8 @@ class SvgPicture {
   double time_width() const { return simulated_.time * scale_; }
   double bottom() const { return top_edge + row_step * static_cast<double>(stages_.size()); }
 
-  // A class for each kind and place of a stage among its rank's: later stages are lighter.
+  // A CSS class for each kind and each position of a stage among its rank's stages: later stages
+  // are lighter.
   std::string style() const {
     std::size_t most = 1;
     for (const auto& stages : stages_) most = std::max(most, stages.size());
@@ -281,7 +282,7 @@ class SvgPicture {
     return text + "/>";
   }
 
-  // `text` has no character that XML gives a meaning.
+  // `text` contains no special characters of XML.
   void text_at(double x, double y, const std::string& text) {
     body_ += "<text x=\"" + tenths(x) + "\" y=\"" + tenths(y) + "\">" + text + "</text>";
   }

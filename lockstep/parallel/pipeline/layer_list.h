@@ -1,5 +1,4 @@
-// A model as a list of layers, each with a function that makes it: what a Pipeline cuts into
-// stages.
+// A model as a list of layers and functions that make them. A Pipeline cuts the list into stages.
 //
 //   lockstep::LayerList layers;
 //   layers.add("embed", [&] { return GptEmbedding(options); });
@@ -9,19 +8,15 @@
 //   layers.tie("head.weight", "embed.wte.weight");        // One weight in two layers.
 //   layers.parallelize(mesh["tp"], {{"h.*.mlp.c_fc", lockstep::ColwiseParallel()}, ...});
 //
-// Names are those of the whole model: parameters are "h.3.mlp.c_fc.weight", whichever rank has
-// them. A layer's name may lie within that of an earlier one: "transformer" with its embeddings,
-// then "transformer.h.0". Each rank makes all layers, one at a time and in order, and keeps its
-// own: so weights are those of one process with the same seed, and a rank needs memory for its
-// stages and one layer. Before, it makes and drops each once to learn its names and sizes;
-// generators are then restored.
+// Parameters have the names of the whole model on every rank, such as "h.3.mlp.c_fc.weight". A
+// layer's name may lie within that of an earlier one: "transformer" with its embeddings, then
+// "transformer.h.0". Each rank makes all layers in order, one at a time, and keeps its own. So
+// weights equal those of one process with the same seed, and a rank needs memory for its stages and
+// one layer. It makes and drops each layer once before, to determine names and sizes, and restores
+// the generators.
 //
-// A layer is a module with one forward(), which takes what the layer before returns: tensors, and
-// tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A forward()
-// with several parameters takes a tuple. Modules whose forward() is a template, such as
-// torch::nn::Sequential, take and return a tensor.
-//
-// Thread safety: none. Lifetime: what the functions refer to outlives the Pipeline's constructor.
+// Thread safety: none. Lifetime: objects that the functions refer to outlive the Pipeline's
+// constructor.
 // Errors: misuse for names that are empty or exist already.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -48,7 +43,7 @@
 namespace lockstep {
 namespace pipeline {
 
-// A layer, whatever its type.
+// A layer of any type.
 struct Layer {
   std::shared_ptr<torch::nn::Module> module;
   std::function<PassedValue(const PassedValue&)> forward;
@@ -95,8 +90,11 @@ Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
 
 class LOCKSTEP_API LayerList {
  public:
-  // `make` returns a std::shared_ptr of a module, or a holder that TORCH_MODULE makes, or what
-  // make() of another list returns.
+  // A layer is a module with one forward(), which takes the result of the layer before: tensors,
+  // and tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A
+  // forward() with several parameters takes a tuple. Modules whose forward() is a template, such as
+  // torch::nn::Sequential, take and return a tensor. `make` returns a std::shared_ptr of a module,
+  // a holder of TORCH_MODULE, or the result of another list's make().
   template <class Make>
   void add(std::string name, Make make) {
     add_layer(std::move(name), [make = std::move(make)]() mutable {
@@ -105,10 +103,10 @@ class LOCKSTEP_API LayerList {
     });
   }
 
-  // Makes `parameter` one with `same_as`, an earlier or later one of the list: one weight, whose
-  // gradients are added up. It is saved, clipped and counted once, under the second name. Errors,
-  // in Pipeline's constructor: misuse for a parameter that does not exist, for other shapes, and
-  // for plans of parallelize() that do not cut both alike.
+  // Makes `parameter` the same weight as `same_as`, of an earlier or later layer. Gradients are
+  // added up. The weight is saved, clipped and counted once, under the name `same_as`.
+  // Errors, in Pipeline's constructor: misuse for a parameter that does not exist, for different
+  // shapes, and for plans of parallelize() that do not cut both alike.
   void tie(std::string parameter, std::string same_as);
 
   // Cuts layers over `group`, as parallelize_module() does. May be called several times.
@@ -118,7 +116,7 @@ class LOCKSTEP_API LayerList {
   std::size_t size() const { return layers_.size(); }
   const std::string& name(std::size_t layer) const { return layers_.at(layer).name; }
 
-  // Makes one layer anew.
+  // Makes a new instance of one layer.
   pipeline::Layer make(std::size_t layer) const;
 
   struct Tie {

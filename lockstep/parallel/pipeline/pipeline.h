@@ -1,4 +1,4 @@
-// Trains a model whose layers lie on several ranks: each has a stage, or several, and passes
+// Trains a model whose layers lie on several ranks. Each rank has one or more stages and passes
 // activations to the next.
 //
 //   lockstep::Pipeline pipeline(layers, mesh["pp"], {.microbatches = 8,
@@ -13,42 +13,11 @@
 //   pipeline.clip_grad_norm_(1.0);
 //   adamw.step();
 //
-// All ranks of the pipeline pass the same batch, which calls 1, 2, 4, 8 and so on of step() and
-// evaluate() compare; numbers of rows are compared in each. It is cut into microbatches along dim
-// 0, as torch.tensor_split does; step() runs forward and backward of all of them in the order of
-// the schedule. Each loss is divided by their number: gradients are those of the mean of all
-// losses, and are added to what `.grad` has. If batches have as many rows as microbatches times a
-// number, this is the mean over all rows.
-//
-// Ranks of one host pass activations and gradients through memory that all have mapped: the sender
-// copies once, the receiver not at all. The first step learns their sizes. Between hosts they are
-// messages, which never wait for their receiver, so no order of actions can stop for ever. Shapes
-// may differ between microbatches and steps.
-//
-// Data parallel: with `data_parallel`, several pipelines train replicas, and gradients become means
-// over them when this rank's last microbatch is done. With `fully_sharded` too, the ranks of a host
-// that have the same stage share one copy of it: then the optimizer is a FullyShardedOptimizer of
-// data_parallel().
-// Tensor parallel: LayerList::parallelize().
-//
-// Random numbers: each step and evaluation draws one number of LibTorch's default generator, from
-// which layers and losses then get other ones on each rank of the pipeline. So dropout has another
-// mask in each stage, and the generators of all ranks stay equal.
-//
-// Checkpoints: state.add("model", pipeline) and state.add("optimizer", adamw, pipeline) save whole
-// tensors under the names of the whole model, so any number of stages can load them.
+// docs/guide/pipeline.md describes cuts, batches, schedules, random numbers, checkpoints and other
+// kinds of parallelism.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: constructor, on all ranks of the pipeline, before anything is made: misuse for options
-// that exclude each other, fewer layers than stages, a cut that does not increase, an order that
-// cannot be run (check_pipeline_order()), and all of LayerList; mismatch if ranks, also those of
-// other replicas, have other layers, plans or options. If only some ranks throw, the others throw
-// aborted with their text. Once layers are made: unsupported for one on a CUDA device, and as
-// parallelize_module() and the class of data_parallel(). step(): misuse for a batch with fewer
-// rows than microbatches, mismatch for ranks with different batches. An exception in a layer or a
-// loss ends the step on all ranks of the pipeline and of its replicas, with its text and with
-// stage, action and microbatch; so does a rank that dies or does not come in time. The pipeline
-// cannot be used afterwards.
+// Errors: see the constructor and step().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -82,7 +51,7 @@ struct Microbatch {
   int index = 0;
   int count = 1;
 
-  // This part of `rows`, along dim 0: a view.
+  // The rows of this microbatch: a view of `rows` along dim 0.
   LOCKSTEP_API at::Tensor of(const at::Tensor& rows) const;
 };
 
@@ -91,24 +60,25 @@ struct PipelineOptions {
   std::optional<int> microbatches = {};           // By default 4.
   std::optional<int> stages_per_rank = {};        // By default the schedule's: PipelineShape.
 
-  // Instead of these three, such as read_pipeline_order(file).
+  // An order instead of these three options, such as read_pipeline_order(file).
   std::optional<PipelineOrder> order = {};
 
-  // The first layer of each stage but the first. By default, the costliest stage is as cheap as it
-  // can be.
+  // The first layer of each stage but the first. By default, the costliest stage is as cheap as
+  // possible.
   std::vector<int> cut = {};
 
-  // Without `cut`: cost of each layer, in any unit: measure_layers() (plan.h) measures them. If
-  // ranks have other ones, the largest decide. By default, the number of elements of a layer's
+  // Without `cut`: the cost of each layer, in any unit, such as from measure_layers() (plan.h). If
+  // ranks pass different costs, the largest decide. By default, the number of elements of a layer's
   // parameters.
   std::vector<double> costs = {};
 
-  // Ranks that have the same stages: replicas, or ranks that share one copy. With both kinds of
-  // options, GradientMean::over_samples is unsupported: losses can be sums times
-  // `part.count / samples`.
+  // Ranks with the same stages: replicas, or ranks that hold a copy together. With fully_sharded,
+  // the optimizer is a FullyShardedOptimizer of data_parallel(). Gradients become means over them
+  // when this rank's last microbatch is done. GradientMean::over_samples is unsupported: make
+  // losses sums times `part.count / samples` instead.
   std::optional<ProcessGroup> data_parallel = {};
-  std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // Of replicas.
-  std::optional<FullyShardedOptions> fully_sharded = {};  // Without `offload`; instead of replicas.
+  std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // For replicas.
+  std::optional<FullyShardedOptions> fully_sharded = {};  // Not replicas; no `offload`.
 };
 
 class ShardedOptimizer;
@@ -139,34 +109,53 @@ class LOCKSTEP_API Pipeline : public Stateful {
  public:
   // Collective over `group`, whose ranks are in the order of their stages, and over the groups of
   // the options.
+  // Errors, on all ranks of the pipeline, before layers are made: misuse for options that exclude
+  // each other, fewer layers than stages, a cut that does not increase and an order that cannot be
+  // run (check_pipeline_order()). Also all Errors of LayerList, and mismatch if ranks, including
+  // those of other replicas, have other layers, plans or options. If only some ranks throw, the
+  // others throw aborted with their text. After layers are made: unsupported for a layer on a CUDA
+  // device, and the Errors of parallelize_module() and the class of data_parallel().
   Pipeline(const LayerList& layers, const ProcessGroup& group, const PipelineOptions& options = {});
   ~Pipeline() override;
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective: forward and backward of one batch. `inputs` is what the first layer takes, with
-  // tensors whose rows are the batch's; `loss_of` is called on the rank of the last stage, as in
-  // loss_of(output, microbatch), where `output` is what the last layer returns. Returns the mean of
-  // the losses, on all ranks.
+  // Collective: forward and backward of one batch. All ranks of the pipeline pass the same batch.
+  // `inputs` is the argument of the first layer; its tensors have the batch's rows. They are cut
+  // into microbatches along dim 0, as by torch.tensor_split. The rank of the last stage calls
+  // loss_of(output, microbatch) with the last layer's result. Returns the mean of the losses, on
+  // all ranks.
+  // Gradients are those of the mean of all losses, and are added to `.grad`. If all microbatches
+  // have equally many rows, this is the mean over all rows. Shapes may differ between microbatches
+  // and steps.
+  // Blocking: ranks of one host exchange activations through shared memory, whose sizes they
+  // determine in the first step. Messages between hosts never wait for their receiver, so no order
+  // of actions can deadlock.
+  // Errors: misuse for a batch with fewer rows than microbatches. mismatch for ranks with different
+  // batches: every call compares the numbers of rows, calls 1, 2, 4, 8 and so on compare the
+  // values. An exception in a layer or a loss ends the step on all ranks of the pipeline and of its
+  // replicas, with its text, stage, action and microbatch. A rank that dies or times out has the
+  // same effect. The pipeline cannot be used afterwards.
   template <class Inputs, class Loss>
   double step(const Inputs& inputs, Loss&& loss_of) {
     return run_step(pipeline::pack(inputs), erased(std::forward<Loss>(loss_of)));
   }
 
-  // Collective: forward alone, without gradients. Returns the mean of `measure`'s results.
+  // Collective: forward only, without gradients. Returns the mean of `measure`'s results. Batches,
+  // Blocking and Errors: as step().
   template <class Inputs, class Measure>
   double evaluate(const Inputs& inputs, Measure&& measure) {
     return measure_all(pipeline::pack(inputs), erased(std::forward<Measure>(measure)));
   }
 
-  // Those of this rank's stages. A weight that is tied to one of another rank is among those of
-  // both.
+  // Parameters of this rank's stages. A weight that is tied across ranks is a parameter of each of
+  // them.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;  // With the names of the whole model.
   Layouts layouts() const;                // Parameters that are cut over ranks.
 
-  // Collective: as clip_grad_norm_() of the whole model. Errors: misuse with fully_sharded: then
-  // the second one, with the optimizer of all parameters(), is the right one.
+  // Collective: as clip_grad_norm_() of the whole model.
+  // Errors: misuse with fully_sharded: pass the optimizer of all parameters(), as below.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false);
   double clip_grad_norm_(ShardedOptimizer& optimizer, double max_norm, double norm_type = 2.0,
@@ -178,21 +167,21 @@ class LOCKSTEP_API Pipeline : public Stateful {
   // This rank's layers, under their names. Its parameters may be read.
   std::shared_ptr<torch::nn::Module> module() const;
 
-  // Null without the option of that name, and on a rank whose stages have nothing to train.
+  // Null without the option `data_parallel`, and on a rank whose stages have nothing to train.
   DataParallelBase* data_parallel() const;
 
   const PipelineOrder& order() const;
   const std::vector<int>& first_layers() const;  // By stage.
 
-  // Bytes of the memory through which ranks of this host pass activations.
+  // Bytes of the shared memory through which ranks of this host pass activations.
   std::size_t message_bytes() const;
 
-  // The state of the whole model: that of this rank's stages, and what it needs of a saved one.
+  // The state of the whole model: saves this rank's stages, and loads its part of any saved one.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
 
-  // The same of an optimizer of parameters().
+  // The same for an optimizer of parameters().
   std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer) const;
 
  private:

@@ -30,7 +30,7 @@ constexpr std::array schedule_names{
     std::pair{PipelineSchedule::zbv, std::string_view("zbv")},
 };
 
-// Takes a number from the front of `text`; nothing where there is none.
+// Removes a number from the front of `text` and returns it; empty if there is none.
 std::optional<int> take_number(std::string_view& text) {
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
   int number = 0;
@@ -51,7 +51,7 @@ std::optional<PipelineAction> action_in(std::string_view text) {
   return PipelineAction{*stage, static_cast<PipelineActionKind>(kind), *microbatch};
 }
 
-// A field of a CSV file without blanks and quotes around it. Actions need no quotes inside.
+// A field of a CSV file without surrounding blanks and quotes. Actions contain no quotes.
 std::string_view bare_field(std::string_view field) {
   const auto first = field.find_first_not_of(" \t\r");
   if (first == field.npos) return {};
@@ -87,7 +87,7 @@ void infer_shape(PipelineOrder& order, const std::string& file) {
   for (const auto& actions : order.actions) most += actions.size();
   for (int rank = 0; rank < order.ranks(); ++rank)
     for (const PipelineAction& action : order.actions[as_index(rank)]) {
-      // Keeps memory in proportion to the file.
+      // Limits memory in proportion to the file.
       require(as_index(std::max(action.stage, action.microbatch)) < most, [&] {
         return file + ": " + to_string(action) + " on rank " + std::to_string(rank) +
                " has a number above the count of all actions, " + std::to_string(most);
@@ -100,7 +100,7 @@ void infer_shape(PipelineOrder& order, const std::string& file) {
     }
 }
 
-// Gathers all that is wrong with an order; shows the first ten.
+// Collects everything that is wrong with an order; shows the first ten.
 class Complaints {
  public:
   void add(const std::string& text) {
@@ -164,7 +164,7 @@ struct Done {
 };
 using DoneBefore = std::map<std::pair<int, int>, Done>;  // By stage and microbatch.
 
-// Nothing if `action` may come on a rank that has done `done` for its stage and microbatch.
+// Empty if `action` is allowed on a rank that has done `done` for its stage and microbatch.
 std::string complaint_about(const PipelineAction& action, Done& done) {
   const auto same = [&](PipelineActionKind kind) {
     return to_string(PipelineAction{action.stage, kind, action.microbatch});
@@ -227,8 +227,8 @@ void check_missing(const PipelineOrder& order, const DoneBefore& done, Complaint
     }
 }
 
-// Ranks that wait for each other: each one's next action needs a result of the following rank,
-// which that rank's own next action holds up.
+// Reports ranks that wait for each other: each rank's next action needs a result of the following
+// rank, whose own next action blocks it.
 void check_circle(const PipelineOrder& order, Complaints& complaints) {
   const parallel::ActionPlaces places(order);
   const std::vector<int> done = places.visit([](parallel::ActionPlace) {});
@@ -309,7 +309,7 @@ void write_pipeline_order(const PipelineOrder& order, const std::string& file) {
       if (i > 0) text += ',';
       text += to_string(actions[i]);
     }
-    text += '\n';  // Also for a rank without actions: lines are ranks.
+    text += '\n';  // Also for a rank without actions, because each line is a rank.
   }
   write_file(file, text);
 }

@@ -1,5 +1,4 @@
-// The actions of each rank of a pipeline, in their order: data, which is checked and simulated
-// before it runs.
+// The order of each rank's actions in a pipeline: plain data, checked and simulated before it runs.
 //
 //   auto order = lockstep::make_pipeline_order(lockstep::PipelineSchedule::one_f_one_b,
 //                                              {.ranks = 4, .microbatches = 8});
@@ -25,19 +24,19 @@ namespace lockstep {
 
 enum class PipelineSchedule {
   gpipe,        // All forwards, then all backwards.
-  one_f_one_b,  // A backward as soon as there is one: fewer activations at once.
+  one_f_one_b,  // Each backward as early as possible: fewer activations at once.
   interleaved,  // 1F1B with several stages on each rank: a smaller bubble, more messages.
-  looped_bfs,   // Several stages on each rank, each with all microbatches in turn.
-  zero_bubble,  // ZB1P: weights' gradients are computed when a rank would wait.
-  zbv,          // Two stages on each rank, in a V, and weights' gradients as in ZB1P.
+  looped_bfs,   // Several stages on each rank; each does all microbatches before the next starts.
+  zero_bubble,  // ZB1P: weight gradients are computed when a rank would be idle.
+  zbv,          // Two stages on each rank, in a V; weight gradients as in ZB1P.
 };
 
 // Work on one microbatch in one stage.
 enum class PipelineActionKind : char {
   forward = 'F',
   backward = 'B',         // Gradients of the stage's input and of its weights.
-  backward_input = 'I',   // The first alone: what the stage before waits for.
-  backward_weight = 'W',  // The second alone.
+  backward_input = 'I',   // Only the input's gradient, for which the stage before waits.
+  backward_weight = 'W',  // Only the weights' gradients.
 };
 
 struct PipelineAction {
@@ -61,14 +60,14 @@ struct PipelineOrder {
 struct PipelineShape {
   int ranks = 1;
   int microbatches = 1;
-  int stages_per_rank = 0;  // 0: 2 for interleaved, looped_bfs and zbv, otherwise 1. gpipe and
-                            // one_f_one_b have 1 always, and zbv 2.
+  int stages_per_rank = 0;  // 0: 2 for interleaved, looped_bfs and zbv, else 1. gpipe and
+                            // one_f_one_b always have 1, zbv 2.
 };
 
-// The orders of PyTorch's schedules (torch/distributed/pipelining/schedules.py), without the
-// places at which a rank waits. Unlike there, 1F1B may have fewer microbatches than stages.
-// interleaved and zero_bubble deal microbatches in max(1, microbatches / ranks) rounds of equal
-// size. Errors: misuse for a shape that the schedule does not have.
+// The orders of PyTorch's schedules (torch/distributed/pipelining/schedules.py), without idle
+// positions. Unlike PyTorch's, 1F1B may have fewer microbatches than stages. interleaved and
+// zero_bubble deal microbatches in max(1, microbatches / ranks) rounds of equal size.
+// Errors: misuse for a shape that the schedule does not support.
 LOCKSTEP_API PipelineOrder make_pipeline_order(PipelineSchedule schedule,
                                                const PipelineShape& shape);
 
@@ -80,9 +79,10 @@ LOCKSTEP_API std::string_view name_of(PipelineSchedule schedule);
 LOCKSTEP_API PipelineAction parse_pipeline_action(std::string_view text);
 LOCKSTEP_API std::string to_string(const PipelineAction& action);
 
-// PyTorch's CSV of computations: a line for each rank, empty fields where it waits. The second
-// writes no empty fields. A stage is on the rank that its first action is on; a stage without
-// actions on rank -1. Only check_pipeline_order() tells whether the order makes sense.
+// PyTorch's CSV of computations: a line for each rank, with empty fields where it is idle.
+// write_pipeline_order() writes no empty fields. A stage is on the rank of its first action; a
+// stage without actions is on rank -1. Only check_pipeline_order() checks that the order can be
+// run.
 // Errors: misuse, with file and line, or a system's error.
 LOCKSTEP_API PipelineOrder read_pipeline_order(const std::string& file);
 LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::string& file);
@@ -90,9 +90,10 @@ LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::st
 // A line for each rank.
 LOCKSTEP_API std::string to_string(const PipelineOrder& order);
 
-// Each stage has one rank, each of its actions comes once and after what it needs on its own rank,
-// and no ranks wait for each other in a circle.
-// Errors: misuse, with all that is wrong: missing, repeated, impossible actions, or the circle.
+// Checks that each stage has one rank, that each of its actions comes once and after its
+// dependencies on the same rank, and that ranks do not deadlock.
+// Errors: misuse with everything that is wrong: missing, repeated and impossible actions, or the
+// cycle.
 LOCKSTEP_API void check_pipeline_order(const PipelineOrder& order);
 
 }  // namespace lockstep

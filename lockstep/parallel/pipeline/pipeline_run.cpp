@@ -43,9 +43,9 @@ void require_rows(const PassedValue& inputs, int microbatches) {
     });
 }
 
-// Random numbers of a step, or of an evaluation: other ones on each rank of the pipeline, such as
-// for dropout, and equal ones on tensor parallel ranks. Afterwards the default generators of all
-// ranks are equal again, if they were before.
+// Random numbers of a step or an evaluation, for example for dropout: different on each rank of the
+// pipeline, and equal on tensor parallel ranks. If the default generators of all ranks were equal
+// before, they are equal afterwards.
 class StageRandom {
  public:
   explicit StageRandom(int rank) : seed_(drawn_seed(static_cast<std::uint64_t>(rank))) {
@@ -64,7 +64,7 @@ constexpr std::array<std::string_view, 3> endings{"end of a step: sum of tied we
                                                   "end of a step: means of gradients",
                                                   "end of a step: sum of losses"};
 
-// Digest of all values and of how they belong together.
+// Digest of all values and their structure.
 std::uint64_t batch_digest(const PassedValue& inputs) {
   std::string text = inputs.structure;
   for (const at::Tensor& tensor : inputs.tensors)
@@ -72,7 +72,7 @@ std::uint64_t batch_digest(const PassedValue& inputs) {
   return hash_of_elements(text);
 }
 
-// Errors: mismatch, which names the ranks whose batches are not that of rank 0.
+// Errors: mismatch, with the ranks whose batches differ from rank 0's.
 void require_equal_batches(const std::vector<StepReport>& reports, std::uint64_t call,
                            const ProcessGroup& group) {
   std::vector<int> others;
@@ -108,7 +108,7 @@ std::string_view verb(PipelineActionKind kind) {
   return "?";
 }
 
-// Gradients of these leaves, taken out of `.grad`.
+// Gradients of these leaves, moved out of `.grad`.
 std::vector<at::Tensor> taken(const std::vector<at::Tensor>& leaves) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& leaf : leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), {}));
@@ -170,7 +170,7 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   return end_step(inputs);
 }
 
-// Stage by stage, which is an order that no placement of stages can make wait in a circle.
+// Runs stage by stage. This order cannot deadlock, whatever the placement of stages.
 double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
   require(!is_broken_, "Pipeline: an earlier step failed, so the pipeline cannot be used");
   require_rows(inputs, stages_.order().microbatches);
@@ -201,7 +201,7 @@ void PipelineRun::end_with(Ending ending, const std::function<void()>& act) {
 }
 
 double PipelineRun::end_step(const PassedValue& inputs) {
-  // As parallelize_module(): a digest costs as much as a copy of the batch.
+  // As in parallelize_module(): a digest costs as much as a copy of the batch.
   const bool compares = std::has_single_bit(++calls_);
   std::vector<StepReport> reports;
   end_with(Ending::losses, [&] {
@@ -245,7 +245,7 @@ void PipelineRun::abort(const std::string& reason) {
   stages_.give_up(reason);
 }
 
-// The others learn where it happened and why.
+// Sends the position and reason of the failure to the other ranks.
 void PipelineRun::fail(const Error& error, std::string context) {
   int peer = -1;
   if (waiting_) {
@@ -255,7 +255,7 @@ void PipelineRun::fail(const Error& error, std::string context) {
   if (error.fault() == Fault::peer_lost && error.failure()) {
     int lost = 0;
     while (lost < group_.size() && job_rank(group_, lost) != error.failure()->rank) ++lost;
-    if (lost == group_.size())  // Other ranks of this pipeline may have no group with it.
+    if (lost == group_.size())  // Others may have no group with the lost rank.
       group_.abort(context + ": " + error.what());
     else if (lost != peer)
       context += "; rank " + std::to_string(error.failure()->rank) + last_of(lost);
@@ -270,8 +270,8 @@ void PipelineRun::fail(const Error& error, std::string context) {
   throw Error(with_context);
 }
 
-// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". A rank that has ended
-// a step and not begun another is still at its end.
+// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". A rank between two
+// steps is still at the end of the first.
 std::string PipelineRun::last_of(int rank) const {
   const auto place = messages_.place_of(rank);
   if (!place) return " is on another host, or has not begun";
@@ -348,7 +348,7 @@ void PipelineRun::forward(int stage, int microbatch, const PassedValue& inputs,
   if (is_training_) in_flight_.emplace(std::pair{stage, microbatch}, std::move(state));
 }
 
-// Leaves the roots that have a gradient, and returns these.
+// Removes roots without a gradient, and returns the gradients.
 std::vector<at::Tensor> PipelineRun::take_gradients(int stage, int microbatch,
                                                     std::vector<at::Tensor>& roots) {
   if (is_last(stage)) return {at::ones_like(roots.front())};
@@ -370,7 +370,7 @@ void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
   if (with_weights) {
     if (!state.roots.empty()) torch::autograd::backward(state.roots, gradients);
     const std::vector<at::Tensor> of_input = taken(leaves);
-    // Slots are free before the others learn that this is done.
+    // Frees slots before the others are notified that this is done.
     in_flight_.erase(found);
     gradients.clear();
     leaves.clear();

@@ -26,14 +26,14 @@ namespace lockstep::parallel {
 
 class PipelineRun {
  public:
-  // Collective over `group`. `stages` outlive it.
+  // Collective over `group`. `stages` outlive this object.
   PipelineRun(RankStages& stages, const ProcessGroup& group);
 
   // Collective: all actions of one step, and the exchange of gradients. Returns the mean loss.
   // Errors: as Pipeline::step().
   double train(const PassedValue& inputs, const LossOf& loss_of);
 
-  // Collective: forwards alone.
+  // Collective: forward only.
   double evaluate(const PassedValue& inputs, const LossOf& measure);
 
   std::size_t message_bytes() const { return messages_.bytes(); }
@@ -46,14 +46,14 @@ class PipelineRun {
     std::optional<SplitBackward> split;
   };
 
-  // The parts of a step's end, in their order.
+  // The parts of a step's end, in order.
   enum class Ending { tied_weights, means, losses };
 
   const std::vector<PipelineAction>& own_actions() const;
   double end_step(const PassedValue& inputs);
 
-  // Returns act()'s result. After an exception, all ranks learn of it and of place(), and the
-  // pipeline is broken.
+  // Returns act()'s result. After an exception, sends it with place() to all ranks, and marks the
+  // pipeline as broken.
   template <class Place, class Act>
   decltype(auto) guarded(const Place& place, const Act& act);
   void end_with(Ending ending, const std::function<void()>& act);
@@ -76,8 +76,8 @@ class PipelineRun {
   const ProcessGroup group_;
   StageMessages messages_;
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
-  std::optional<Route> waiting_;                       // Set while this rank waits for a message,
-  bool waits_for_all_ = false;  // and while it waits for all ranks of the pipeline.
+  std::optional<Route> waiting_;                       // While this rank waits for a message.
+  bool waits_for_all_ = false;  // While it waits for all ranks of the pipeline.
   double loss_ = 0;             // Of the microbatches so far.
   std::uint64_t calls_ = 0;     // Of train() and evaluate().
   bool is_training_ = true;

@@ -15,19 +15,19 @@ namespace {
 
 using PipelineActions = std::vector<PipelineAction>;
 
-// A schedule on one rank. Stages go around the ranks: stage s is on rank s % ranks.
+// A schedule on one rank. Stages are placed round-robin: stage s is on rank s % ranks.
 struct RankShape {
   int rank;
   int ranks;
   int microbatches;
-  int stages;  // Of this rank.
+  int stages;  // On this rank.
 
   int steps() const { return stages * microbatches; }
   int stage(int turn) const { return turn * ranks + rank; }
 };
 
-// Stages take turns: `round` microbatches in one stage, then as many in the next; after the last
-// stage the first has the next round. Backwards begin with the last stage.
+// Stages alternate: `round` microbatches in one stage, then as many in the next; after the last
+// stage the first has the next round. Backwards start with the last stage.
 struct StageTurns {
   RankShape shape;
   int round;
@@ -44,8 +44,8 @@ struct StageTurns {
   int microbatch(int step) const { return step / (round * shape.stages) * round + step % round; }
 };
 
-// First `warmup` forwards, then one forward and one backward in turn, at last backwards. With
-// `weights_after`, weights' gradients are computed apart, that many backwards later.
+// First `warmup` forwards, then alternately one forward and one backward, finally backwards. With
+// `weights_after`, weight gradients are computed separately, that many backwards later.
 PipelineActions one_forward_one_backward(const StageTurns& turns, int warmup,
                                          std::optional<int> weights_after = {}) {
   const int steps = turns.shape.steps();
@@ -67,7 +67,7 @@ PipelineActions one_forward_one_backward(const StageTurns& turns, int warmup,
   return actions;
 }
 
-// Each stage has all microbatches in turn, and their backwards in the reverse order.
+// Each stage does all microbatches before the next stage, then their backwards in reverse order.
 PipelineActions breadth_first(const RankShape& shape) {
   PipelineActions actions;
   for (int turn = 0; turn < shape.stages; ++turn)
@@ -80,8 +80,8 @@ PipelineActions breadth_first(const RankShape& shape) {
 }
 
 // A rank of ZB-V (arXiv 2401.10241, section 6). Its stages are `down`, on the way from the first
-// rank to the last, and `up`, on the way back. The pattern is made for at least 2 * ranks - 1
-// microbatches; those that there are not are left out.
+// rank to the last, and `up`, on the way back. The pattern requires at least 2 * ranks - 1
+// microbatches; missing ones are omitted.
 class ZeroBubbleV {
  public:
   explicit ZeroBubbleV(const RankShape& shape)
@@ -121,7 +121,7 @@ class ZeroBubbleV {
     }
   }
 
-  // When no forwards are left: what other ranks wait for comes first.
+  // After the last forward: starts with the results for which other ranks wait.
   void drain() {
     for (int i = 0; i < rank_; ++i) {
       add(down, I);

@@ -26,7 +26,7 @@ std::string joined(const std::vector<std::string>& misfits) {
   return text;
 }
 
-// Errors: misuse, with all misfits, unless `saved` has the tensors of the whole model.
+// Errors: misuse, with all mismatches, unless `saved` has the tensors of the whole model.
 void require_whole(const StateDict& saved, const WholeModel& whole,
                    const std::function<bool(const std::string&)>& is_saved) {
   std::vector<std::string> misfits;
@@ -45,8 +45,8 @@ void require_whole(const StateDict& saved, const WholeModel& whole,
           [&] { return "Pipeline: the saved model is not that of the layers:" + joined(misfits); });
 }
 
-// Errors: misuse, with all misfits, for the state of parameters that no stage has, or of another
-// shape. An optimizer steps some parameters, so others may be missing.
+// Errors: misuse, with all mismatches, for the state of parameters that no stage has, or of another
+// shape. An optimizer may step only some parameters, so others may be missing.
 void require_of_whole(const StateDict& saved, const WholeModel& whole) {
   std::vector<std::string> misfits;
   for (const auto& [name, tensor] : saved.tensors) {
@@ -65,8 +65,8 @@ void require_of_whole(const StateDict& saved, const WholeModel& whole) {
 // A state of some tensors of a larger one, with other names.
 class PartOfWhole : public Stateful {
  public:
-  // `saved_names` are those of `inner`'s that are saved under another one; `is_mine` tells whether
-  // this rank has something of a saved name.
+  // `saved_names` are those of `inner`'s names that are saved under another name. `is_mine` returns
+  // whether this rank has data of a saved name.
   using IsMine = std::function<bool(const std::string& saved_name)>;
   using Check = std::function<void(const StateDict& saved)>;
 
@@ -79,8 +79,8 @@ class PartOfWhole : public Stateful {
       names_.emplace(own, saved), own_.emplace(saved, own);
   }
 
-  // Without what is saved under another name: the rank of the original has it too, perhaps in other
-  // parts.
+  // Excludes tensors that are saved under another name: the rank of the original has them too,
+  // perhaps in other parts.
   StateDict state_dict() override {
     StateDict state = inner_->state_dict();
     const auto is_copy = [&](const auto& each) {
@@ -105,7 +105,7 @@ class PartOfWhole : public Stateful {
   }
 
   void load_state_dict(StateDict state) override {
-    // All values come, those of other ranks' parameters too.
+    // Contains all values, including those of other ranks' parameters.
     std::erase_if(state.values, [&](const auto& each) { return !is_mine_(each.first); });
     inner_->load_state_dict(renamed(std::move(state), own_));
   }
@@ -113,7 +113,7 @@ class PartOfWhole : public Stateful {
  private:
   using Names = std::map<std::string, std::string>;
 
-  // Names of parameters, and those that add a last level to one.
+  // Renames parameters, and names that append one level to a parameter's.
   static std::string renamed(const std::string& name, const Names& names) {
     if (const auto found = names.find(name); found != names.end()) return found->second;
     const std::size_t dot = name.rfind('.');
@@ -134,7 +134,7 @@ class PartOfWhole : public Stateful {
   const std::unique_ptr<Stateful> inner_;
   const IsMine is_mine_;
   const Check require_fits_;
-  Names names_;  // Saved names, by own ones; and the other way round.
+  Names names_;  // Saved names, by own names; and the inverse map.
   Names own_;
 };
 

@@ -13,7 +13,7 @@
 namespace lockstep::parallel {
 
 // Parameters and buffers under the names of the whole model. A saved state has those of the whole
-// model: wanted() compares all, and asks for this rank's. Lifetime: `stages` outlive the result.
+// model: wanted() compares all, and requests this rank's. Lifetime: `stages` outlive the result.
 std::unique_ptr<Stateful> model_state(RankStages& stages);
 
 // The state of an optimizer of this rank's parameters. Lifetime: both outlive the result.

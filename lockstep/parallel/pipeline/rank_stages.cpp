@@ -45,7 +45,7 @@ RankStages::~RankStages() = default;
 
 void RankStages::make_layers(const LayerList& layers, int rank) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    Layer layer = layers.make(i);  // On each rank, so that random numbers are those of one process.
+    Layer layer = layers.make(i);  // On each rank, for the random numbers of one process.
     const NamedTensors tensors = named_tensors(*layer.module);
     require_values(tensors, "Pipeline: layer " + layers.name(i));
     require_cpu(tensors, layers.name(i));
@@ -73,7 +73,7 @@ void RankStages::wrap(const PipelineOptions& options) {
   forward_ = [this](int stage, const PassedValue& value) { return module_->forward(stage, value); };
   if (!options.data_parallel) return;
   const std::vector<at::Tensor> parameters = module_->parameters();
-  // Without gradients there is nothing to average, but replicas are equal all the same.
+  // Without gradients there is nothing to average, but replicas must still be equal.
   if (std::ranges::none_of(parameters, [](const auto& each) { return each.requires_grad(); }))
     return broadcast_replica(lockstep::named_tensors(*module_), *options.data_parallel);
   const auto take = [&](auto wrapped) {
@@ -81,7 +81,7 @@ void RankStages::wrap(const PipelineOptions& options) {
     all_gradients_ = [&it = *wrapped] { return it(); };
     data_parallel_ = std::move(wrapped);
   };
-  // A group of its own: give_up() ends it.
+  // A separate group, because give_up() aborts it.
   const ProcessGroup replicas = options.data_parallel->split(0, options.data_parallel->rank());
   if (is_fully_sharded_)
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(
@@ -92,7 +92,7 @@ void RankStages::wrap(const PipelineOptions& options) {
         options.data_parallel_options.value_or(DistributedDataParallelOptions())));
 }
 
-// Units of modules that other ranks have are theirs.
+// Omits units of modules on other ranks.
 FullyShardedOptions RankStages::of_this_rank(FullyShardedOptions options) const {
   for (const std::string& unit : options.units)
     require(choice_.whole.has_module(unit),
@@ -109,7 +109,7 @@ void RankStages::give_up(const std::string& reason) {
 std::unique_ptr<DataParallelBase::NoSync> RankStages::no_sync() {
   if (!data_parallel_) return nullptr;
   return std::unique_ptr<DataParallelBase::NoSync>(
-      new DataParallelBase::NoSync(data_parallel_->no_sync()));  // It cannot be moved.
+      new DataParallelBase::NoSync(data_parallel_->no_sync()));  // NoSync cannot be moved.
 }
 
 void RankStages::average_gradients() {

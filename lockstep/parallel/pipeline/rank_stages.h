@@ -44,18 +44,18 @@ class RankStages {
 
   PassedValue forward(int stage, const PassedValue& value) { return forward_(stage, value); }
 
-  // Ends the passes of other replicas and the sums of tied weights, too, in which others would wait
-  // for this rank in vain.
+  // Also aborts the passes of other replicas and the sums of tied weights, in which ranks would
+  // wait for this one.
   void give_up(const std::string& reason);
 
-  // While it lives, gradients stay on this rank.
+  // While it exists, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();
 
-  // Around each step, and after each of its actions on this rank.
+  // Call these before a step, and after each of its actions on this rank.
   void begin_step() { ties_->begin_step(); }
   void after(const PipelineAction& action) { ties_->after(action); }
 
-  // Collective, at the end of a step, in this order. The second makes gradients means over data
+  // Collective, at the end of a step, in this order. The second averages gradients over data
   // parallel ranks.
   void add_tied_gradients() { ties_->add_gradients(); }
   void average_gradients();

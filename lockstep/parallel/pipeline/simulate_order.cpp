@@ -46,7 +46,7 @@ double duration_of(PipelineActionKind kind, const PipelineStageCost& cost) {
   return cost.backward_weight;
 }
 
-// Bytes that an action adds at its begin, or, if negative, frees at its end.
+// Bytes that an action adds at its start or, if negative, frees at its end.
 double kept_bytes(PipelineActionKind kind, const PipelineStageCost& cost) {
   switch (kind) {
     case PipelineActionKind::forward:
@@ -66,8 +66,8 @@ int kept_microbatches(PipelineActionKind kind) {
   return kind == PipelineActionKind::backward_input ? 0 : -1;
 }
 
-// For each action, how many actions of each rank are known to have ended when it begins, itself
-// included, however long actions take.
+// For each action, how many actions of each rank have certainly ended when it starts, including
+// itself, whatever the durations.
 class EndedBefore {
  public:
   EndedBefore(const PipelineOrder& order, const ActionPlaces& places) {
@@ -101,8 +101,8 @@ struct SlotUse {
   ActionPlace released;
 };
 
-// The most that are in use at once. `uses` are taken on one rank. The most are reached while one is
-// taken, when all those taken before whose release need not have come yet are still in use.
+// The most slots in use at once. `uses` are taken on one rank. The maximum occurs when a slot is
+// taken and all earlier slots that need not be released yet are still in use.
 int most_in_use(std::vector<SlotUse> uses, const EndedBefore& ended) {
   std::sort(uses.begin(), uses.end(),
             [](const SlotUse& a, const SlotUse& b) { return a.taken.index < b.taken.index; });

@@ -1,4 +1,4 @@
-// Simulates an order of a pipeline: time, bubble, memory, slots; and draws it.
+// Simulates an order of a pipeline: time, bubble, memory and message slots; and draws it.
 //
 // Thread safety: pure functions.
 
@@ -18,12 +18,12 @@ struct PipelineStageCost {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double whole_backward = 0;    // 0: the sum of both; it may be less, as one pass shares work.
-  double send = 0;              // To move its output to the next stage, or the output's gradient
-                                // back; nothing if both stages are on one rank.
-  double activation_bytes = 1;  // Kept from forward to the end of backward.
-  double weight_bytes = 0;      // Kept from backward_input until backward_weight: inputs of layers,
-                                // and gradients of their outputs; perhaps more than activations.
+  double whole_backward = 0;  // 0: the sum of both. It may be less, because one pass shares work.
+  double send = 0;  // To move its output to the next stage, or the output's gradient back; ignored
+                    // on one rank.
+  double activation_bytes = 1;  // From forward to the end of backward.
+  double weight_bytes = 0;  // From backward_input to backward_weight: layers' inputs and gradients
+                            // of outputs; may exceed activations.
 };
 
 struct TimedPipelineAction {
@@ -36,21 +36,21 @@ struct SimulatedPipeline {
   double time = 0;
   double bubble = 0;                                      // Idle share of all ranks' time, 0 to 1.
   std::vector<std::vector<TimedPipelineAction>> actions;  // By rank.
-  std::vector<double> peak_bytes;                         // By rank: activations at once.
-  std::vector<int> peak_microbatches;  // By rank: activations at once, as counts.
+  std::vector<double> peak_bytes;                         // By rank: most activation bytes at once.
+  std::vector<int> peak_microbatches;                     // By rank: most activations at once.
 };
 
-// Each rank begins an action when it has done those before it and all that it needs is there.
-// Sending does not keep a rank from computing. `costs` has one element, or one for each stage.
-// Errors: as check_pipeline_order(); misuse for costs that are negative or not of all stages.
+// A rank starts an action when its previous actions are done and all dependencies have arrived.
+// Sending does not block computation. `costs` has one element, or one for each stage.
+// Errors: as check_pipeline_order(); misuse for negative costs and a wrong number of elements.
 LOCKSTEP_API SimulatedPipeline simulate(const PipelineOrder& order,
                                         const std::vector<PipelineStageCost>& costs = {{}});
 
-// By boundary (that between stages b and b + 1): how many outputs, and how many gradients, can be
-// in use at once, however long actions take; 0 if both stages are on one rank. With as many slots
-// no rank ever waits for one, if it takes any that is free: they are not freed in turn. A forward's
-// output is in use from its begin until the next stage has done its backward (its backward_weight,
-// if this is separate); a gradient until the stage before has done the same.
+// By boundary, between stages b and b + 1: the most outputs, and gradients, that can be in use at
+// once, whatever the duration of actions; 0 if both stages are on one rank. With this number of
+// slots no rank waits for a slot if it takes any free one: they are not freed in order. An output
+// is in use from the start of its forward until the next stage has done its backward (or
+// backward_weight, if separate). A gradient is in use until the previous stage has done the same.
 // Errors: as check_pipeline_order().
 struct PipelineSlots {
   std::vector<int> outputs;
@@ -58,9 +58,9 @@ struct PipelineSlots {
 };
 LOCKSTEP_API PipelineSlots slots_of(const PipelineOrder& order);
 
-// A picture of time: a line of text for each rank and an axis, at most `columns` wide (or as the
-// ranks' names need); or an SVG image. In text, an action is its kind and microbatch, such as F5,
-// with '-' for as long as it goes on, and '.' is an idle rank; a narrow picture has kinds alone.
+// Draws time as text, with a line for each rank and an axis, or as an SVG image. Text is at most
+// `columns` wide, unless ranks' names need more. An action is its kind and microbatch, such as F5,
+// then '-' for its duration; '.' is an idle rank. A narrow picture shows kinds only.
 LOCKSTEP_API std::string draw_text(const SimulatedPipeline& simulated, int columns = 100);
 LOCKSTEP_API std::string draw_svg(const SimulatedPipeline& simulated);
 

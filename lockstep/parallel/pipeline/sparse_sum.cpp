@@ -29,10 +29,10 @@ constexpr std::int64_t block_bytes = std::int64_t{1} << 20;
 // Tags of a sum's messages, in the order of sending.
 enum Tag : std::int64_t {
   counts,   // By block, the number of rows that follow.
-  numbers,  // Of these rows, unless they are all of the block.
+  numbers,  // For these rows, unless they are all rows.
   values,
-  mark,  // Nothing: see begin().
-  end,   // Nothing: the mark has come, too, once this has. It is received with a time limit.
+  mark,  // Empty: see begin().
+  end,   // Empty. Once it has arrived, so has the mark. Received with a timeout.
 };
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
@@ -87,13 +87,13 @@ bool SparseSum::suits(const ProcessGroup& group) {
 
 void SparseSum::begin() {
   for_each_peer([&](int peer) {
-    // Without a limit: the others may need long until they send.
+    // Without a timeout: the others may send much later.
     signals_.push_back(recv_async(nothing(), group_, peer, Tag::mark,
                                   {.timeout = std::chrono::milliseconds::max()}));
   });
 }
 
-// The rows that are not zero; all rows, where these are no more bytes.
+// The non-zero rows, or all rows if these are no more bytes.
 SparseSum::Rows SparseSum::worth_sending(const at::Tensor& block) {
   const std::vector<std::int64_t> found = nonzero_rows(block);
   const auto count = static_cast<std::int64_t>(found.size());
@@ -145,8 +145,8 @@ SparseSum::Rows SparseSum::receive(int peer, const at::Tensor& block, std::int64
   return rows;
 }
 
-// The sum of blocks of which one side or both have some rows only: as if the others were zeros.
-// Writes to the operands.
+// The sum of blocks, of which one or both have only some rows; missing rows count as zeros. Writes
+// to the operands.
 SparseSum::Rows SparseSum::added(Rows left, Rows right, std::int64_t rows) {
   if (left.numbers.defined() && right.numbers.defined())
     left = {{},
@@ -172,7 +172,7 @@ void SparseSum::finish() {
   const at::Tensor all_counts = at::empty({group_.size(), blocks}, at::kLong);
   for_each_peer([&](int peer) { recv(all_counts[peer], group_, peer, Tag::counts); });
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    for (const Work& work : sent_[i]) work.wait();  // The sum may lie where they are sent from.
+    for (const Work& work : sent_[i]) work.wait();  // The sum may use the memory being sent.
     std::optional<Rows> sum;
     for (int rank = 0; rank < group_.size(); ++rank) {
       Rows rows =

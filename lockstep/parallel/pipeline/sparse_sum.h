@@ -1,21 +1,21 @@
-// The sum of a tensor over ranks that share no memory. A rank sends the rows that are not zero,
-// where these are fewer bytes than all rows: a step touches few rows of an embedding.
+// The sum of a tensor over ranks that share no memory. A rank sends only the non-zero rows if these
+// are fewer bytes than all rows: a step uses few rows of an embedding.
 //
-// Rows go in blocks of about 1 MiB. A block is sent whole, or as the numbers of its rows that are
-// not zero and these rows; the counts of all blocks go first. "Zero" means all bits, so nothing is
-// lost. The sum has the bits of a dense addition in the order of the ranks, rounded once: for two
-// ranks those of all_reduce(), except for which NaN it is in a type of 16 bits. All ranks do the
-// same arithmetic, so they have the same bits.
+// Rows are divided into blocks of about 1 MiB. A block is sent whole, or as its non-zero rows and
+// their numbers; the counts of all blocks are sent first. "Zero" means all bits, so nothing is
+// lost. The sum has the bits of a dense addition in the order of the ranks, rounded once. For two
+// ranks these are the bits of all_reduce(), except for which NaN it is in a type of 16 bits. All
+// ranks do the same arithmetic, so they have the same bits.
 //
-// A message waits at its sender until the receiver asks for it, or for a later one. So begin() asks
-// for a mark that comes after all blocks: what others send before this rank calls finish() travels
-// meanwhile, and waits in this rank's memory.
+// A sender keeps a message until the receiver requests it or a later one. begin() therefore
+// requests a mark that follows all blocks. Messages of other ranks are then sent before this rank
+// calls finish(), and wait in this rank's memory.
 //
-// Memory, from send() to finish(): the rows of this rank that are not zero, unless their block is
-// sent whole, and all that the other ranks have sent by then; at most the tensor's bytes for each
-// rank of the group. finish() needs some more blocks.
+// Memory, from send() to finish(): this rank's non-zero rows, unless their block is sent whole, and
+// all messages from other ranks so far. At most the tensor's bytes for each rank of the group.
+// finish() needs some more blocks.
 //
-// Thread safety: none. Errors: as ProcessGroup's messages; bug, naming the peer, for a message that
+// Thread safety: none. Errors: as ProcessGroup's messages; bug, with the peer, for a message that
 // no SparseSum sends.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -35,24 +35,24 @@ class SparseSum {
  public:
   explicit SparseSum(ProcessGroup group) : group_(std::move(group)) {}
 
-  // Whether no two ranks share memory. Otherwise the parts of a host should be added up before they
-  // leave it, as all_reduce() does. Collective over a group, the first time.
+  // Whether no two ranks share memory. Otherwise all_reduce() is better, because it adds up the
+  // parts of a host before sending. The first call for a group is collective.
   static bool suits(const ProcessGroup& group);
 
-  // Once for each sum, before send().
+  // Call it once for each sum, before send().
   void begin();
 
-  // Returns before others have it. `tensor` is contiguous, and has the same sizes and type on all
-  // ranks. It must not be written to before finish().
+  // Returns before others have received it. `tensor` is contiguous, and has the same sizes and type
+  // on all ranks. It must not be written to before finish().
   void send(const at::Tensor& tensor);
 
-  // Blocking: replaces the tensor that was sent by the sum.
+  // Blocking: replaces the tensor passed to send() by the sum.
   void finish();
 
  private:
   // Rows of a block: all of them, or those with these numbers.
   struct Rows {
-    at::Tensor numbers;  // Undefined if these are all rows.
+    at::Tensor numbers;  // Undefined for all rows.
     at::Tensor values;
   };
 

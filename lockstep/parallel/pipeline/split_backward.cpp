@@ -23,10 +23,10 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The gradients that come to a node, one for each of its outputs in forward.
+// The gradients that arrive at a node, one for each of its outputs in forward.
 struct IncomingGradients {
   variable_list gradients;
-  bool is_complete = false;  // The first part has run: the second begins with them.
+  bool is_complete = false;  // The first part has run: the second starts with these.
 };
 
 struct SplitBackward::Kept {
@@ -34,7 +34,7 @@ struct SplitBackward::Kept {
   std::shared_ptr<IncomingGradients> kept;
 };
 
-// Weights, and all nodes at which their gradients begin.
+// Weights, and all nodes where their gradients start.
 struct SplitBackward::Group {
   std::vector<Kept> nodes;
   edge_list weights;
@@ -48,8 +48,8 @@ variable_list execute(const edge_list& roots, const std::vector<at::Tensor>& gra
       roots, gradients, keep, /*create_graph=*/false, accumulate, outputs);
 }
 
-// Keeps what comes to its node in the first part. In the second the same comes again: what nodes of
-// the group add to it on the way is in it already.
+// Keeps the gradient that arrives at its node in the first part. In the second part it replaces the
+// arriving gradient, because it already includes contributions of the group's nodes.
 class KeepGradient : public torch::autograd::FunctionPreHook {
  public:
   explicit KeepGradient(std::shared_ptr<IncomingGradients> kept) : kept_(std::move(kept)) {}
@@ -70,12 +70,12 @@ class Graph {
     for (const Edge& root : roots) visit(root.function);
   }
 
-  // In the order in which each node comes after all below it.
+  // In an order in which each node follows all nodes below it.
   const std::vector<NodePtr>& nodes() const { return nodes_; }
 
   bool leads_to_input(const Node* node) const { return to_input_.contains(node); }
 
-  // Leaves below `node`, on ways on which no node leads to an input.
+  // Leaves below `node`, on paths without nodes that lead to an input.
   void add_weights(const NodePtr& node, std::set<NodePtr>& weights,
                    std::unordered_set<const Node*>& seen) const {
     if (leads_to_input(node.get()) || !seen.insert(node.get()).second) return;
@@ -92,7 +92,7 @@ class Graph {
     return dynamic_cast<const AccumulateGrad*>(&node) != nullptr;
   }
 
-  // Without recursion: graphs of long chains are deep.
+  // Without recursion, because graphs may be deep.
   void visit(const NodePtr& root) {
     std::vector<std::pair<NodePtr, std::size_t>> path;
     const auto enter = [&](const NodePtr& node) {
@@ -103,7 +103,7 @@ class Graph {
       auto& [node, next] = path.back();
       if (next < node->num_outputs()) {
         const Edge& edge = node->next_edge(next++);
-        if (edge.is_valid()) enter(edge.function);  // May move the back of `path`.
+        if (edge.is_valid()) enter(edge.function);  // May reallocate `path`.
         continue;
       }
       const auto leads = [&](const Edge& edge) {
@@ -122,7 +122,7 @@ class Graph {
   std::vector<NodePtr> nodes_;
 };
 
-// By node at which gradients of weights begin: these weights.
+// The weights, by the node where their gradients start.
 using WeightsOf = std::map<NodePtr, std::set<NodePtr>>;
 
 WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
@@ -140,7 +140,7 @@ WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
   return weights_of;
 }
 
-// Weights, and the nodes at which their gradients begin. Nodes that share a weight belong together.
+// Weights, and the nodes where their gradients start. Nodes that share a weight form one group.
 using Set = std::pair<std::set<NodePtr>, std::vector<NodePtr>>;
 
 std::vector<Set> grouped(const WeightsOf& weights_of) {
@@ -189,7 +189,7 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
     for (const NodePtr& node : nodes) {
       const auto gradients = std::make_shared<IncomingGradients>();
       gradients->gradients.resize(node->num_inputs());
-      // Other nodes do not run in the first part. They may be those of leaves, which live on.
+      // Other nodes do not run in the first part. They may belong to leaves, which persist.
       if (graph.leads_to_input(node.get()))
         node->add_pre_hook(std::make_unique<KeepGradient>(gradients));
       group.nodes.push_back({node, gradients});

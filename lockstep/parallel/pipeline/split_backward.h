@@ -2,16 +2,14 @@
 // waits, later those of its weights. LibTorch's own operators compute no product twice.
 //
 // A node that leads to an input and to a weight, such as that of a matrix product, runs in both
-// parts: LibTorch's engine computes only what leads to the outputs that are asked for. The first
-// part keeps the gradient that comes to each such node, and frees what only it needs. Weights that
-// several such nodes use, as tied ones, are done together, and the nodes between them run again. So
-// does PyTorch (torch/distributed/pipelining/_backward.py).
+// parts. LibTorch's engine computes only the results that lead to the requested outputs. The first
+// part keeps the gradient that arrives at each such node, and frees memory that only it needs.
+// Weights that several such nodes use, such as tied ones, are computed together, and the nodes
+// between them run again. PyTorch does the same (torch/distributed/pipelining/_backward.py).
 //
-// A node that cannot leave out a part of its work does all of it twice: those of custom Functions,
-// and of activation_checkpoint(), which computes its block again in each part, with what it
-// communicates.
-//
-// Hooks of tensors at such nodes run in both parts.
+// A node that cannot omit a part of its work does all of it twice. These are nodes of custom
+// Functions, and of activation_checkpoint(), which computes its block again in each part, including
+// its communication. Hooks of tensors at such nodes run in both parts.
 //
 // Thread safety: none.
 
@@ -34,7 +32,7 @@ class SplitBackward {
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
   // Gradients of these leaves; undefined where the graph does not reach one. Call it once, before
-  // weights(), and not at all if there are no leaves.
+  // weights(). Do not call it if there are no leaves.
   std::vector<at::Tensor> inputs(const std::vector<at::Tensor>& leaves);
 
   // Adds the gradients of all other leaves to their `.grad`, and frees the graph.

@@ -18,7 +18,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// Errors: for options that a pipeline cannot honour.
+// Errors: for options that a pipeline does not support.
 void require_options(const PipelineOptions& options) {
   const auto refuse = [](bool is_wrong, const char* text) {
     require(!is_wrong, [&] { return std::string("Pipeline: ") + text; });
@@ -86,7 +86,7 @@ void require_cut(const PipelineOptions& options, int layers, int stages) {
   }
 }
 
-// Errors: unsupported for a rank without a parameter to train, whose stages no unit could have.
+// Errors: unsupported for a rank without a parameter to train, whose stages could form no unit.
 void require_trained_ranks(const StageChoice& choice) {
   std::vector<bool> is_trained(static_cast<std::size_t>(choice.order.ranks()));
   for (const auto& [name, tensor] : choice.whole.tensors)
@@ -126,7 +126,7 @@ std::vector<int> cut_of(const PipelineOptions& options, const WholeModel& whole,
   return first;
 }
 
-// All that ranks must have alike, in lines.
+// A text with everything that must be equal on all ranks.
 std::string lines_of(const LayerList& layers, const StageChoice& choice,
                      const PipelineOptions& options) {
   std::ostringstream text;

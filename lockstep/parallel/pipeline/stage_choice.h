@@ -1,5 +1,4 @@
-// The order of a pipeline's actions and the cut of its layers into stages, which all ranks choose
-// alike.
+// The order of a pipeline's actions and the cut of its layers into stages, equal on all ranks.
 //
 // Thread safety: none.
 
@@ -28,12 +27,12 @@ struct StageChoice {
 };
 
 // Collective over `group`, and over the groups of options and plans. Errors: as Pipeline's
-// constructor, before anything is made.
+// constructor, before layers are made.
 StageChoice choose_stages(const LayerList& layers, const ProcessGroup& group,
                           const PipelineOptions& options);
 
-// Collective: runs `act`. If it throws on some ranks, it does on all: on the others Error(aborted),
-// with the text of the first such rank.
+// Collective: runs `act`. If it throws on some ranks, the others throw Error(aborted) with the text
+// of the first of these ranks.
 void on_all_ranks(const ProcessGroup& group, const std::function<void()>& act);
 
 }  // namespace lockstep::parallel

@@ -22,10 +22,10 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t header_bytes = 1024;
-constexpr std::size_t place_bytes = cache_line;  // Of each rank, at the block's begin.
+constexpr std::size_t place_bytes = cache_line;  // For each rank, at the start of the block.
 constexpr int by_messages = -1;
 
-// Content of a header: where the tensors are, and how they belong together.
+// Content of a header: the position of tensors, and their structure.
 struct Header {
   int slot = by_messages;
   ListLayout list;
@@ -124,7 +124,7 @@ std::optional<int> StageMessages::take_slot(Slots& line, std::size_t bytes) cons
     is_used.store(1, std::memory_order_relaxed);
     return slot;
   }
-  return std::nullopt;  // There are none, or a layer keeps what it got.
+  return std::nullopt;  // There are no slots, or a layer still holds its input.
 }
 
 void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots) {
@@ -153,7 +153,7 @@ void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots
                                       tag(route, 2), {.keep_alive = block}));
 }
 
-// Its length, then itself: the first part has always the same size.
+// Sends its length, then the header: the first part always has the same size.
 void StageMessages::send_header(const Route& route, const std::string& header) {
   const auto bytes = std::make_shared<std::string>(
       ByteWriter(header_bytes).number(std::uint64_t{header.size()}).raw(header).take());
@@ -190,7 +190,7 @@ Parcel StageMessages::receive(const Route& route) {
       group_.recv(bytes_buffer(block.data_ptr(), block.nbytes()), rank_from(route), tag(route, 2));
   } else {
     const Slots& line = slots(route);
-    // The slot is free when the last tensor in it is gone.
+    // The slot becomes free when the last tensor in it is destroyed.
     block = at::from_blob(
         static_cast<std::byte*>(block_->data()) + line.elements(header.slot), {header.list.bytes},
         [memory = *block_, place = line.place(header.slot)](void*) {
@@ -202,7 +202,7 @@ Parcel StageMessages::receive(const Route& route) {
                 .needs_gradient = std::move(header.needs_gradient),
                 .structure = std::move(header.structure)};
   for (at::Tensor& tensor : parcel.tensors)
-    if (tensor.defined()) tensor = tensor.variable_data();  // Each counts its own versions.
+    if (tensor.defined()) tensor = tensor.variable_data();  // Gives each its own version counter.
   return parcel;
 }
 

@@ -1,11 +1,11 @@
 // Messages between stages: outputs to the next one, gradients back.
 //
-// Ranks that share memory, as those of one host: tensors lie in slots that all have mapped. The
-// sender copies them there; the receiver's tensors are the slot itself, which is in use while one
-// of them lives. A header of 1 KiB tells the receiver slot, shapes and structure. There are as many
-// slots as can be in use at once, see slots_of(), so a sender always finds a free one. Slots have
-// the size of the largest values so far. Values that do not fit, and those for other hosts, follow
-// as messages, which do not wait for the receiver.
+// Ranks that share memory exchange tensors through slots that both have mapped. The sender copies
+// tensors to a slot. The receiver's tensors are the slot itself, which is in use while one of them
+// exists. A header of 1 KiB gives slot, shapes and structure. There are as many slots as can be in
+// use at once, see slots_of(), so a sender always finds a free one. Slots have the size of the
+// largest values so far. Larger values, and those for other hosts, are sent as messages, which do
+// not wait for the receiver.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -30,7 +30,7 @@ namespace lockstep::parallel {
 
 enum class Way { output, gradient };
 
-// The message of a microbatch over the boundary between `boundary` and the stage after it.
+// A microbatch's message between stage `boundary` and the stage after it.
 struct Route {
   Way way = Way::output;
   int boundary = 0;
@@ -48,8 +48,8 @@ struct Parcel {
 // One rank's report to all others at the end of a step.
 struct StepReport {
   double loss = 0;           // Its part of the sum.
-  std::int64_t rows = 0;     // Of the batch that it was given,
-  std::uint64_t digest = 0;  // and of its values; 0 in most steps.
+  std::int64_t rows = 0;     // In this rank's batch.
+  std::uint64_t digest = 0;  // Digest of the batch's values; 0 in most steps.
 };
 
 class StageMessages {
@@ -57,33 +57,33 @@ class StageMessages {
   // Collective over `group`.
   StageMessages(const ProcessGroup& group, const PipelineOrder& order);
 
-  // Returns before the receiver has it. Without `in_slots`, by messages alone.
+  // Returns before the receiver has it. If `in_slots` is false, uses messages only.
   void send(const Route& route, const Parcel& parcel, bool in_slots = true);
 
-  // Blocking: until it is there.
+  // Blocking: until it has arrived.
   Parcel receive(const Route& route);
 
   int rank_from(const Route& route) const;
 
-  // Collective: ends a step; all ranks have received all. Slots then have room for all values of
+  // Collective: ends a step; all ranks have received everything. Resizes slots for all values of
   // this step. Returns the reports of all ranks.
   std::vector<StepReport> end_step(const StepReport& report);
 
-  // Where this rank is in its order; and where another one was last, if it is on this host.
+  // Publishes this rank's position in its order; returns the last one of another rank on this host.
   void set_place(int action);
   std::optional<int> place_of(int rank) const;
 
   std::size_t bytes() const { return block_ ? block_->bytes() : 0; }
 
  private:
-  // Slots of one way over one boundary.
+  // Slots of one direction over one boundary.
   struct Slots {
     int count = 0;
     std::size_t bytes = 0;  // Of each.
     std::size_t begin = 0;  // In the block.
     std::size_t wanted = 0;
 
-    // A word that tells whether the slot is in use, and its elements.
+    // A word that is set while the slot is in use, then its elements.
     std::size_t place(int slot) const {
       return begin + static_cast<std::size_t>(slot) * (cache_line + bytes);
     }

@@ -18,7 +18,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// Hands the gradients of parameters on, out of backward().
+// Passes on the gradients of parameters in backward().
 class AllGradients : public torch::autograd::Node {
  public:
   AllGradients(std::vector<at::Tensor> parameters, torch::autograd::edge_list edges)

@@ -1,4 +1,4 @@
-// The layers of a pipeline that one rank has, as one module with the names of the whole model.
+// The layers of one rank of a pipeline, as one module with the names of the whole model.
 //
 // Thread safety: none.
 
@@ -27,7 +27,7 @@ class StageModule : public torch::nn::Module {
   // Forward of one stage. Errors name the layer.
   PassedValue forward(int stage, const PassedValue& value);
 
-  // A result whose backward() hands over what `.grad` of all parameters has: as if one pass had
+  // Returns a result whose backward() passes on every parameter's `.grad`, as if one pass had
   // computed it.
   at::Tensor forward();
 

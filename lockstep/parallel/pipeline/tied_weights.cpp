@@ -20,14 +20,14 @@
 namespace lockstep::parallel {
 namespace {
 
-// The registered parameters of a module, which it protects.
+// Accesses the protected parameters of a module.
 struct Registered : torch::nn::Module {
   static void erase(torch::nn::Module& module, const std::string& name) {
     (module.*(&Registered::parameters_)).erase(name);
   }
 };
 
-// The module's parameter is no longer registered: the one it is one with is.
+// Unregisters a parameter of the module, which remains registered under the other name.
 void unregister(torch::nn::Module& root, const std::string& parameter) {
   const std::size_t dot = parameter.rfind('.');
   for (const auto& module : root.named_modules("", /*include_self=*/false))
@@ -42,7 +42,7 @@ void make_one(const at::Tensor& alias, const at::Tensor& original) {
     torch::autograd::impl::set_gradient_edge(alias, torch::autograd::impl::gradient_edge(original));
 }
 
-// The entry of a plan that cuts the module of this parameter; empty if none does.
+// The entry of a plan that cuts the module of this parameter; empty if there is none.
 std::string entry_of(const LayerList& layers, const std::string& parameter) {
   const std::string module = parameter.substr(0, parameter.rfind('.'));
   for (const LayerList::Cut& cut : layers.cuts())
@@ -111,7 +111,7 @@ TiedWeights::TiedWeights(const std::vector<LayerList::Tie>& ties, const Stages& 
   const auto rank_of = [&](const std::string& name) {
     return order.rank_of_stage.at(static_cast<std::size_t>(stages.at(name)));
   };
-  std::map<std::string, std::vector<std::string>> names;  // The saved one first.
+  std::map<std::string, std::vector<std::string>> names;  // The saved name first.
   for (const LayerList::Tie& tie : ties) {
     auto& all = names[tie.same_as];
     if (all.empty()) all.push_back(tie.same_as);
@@ -171,7 +171,7 @@ void TiedWeights::after(const PipelineAction& action) {
     if (action == each.last) complete(each);
 }
 
-// Frozen weights take part, too: other ranks may have frozen theirs at other times.
+// Frozen weights take part as well: other ranks may have frozen theirs at other times.
 void TiedWeights::complete(Across& each) {
   const at::NoGradGuard no_grad;
   const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), {});

@@ -1,4 +1,4 @@
-// All that each rank knows of a pipeline's whole model: names, shapes and sizes.
+// A description of a pipeline's whole model, known to each rank: names, shapes and sizes.
 //
 // Thread safety: none.
 
@@ -36,8 +36,9 @@ struct WholeModel {
   bool has_module(const std::string& pattern) const;
 };
 
-// Makes and drops each layer. Random generators are as before. Errors: misuse for a module that two
-// layers have, for ties that cannot be, and for entries of plans without a module.
+// Makes and drops each layer, and restores random generators.
+// Errors: misuse for a module that two layers have, for impossible ties, and for entries of plans
+// without a module.
 WholeModel survey(const LayerList& layers);
 
 }  // namespace lockstep::parallel

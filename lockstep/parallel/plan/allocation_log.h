@@ -1,4 +1,4 @@
-// Records the CPU memory that tensors take and free while it exists.
+// Records the CPU memory that tensors allocate and free while it exists.
 //
 // Thread safety: tensors of all threads count. One log exists at a time.
 
@@ -19,24 +19,24 @@ class AllocationLog {
   AllocationLog(const AllocationLog&) = delete;
   AllocationLog& operator=(const AllocationLog&) = delete;
 
-  // Memory at `data`, which is there now, does not count: neither before nor after.
+  // Excludes the memory at `data`, which is allocated now, before and after this call.
   void leave_out(const void* data);
 
-  // Bytes taken since the log began: those still there, and the most at one time.
+  // Bytes allocated since the log began: those still allocated, and the peak.
   double live() const;
   double peak() const;
 
-  // Memory that was taken before the log began does not count.
+  // Memory allocated before the log began does not count.
   void note_taken(const void* data, std::size_t bytes);
   void note_freed(const void* data);
 
  private:
   struct Taken {
-    std::size_t event;  // Its place in events_.
+    std::size_t event;  // Its index in events_.
     std::int64_t bytes;
   };
 
-  std::vector<std::int64_t> events_;  // Bytes taken, or, if negative, freed.
+  std::vector<std::int64_t> events_;  // Bytes allocated or, if negative, freed.
   std::unordered_map<const void*, Taken> taken_;
 };
 

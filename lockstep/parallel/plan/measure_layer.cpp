@@ -20,7 +20,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr int repetitions = 7;  // Ranks that communicate repeat alike.
+constexpr int repetitions = 7;  // The same on ranks that communicate.
 
 double seconds_of(const std::function<void()>& act) {
   const auto begin = Clock::now();
@@ -28,7 +28,7 @@ double seconds_of(const std::function<void()>& act) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Other programs disturb the longer ones.
+// Other programs disturb longer runs.
 double shortest(const std::vector<double>& times) { return *std::ranges::min_element(times); }
 
 double bytes_of(const std::vector<at::Tensor>& tensors) {
@@ -72,7 +72,7 @@ class Subject {
       if (parameter.grad().defined()) log.leave_out(parameter.grad().storage().data());
   }
 
-  // Ready for another pass.
+  // Prepares another pass.
   void forget() {
     roots_.clear();
     output_ = {};
@@ -128,7 +128,7 @@ void measure_times(Subject& subject, LayerSample& sample) {
     const double forward = seconds_of([&] { subject.forward(); });
     const double backward = seconds_of([&] { subject.backward(); });
     subject.forget();
-    // The first time is that of a cold cache and of memory that is not there yet.
+    // The first run has a cold cache and page faults.
     if (i < 0) continue;
     forwards.push_back(forward);
     backwards.push_back(backward);

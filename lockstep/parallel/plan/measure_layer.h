@@ -23,25 +23,27 @@ struct MeasuredLayer {
   PassedValue output;
 };
 
-// Times alone: a training program's allocator is left as it is. `needs_gradient`: as below.
+// Measures only times, without changing the allocator of a training program. `needs_gradient`: as
+// below.
 MeasuredLayer time_layer(const std::function<PassedValue(const PassedValue&)>& forward,
                          const std::vector<at::Tensor>& parameters, const PassedValue& input,
                          bool needs_gradient);
 
-// `needs_gradient`: of its floating-point inputs, as a layer before it would. Leaves no gradients.
+// `needs_gradient`: of floating-point inputs, as after a previous layer. Leaves no gradients.
 MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>& forward,
                             const std::vector<at::Tensor>& parameters, const PassedValue& input,
                             bool needs_gradient);
 
-// Bytes of `input` that stay until backward, if nothing else holds it. `kept_bytes`: of the layer.
+// Bytes of `input` that remain until backward, if nothing else holds it. `kept_bytes`: of the
+// layer.
 double held_input(const std::function<PassedValue(const PassedValue&)>& forward,
                   const PassedValue& input, double kept_bytes);
 
-// Sets the fields of `part` that concern parameters. `parameters` get no new values that matter.
+// Sets the fields of `part` that concern parameters. Values written to `parameters` are arbitrary.
 void measure_optimizer(LayerPart& part, const std::vector<at::Tensor>& parameters,
                        const PlanOptions& options);
 
-// The shortest of some runs of `act`, in seconds: other programs disturbed the others.
+// The shortest of several runs of `act`, in seconds: other programs may have disturbed longer runs.
 double shortest_time(const std::function<void()>& act);
 
 }  // namespace lockstep::parallel

@@ -1,6 +1,6 @@
-// A model and this machine, as `lockstep plan` measures them: what each kind of layer costs, and
-// what communication of this host's ranks takes. A program writes it as JSON; the command reads it.
-// Needs no LibTorch.
+// The measurements of `lockstep plan`: the cost of each kind of layer of a model, and of
+// communication of this host's ranks. A program writes it as JSON; the command reads it. Needs no
+// LibTorch.
 //
 // Times are in seconds.
 //
@@ -25,29 +25,28 @@ struct LayerSample {
   double backward_input = 0;   // First part of a split backward, as zero bubble schedules have.
   double backward_weight = 0;  // Second part; zero without trained parameters.
   double kept_bytes = 0;    // Activations from the end of forward until backward, with the output.
-  double weight_bytes = 0;  // Stays between the two parts of a split backward.
-  double peak_bytes = 0;    // The most at once in forward and backward. Gradients of parameters do
-                            // not count.
+  double weight_bytes = 0;  // Kept between the two parts of a split backward.
+  double peak_bytes = 0;    // Peak in forward and backward, without gradients of parameters.
   double split_peak_bytes = 0;  // The same with a split backward.
   double held_input_bytes = 0;  // The part of the loss's input that its backward needs.
   double output_bytes = 0;      // Passed to the next layer.
 };
 
-// A layer that is cut over `tp` ranks, as one of them has it.
+// One rank's part of a layer that is cut over `tp` ranks.
 struct LayerPart {
   int tp = 1;
-  std::string refusal = {};  // Why it cannot be cut so; then nothing else is set.
+  std::string refusal = {};  // Why it cannot be cut; then no other field is set.
   double parameter_bytes = 0;
-  double gradient_bytes = 0;              // Parameters that are trained.
+  double gradient_bytes = 0;              // For trained parameters.
   double large_gradient_bytes = 0;        // Those that are averaged in place.
   double state_bytes = 0;                 // Kept by the optimizer.
   double optimizer = 0;                   // Time of its step.
   std::vector<LayerSample> samples = {};  // Rows increase.
 };
 
-// Layers that look alike (PlanOptions::kind_of), and are cut alike.
+// Layers that look alike (PlanOptions::kind_of) and are cut alike.
 struct LayerKind {
-  std::string name = {};  // The first one's.
+  std::string name = {};  // The first layer's.
   std::vector<LayerPart> parts = {};
 };
 
@@ -67,8 +66,8 @@ struct TiedLayers {
 };
 
 struct ModelProfile {
-  int ranks = 1;  // All of them measured at the same time, as in a training.
-  int rows = 0;   // A step's whole batch.
+  int ranks = 1;  // Measured at the same time, as in a training.
+  int rows = 0;   // In a step's whole batch.
   double parameters = 0;
   std::vector<std::string> layers = {};  // Names, in order.
   std::vector<int> kind_of_layer = {};
@@ -76,18 +75,18 @@ struct ModelProfile {
   LayerKind loss = {};
   std::vector<TiedLayers> ties = {};
   std::vector<ReduceSample> reduces = {};  // By ranks, then by bytes.
-  double copy_bandwidth = 0;               // Bytes a second that a rank copies.
+  double copy_bandwidth = 0;               // For one rank's copies, in bytes per second.
   double library_bytes = 0;                // Shared by all processes of a host: LibTorch's code.
-  double process_bytes = 0;           // A rank without a model: LibTorch's and the program's data.
-  bool has_context_parallel = false;  // Abilities of the program.
+  double process_bytes = 0;  // For a rank without a model: LibTorch's and the program's data.
+  bool has_context_parallel = false;  // Features of the program.
   bool has_fully_sharded = false;
   bool has_pipeline = true;
 };
 
 LOCKSTEP_API std::string to_json(const ModelProfile& profile);
 
-// Errors: corrupt for anything that to_json() does not write, and for a profile that no measurement
-// has: without rows, with a kind that is not there, with rows of samples that do not increase.
+// Errors: corrupt for input that to_json() does not write, and for a profile that cannot be
+// measured: without rows, with an undefined kind, or with rows of samples that do not increase.
 LOCKSTEP_API ModelProfile parse_model_profile(std::string_view json);
 
 }  // namespace lockstep

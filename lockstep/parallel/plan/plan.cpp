@@ -26,7 +26,7 @@ std::string asked_file() {
   return file != nullptr ? file : "";
 }
 
-// In a training, the slowest rank decides.
+// The slowest rank determines the time of a training.
 void take_slower(LayerKind& kind, const LayerKind& other) {
   for (std::size_t p = 0; p < kind.parts.size(); ++p) {
     kind.parts[p].optimizer = std::max(kind.parts[p].optimizer, other.parts[p].optimizer);
@@ -54,7 +54,7 @@ bool are_alike(const ModelProfile& one, const ModelProfile& other) {
          std::ranges::equal(one.kinds, other.kinds, have_same_parts);
 }
 
-// The slowest of all ranks.
+// The slowest measurements of all ranks.
 ModelProfile combined(const ModelProfile& mine, const ProcessGroup& world) {
   const std::vector<std::string> gathered = all_gather_bytes(to_json(mine), world);
   ModelProfile all = parse_model_profile(gathered.front());
@@ -84,7 +84,7 @@ void measure(const LayerList& layers, const pipeline::PassedValue& batch, const 
              const PlanOptions& options) {
   const std::string file = asked_file();
   require(!file.empty(), "plan::measure: `lockstep plan` did not start this process");
-  ::unsetenv(variable);  // init_process_group() refuses to start a training with it.
+  ::unsetenv(variable);  // init_process_group() refuses to start with it.
   ProcessGroup world = init_process_group();
   const parallel::ProcessBytes process = parallel::resident_bytes();
   ModelProfile profile = parallel::profile_layers(layers, batch, loss_of, options, world);

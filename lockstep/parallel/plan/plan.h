@@ -1,4 +1,4 @@
-// Lets `lockstep plan` measure a program's model, to tell how to divide it among ranks.
+// Lets `lockstep plan` measure a program's model, to choose how to divide it among ranks.
 //
 //   int main() {
 //     const LayerList layers = ...;
@@ -9,10 +9,11 @@
 //     auto world = lockstep::init_process_group();
 //     ...
 //
-// `lockstep plan -n 8 --nnodes 2 PROGRAM` plans 16 ranks. It starts the program once, with the 8 of
-// a host. Each layer is made and measured alone: its time, the memory that it takes, how both
-// depend on the number of rows, and how they change when it is cut over tensor parallel ranks.
-// Layers of one kind (PlanOptions::kind_of) are measured once. The model as a whole is never there.
+// `lockstep plan -n 8 --nnodes 2 PROGRAM` plans 16 ranks. It starts the program once, with the 8
+// ranks of one host. Each layer is made and measured alone, so the whole model never exists.
+// Measured are time and memory, how both depend on the number of rows, and how they change when
+// tensor parallel ranks divide the layer. Layers of one kind (PlanOptions::kind_of) are measured
+// once.
 //
 // Thread safety: none.
 
@@ -38,9 +39,9 @@
 
 namespace lockstep {
 
-// Abilities of the program besides replicas, and the parts of a training that layers do not tell.
+// Features of the program besides replicas, and parts of a training that layers do not determine.
 struct PlanOptions {
-  // As LayerList::parallelize() takes. Without it, layers stay whole.
+  // As LayerList::parallelize() takes it. If empty, layers stay whole.
   ParallelPlan tensor_parallel = {};
   bool context_parallel = false;  // Sequences can be cut.
   bool fully_sharded = false;
@@ -49,10 +50,10 @@ struct PlanOptions {
   // Makes the optimizer of these parameters; by default lockstep::AdamW.
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> optimizer = {};
 
-  // Layers are one kind if their modules, parameters, buffers and inputs look alike: names, types,
-  // shapes, and the text of pretty_print(). Fields which that text leaves out are not seen, such as
-  // the window of an attention: layers that differ in them need different texts here. The argument
-  // is the layer's name.
+  // Returns a text that identifies the kind of a layer, from the layer's name. By default, layers
+  // are of one kind if names, types and shapes of their modules, parameters, buffers and inputs
+  // agree, and the text of pretty_print(). Layers that differ in fields outside of that text, such
+  // as the window of an attention, need different texts here.
   std::function<std::string(const std::string& layer)> kind_of = {};
 };
 
@@ -65,24 +66,25 @@ using CutLossOf = std::function<at::Tensor(const pipeline::PassedValue& output,
 // Whether `lockstep plan` started this process.
 LOCKSTEP_API bool is_asked();
 
-// Collective over all ranks that `lockstep plan` started. Errors: as plan_if_asked(); misuse unless
-// is_asked().
+// Collective over all ranks that `lockstep plan` started.
+// Errors: as plan_if_asked(); misuse unless is_asked().
 LOCKSTEP_API void measure(const LayerList& layers, const pipeline::PassedValue& batch,
                           const CutLossOf& loss_of, const PlanOptions& options);
 
 }  // namespace plan
 
-// Call it before init_process_group(), which refuses to start a training under `lockstep plan`.
-// Does nothing and returns false unless `lockstep plan` started the program; otherwise measures,
-// writes the result for the command, and returns true: the program is to end.
+// Measures the layers and writes the result, if `lockstep plan` started the program. Returns true
+// then, and the program must end. Otherwise has no effect and returns false. Call it before
+// init_process_group(), which fails under `lockstep plan`.
 //
-// `batch` is what the first layer takes, with the rows of a whole step, of all ranks together.
-// `loss_of` is called as Pipeline::step() does, or with a third argument: the tensor parallel
-// ranks, if the last layer's output is cut over them. Blocking: collective over all ranks that
-// `lockstep plan` started. Errors: misuse for a batch without rows, for a list without layers and
-// for a wrong tie; what layers and loss throw. A layer that all ranks refuse to cut over some
-// number of ranks is no error, but a part of the result; mismatch if only some of them refuse, or
-// if they measured other layers.
+// `batch` is the first layer's input, with the rows of a whole step of all ranks. `loss_of` is
+// called as by Pipeline::step(). If the last layer's output is cut over tensor parallel ranks,
+// these are its third argument.
+// Blocking: collective over all ranks that `lockstep plan` started.
+// Errors: misuse for a batch without rows, for a list without layers and for a wrong tie;
+// exceptions of layers and loss. If all ranks refuse to cut a layer over some number of ranks, this
+// is no Error but a part of the result. mismatch if only some refuse, or if ranks measured
+// different layers.
 template <class Inputs, class Loss>
 bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& loss_of,
                    const PlanOptions& options = {}) {
@@ -101,10 +103,10 @@ bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& los
   return true;
 }
 
-// Seconds of one microbatch in each layer, forward and backward, on this rank: the option `costs`
-// of a Pipeline, whose ranks then agree on the slowest. `example` is the input of the first layer,
-// of a microbatch's size. Layers are made one at a time; random generators are as before. Blocking:
-// does not communicate. Errors: as the layers'.
+// Seconds of one microbatch in each layer, forward and backward, on this rank. Suitable for the
+// option `costs` of a Pipeline, whose ranks agree on the slowest. `example` is the input of the
+// first layer, with a microbatch's rows. Makes layers one at a time and restores random generators.
+// Blocking: does not communicate. Errors: as the layers'.
 LOCKSTEP_API std::vector<double> measure_layers(const LayerList& layers, const at::Tensor& example);
 
 }  // namespace lockstep

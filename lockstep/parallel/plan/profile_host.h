@@ -1,5 +1,5 @@
-// Measures this host as its ranks use it: reductions, copies, and the memory of a process without a
-// model.
+// Measures this host under the load of all its ranks: reductions, copies, and the memory of a
+// process without a model.
 //
 // Thread safety: none. Blocking: collective.
 
@@ -13,13 +13,13 @@
 
 namespace lockstep::parallel {
 
-// All divisors of the group's size but 1, as sizes of groups that reduce at the same time.
+// For all divisors of the group's size but 1, as sizes of groups that reduce at the same time.
 std::vector<ReduceSample> measure_reductions(const ProcessGroup& world);
 
-// Bytes a second that this rank copies while all others do the same.
+// Bytes per second that this rank copies while all others do the same.
 double measure_copies(const ProcessGroup& world);
 
-// Resident memory of this process: what is its own, and what it shares with others, as libraries.
+// Resident memory of this process: private, and shared with other processes, such as libraries.
 struct ProcessBytes {
   double own = 0;
   double shared = 0;

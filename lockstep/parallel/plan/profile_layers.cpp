@@ -28,7 +28,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// What passes from layer to layer, of a microbatch.
+// The values between layers, for one microbatch.
 struct Flow {
   Microbatch part;
   PassedValue value;
@@ -42,9 +42,9 @@ std::int64_t rows_of(const PassedValue& batch) {
   return batch.tensors.front().size(0);
 }
 
-// Microbatches of the first row up to the whole batch; each is about twice the one before.
+// Microbatches from one row up to the whole batch; each is about twice the previous one.
 std::vector<Flow> microbatches_of(const PassedValue& batch) {
-  constexpr int smallest = 64;  // This part of the batch.
+  constexpr int smallest = 64;  // Fraction of the batch.
   const std::int64_t rows = rows_of(batch);
   std::vector<Flow> flows;
   for (int count = smallest; count > 0; count /= 2) {
@@ -58,7 +58,7 @@ std::vector<Flow> microbatches_of(const PassedValue& batch) {
   return flows;
 }
 
-// Layers with equal signatures are one kind, as PlanOptions::kind_of says.
+// Layers with equal signatures are of one kind (PlanOptions::kind_of).
 std::string signature_of(const torch::nn::Module& module, const PassedValue& input, bool is_first) {
   std::ostringstream text;
   text << (is_first ? "first " : "") << input.structure;
@@ -102,8 +102,7 @@ class Profiler {
   }
 
  private:
-  // All kinds of layers, and the loss, with layers cut over `tp` ranks; ends at the first that
-  // cannot be.
+  // All kinds of layers, and the loss, with layers cut over `tp` ranks; ends at the first refusal.
   void measure_parts(int tp) {
     const ProcessGroup group = world_.split(world_.rank() / tp, world_.rank());
     std::vector<Flow> flows = microbatches_of(batch_);
@@ -143,7 +142,7 @@ class Profiler {
     return layers_.make(i);
   }
 
-  // Makes a layer, and finds its kind.
+  // Makes a layer, and determines its kind.
   pipeline::Layer survey(std::size_t i, const PassedValue& input) {
     pipeline::Layer layer = make(i);
     std::string signature = signature_of(*layer.module, input, i == 0) + cuts_of(i, layer);
@@ -160,7 +159,7 @@ class Profiler {
     return layer;
   }
 
-  // By which entries of the plan its modules are cut.
+  // The entries of the plan that cut its modules.
   std::string cuts_of(std::size_t i, const pipeline::Layer& layer) const {
     std::ostringstream text;
     const std::string& name = layers_.name(i);
@@ -194,7 +193,7 @@ class Profiler {
     if (!plan.empty()) parallelize_module(root, group, plan);
   }
 
-  // A layer that cannot be cut says so. Whole ones have no excuse.
+  // Records the refusal of a layer that cannot be cut. A whole layer must not refuse.
   template <class Act>
   void guarded(LayerPart& part, const std::string& name, const Act& act) const {
     if (part.tp == 1) return act();
@@ -209,7 +208,7 @@ class Profiler {
     require_same_answer(part, name);
   }
 
-  // All ranks can cut the layer, or none.
+  // Checks that all ranks can cut the layer, or none can.
   void require_same_answer(const LayerPart& part, const std::string& name) const {
     const std::vector<std::string> refusals = all_gather_bytes(part.refusal, world_);
     const auto refused =
@@ -221,8 +220,7 @@ class Profiler {
     throw Error(Fault::mismatch, text.str());
   }
 
-  // From few rows to many, as long as time and memory allow; flows end there, and go on to the next
-  // layer.
+  // Increases rows as long as time and memory allow. Passes the remaining flows to the next layer.
   template <class ForwardOf>
   void measure_rows(LayerPart& part, const std::vector<at::Tensor>& parameters,
                     std::vector<Flow>& flows, bool needs_gradient, const ForwardOf& forward_of) {

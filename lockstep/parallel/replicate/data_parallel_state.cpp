@@ -51,8 +51,8 @@ class DataParallelState final : public WeightState {
     return ddp_.shares_parameters() ? share_of(std::move(request)) : request;
   }
 
-  // This rank's part of a request for all: parameters that follow each other in it. Rank 0 also has
-  // all that must be copied or compared, and the buffers.
+  // This rank's share of a request for all: consecutive parameters. Rank 0 also has everything that
+  // must be copied or compared, and the buffers.
   StateRequest share_of(StateRequest request) const {
     std::map<std::string, int> names;  // By first name.
     const auto firsts = first_names(named_tensors(ddp_.replica()));

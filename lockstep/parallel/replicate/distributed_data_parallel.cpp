@@ -42,7 +42,7 @@ void require_cpu(const torch::nn::Module& module, const std::string& option) {
                                           " is on " + parameter.device().str());
 }
 
-// Collective: the ranks' options are equal and go together.
+// Collective: checks that the ranks' options are equal and compatible.
 Features features_of(const std::shared_ptr<torch::nn::Module>& module, const ProcessGroup& group,
                      const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
@@ -63,8 +63,8 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   return features;
 }
 
-// Announces passes and broadcasts of buffers while ranks may have run out of inputs. Other ranks
-// are not told if an exception ends it.
+// Announces passes and broadcasts of buffers while ranks may have joined. If an exception ends this
+// scope, other ranks are not notified.
 class Joining {
  public:
   Joining(ModuleReplica& replica, Reducer& reducer, Features& features, Join& join)
@@ -213,7 +213,7 @@ void DataParallelBase::shard_gradients(WholeParameterOptimizer& optimizer) {
   std::vector<int> owners;
   for (const auto& [name, parameter] : reducer_->parameters())
     owners.push_back(optimizer.owner(parameter));
-  if (group().size() == 1) return;  // This rank owns all.
+  if (group().size() == 1) return;  // This rank owns all parameters.
   auto [sink, own_group] = sinks_->with_owners(std::move(owners));
   reducer_->set_sink(std::move(sink), own_group);
   features_->set(Feature::shard_gradients, true);
@@ -243,14 +243,14 @@ void DataParallelBase::join_others(const std::function<void()>& train, const Joi
       replica_->broadcast_buffers(join.largest_active_rank());
   }
   replica_->become(join.largest_active_rank());
-  reducer_->forget_window();  // The others' last pass may have been under no_sync, ours not.
+  reducer_->forget_window();  // The others' last pass may have been under no_sync().
 }
 
 double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
   require(pieces_ != nullptr, "train_pieces: set the option deterministic, the number of pieces");
   require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
   require(synchronize_, "train_pieces: another call is under way");
-  const NoSync alone(synchronize_, /*active=*/true);  // Until all pieces' gradients are summed.
+  const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
   return pieces_->run(step, loss_of, replica_->change());
 }
 

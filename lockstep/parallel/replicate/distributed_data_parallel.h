@@ -1,79 +1,24 @@
-// Keeps the same module equal on every rank by averaging gradients in backward().
+// Data parallel training: backward() averages the gradients of a module over all ranks.
 //
 //   auto net = std::make_shared<Net>();                     // any module with a forward()
 //   lockstep::DistributedDataParallel ddp(net, world);      // everybody has rank 0's weights now
 //   auto loss = torch::nll_loss(ddp(batch.data), batch.target);
 //   loss.backward();                                        // gradients are averages over ranks
 //
-// Semantics are those of torch.nn.parallel.DistributedDataParallel 2.13. Construction broadcasts
-// parameters and buffers from rank 0; forward() broadcasts buffers again. Gradients become their
-// mean over the ranks, and buckets are PyTorch's. Parameter names gain no prefix: the module stays
-// the user's own. Call it directly where nothing is to be synchronised, for example in an
-// evaluation.
-// After backward(), `.grad` is the tensor that autograd has made, or that the program has put
-// there. Large ones lie in memory of this class, which lives as long as the tensor does: an
-// allocator in front of LibTorch's own, for the whole process, makes large gradients there
-// (lockstep/parallel/gradients/gradient_memory.h in the sources).
-//
-// A torch::jit::Module is a module, too (lockstep/tensor/script_module.h), and so is a list of
-// named tensors with any function (lockstep/tensor/function_module.h).
-//
-// forward() may return tensors in tuples, pairs, ranges, maps and optionals, nested to any depth. A
-// type of your own takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
-// calls visit(tensor) for each of its tensors.
-//
-// Every backward() that reaches the module's parameters is averaged, unless its forward() was under
-// no_sync(). All ranks must run equally many of them. Calls to autograd::grad() on other tensors,
-// and passes where every parameter is frozen, are not averaged: for example a GAN's discriminator
-// in its generator's step. Every parameter that requires a gradient must take part, unless the
-// options allow otherwise.
-//
-// Sparse gradients, those of an Embedding with sparse(true), are averaged as by PyTorch over Gloo:
-// backward() leaves coalesced means (the option sparse_gradients).
-//
-// Complex parameters are averaged as pairs of reals; communication hooks see their buckets in that
-// form.
-//
-// Two modules may share parameters, for example two heads on one encoder, and have a
-// DistributedDataParallel each. Their gradients are averaged once, in one backward() over both
-// losses or in one after the other. All ranks call the two forward()s in the same order. Neither
-// may use share_parameters, deterministic or GradientMean::over_samples. shard_gradients() and
-// join() are unsupported: use one DistributedDataParallel of a module that holds both.
-//
-// Experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) differ between
-// ranks. They are broadcast to the ranks that have the same ones, and their gradients, which
-// backward() makes means already, are left alone, also when other gradients become undefined;
-// infinities and NaN are not looked for in them. The group has all ranks of the experts and of
-// their replicas. GradientMean::over_samples, NonFinite::skip, share_parameters, deterministic,
-// shard_gradients(), join() and edit_parameters() are unsupported then.
-//
-// CUDA: all parameters may be in the memory of this rank's CUDA device, local_device(). Gradients
-// are then copied into buckets there and reduced in the order of the thread's current stream. With
-// overlap, the default for several ranks, a stream of LibTorch's pool reduces them, and
-// backward()'s stream waits for it. backward() waits for the device once, to learn whether
-// gradients are finite; with NonFinite::ignore it does not wait. Not supported there:
-// share_parameters, deterministic, shard_gradients(), SyncBatchNorm. Tested with a stand-in for the
-// device, and not run on one yet.
-//
-// The module may change after construction as docs/guide/data-parallel.md says. A change that would
-// let the replicas drift apart is an Error of the next averaged backward(): a parameter that
-// requires a gradient only now, that was added, removed, replaced or tied, or that has another
-// type, shape or device.
+// Semantics and buckets are those of torch.nn.parallel.DistributedDataParallel 2.13. The
+// constructor broadcasts parameters and buffers from rank 0; forward() broadcasts buffers again.
+// Parameter names gain no prefix. Call the module itself where nothing is to be synchronised, for
+// example in an evaluation. docs/guide/data-parallel.md describes sparse gradients, later changes
+// of the module and views.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: mismatch if the ranks' modules or options differ; misuse for experts that are cut over
-// other ranks; unsupported for sparse gradients that are not expected, for types that cannot be
-// averaged and for gradients on several devices; those of ProcessGroup. backward() throws on all
-// ranks: misuse, with the parameters' names, if some had no part in the loss, or were changed;
-// corrupt for gradients that are not finite, see NonFinite; mismatch if ranks have made other
-// writes to their weights since the last pass, and these differ. All gradients are undefined then.
-//
-// Foreign exceptions in backward(), for example from a gradient hook: on the throwing rank, the
-// exception leaves backward() after the other ranks have reached the end of theirs. The others
-// throw Error(aborted) with its text. All ranks drop the pass and may continue. If the other ranks
-// do not arrive within 5 s, or three times the longest pass, they may be waiting elsewhere for this
-// one, and the group is aborted with that text. Two kinds of exception become known only when their
-// rank ends: one before backward() has reached an output of forward(), and one on a CUDA device.
+// other ranks; unsupported for unexpected sparse gradients, for types that cannot be averaged and
+// for gradients on several devices; those of ProcessGroup. backward() throws on all ranks, and all
+// gradients are then undefined. It throws misuse, with the parameters' names, if some parameters
+// had no part in the loss or were changed. It throws corrupt for gradients that are not finite, see
+// NonFinite. It throws mismatch if ranks wrote to their weights differently since the last pass,
+// and the weights differ.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -128,7 +73,7 @@ class WholeParameterOptimizer;
 // The part of DistributedDataParallel that does not depend on the type of its module.
 class LOCKSTEP_API DataParallelBase {
  public:
-  // While it lives, gradients accumulate on this rank alone: forward() calls made under it, and
+  // While it exists, gradients accumulate on this rank only. forward() calls made under it, and
   // their backward(), are not synchronised.
   class LOCKSTEP_API NoSync {
    public:
@@ -145,66 +90,68 @@ class LOCKSTEP_API DataParallelBase {
   DataParallelBase(const DataParallelBase&) = delete;
   DataParallelBase& operator=(const DataParallelBase&) = delete;
 
-  // If `active` is false, it does nothing, for loops such as
+  // If `active` is false, NoSync has no effect. This suits loops such as
   //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
   [[nodiscard]] NoSync no_sync(bool active = true);
 
-  // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
-  // backward() that was averaged, or if there is a hook already.
+  // Collective: `hook` replaces the all_reduce of gradients.
+  // Errors: misuse after the first averaged backward(), or if there is a hook already.
   void register_comm_hook(CommunicationHook hook);
 
-  // Stage 2 of ZeRO. Collective, with an optimizer of the same ranks. From the first backward() on,
-  // a gradient is averaged only on the rank that steps its parameter; on the others, `.grad` is
-  // undefined after backward(). Buckets are reduced during backward(), on their own thread.
-  // Gradients must be undefined, zero_grad()'s default, before each pass that is averaged; passes
-  // under no_sync() may leave some. Clip with the optimizer's own clip_grad_norm_(), as code that
-  // reads gradients sees its rank's only. Sums are divided at the end: if the number of ranks is no
-  // power of two, gradients of small parameters differ by a rounding from those without this call.
-  // Errors: misuse after the first backward() that was averaged, and for parameters that the
-  // optimizer does not step; unsupported with a communication hook, on a CUDA device, and if
-  // another DistributedDataParallel has some of the parameters; join() is then unsupported.
+  // Collective: stage 2 of ZeRO. `optimizer` has the same ranks. From the first backward() on, a
+  // gradient is averaged only on the rank that steps its parameter. On the others, `.grad` is
+  // undefined after backward(). A separate thread reduces buckets during backward().
+  // Before each averaged pass, gradients must be undefined (zero_grad()'s default) or come from
+  // passes under no_sync(). Clip with the optimizer's clip_grad_norm_(): a rank sees only its own
+  // gradients. Sums are divided at the end. If the number of ranks is no power of two, gradients of
+  // small parameters therefore differ by a rounding from those without this call.
+  // join() is unsupported afterwards.
+  // Errors: misuse after the first averaged backward(), and for parameters that the optimizer does
+  // not step; unsupported with a communication hook, on a CUDA device, and if another
+  // DistributedDataParallel has some of the parameters.
   void shard_gradients(WholeParameterOptimizer& optimizer);
 
-  // Whether each gradient is on one rank alone.
+  // Whether each gradient exists on one rank only.
   bool shards_gradients() const;
 
   // Whether small gradients are views of the buckets.
   bool has_gradient_views() const;
 
-  // With GradientMean::over_samples: the next loss is a sum over so many samples, or tokens. May be
-  // zero if another rank has some. Counts for a backward() that threw are forgotten.
+  // With GradientMean::over_samples: the number of samples or tokens that the next loss sums. May
+  // be zero if another rank has some. Counts are dropped if backward() throws.
   void count_samples(double samples);
 
-  // Collective: runs `train`, in which ranks may make different numbers of passes, for example for
-  // different numbers of batches. All ranks then get the weights, and with broadcast_buffers the
-  // buffers, of the last rank that trained. A rank that is done takes part in the others' passes
-  // without data and has no gradients afterwards. Nothing else in `train` may communicate, for
-  // example SyncBatchNorm.
-  // The optimizer of a rank that was done early has made fewer steps. Make its state, such as
-  // momentum, equal before training goes on; otherwise replicas drift apart.
+  // Collective: runs `train`, in which ranks may make different numbers of passes. All ranks then
+  // get the weights of the last rank that trained, and its buffers with broadcast_buffers. A rank
+  // that has finished takes part in the others' passes without data, and has no gradients
+  // afterwards. Nothing else in `train` may communicate, for example SyncBatchNorm.
+  // The optimizer of a rank that finished early has made fewer steps. Make its state, such as
+  // momentum, equal before you continue training; otherwise replicas drift apart.
   template <class Train>
   void join(Train&& train, const JoinOptions& options = {}) {
     join_others([&] { std::forward<Train>(train)(); }, options);
   }
 
-  // Collective: runs `change` on rank 0, without gradients. It may write to the module's parameters
-  // and buffers or load them; all ranks get the values. The only way to change shared parameters.
-  // Blocking: the others wait for `change`, at most as long as for any collective of the group.
-  // Errors: the exception of `change` on rank 0, and aborted on the others. Changes made before it
-  // are changes on all ranks.
+  // Collective: runs `change` on rank 0, without gradients. `change` may write to the module's
+  // parameters and buffers or load them; all ranks get the values. This is the only way to change
+  // shared parameters.
+  // Blocking: the others wait for `change`, at most the timeout of the group's collectives.
+  // Errors: the exception of `change` on rank 0, and aborted on the others. Changes made before the
+  // exception take effect on all ranks.
   virtual void edit_parameters(const std::function<void()>& change);
 
-  // Collective: gives values to a module that was made on the meta device (tensor/on_meta.h), which
-  // forward() waits for. Calls `fill` on rank 0, without gradients, for each parameter and then
-  // each buffer, in the module's order; one with several names comes once, under the first. It
-  // writes to `tensor`, or assigns another one of the same shape; what it leaves alone is zero.
+  // Collective: sets the values of a module that was made on the meta device (tensor/on_meta.h).
+  // forward() throws before this. Calls `fill` on rank 0, without gradients, for each parameter and
+  // then each buffer, in the module's order. A tensor with several names comes once, under the
+  // first. `fill` writes to `tensor`, or assigns another tensor of the same shape; otherwise the
+  // tensor is zero.
   // Blocking and Errors: as edit_parameters(); misuse if each rank has its own parameters.
   void initialize(const std::function<void(const std::string& name, at::Tensor& tensor)>& fill);
 
-  // The values of the module that `make` makes, a std::shared_ptr or a holder. Rank 0 makes it
-  // twice: on meta, and with each tensor in its place. Values equal those of an ordinary module
-  // with the same seed, bit for bit. Errors: in addition, misuse, naming tensors, if it is another
-  // module.
+  // Sets the values to those of the module that `make` returns, as a std::shared_ptr or a holder.
+  // Rank 0 calls `make` twice: on meta, and with each tensor in its final memory. Values equal
+  // those of an ordinary module with the same seed, bit for bit.
+  // Errors: in addition, misuse with the tensors' names if the module differs.
   template <class Make>
     requires std::invocable<Make&>
   void initialize(Make&& make) {
@@ -217,49 +164,50 @@ class LOCKSTEP_API DataParallelBase {
     });
   }
 
-  // Whether all tensors have values: by initialize(), load_weights(), a checkpoint or from before.
+  // Whether all tensors have values: from initialize(), load_weights(), a checkpoint or
+  // construction.
   bool is_initialized() const;
 
-  // Whether all ranks of a host have one copy of the parameters: the option share_parameters, and
+  // Whether the ranks of a host share parameters: by the option share_parameters, or
   // FullyShardedDataParallel.
   bool shares_parameters() const;
 
-  // Whether a rank was lost while shared parameters were stepped, so that some are a step ahead of
-  // others. Every forward() then throws Error(corrupt): load a checkpoint.
+  // Whether shared parameters are partially updated, because a rank was lost during a step. Every
+  // forward() then throws Error(corrupt): load a checkpoint.
   bool has_torn_parameters() const;
 
-  // Collective: one step's forward and backward passes, with the option `deterministic`. Calls
-  // `loss_of` for each of this rank's pieces of the global batch and backward() on its result.
-  // Replaces every `.grad` by the mean over all pieces of all ranks. Returns the mean of all
-  // losses. Both have the same bits on all ranks, and on every number of ranks.
+  // Collective: the forward and backward passes of one step, with the option `deterministic`. Calls
+  // `loss_of` for each of this rank's microbatches of the global batch, and backward() on its
+  // result. Each `.grad` becomes the mean over all microbatches of all ranks. Returns the mean of
+  // all losses. Both have the same bits on all ranks, and on every number of ranks.
   //   const double loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
   //     return torch::nll_loss(ddp(piece.of(batch.data)), piece.of(batch.target));
   //   });
-  // `step` is the number of the step in the whole training, also after a resumption: random numbers
-  // follow from it. With GradientMean::over_samples losses are sums, and `loss_of` calls
+  // `step` is the number of the step in the whole training, also after a resumption; it determines
+  // the random numbers. With GradientMean::over_samples losses are sums, and `loss_of` calls
   // count_samples().
   // Errors: unsupported, with its name, for a BatchNorm that would update running statistics, for
   // SyncBatchNorm in training mode, and for a buffer that `loss_of` changes; misuse if the number
-  // of intra-op threads is not the promised one; mismatch if ranks are in different steps; as
+  // of intra-op threads is not deterministic_threads; mismatch if ranks are in different steps; as
   // backward(). All gradients are undefined then.
   double train_pieces(std::int64_t step, const PieceLoss& loss_of);
 
-  // The option `deterministic`: the number of pieces, or zero. With pieces, buffers are not
-  // broadcast: nothing may change them.
+  // The option `deterministic`: the number of microbatches, or zero. If it is not zero, buffers are
+  // not broadcast, and nothing may change them.
   int pieces() const;
 
-  // The first one in the last averaged backward pass, the same on all ranks. Empty with
-  // NonFinite::ignore.
+  // The first non-finite gradient of the last averaged backward pass, the same on all ranks. Empty
+  // with NonFinite::ignore.
   const std::optional<NonFiniteGradient>& non_finite() const;
 
-  // Indices of the trained parameters, by bucket. Changes after the first pass, with static_graph
+  // Indices of the trained parameters, by bucket. Changes after the first pass; with static_graph,
   // after the second.
   const BucketAssignment& bucket_assignment() const;
 
   BackwardTimes backward_times() const;
 
-  // Registered memory in which gradients may lie after backward(): of the buckets, which
-  // SharedOptimizer has instead, and of the pool for large ones. Empty with one rank.
+  // Registered memory in which gradients may lie after backward(): the buckets, which
+  // SharedOptimizer has instead, and the pool for large gradients. Empty with one rank.
   std::vector<RegisteredMemory> gradient_memory() const;
 
   // Memory in which train_pieces() sums gradients.
@@ -268,16 +216,17 @@ class LOCKSTEP_API DataParallelBase {
   const torch::nn::Module& replica() const;
   const ProcessGroup& group() const;
 
-  // Whether gradients are reduced during backward(), on their own thread.
+  // Whether a separate thread reduces gradients during backward().
   bool is_overlapped() const;
 
  protected:
-  // How a class differs from what the options say.
+  // The differences of a derived class from the options.
   struct Makers {
-    // The store of shared parameters (ModuleReplica).
+    // Makes the store of shared parameters (ModuleReplica).
     std::function<std::shared_ptr<parallel::ParameterStore>(const torch::nn::Module& module)> store;
 
-    // Where gradients go, made of the replica and the parameters that require gradients.
+    // Makes the destination of gradients, from the replica and the parameters that require
+    // gradients.
     std::function<std::unique_ptr<parallel::GradientSink>(const parallel::ModuleReplica& replica,
                                                           const parallel::SinkChoice& sinks)>
         sink;
@@ -288,7 +237,7 @@ class LOCKSTEP_API DataParallelBase {
                    const DistributedDataParallelOptions& options, const Makers& makers = {});
   virtual ~DataParallelBase();
 
-  // Collective: `change` gives values on rank 0.
+  // Collective: `change` sets the values on rank 0.
   virtual void initialize_by(const std::function<void()>& change);
 
   const parallel::GradientSink& sink() const;
@@ -320,7 +269,7 @@ class LOCKSTEP_API DataParallelBase {
 
   void initialize_as(const std::function<std::shared_ptr<torch::nn::Module>()>& make);
 
-  // A call of forward(), which may end with an exception.
+  // A call of forward(). It may end with an exception.
   class LOCKSTEP_API Forward {
    public:
     explicit Forward(DataParallelBase& ddp);
@@ -336,7 +285,8 @@ class LOCKSTEP_API DataParallelBase {
 
   void watch(const at::Tensor& output);
 
-  // Collective. The slices that SharedOptimizer steps; null where it makes them of each `.grad`.
+  // Collective. The slices that SharedOptimizer steps. Null if it makes the slices from each
+  // `.grad`.
   virtual std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const;
 
@@ -346,14 +296,14 @@ class LOCKSTEP_API DataParallelBase {
   // Not collective. The parameters, or parts of them, that this rank holds.
   virtual std::unique_ptr<parallel::HeldTensors> held_tensors();
 
-  // Measures gradients for as long as `noise` lives. Errors: as NoiseScale's constructor.
+  // Measures gradients while `noise` exists. Errors: as NoiseScale's constructor.
   void measure(const std::shared_ptr<parallel::GradientNoise>& noise);
 
-  // The state of a class that has parameters in parts; null where the module has them. `loaded` is
-  // to be called once all have values.
+  // The state of a derived class that splits parameters; null if the module has whole ones. The
+  // state calls `loaded` once all parameters have values.
   virtual std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded);
 
-  // Errors: if the options, or an earlier call, exclude `feature`.
+  // Errors: if the options or an earlier call exclude `feature`.
   void require_allowed(parallel::Feature feature);
   void join_others(const std::function<void()>& train, const JoinOptions& options);
 
@@ -365,6 +315,51 @@ class LOCKSTEP_API DataParallelBase {
   bool synchronize_ = true;
 };
 
+// Calls forward() of a module, also of a TorchScript module (lockstep/tensor/script_module.h) or of
+// named tensors with any function (lockstep/tensor/function_module.h).
+//
+// Results: forward() may return tensors in tuples, pairs, ranges, maps and optionals, nested to any
+// depth. A type of your own needs a function for_each_tensor(value, visit), found by
+// argument-dependent lookup, that calls visit(tensor) for each of its tensors.
+//
+// Passes: every backward() that reaches the module's parameters is averaged, unless its forward()
+// ran under no_sync(). All ranks must run equally many averaged passes. Calls to autograd::grad()
+// on other tensors are not averaged. The same holds for passes in which every parameter is frozen,
+// for example of a GAN's discriminator in its generator's step. Every parameter that requires a
+// gradient must take part, unless the options allow otherwise.
+//
+// Gradients: after backward(), `.grad` is the tensor that autograd has made or the program has
+// assigned. An allocator in front of LibTorch's, for the whole process, puts large gradients into
+// registered memory, which lives as long as the tensor
+// (lockstep/parallel/gradients/gradient_memory.h). Complex parameters are averaged as pairs of
+// reals; communication hooks receive these pairs.
+//
+// Two modules may share parameters, for example two heads on one encoder, and have a
+// DistributedDataParallel each. Shared gradients are averaged once, in one backward() over both
+// losses or in consecutive ones. All ranks call the two forward()s in the same order.
+// share_parameters, deterministic, GradientMean::over_samples, shard_gradients() and join() are
+// unsupported: use one DistributedDataParallel of a module that holds both.
+//
+// Experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) are broadcast only
+// to the ranks that have the same experts. Their gradients are means already after backward(). They
+// are not averaged again, not checked for infinities and NaN, and kept when other gradients become
+// undefined. The group has all ranks of the experts and of their replicas.
+// GradientMean::over_samples, NonFinite::skip, share_parameters, deterministic, shard_gradients(),
+// join() and edit_parameters() are unsupported with experts.
+//
+// CUDA: all parameters may be on this rank's device, local_device(). Gradients are copied into
+// buckets there and reduced in the order of the thread's current stream. With overlap, the default
+// for several ranks, a stream of LibTorch's pool reduces them, and backward()'s stream waits for
+// it. Unless NonFinite::ignore is set, backward() waits for the device once, to check that
+// gradients are finite. share_parameters, deterministic, shard_gradients() and SyncBatchNorm are
+// unsupported. Tested with a stand-in for the device, not on a real one yet.
+//
+// Exceptions in backward(), for example of a gradient hook: the throwing rank waits until the other
+// ranks have reached the end of backward(). Then the exception leaves its backward(). The others
+// throw Error(aborted) with its text. All ranks drop the pass and may continue. If the other ranks
+// do not arrive within 5 s, or three times the longest pass, they may wait elsewhere for this rank.
+// The group is then aborted with that text. Two kinds of exception reach the others only when this
+// rank ends: before backward() has reached an output of forward(), and on a CUDA device.
 template <class Module>
 class DistributedDataParallel : public DataParallelBase {
  public:
@@ -373,12 +368,12 @@ class DistributedDataParallel : public DataParallelBase {
                           const DistributedDataParallelOptions& options = {})
       : DataParallelBase(module, group, options), module_(std::move(module)) {}
 
-  // Takes the holders that TORCH_MODULE makes, including torch::nn::Sequential.
+  // Accepts the holders that TORCH_MODULE makes, including torch::nn::Sequential.
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder, const ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), group, options) {}
 
-  // Takes a TorchScript module.
+  // Accepts a TorchScript module.
   DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
     requires std::same_as<Module, ScriptModule>
@@ -407,19 +402,19 @@ DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& gr
 //     loss.backward();
 //     return loss;
 //   }));
-// Returns a closure that calls `closure` and returns the mean of all ranks' losses, whose gradient
-// the averaged gradients are. The optimizer then takes the same decisions on all ranks. With
-// GradientMean::over_samples, losses are sums, and their sum is divided by the number of samples of
-// the last averaged pass.
-// The result is collective: all ranks call it equally often. Lifetime: `ddp` outlives it.
+// Returns a closure that calls `closure` and returns the mean of all ranks' losses. The averaged
+// gradients are the gradient of this mean, so the optimizer takes the same decisions on all ranks.
+// With GradientMean::over_samples, losses are sums, and their sum is divided by the number of
+// samples of the last averaged pass.
+// The result is collective: all ranks must call it equally often. Lifetime: `ddp` outlives it.
 // Errors, of the result: misuse for a loss of several elements, and within join().
 LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                       std::function<at::Tensor()> closure);
 
-// The state of the module, as that of module_state() (lockstep/tensor/module_state.h), also for
-// shared parameters. Each of these is read once, by one of the ranks, to the place where it lies.
+// The state of the module, as module_state() (lockstep/tensor/module_state.h), including shared
+// parameters. One rank reads each shared parameter, directly into its memory.
 // Lifetime: `ddp` outlives the result.
-// Errors: in addition, misuse if the state of parameters without values is asked for.
+// Errors: in addition, misuse if the state of parameters without values is requested.
 LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
 
 }  // namespace lockstep

@@ -21,7 +21,7 @@ class WholeTensors final : public HeldTensors {
     std::map<std::string, StateTensor> held;
     const StateDict all = state_of(module_);
     for (const auto& [name, parameter] : distinct(named_parameters(module_))) {
-      // The parameter itself, which torch::load() may give other memory.
+      // The parameter itself, to which torch::load() may assign other memory.
       held.emplace(name, all.tensors.at(name)).first->second.data = parameter;
     }
     return held;

@@ -1,6 +1,5 @@
-// The parameters that a rank has: all of them, or its own parts of those that ranks have in one
-// copy together. Each element is held by one rank of a copy, so what is kept beside it, such as an
-// average, exists once per copy.
+// The parameters that a rank holds: all of them, or its own parts of shared ones. Each element is
+// held by one rank of a copy. So data stored with it, such as an average, exists once per copy.
 //
 // Thread safety: none.
 
@@ -25,11 +24,11 @@ class HeldTensors {
  public:
   virtual ~HeldTensors() = default;
 
-  // Each parameter once, under its first name, as a checkpoint describes it, sharing its memory.
-  // Masters are meant where there are some.
+  // Each parameter once, under its first name, described as in a checkpoint, sharing its memory. If
+  // there are masters, these.
   virtual std::map<std::string, StateTensor> tensors() const = 0;
 
-  // The ranks that have one copy together; null where this rank has its own.
+  // The ranks that hold one copy together; null if this rank has its own.
   virtual const ProcessGroup* sharing_ranks() const = 0;
 
   // Errors: as ParameterStore::require_intact().
@@ -39,12 +38,12 @@ class HeldTensors {
   // parameter meanwhile.
   virtual void write(const std::function<void()>& change) = 0;
 
-  // The same on this rank alone, once the others can no longer be reached. One copy of several
-  // ranks is torn afterwards (ParameterStore::is_torn()).
+  // The same on this rank only, when the other ranks cannot be reached. Shared parameters are
+  // partially updated afterwards (ParameterStore::is_torn()).
   virtual void write_alone(const std::function<void()>& change) = 0;
 };
 
-// All parameters of a module that is this rank's own.
+// All parameters of a module that this rank owns.
 std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module);
 
 // Each rank holds one part, 1 / group.size() of the elements, of every parameter in `store`.

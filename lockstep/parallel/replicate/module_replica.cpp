@@ -26,13 +26,14 @@
 namespace lockstep::parallel {
 namespace {
 
-// Before the parameters get other memory, as the other one's gradients would not fit any longer.
+// Called before parameters get other memory, which would not fit the gradients of another
+// DistributedDataParallel.
 void require_no_others(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters)
     if (GradientHook::is_on(parameter)) Features::refuse_common_parameters(name);
 }
 
-// After another DistributedDataParallel, which may be gone, has shared them.
+// Detects parameters that another DistributedDataParallel, which may be destroyed, has shared.
 void require_own_memory(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters)
     require(!lies_in_shared_block(parameter), [&, &name = name] {
@@ -49,7 +50,7 @@ std::string first_without_value(const torch::nn::Module& module) {
   return {};
 }
 
-// Generators that are as rank 0's before rank 0 draws numbers for all are so afterwards.
+// Keeps generators equal to rank 0's, if they are equal before rank 0 draws numbers for all.
 class FollowingGenerator {
  public:
   // Collective.
@@ -78,7 +79,7 @@ class FollowingGenerator {
   const bool is_equal_;
 };
 
-// Makes the replicas equal, and shares the parameters if that is asked for.
+// Makes the replicas equal, and shares the parameters if requested.
 std::shared_ptr<ParameterStore> replicate(const torch::nn::Module& module,
                                           const ProcessGroup& group, bool share_parameters,
                                           const ModuleReplica::MakeStore& make_store) {
@@ -150,7 +151,7 @@ void ModuleReplica::before_forward(bool synchronized) {
 }
 
 void ModuleReplica::broadcast_buffers(int root) const {
-  broadcast_replica(named_buffers(*module_), group_, root);  // A user may have exchanged them.
+  broadcast_replica(named_buffers(*module_), group_, root);  // The program may replace them.
 }
 
 void ModuleReplica::become(int root) {

@@ -31,7 +31,7 @@ NamedTensors without_experts(NamedTensors tensors, const torch::nn::Module& modu
   return tensors;
 }
 
-// Groups that a rank has are told apart by their names.
+// Groups of the same rank need different names.
 void require_all_ranks_of_experts(const torch::nn::Module& module, const ProcessGroup& group) {
   for (const auto& [name, layout] : layouts_of_experts(module)) {
     const std::string replicas = layout.replicas ? layout.replicas->name() : "";

@@ -1,5 +1,5 @@
-// Parameters of which each rank of a DistributedDataParallel has its own: experts that are cut over
-// its ranks (ParameterLayout::is_averaged). They are no replicas.
+// Experts that are cut over the ranks of a DistributedDataParallel (ParameterLayout::is_averaged).
+// They are no replicas: each rank has its own.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,14 +15,14 @@ namespace lockstep {
 
 bool has_experts(const torch::nn::Module& module);
 
-// Those of the module's `tensors` that are no experts.
+// The module's `tensors` without experts.
 NamedTensors without_experts(NamedTensors tensors, const torch::nn::Module& module);
 
-// Collective. Errors: misuse, on all ranks, if the gradient of an expert is a mean over other ranks
-// than those of `group`.
+// Collective. Errors: misuse, on all ranks, if an expert's gradient is a mean over other ranks than
+// those of `group`.
 void require_all_ranks_of_experts(const torch::nn::Module& module, const ProcessGroup& group);
 
-// Collective over the replicas of each expert: they get those of the first one.
+// Collective over the replicas of each expert: broadcasts from the first replica.
 void broadcast_experts(const torch::nn::Module& module);
 
 }  // namespace lockstep

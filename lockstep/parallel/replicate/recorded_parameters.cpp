@@ -44,7 +44,7 @@ RecordedParameters::RecordedParameters(const torch::nn::Module& module, bool wit
 }
 
 std::string RecordedParameters::change_in(const torch::nn::Module& module) const {
-  const Parameter* first = nullptr;  // The first one that is the same tensor, but changed.
+  const Parameter* first = nullptr;  // The first one with the same tensor, but changed.
   std::size_t index = 0;
   const bool same = visit_parameters(module, [&](const at::Tensor& tensor) {
     if (index == parameters_.size()) return false;

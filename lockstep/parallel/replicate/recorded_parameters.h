@@ -1,5 +1,5 @@
-// The parameters of a module as they were when DistributedDataParallel was made, to detect changes
-// after which their gradients would no longer be averaged.
+// The parameters of a module when DistributedDataParallel was constructed, to detect changes that
+// would prevent averaging.
 //
 // Thread safety: none.
 
@@ -23,10 +23,10 @@ namespace lockstep::parallel {
 
 class RecordedParameters {
  public:
-  // `with_forms`: types, shapes and devices of trained parameters must not change either.
+  // `with_forms`: detects changes of types, shapes and devices of trained parameters too.
   RecordedParameters(const torch::nn::Module& module, bool with_forms);
 
-  // Describes the first change that would make replicas differ; empty if there is none. These are
+  // Describes the first change that would make replicas differ; empty if there is none. Such are
   // parameters that were added, removed, replaced by other tensors or tied, or that require a
   // gradient only now. Parameters may be frozen, and may get other memory and another memory
   // format.
@@ -35,7 +35,7 @@ class RecordedParameters {
  private:
   struct Parameter {
     std::string name;
-    at::Tensor tensor;  // Keeps the address from being used again.
+    at::Tensor tensor;  // Prevents reuse of the address.
     bool trained;
     std::optional<GradientForm> form;
   };

@@ -89,7 +89,7 @@ std::string text_of(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
     const std::string text = exception.what();
-    return text.substr(0, text.find('\n'));  // LibTorch's messages continue with all stack frames.
+    return text.substr(0, text.find('\n'));  // LibTorch's messages continue with stack frames.
   } catch (...) {
     return "an exception that is not derived from std::exception";
   }

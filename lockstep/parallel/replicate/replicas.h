@@ -1,5 +1,5 @@
-// Makes the replicas of a module equal: the checks that this is possible, the broadcast, and
-// changes that rank 0 makes for all.
+// Makes the replicas of a module equal: checks that this is possible, broadcasts, and applies rank
+// 0's changes to all.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace lockstep::parallel {
 
-// Collective. Errors: mismatch, on every rank, if a line of the text differs from rank 0's: "the
+// Collective. Errors: mismatch, on every rank, if a line differs from rank 0's. The text is "the
 // modules differ: rank 0 has LINE, rank 1 has LINE" for "the modules".
 void require_same_lines(const std::string& lines, const std::string& of_what,
                         const ProcessGroup& group);
@@ -24,15 +24,15 @@ void require_same_lines(const std::string& lines, const std::string& of_what,
 // requires_grad flags differ from rank 0's. The message names the first such tensor and its rank.
 LOCKSTEP_API void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group);
 
-// Collective. Errors: misuse, on every rank, if ranks hold different parts of a parameter, whose
-// values and gradients are therefore not to be made equal. Names the first such parameter.
+// Collective. Errors: misuse, on every rank, with its name, if ranks hold different parts of a
+// parameter. Values and gradients of parts must not be made equal.
 void require_same_parts(const NamedTensors& parameters, const ProcessGroup& group);
 
-// Errors: unsupported if parameters that require a gradient are on several devices; names two of
-// them.
+// Errors: unsupported, with two of them, if parameters that require a gradient are on several
+// devices.
 void require_one_device(const NamedTensors& parameters);
 
-// Collective. Errors: mismatch, on every rank, if an option differs; names the first such option.
+// Collective. Errors: mismatch, on every rank, with the first option that differs.
 void require_same_options(const DistributedDataParallelOptions& options, const ProcessGroup& group);
 
 // Collective. Replaces every tensor by that of rank `root`, in one broadcast for each element type

@@ -49,7 +49,7 @@ SharedParameters::SharedParameters(const NamedTensors& parameters, const Process
   const at::NoGradGuard no_grad;
   for (const Place& place : places_) {
     const at::Tensor shared = view(place);
-    // Parts of one tensor have one version counter, and are tensors of their own from now on.
+    // Parts of one tensor have one version counter. They become separate tensors here.
     place.parameter.unsafeGetTensorImpl()->set_version_counter(
         c10::VariableVersion(version_of(place.parameter)));
     if (place.parameter.is_meta()) {
@@ -150,8 +150,8 @@ void SharedParameters::with_gathered(const std::vector<at::Tensor>& parameters,
 
 std::exception_ptr SharedParameters::edit(std::string_view call,
                                           const std::function<void()>& change) {
-  group_.barrier({.label = call});  // No rank may still read.
-  if (group_.rank() == 0) count();  // Torn until the end of this call.
+  group_.barrier({.label = call});  // Other ranks may still read.
+  if (group_.rank() == 0) count();  // Partially updated until the end of this call.
   const std::exception_ptr error = attempt_on_rank_0(group_, call, [&] { change_here(change); });
   count();
   if (group_.rank() != 0) count();

@@ -1,17 +1,15 @@
 // The parameters of a module in one block of memory that every rank of a host has mapped. A write
 // to a parameter therefore changes all ranks' modules.
 //
-// Writes outside step() and edit() by ATen's operations are detected by the parameters' version
-// counters. Other memory of a parameter, from to() or set_data(), is detected by its address.
-// Writes through data() and data_ptr() change no counter and are not detected.
+// The parameters' version counters detect writes by ATen's operations outside step() and edit().
+// The address detects other memory of a parameter, from to() or set_data(). Writes through data()
+// and data_ptr() change no counter and are not detected.
 //
-// The block begins with one counter per rank, which counts how often the rank has begun and ended
-// to write. The counters are equal and even while no step is in progress. If a step was
-// interrupted, for example by a lost rank, some fragments have been stepped and others not: the
-// weights are torn, and the counters show it.
+// The block starts with one counter per rank, of how often the rank has begun and ended to write.
+// The counters are equal and even while no step is in progress. If a step was interrupted, for
+// example by a lost rank, the counters show that weights are partially updated.
 //
-// Lifetime: parameters stay views of the block after this object is destroyed, as long as they
-// live.
+// Lifetime: parameters remain views of the block after this object is destroyed.
 //
 // Thread safety: none.
 
@@ -39,8 +37,8 @@ class SharedParameters final : public ParameterStore {
  public:
   // Collective. `parameters` become views of the block, with rank 0's values; several names may
   // refer to one tensor. Those on the meta device become zeros.
-  // Errors: unsupported for ranks on several hosts, for parameters on other devices, and
-  // for different tensors that overlap in memory; system if the host has too little memory.
+  // Errors: unsupported for ranks on several hosts, for parameters on other devices, and for
+  // different tensors that overlap in memory; system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
 
   void require_intact() const override;
@@ -64,7 +62,7 @@ class SharedParameters final : public ParameterStore {
   struct Place {
     std::string name;
     at::Tensor parameter;
-    std::size_t offset;  // Bytes from the beginning of the block.
+    std::size_t offset;  // Bytes from the start of the block.
     at::ScalarType dtype;
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
@@ -84,7 +82,7 @@ class SharedParameters final : public ParameterStore {
   std::vector<Place> places_;
   std::unordered_map<const void*, std::size_t> indices_;  // Indices into places_, by TensorImpl.
   RegisteredMemory memory_;
-  bool editing_ = false;  // Set while this rank runs the `change` of edit().
+  bool editing_ = false;  // While this rank runs the `change` of edit().
 };
 
 }  // namespace lockstep::parallel

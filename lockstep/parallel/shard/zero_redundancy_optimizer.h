@@ -7,7 +7,7 @@
 //   adam.step();      // Weights are the plain optimizer's, bit for bit.
 //
 // State takes about 1 / world.size() of the memory, and stepping that share of the time; parameters
-// are not split. Then every rank broadcasts the parameters that it has stepped, in total the bytes
+// are not split. Every rank then broadcasts the parameters that it has stepped, in total the bytes
 // of all parameters. Semantics are those of torch.distributed.optim.ZeroRedundancyOptimizer.
 //
 // Thread safety, Errors: as ShardedOptimizer's.
@@ -25,9 +25,9 @@
 namespace lockstep {
 
 // Returns, for each rank, the indices of its parameters over all groups, in the order of
-// assignment. The rule is PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). In each
-// group, the largest parameter first, each goes to the rank with the fewest elements so far; on
-// ties, to the first of these.
+// assignment. The rule is PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). Each
+// group is sorted by size, largest first. Each parameter goes to the rank with the fewest elements
+// so far; on ties, to the lowest rank.
 LOCKSTEP_API std::vector<std::vector<std::size_t>> partition_parameters(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, int ranks);
 
@@ -46,7 +46,7 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
                           const ProcessGroup& group);
 
  private:
-  friend class DataParallelBase;  // Tells of shard_gradients().
+  friend class DataParallelBase;  // For shard_gradients().
 
   void after_step() override;
   bool has_gradients_apart() const override { return has_gradients_apart_; }
@@ -55,8 +55,8 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
   bool has_gradients_apart_ = false;
 };
 
-// `Plain` is constructible from param groups and `Options`, its own options type. The name
-// Optimizer would hide the base class.
+// `Plain` is constructible from param groups and `Options`, its own options type. The parameter is
+// not called Optimizer, because that would hide the base class.
 template <std::derived_from<torch::optim::Optimizer> Plain>
 class ZeroRedundancyOptimizer : public WholeParameterOptimizer {
  public:

@@ -18,8 +18,8 @@
 namespace lockstep {
 namespace {
 
-// The largest difference between two tensors, as a part of the largest absolute value of the first;
-// infinite where one has a NaN.
+// The largest difference between two tensors, as a fraction of the largest absolute value of the
+// first; infinite if one has a NaN.
 double difference_of(const at::Tensor& expected, const at::Tensor& found) {
   if (expected.numel() == 0) return 0;
   const double largest = expected.abs().max().item<double>();
@@ -40,8 +40,8 @@ std::string text_of(const at::Tensor& expected, const at::Tensor& found, double 
   return text.str();
 }
 
-// The gradient of a parameter as a whole tensor; nothing if there is none. Collective where there
-// is a layout, in which case all ranks have a gradient or none has.
+// The gradient of a parameter as a whole tensor; undefined if there is none. Collective for a
+// parameter with a layout: then all ranks have a gradient, or none has.
 at::Tensor whole_gradient(const at::Tensor& parameter, const Layouts& layouts,
                           const std::string& name) {
   const auto layout = layouts.find(name);
@@ -61,7 +61,7 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
 
   ParallelCheck check;
   constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
-  std::int64_t first = none;  // The loss is 0, parameters follow.
+  std::int64_t first = none;  // The loss is 0, then parameters.
   std::string why;
   const auto refuse = [&](std::int64_t place, const std::string& text) {
     if (first != none) return;
@@ -87,7 +87,7 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
     compare(++check.parameters, "the gradient of " + name, parameter.grad(),
             whole_gradient(found[i].second, layouts, name));
   }
-  // A whole parameter's gradient may be wrong on one rank alone.
+  // A whole parameter's gradient may be wrong on one rank only.
   const CallOptions call{.label = "check_parallel"};
   const auto places = all_gather_value(first, group, call);
   const auto reasons = all_gather_bytes(why, group, call);

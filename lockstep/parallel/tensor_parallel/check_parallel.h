@@ -1,4 +1,4 @@
-// Shows that a parallel model computes what the whole one does.
+// Checks that a parallel model computes the same as the whole model.
 //
 //   lockstep::check_parallel(
 //       [] { return std::make_shared<Gpt>(options); },
@@ -25,21 +25,22 @@ class Module;
 namespace lockstep {
 
 struct CheckParallelOptions {
-  // The most that a loss or a gradient may differ by, as a part of the largest absolute value of
-  // the tensor. Sums over ranks have another order than one process's.
+  // The largest difference of a loss or a gradient, as a fraction of the tensor's largest absolute
+  // value. Sums over ranks have another order than those of one process.
   double tolerance = 1e-5;
 };
 
-// What check_parallel() has found equal.
+// The result of a successful check.
 struct ParallelCheck {
   std::string worst = {};  // The parameter whose gradient differs most.
-  double difference = 0;   // By how much, as a part of its largest absolute value.
+  double difference = 0;   // By how much, as a fraction of its largest absolute value.
   std::int64_t parameters = 0;
 };
 
-// Compares the losses and the gradients of all parameters, in their order; parts are gathered.
-// Collective over `group`. Errors: mismatch, on all ranks, naming the first that differs, by how
-// much, and where; misuse for models with different parameters.
+// Compares the losses and the gradients of all parameters, in their order; gathers parts.
+// Collective over `group`.
+// Errors: mismatch, on all ranks, with the first tensor that differs, by how much, and where;
+// misuse for models with different parameters.
 LOCKSTEP_API ParallelCheck compare_passes(const torch::nn::Module& whole,
                                           const at::Tensor& whole_loss,
                                           const torch::nn::Module& parallel,
@@ -53,17 +54,16 @@ struct Pass {
   at::Tensor loss;
 };
 
-// Compares pass(false) and pass(true), which begin with the same random numbers. The default
-// generator is left as it was. Collective and Errors: as compare_passes(), and all that `pass`
-// throws.
+// Compares pass(false) and pass(true), which start with the same random numbers. Restores the
+// default generator. Collective and Errors: as compare_passes(), and exceptions of `pass`.
 LOCKSTEP_API ParallelCheck check_passes(const std::function<Pass(bool is_parallel)>& pass,
                                         const ProcessGroup& group,
                                         const CheckParallelOptions& options = {});
 
 // Makes a model with make() twice, cuts the second one with cut(model), runs loss(model,
 // is_parallel) and backward() on both, and compares them. loss() returns the same loss for both: a
-// number, of the same inputs. Otherwise as check_passes(); `group` is of the ranks that hold the
-// parts.
+// number, of the same inputs. `group` has the ranks that hold the parts. Otherwise as
+// check_passes().
 template <class Make, class Cut, class Loss>
 ParallelCheck check_parallel(const Make& make, const Cut& cut, const Loss& loss,
                              const ProcessGroup& group, const CheckParallelOptions& options = {}) {
