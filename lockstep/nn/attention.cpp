@@ -53,7 +53,7 @@ at::Tensor positions_of(int rank, std::int64_t length, int ranks, SequenceOrder 
                   at::arange(tail * half, (tail + 1) * half, at::kLong)});
 }
 
-// Of all ranks' parts, one behind the other.
+// The positions of all ranks' parts, in rank order.
 at::Tensor positions_of_all(std::int64_t length, int ranks, SequenceOrder order) {
   Tensors all;
   for (int rank = 0; rank < ranks; ++rank) all.push_back(positions_of(rank, length, ranks, order));
@@ -66,7 +66,7 @@ at::Tensor selected(const at::Tensor& x, std::int64_t dim, const at::Tensor& pos
 
 // --- A call --------------------------------------------------------------------------------------
 
-// The data of a call, which its backward needs again.
+// The data of a call that its backward needs.
 struct Call : torch::CustomClassHolder {
   Call(const AttentionOptions& the_options, std::string the_name)
       : options(the_options), group(*the_options.context), name(std::move(the_name)) {}
@@ -77,7 +77,7 @@ struct Call : torch::CustomClassHolder {
 
   const AttentionOptions options;
   const ProcessGroup group;
-  const std::string name;  // With all that must be equal on all ranks.
+  const std::string name;  // Contains all that must be equal on all ranks.
   const std::string backward_name = name + " backward";
 };
 
@@ -136,7 +136,8 @@ std::string shapes_misfit(const at::Tensor& q, const at::Tensor& k, const at::Te
   return "";
 }
 
-// Ranks that disagree do not all refuse. So those that do call a collective, which tells all.
+// If options differ, only some ranks may refuse a call. A refusing rank calls a collective, so that
+// all ranks get an Error.
 void refuse(const Call& call, Fault fault, const std::string& why) {
   if (why.empty()) return;
   naming_errors(call.name, [&] { call.group.barrier(call.collective()); });
@@ -151,7 +152,7 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   const int ranks = call.group.size();
   const std::int64_t repeats = k.size(1) % ranks == 0 ? 1 : q.size(1) / k.size(1);
   const bool is_reordered = options.is_causal && options.order == SequenceOrder::head_tail;
-  // That of q, k and v, which have one length if there is a causal mask.
+  // q, k and v have the same order: a causal mask implies one length.
   const at::Tensor order =
       is_reordered ? positions_of_all(q.size(2) * ranks, ranks, options.order) : at::Tensor();
   const at::Tensor places = is_reordered ? order.argsort() : at::Tensor();
@@ -173,18 +174,19 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
 
 // --- Ring ----------------------------------------------------------------------------------------
 
-// One tensor of each rank, in the order rank(), rank() + 1, ..., back to rank().
+// Iterates over one tensor of each rank, in the order rank(), rank() + 1, ..., back to rank().
 class Rotation {
  public:
-  // Either all ranks' tensors, which lie in shared memory, or the own one alone, which travels.
-  // Tensors that `is_written` are written by one rank at a time: the one that has it.
+  // `tensors` are those of all ranks, in shared memory, or only the own one, which is then passed
+  // from rank to rank. With `is_written`, one rank at a time writes a tensor: the one that holds
+  // it.
   Rotation(const Call& call, Tensors tensors, bool is_backward, bool is_written)
       : call_(call),
         options_(call.collective(is_backward)),
         tensors_(std::move(tensors)),
         is_written_(is_written) {}
 
-  // That of the next rank.
+  // Returns the next rank's tensor.
   at::Tensor next() {
     const int size = call_.group.size();
     ++step_;
@@ -220,7 +222,7 @@ const at::Tensor& own_of(const Tensors& tensors, const ProcessGroup& group) {
   return tensors.size() == 1 ? tensors[0] : tensors[static_cast<std::size_t>(group.rank())];
 }
 
-// The part of a block of scores that is not masked: these queries, and the first keys.
+// The unmasked part of a block of scores: these queries, and the first keys.
 struct Sight {
   std::int64_t first_query = 0, queries = 0, keys = 0;
   bool is_causal = false;
@@ -241,7 +243,7 @@ Sight sight_of(const Call& call, int step, std::int64_t queries, std::int64_t ke
   return source < rank ? Sight{0, queries, keys, false} : Sight{};
 }
 
-// LibTorch's kernels need consecutive elements in a head, and no two elements at one address.
+// LibTorch's kernels need contiguous elements in a head, and no two elements at one address.
 at::Tensor for_kernel(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() && x.stride(-1) == 1 ? x : x.contiguous();
 }
@@ -369,7 +371,7 @@ at::Tensor sequence_part(const at::Tensor& x, std::int64_t dim, const ProcessGro
 
 at::Tensor whole_sequence(const at::Tensor& part, std::int64_t dim, const ProcessGroup& context,
                           SequenceOrder order) {
-  // Parts of other sizes are a mismatch, by the label.
+  // Parts of different sizes cause a mismatch, because the label contains the shape.
   const std::string label = "whole_sequence of " + shape_text(part);
   const at::Tensor all = gather_from_parallel_region(part, context, dim, {.label = label});
   require_length(all.size(dim), context.size(), order);

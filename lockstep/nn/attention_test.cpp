@@ -35,7 +35,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr std::int64_t length = 24, head_width = 5;
 
-// As a model makes them: [2, heads, length, head_width] by a transposition.
+// [2, heads, length, head_width] as models make it, by a transposition.
 at::Tensor by_head(std::int64_t heads, double seed) {
   return numbers({2, length, heads, head_width}, seed).transpose(1, 2);
 }
@@ -48,7 +48,7 @@ struct Case {
   double bound = 1e-11;
 };
 
-// The result, and the gradients of q, k and v, of the whole sequences on one rank.
+// Returns the result, and the gradients of q, k and v, for the whole sequences on one rank.
 Tensors whole(const Case& c) {
   Tensors qkv{by_head(c.heads, 1), by_head(c.key_heads, 2), by_head(c.key_heads, 3)};
   for (auto& x : qkv) x = x.to(c.type).requires_grad_();
@@ -88,7 +88,7 @@ const std::vector<std::pair<std::string, AttentionOptions>>& kinds() {
 std::vector<Case> all_cases(ContextMethod method) {
   std::vector<Case> cases;
   for (const auto& [name, options] : kinds())
-    for (const std::int64_t key_heads : {12, 4}) {  // Four cannot be divided over three ranks.
+    for (const std::int64_t key_heads : {12, 4}) {  // Three ranks do not divide four.
       Case c{name + ", " + std::to_string(key_heads) + " key heads", 12, key_heads, options};
       c.options.enable_gqa = key_heads != 12;
       c.options.method = method;
@@ -147,7 +147,7 @@ const test::Ranks across_hosts("attention across hosts", [](const test::Rank& ra
 
 TEST(Context, OnSeveralHostsEqualsTheWholeOne) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
-  for (const char* const hosts : {"ab", "aab", "aa"}) {  // The last: an engine alone.
+  for (const char* const hosts : {"ab", "aab", "aa"}) {  // "aa" uses one engine only.
     const test::HostLayout layout{hosts, "gloo"};
     layout.set();
     EXPECT_TRUE(all_succeeded(across_hosts.run(layout.ranks()))) << hosts;
@@ -200,7 +200,7 @@ TEST(RingMemory, OfGrowingSequencesIsLessThanTwiceThatOfTheLongest) {
   });
 }
 
-// Bytes that this process shares with others.
+// Returns the bytes that this process shares with others.
 std::size_t mapped_shared() {
   std::ifstream maps("/proc/self/maps");
   std::size_t bytes = 0;
@@ -280,7 +280,7 @@ TEST(Sequences, AreCutAsPyTorchDoes) {
 
 // --- Errors --------------------------------------------------------------------------------------
 
-// Each rank's Error of attention over zeros of these shapes; the group can still be used.
+// Expects an Error on each rank for zeros of these shapes, and a group that still works.
 void expect_refused(at::IntArrayRef q, at::IntArrayRef k, const AttentionOptions& of_all,
                     Fault fault, const std::string& expected) {
   run_in_process(2, [&](ProcessGroup& group) {
@@ -312,7 +312,7 @@ TEST(Context, SaysWhatDoesNotFit) {
   expect_refused(two, two, {.dropout_p = 0.5}, unsupported, "no dropout");
 }
 
-// What rank 0 and rank 1 call.
+// `first` and `second` are the options of ranks 0 and 1.
 void expect_mismatch(AttentionOptions first, AttentionOptions second, std::int64_t first_length,
                      std::int64_t second_length) {
   const auto call = [&](ProcessGroup& group) {

@@ -42,7 +42,7 @@ std::int64_t blocks_of(const Layout& layout) {
 
 // --- Moments -------------------------------------------------------------------------------------
 
-// Number of partial sums side by side, which the compiler turns into vectors.
+// Number of parallel partial sums, which the compiler turns into vectors.
 constexpr std::int64_t lanes = 16;
 
 template <class Sum, class Value>
@@ -57,8 +57,8 @@ Sum sum_of(std::int64_t count, const Value& value) {
   return total;
 }
 
-// Sums distances from a first estimate of the mean, so that no digits are lost when the mean is far
-// from zero. The second pass reads the values from the first-level cache.
+// Sums distances from a first estimate of the mean, so that no digits are lost if the mean is far
+// from zero. The second pass reads the values from the L1 cache.
 template <class T>
 Moments moments_of_chunk(const T* values, std::int64_t count) {
   using Sum = Channel<T>;
@@ -92,8 +92,8 @@ std::vector<Moments> moments_of_planes(const T* input, const Layout& layout) {
   return moments;
 }
 
-// Uses ATen, which is fast for this layout. The running statistics are passed only because ATen
-// then uses the channel type for half precision too.
+// Uses ATen, which is fast for this layout. With running statistics, ATen uses the channel type for
+// half precision too.
 std::vector<Moments> moments_of_rows(const at::Tensor& input, const Layout& layout) {
   std::vector<Moments> moments(static_cast<std::size_t>(layout.channels));
   if (layout.planes == 0) return moments;

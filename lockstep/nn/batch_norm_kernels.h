@@ -1,9 +1,8 @@
-// The moments of values, and two steps of a batch norm over several ranks for which ATen has no
-// function, or only a slow one.
+// Moments of values, and two steps of a batch norm over several ranks that ATen lacks or computes
+// slowly.
 //
 // Tensors are [N, C, ...] and packed: contiguous, or contiguous in a channels-last format.
-// Thread safety: every function may be called from any thread, and uses that thread's share of
-// ATen's threads.
+// Thread safety: any thread may call; it uses its share of ATen's threads.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,9 +19,8 @@ struct Moments {
   double mean = 0;
   double m2 = 0;  // Sum of squared distances from the mean.
 
-  // Joins the moments of another set: equation 2.1 of Chan, Golub and LeVeque, "Updating formulae
-  // and a pairwise algorithm for computing sample variances" (1979), in the form for any two
-  // counts.
+  // Joins the moments of another set of any size: equation 2.1 of Chan, Golub and LeVeque,
+  // "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
   void join(const Moments& other) {
     if (other.count == 0) return;
     const double both = count + other.count;
@@ -40,9 +38,9 @@ at::Tensor packed_like(const at::Tensor& tensor, const at::Tensor& model);
 // The type of ATen's per-channel tensors: float for half precision.
 at::ScalarType channel_type(at::ScalarType input);
 
-// The moments of each channel. Where channels are not the last dimension, the input is read once
-// and vectorised. There ATen's batch_norm_update_stats takes 3 to 7 times as long, and var_mean
-// some 20 times.
+// The moments of each channel. If channels are not the last dimension, it reads the input once and
+// is vectorised; ATen's batch_norm_update_stats takes 3 to 7 times as long, var_mean about 20
+// times.
 std::vector<Moments> channel_moments(const at::Tensor& input);
 
 // scale * (gradient - offset - (input - mean) * slope). `coefficients` has one row for each of

@@ -51,8 +51,7 @@ std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   return sync;
 }
 
-// A plan of all replacements. It is complete before anything is changed, so a refusal changes
-// nothing.
+// A plan of all replacements. It is complete before any change, so a refusal changes nothing.
 class Conversion {
  public:
   void plan(Module& module, const std::string& path) {
@@ -91,11 +90,10 @@ class Conversion {
  private:
   void refuse(const std::string& path) { refused_ += (refused_.empty() ? "" : ", ") + path; }
 
-  // Returns false if `child` is registered with the Sequential but is not among the modules that it
-  // runs.
+  // Returns false if `child` is registered with the Sequential, which does not run it.
   bool plan_element(SequentialImpl& sequential, const std::string& key,
                     const std::shared_ptr<Module>& child, const std::string& path) {
-    auto& sync = replacements_[child.get()];  // A module held several times is replaced by one.
+    auto& sync = replacements_[child.get()];  // A module held several times gets one replacement.
     const bool is_new = sync == nullptr;
     if (is_new) sync = synced(*child);
     if (!sync) return false;

@@ -33,7 +33,7 @@ void in_a_group(const std::function<void(const ProcessGroup&)>& body) {
   run_in_process(2, [&](const ProcessGroup& group) { body(group); });
 }
 
-// A Sequential within another must be of a class whose forward() is not a template.
+// A Sequential in another one must be of a class whose forward() is not a template.
 struct Inner : torch::nn::SequentialImpl {
   torch::Tensor forward(const torch::Tensor& input) { return SequentialImpl::forward(input); }
 };

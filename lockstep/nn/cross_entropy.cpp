@@ -34,7 +34,7 @@ struct Classes {
   std::int64_t begin = 0, count = 0, all = 0;
 };
 
-// Ranks with different targets get a mismatch: the digest is in the label.
+// The label contains the digest, so ranks with different targets get a mismatch.
 Classes classes_of(const at::Tensor& logits, const at::Tensor& target, const ProcessGroup& group) {
   const std::string label = std::string(function) + " of " + std::to_string(target.size(0)) +
                             " targets with digest " + std::to_string(digest_of(target));
@@ -52,7 +52,7 @@ void require_shapes(const at::Tensor& logits, const at::Tensor& target) {
           "cross_entropy: logits are [N, classes], targets [N] of int64");
 }
 
-// Equal on all ranks, as targets are.
+// All ranks get the same result, because targets are equal.
 void require_classes(const at::Tensor& target, const at::Tensor& ignored, const Classes& classes) {
   const at::Tensor bad =
       ((target < 0).logical_or_(target >= classes.all)).logical_and_(ignored.logical_not());
@@ -63,7 +63,7 @@ void require_classes(const at::Tensor& target, const at::Tensor& ignored, const 
   });
 }
 
-// Of each row of this rank's logits: softmax = exp(x - largest) / sum, with sum that of the
+// Per row of this rank's logits: softmax = exp(x - largest) / sum, with the sum of the
 // exponentials.
 struct OwnSoftmax {
   at::Tensor softmax, largest, sum;
@@ -79,7 +79,7 @@ OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
   }
   own.largest = logits.amax(1).to(type);
   own.sum = own.softmax.amax(1).reciprocal_();        // The largest one is exp(0) / sum.
-  const at::Tensor empty = own.largest == -infinity;  // Rows that other ranks may have logits of.
+  const at::Tensor empty = own.largest == -infinity;  // Other ranks may have logits in these rows.
   if (empty.any().item<bool>()) {
     own.softmax.masked_fill_(empty.unsqueeze(1), 0);
     own.sum.masked_fill_(empty, 0);
@@ -87,15 +87,15 @@ OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
   return own;
 }
 
-// The type of the result. Under autocast it is float32 as that of LibTorch's losses: GradScaler's
-// first scale, 65536, is an infinity in float16, and so would be the gradient of each loss.
+// The type of the result. Under autocast it is float32, like LibTorch's losses: GradScaler's
+// initial scale, 65536, is infinite in float16.
 at::ScalarType type_of_loss(const at::Tensor& logits, at::ScalarType computed) {
   return at::autocast::is_autocast_enabled(logits.device().type()) ? computed
                                                                    : logits.scalar_type();
 }
 
 // With m the largest logit of a row: loss = log(sum(exp(x - m))) - (x[target] - m).
-// Backward: d x = (softmax - one where the target is) * d loss.
+// Backward: d x = (softmax - onehot(target)) * d loss.
 struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& target, const ProcessGroup& group,
@@ -115,10 +115,10 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
                           : at::zeros_like(own.largest);
     const auto all = naming_errors(function, [&] {
       return all_gather(at::stack({own.largest, own.sum, picked}), group, {.label = function})
-          .unbind(1);  // Of [ranks, N] each.
+          .unbind(1);  // [ranks, N] each.
     });
     const at::Tensor largest = all[0].amax(0);
-    const at::Tensor sums = (all[0] - largest).exp_().mul_(all[1]);  // Of exp(x - largest).
+    const at::Tensor sums = (all[0] - largest).exp_().mul_(all[1]);  // Sums of exp(x - largest).
     const at::Tensor sum = sums.sum(0);
 
     at::Tensor loss = (sum.log() - (all[2].sum(0) - largest)).masked_fill_(ignored, 0);
@@ -139,7 +139,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &softmax = saved[0], &index = saved[1], &elsewhere = saved[2];
     const at::Tensor rows = (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);
-    at::Tensor gradient = softmax * (rows * saved[4].unsqueeze(1));  // Of all ranks' softmax.
+    at::Tensor gradient = softmax * (rows * saved[4].unsqueeze(1));  // Over all classes.
     if (gradient.size(1) > 0)
       gradient.scatter_add_(1, index, rows.neg().masked_fill_(elsewhere.unsqueeze(1), 0));
     return {gradient.to(context->saved_data["type"].toScalarType()), {}, {}, {}};

@@ -47,7 +47,7 @@ void ParallelLayer::require_width(const at::Tensor& input, std::int64_t expected
   std::string text = name_ + ": an input of shape " + c10::str(input.sizes()) + ", and it takes " +
                      std::to_string(expected) + " features";
   const std::int64_t width = input.dim() > 0 ? input.size(-1) : 0;
-  // Attention between two layers makes one segment of three.
+  // Attention between two layers reduces three segments to one.
   const bool is_part = before_ && width > 0 && width * before_->of == expected * before_->features;
   if (before_ && before_->features == width && before_->of == expected)
     text += ". It got this rank's part of the output of " + before_->layer + ": cut " + name_ +

@@ -1,4 +1,4 @@
-// Tests that ranks with different inputs of a cut layer learn of it.
+// Tests that ranks with different inputs of a cut layer get an Error.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(EqualInputs, OtherActivationsAreAnErrorAndRoundingIsNone) {
       linear->forward(x);
       linear->forward(x.to(at::kBFloat16).to(at::kFloat).transpose(0, 1));
       linear->forward(x);
-      if (group.rank() == 1) x[63] = -x[63];  // One sequence of 64.
+      if (group.rank() == 1) x[63] = -x[63];  // Changes one sequence of 64.
       expect_mismatch([&] { linear->forward(x); }, {0, 1}, {"in: in call 4, whole inputs"});
       const at::Tensor infinite = at::full({8, 6}, group.rank() == 0 ? INFINITY : 3.0F);
       auto other = cut(Linear(6, 4), style, group, "other");
@@ -122,7 +122,7 @@ TEST(EqualInputs, OtherShapesAndTargetsAreAMismatchThatShowsBoth) {
                Error);
 }
 
-// The second run of a block is another call of its layers, with other checks.
+// The second run of a block calls its layers again, with other checks.
 TEST(EqualInputs, OfABlockThatIsComputedAgain) {
   run_in_process(2, [](ProcessGroup& group) {
     auto linear = cut(Linear(6, 4), ColwiseParallel(), group, "in");

@@ -1,4 +1,4 @@
-// The exchange of a module that a torch::nn::Sequential runs for another one.
+// Replaces a module that a torch::nn::Sequential runs.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,14 +13,14 @@
 
 namespace lockstep::nn {
 
-// The lockstep::nn layer that does what `module` does, with the memory of its parameters; empty if
-// there is none.
+// Returns the lockstep::nn layer that computes the same as `module` and shares its parameters;
+// empty if there is none.
 torch::nn::AnyModule exchanged(const torch::nn::Module& module);
 
 class Exchange {
  public:
-  // Changes nothing. Empty if `owner` is no Sequential, and if its child `key` is registered with
-  // it, but is not among the modules that it runs. Lifetime: `owner` outlives the result.
+  // Changes nothing. Empty if `owner` is not a Sequential, or registers its child `key` but does
+  // not run it. Lifetime: `owner` outlives the result.
   static std::optional<Exchange> of(torch::nn::Module& owner, const std::string& key,
                                     torch::nn::AnyModule replacement);
 

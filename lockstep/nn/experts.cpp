@@ -33,7 +33,7 @@ using Numbers = std::vector<std::int64_t>;
 // --- Routing -------------------------------------------------------------------------------------
 
 struct Routing {
-  torch::Tensor scores;         // [tokens, experts]: the router's, at least in float32.
+  torch::Tensor scores;         // [tokens, experts]: the router's, at least float32.
   torch::Tensor probabilities;  // [tokens, experts]
   torch::Tensor weights;        // [tokens, top_k]
   torch::Tensor chosen;         // [tokens, top_k]: experts.
@@ -45,7 +45,7 @@ Routing route(const torch::Tensor& x, const torch::Tensor& router, const Experts
   routing.scores =
       logits.to(logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
   routing.probabilities = at::softmax(routing.scores, -1);
-  // Not topk(), which does not say which of equal ones it takes.
+  // topk() does not specify the order of equal elements.
   const auto [sorted, order] =
       routing.probabilities.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
   routing.weights = sorted.narrow(-1, 0, options.top_k());
@@ -55,11 +55,11 @@ Routing route(const torch::Tensor& x, const torch::Tensor& router, const Experts
   return routing;
 }
 
-// The choices of this rank's tokens that an expert takes, in the order in which they are sent: by
-// expert; for one expert by choice; among equal choices by token.
+// The choices of this rank's tokens that experts take, in the order of sending: by expert, then by
+// choice, then by token.
 struct Rows {
-  Numbers chosen;         // Of each expert: choices.
-  Numbers taken;          // Of each expert: rows.
+  Numbers chosen;         // Choices of each expert.
+  Numbers taken;          // Rows of each expert.
   torch::Tensor tokens;   // [rows]
   torch::Tensor choices;  // [rows]: choice * tokens + token.
 };
@@ -101,16 +101,16 @@ Rows rows_of(const torch::Tensor& chosen, const ExpertsOptions& options) {
 
 struct Census {
   torch::Tensor taken;   // [ranks of the group, experts]: rows.
-  torch::Tensor chosen;  // [experts]: choices of all ranks, replicas too.
+  torch::Tensor chosen;  // [experts]: choices on all ranks and replicas.
   std::int64_t tokens;   // Of all ranks.
-  std::int64_t dropped;  // Choices of all ranks.
+  std::int64_t dropped;  // Choices on all ranks.
 };
 
 const std::optional<ProcessGroup>& replicas_of(const CutTo& cut) {
   return std::get<ExpertParallel>(cut.style).replicas;
 }
 
-// All ranks that have tokens of their own.
+// The number of ranks that have their own tokens.
 int ranks_of(const std::optional<CutTo>& cut) {
   if (!cut) return 1;
   return cut->group.size() * (replicas_of(*cut) ? replicas_of(*cut)->size() : 1);
@@ -140,7 +140,7 @@ Numbers numbers_of(const torch::Tensor& tensor) {
   return {data, data + flat.numel()};
 }
 
-// Of counts [ranks, experts], the columns of this rank's experts.
+// Selects the columns of this rank's experts from counts [ranks, experts].
 torch::Tensor of_own_experts(const torch::Tensor& counts, const std::optional<CutTo>& cut) {
   if (!cut) return counts;
   const std::int64_t experts = counts.size(1) / cut->group.size();
@@ -225,7 +225,7 @@ ExpertsOutput ExpertsImpl::forward(const torch::Tensor& input) {
       at::zeros(x.sizes(), results.options()).index_add(0, rows.tokens, weighted);
 
   const auto tokens = static_cast<double>(std::max<std::int64_t>(census.tokens, 1));
-  const double part = ranks_of(cut()) / tokens;  // The mean over ranks is one over tokens.
+  const double part = ranks_of(cut()) / tokens;  // The mean over ranks divides by all tokens.
   const double fraction =
       static_cast<double>(options.num_experts()) / (tokens * static_cast<double>(options.top_k()));
   return {
@@ -237,7 +237,8 @@ ExpertsOutput ExpertsImpl::forward(const torch::Tensor& input) {
   };
 }
 
-// The results of `rows`, wherever their experts are. `counts`: [ranks, experts], each rank's rows.
+// Sends `rows` to the ranks of their experts and returns the results. `counts`: [ranks, experts],
+// each rank's rows.
 torch::Tensor ExpertsImpl::sent(const torch::Tensor& rows, const torch::Tensor& counts) const {
   if (!cut()) return computed(rows, counts);
   const ProcessGroup& group = cut()->group;
@@ -249,8 +250,8 @@ torch::Tensor ExpertsImpl::sent(const torch::Tensor& rows, const torch::Tensor& 
   return all_to_all_rows_in_region(computed(received, own), group, here, there, label_of(*cut()));
 }
 
-// The results of this rank's experts. `counts`: [ranks, experts], in the order of `rows`. Experts
-// without rows take part, so that all ranks' gradients exist.
+// Computes this rank's experts. `counts`: [ranks, experts], in the order of `rows`. Experts without
+// rows are included, so that gradients are defined on all ranks.
 torch::Tensor ExpertsImpl::computed(const torch::Tensor& rows, const torch::Tensor& counts) const {
   const auto split = [](const torch::Tensor& parameter) { return parameter.unbind(0); };
   const auto gates = gate.defined() ? split(averaged(gate, "gate")) : std::vector<torch::Tensor>{};
@@ -272,14 +273,14 @@ torch::Tensor ExpertsImpl::computed(const torch::Tensor& rows, const torch::Tens
   return at::cat(parts);
 }
 
-// A parameter of this rank's experts. All ranks' losses send it gradients; it gets the mean.
+// A parameter of this rank's experts, whose gradient becomes the mean over all ranks' losses.
 torch::Tensor ExpertsImpl::averaged(const torch::Tensor& parameter, const char* what) const {
   if (!cut()) return parameter;
   const auto& replicas = replicas_of(*cut());
   const std::string name = cut()->name + "." + what;
   const torch::Tensor here =
       replicas ? copy_to_parallel_region(parameter, *replicas, {.label = name}) : parameter;
-  const torch::Tensor result = here.view_as(here);  // A node of this pass, for the hook.
+  const torch::Tensor result = here.view_as(here);  // An autograd node of this pass, for the hook.
   const int ranks = ranks_of(cut());
   if (result.requires_grad())
     result.register_hook([ranks](const torch::Tensor& gradient) { return gradient / ranks; });

@@ -1,44 +1,27 @@
-// A mixture of experts: a router sends each token to the best few of many MLPs.
+// A mixture of experts: a router sends each token to the top_k of num_experts MLPs.
 //
 //   lockstep::nn::Experts experts(lockstep::nn::ExpertsOptions(512, 2048, /*num_experts=*/8));
 //   const auto [y, balance_loss, z_loss, tokens_per_expert, dropped] = experts(x);
 //   loss = loss + 0.01 * balance_loss;
 //
-// Routing: the softmax of a linear router gives each token a probability for each expert. The
-// token goes to the top_k experts with the largest ones, of equal ones to the first. Its output is
-// the sum of theirs, weighted by the probabilities, after these are divided by their sum
-// (`normalize`; Mixtral, Jiang et al., 2024). With top_k = 1 they never are, as the router would
-// get no gradient (Switch Transformer: Fedus, Zoph and Shazeer, 2021).
+// A linear router and a softmax give each token a probability per expert. The output is the sum of
+// the outputs of the top_k experts, weighted by their probabilities. Of equal probabilities, the
+// first expert is chosen.
 //
-// Capacity: by default no choice is dropped. With a capacity_factor, an expert takes at most
-//   ceil(capacity_factor * top_k * tokens / num_experts)
-// of the tokens of one call on one rank: a "group" of GShard (Lepikhin et al., 2020, algorithm 1).
-// First choices have priority over second ones, and so on; among equal choices, earlier tokens have
-// priority. A choice that is dropped adds nothing to its token's output, and the weights of the
-// token's other choices stay as they are. Megatron-Core's drop_policy "position" is the same but
-// for the choices' priority.
+// Expert parallelism: parallelize_module(model, mesh["ep"], {{"...", ExpertParallel()}}) leaves
+// num_experts / ranks experts on each rank. Ranks process their own tokens, as in data parallelism;
+// a rank may have none. forward() sends tokens to the ranks of their experts and back, in two
+// all_to_all without padding. An all_gather of the counts precedes them, and with replicas an
+// all_reduce follows for the balance loss. Results equal those of the whole layer.
 //
-// Experts over ranks: parallelize_module(model, mesh["ep"], {{"...", ExpertParallel()}}) leaves
-// each rank num_experts / ranks of them. Each rank goes on with its own tokens, as with data
-// parallelism. Tokens travel to the ranks of their experts and back, in two all_to_all of as many
-// rows as are needed, after an all_gather of their numbers. With replicas, an all_reduce of these
-// serves the balance loss. Results are those of the whole layer. A rank may have no token.
+// Gradients are those of the mean of all ranks' losses. backward() averages an expert's gradient
+// itself, also over replicas and under no_sync(). DistributedDataParallel over all these ranks
+// averages the other parameters. See docs/guide/model-parallel.md.
 //
-// Before the layer is cut, it knows of no group: the losses and numbers of its router are those of
-// each rank's own tokens, with data or context parallelism, too.
-//
-// Gradients are those of the mean of all ranks' losses. Experts' gradients become that in
-// backward() itself, on the rank that has the expert; those of other parameters by a
-// DistributedDataParallel over all these ranks, which leaves experts alone:
-//   const DeviceMesh mesh(world, {{"dp", -1}, {"ep", 2}});
-//   parallelize_module(*model, mesh["ep"], {{"*.experts", ExpertParallel({mesh["dp"]})}});
-//   DistributedDataParallel ddp(model, world);
-// Every backward() averages experts' gradients over replicas, under no_sync() too.
-//
-// Determinism: results have the same bits in every run. Sums of gradients over tokens have another
-// order on another number of ranks.
-// Blocking, Thread safety, Errors: as nn/layers.h. forward() and backward() are collective over the
-// group once the layer is cut.
+// Determinism: results have the same bits in every run. The order of sums over tokens depends on
+// the number of ranks.
+// Blocking, Thread safety, Errors: as nn/layers.h. Once the layer is cut, forward() and backward()
+// are collective over the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -64,35 +47,47 @@ struct LOCKSTEP_API ExpertsOptions {
   TORCH_ARG(std::int64_t, hidden_features);
   TORCH_ARG(std::int64_t, num_experts);
   TORCH_ARG(std::int64_t, top_k) = 2;
+
+  // Divides the top_k probabilities by their sum (Mixtral, Jiang et al., 2024). Has no effect for
+  // top_k = 1, where the router would get no gradient (Switch Transformer: Fedus, Zoph and Shazeer,
+  // 2021).
   TORCH_ARG(bool, normalize) = true;
 
   // An expert is down(silu(gate(x)) * up(x)) (Shazeer, 2020); otherwise down(gelu(up(x))).
   TORCH_ARG(bool, swiglu) = false;
 
-  // Such as 1.25. None: no choice is dropped.
+  // Such as 1.25. By default no choice is dropped. Otherwise an expert takes at most
+  //   ceil(capacity_factor * top_k * tokens / num_experts)
+  // tokens of one call on one rank (a "group" of GShard, Lepikhin et al., 2020, algorithm 1). First
+  // choices have priority over second choices, and so on; then earlier tokens over later ones. A
+  // dropped choice adds nothing to its token's output; the token's other weights do not change.
+  // Megatron-Core's drop_policy "position" is the same without the priority of first choices.
   TORCH_ARG(std::optional<double>, capacity_factor) = std::nullopt;
 };
 
-// Losses are numbers in float32, or float64 if the input is. The mean over ranks of each is the
-// loss of the tokens of all ranks, replicas too.
+// Losses are scalars in float32, or float64 if the input is. Before the layer is cut, losses and
+// counts are those of this rank's tokens. Afterwards the mean of a loss over ranks and replicas is
+// the loss of all their tokens.
 struct ExpertsOutput {
-  at::Tensor output;  // As the input: [..., features].
+  at::Tensor output;  // Shape and type of the input.
 
-  // Switch Transformer's (equation 4) without its factor alpha: num_experts * sum over experts of
-  // (the part of all choices that are this expert) * (its mean probability). It is 1 when all are
-  // equal. Choices that are dropped count, as in Megatron-Core's switch_load_balancing_loss_func().
-  // Balance is that of all ranks' tokens, so one rank's may be of one kind (Qiu et al., 2025).
+  // The loss of Switch Transformer (equation 4) without its factor alpha: num_experts * the sum
+  // over experts of (the expert's fraction of all choices) * (its mean probability). It is 1 when
+  // all are equal. Dropped choices count, as in Megatron-Core's switch_load_balancing_loss_func().
+  // A cut layer balances the tokens of all ranks together (Qiu et al., 2025); the tokens of one
+  // rank may be unbalanced.
   at::Tensor balance_loss;
 
-  // ST-MoE's (Zoph et al., 2022): the mean of logsumexp(logits)^2. Keeps the logits small.
+  // The loss of ST-MoE (Zoph et al., 2022): the mean of logsumexp(logits)^2. It keeps the logits
+  // small.
   at::Tensor z_loss;
 
-  // Choices of all ranks, replicas too; the numbers are equal on them.
-  at::Tensor tokens_per_expert;  // [num_experts], int64, before some are dropped.
+  // Counts over all ranks and replicas, equal on all of them.
+  at::Tensor tokens_per_expert;  // [num_experts], int64, before drops.
   std::int64_t dropped = 0;
 };
 
-// For visit_tensors(): DistributedDataParallel finds the tensors in a module's result.
+// Lets visit_tensors(), and so DistributedDataParallel, find the tensors of the result.
 template <class Visit>
 void for_each_tensor(const ExpertsOutput& result, Visit& visit) {
   visit(result.output);
@@ -105,18 +100,18 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   ExpertsImpl(std::int64_t features, std::int64_t hidden_features, std::int64_t num_experts)
       : ExpertsImpl(ExpertsOptions(features, hidden_features, num_experts)) {}
 
-  // Errors: misuse for sizes that are not positive, for a top_k that is not one of 1 to
-  // num_experts, and for a capacity_factor that is not positive.
+  // Errors: misuse for sizes that are not positive, for a top_k outside 1 to num_experts, and for a
+  // capacity_factor that is not positive.
   explicit ExpertsImpl(ExpertsOptions options);
 
   void reset() override;
 
-  // Each weight is drawn as that of a torch::nn::Linear.
+  // Initialises each weight like torch::nn::Linear.
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Errors: misuse unless the input's last size is `features`, naming the layer in a model that is
-  // cut; unsupported unless the input is in CPU memory.
+  // Errors: misuse if the input's last size is not `features`; the message names a cut layer.
+  // Unsupported if the input is not in CPU memory.
   ExpertsOutput forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
@@ -124,7 +119,7 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   ExpertsOptions options;  // Of the whole layer.
   torch::Tensor router;    // [num_experts, features]; whole on each rank.
 
-  // Weights of all experts, or of this rank's.
+  // Weights of all experts, or of this rank's experts once the layer is cut.
   torch::Tensor gate;  // [num_experts, hidden_features, features]; undefined without swiglu.
   torch::Tensor up;    // [num_experts, hidden_features, features]
   torch::Tensor down;  // [num_experts, features, hidden_features]

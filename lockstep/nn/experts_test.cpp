@@ -28,7 +28,7 @@ using test::fill;
 using test::numbers;
 using Tensors = std::vector<at::Tensor>;
 
-// Weights that depend on their names alone, in double precision.
+// Fills weights with values that depend only on their names, in double precision.
 Experts filled(const ExpertsOptions& options) {
   Experts experts(options);
   fill(*experts);
@@ -51,7 +51,7 @@ at::Tensor plain_expert(const ExpertsImpl& layer, std::int64_t expert, const at:
   return layer.down[expert].matmul(hidden);
 }
 
-// `inputs` of each rank, [tokens, features].
+// `inputs` of each rank: [tokens, features].
 Plain plainly(const ExpertsImpl& layer, const Tensors& inputs) {
   const auto& options = layer.options;
   const std::int64_t experts = options.num_experts(), k = options.top_k();
@@ -121,7 +121,7 @@ std::vector<Case> cases() {
           {"all experts", ExpertsOptions(plain).top_k(12)}};
 }
 
-// 9, 0, 4 and 6 tokens: the second rank has none.
+// Ranks have 9, 0, 4 and 6 tokens.
 Tensors inputs_of(int ranks) {
   Tensors inputs;
   const std::vector<std::int64_t> tokens{9, 0, 4, 6};
@@ -199,7 +199,7 @@ TEST(Experts, ComputeTheSameBeforeTheyAreCut) {
   }
 }
 
-// Two pairs of ranks with the same experts.
+// Two pairs of ranks have the same experts.
 TEST(Experts, AverageGradientsOverReplicasToo) {
   const ExpertsOptions options(6, 5, 4);
   const Experts whole = filled(options);

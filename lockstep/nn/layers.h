@@ -1,19 +1,17 @@
-// LibTorch's layers with the ability to be cut over ranks. Names, options, first weights, results
-// and checkpoints are those of torch::nn; parallelize_module() cuts them.
+// LibTorch's layers in a form that parallelize_module() can cut over ranks. Names, options, initial
+// weights, results and checkpoints are those of torch::nn.
 //
 //   lockstep::nn::Linear in(512, 2048), out(2048, 512);    // As torch::nn::Linear, until cut.
 //
-// Before they are cut, all work without a group. After it, forward() is collective over the group:
-// all its ranks call the same layers in the same order, with equal whole inputs, or with their
-// parts.
-// Autograd: sums over ranks happen in backward() itself, where the value is made. After it, the
-// gradient of a whole parameter is equal on all ranks, and that of a part is that of the part.
-// Random numbers: all ranks of a group begin with equal generators (torch::manual_seed()). Layers
+// A layer that is not cut needs no group. In a cut layer, forward() is collective over the group:
+// all ranks call the same layers in the same order, with equal whole inputs or with their parts.
+// Autograd: backward() sums gradients over ranks itself. Afterwards the gradient of a whole
+// parameter is equal on all ranks; the gradient of a part belongs to that part.
+// Random numbers: all ranks of a group start with equal generators (torch::manual_seed()). Layers
 // keep them in step.
 // Thread safety: as LibTorch's modules; one thread per rank calls.
-// Errors: LibTorch's and those of tensor/differentiable.h, with the layer's name once it is cut. At
-// calls 1, 2, 4, 8 and so on of a cut Linear or Embedding, mismatch for whole inputs that differ
-// between the ranks.
+// Errors: those of LibTorch and tensor/differentiable.h; a cut layer adds its name. At calls 1, 2,
+// 4, 8 and so on of a cut Linear or Embedding: mismatch if whole inputs differ between ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -49,19 +47,19 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // [..., in_features] to [..., out_features]; or parts of them, as the style says.
+  // Maps [..., in_features] to [..., out_features], or parts of them, depending on the style.
   torch::Tensor forward(const torch::Tensor& input);
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
 
-  // Its parameters become the layer's, and forward() adds its result, until another one or null
-  // takes its place. Requires: the layer is not cut.
+  // Registers the adapter's parameters as the layer's own; forward() adds the adapter's result.
+  // Replaces an earlier adapter; null removes it. Requires: the layer is not cut.
   void adapt(std::shared_ptr<LoraAdapter> adapter);
   const std::shared_ptr<LoraAdapter>& adapter() const { return adapter_; }
 
   torch::nn::LinearOptions options;  // Of the whole layer.
   torch::Tensor weight;              // [out_features, in_features], or this rank's part.
-  torch::Tensor bias;                // [out_features]; undefined without one.
+  torch::Tensor bias;                // [out_features]; undefined without bias.
 
  private:
   torch::Tensor colwise(const torch::Tensor& input, const ColwiseParallel& style) const;
@@ -73,7 +71,7 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
 };
 TORCH_MODULE(Linear);
 
-// RowwiseParallel cuts the vocabulary, in parts that may be uneven. ColwiseParallel cuts the
+// RowwiseParallel cuts the vocabulary, if necessary in uneven parts. ColwiseParallel cuts the
 // features.
 class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
                                    public ParallelLayer {
@@ -86,11 +84,11 @@ class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Integers of any shape to [..., embedding_dim]. Errors: misuse, when cut, for an index that is
-  // not in the vocabulary.
+  // Maps integers of any shape to [..., embedding_dim]. Errors: in a cut layer, misuse for an index
+  // outside the vocabulary.
   torch::Tensor forward(const torch::Tensor& indices);
 
-  // The logits of an output layer that has the embedding's weight, a tied one: [..., embedding_dim]
+  // The logits of an output layer that is tied to the embedding's weight. Maps [..., embedding_dim]
   // to [..., num_embeddings], or to this rank's part of the vocabulary. For nn::cross_entropy().
   torch::Tensor as_linear(const torch::Tensor& input) const;
 
@@ -124,18 +122,18 @@ class LOCKSTEP_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl>,
 };
 TORCH_MODULE(LayerNorm);
 
-// torch.nn.RMSNorm's options, which C++ lacks.
+// Options of torch.nn.RMSNorm, which LibTorch's C++ API lacks.
 struct RMSNormOptions {
   RMSNormOptions(std::vector<std::int64_t> shape)  // NOLINT(google-explicit-constructor)
       : normalized_shape(std::move(shape)) {}
 
   std::vector<std::int64_t> normalized_shape;
-  std::optional<double> eps = {};  // None: the smallest step of the input's type.
+  std::optional<double> eps = {};  // None: the machine epsilon of the input's type.
   bool elementwise_affine = true;
 };
 
-// torch.nn.RMSNorm, which LibTorch's C++ lacks: x / sqrt(mean(x^2) + eps) * weight, the mean over
-// normalized_shape (Zhang and Sennrich, 2019).
+// torch.nn.RMSNorm: x / sqrt(mean(x^2) + eps) * weight, with the mean over normalized_shape (Zhang
+// and Sennrich, 2019).
 class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, public ParallelLayer {
  public:
   explicit RMSNormImpl(RMSNormOptions options);
@@ -153,10 +151,10 @@ class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, publi
 };
 TORCH_MODULE(RMSNorm);
 
-// On whole activations, all ranks draw one mask, from the default generator. On parts (a
-// SequenceParallel style), each rank draws its own mask: its generator is seeded, at each call,
-// with one number of the default generator and the rank. So nothing but the default generator is to
-// be saved or restored, and it stays in step on all ranks.
+// For whole activations, all ranks draw the same mask from the default generator. For parts
+// (SequenceParallel), each rank draws its own mask: each call seeds a generator with a number from
+// the default generator and the rank. So only the default generator has to be saved, and it stays
+// in step on all ranks.
 class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, public ParallelLayer {
  public:
   explicit DropoutImpl(double p) : DropoutImpl(torch::nn::DropoutOptions(p)) {}
@@ -171,8 +169,8 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 
   torch::nn::DropoutOptions options;
 
-  // On parts: each rank draws the whole mask and takes its part. Results are then those of one
-  // process, at the cost of a whole mask on each rank.
+  // For parts: each rank draws the whole mask and takes its part. Results then equal those of one
+  // process, at the cost of drawing a whole mask on each rank.
   bool exact = false;
 
  private:
@@ -180,9 +178,9 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 };
 TORCH_MODULE(Dropout);
 
-// redistribute() between the placements of a Redistribution, and the identity before it is cut: in
-// front of modules, it is PyTorch's PrepareModuleInput, and behind them its PrepareModuleOutput.
-// LibTorch's modules have no hooks of forward() that a plan could use instead. No parameters.
+// Converts between the placements of a Redistribution; the identity before it is cut. Corresponds
+// to PyTorch's PrepareModuleInput in front of modules, and to PrepareModuleOutput behind them. It
+// is needed because LibTorch's modules have no forward hooks. No parameters.
 class LOCKSTEP_API RedistributeImpl : public torch::nn::Cloneable<RedistributeImpl>,
                                       public ParallelLayer {
  public:

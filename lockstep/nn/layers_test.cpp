@@ -43,7 +43,7 @@ using Tensors = std::vector<at::Tensor>;
 
 at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values); }
 
-// Gives all parameters values that depend on their names alone, in double precision.
+// Fills all parameters with values that depend only on their names, in double precision.
 template <class Holder>
 Holder filled(Holder layer) {
   fill(*layer);
@@ -69,11 +69,11 @@ void expect_gradients(const torch::nn::Module& cut, const torch::nn::Module& who
   }
 }
 
-// A layer, cut in a style, and its input and output as the style places them.
+// A layer, its style, and its input and output in the style's placements.
 struct Case {
   std::string name;
   ParallelStyle style;
-  std::vector<std::int64_t> shape;  // Of the whole input.
+  std::vector<std::int64_t> shape;  // Shape of the whole input.
   Placement input, output;
 };
 
@@ -131,7 +131,7 @@ TEST_P(Layers, LinearEqualsTheWholeOneInEveryStyle) {
 
 // --- Products are made where they are summed -----------------------------------------------------
 
-// What a cut Linear computes, of LibTorch's functions and those of tensor/differentiable.h.
+// Computes a cut Linear by functions of LibTorch and tensor/differentiable.h.
 at::Tensor composed(const LinearImpl& linear, const at::Tensor& x) {
   const ProcessGroup& group = linear.cut()->group;
   if (std::holds_alternative<ColwiseParallel>(linear.cut()->style))
@@ -142,8 +142,8 @@ at::Tensor composed(const LinearImpl& linear, const at::Tensor& x) {
 
 using Forward = std::function<at::Tensor(LinearImpl&, const at::Tensor&)>;
 
-// Result, and gradients of input and parameters: of forward(), and with `twice` also of the squares
-// of its gradients.
+// Returns the result of forward(), and gradients of input and parameters. With `twice`, also the
+// gradients of the gradients' squares.
 Tensors results_of(const Forward& forward, LinearImpl& linear, const at::Tensor& input,
                    bool twice) {
   linear.zero_grad();
@@ -247,7 +247,7 @@ TEST(CutLinear, DoesNotSumTheGradientOfAnInputThatNeedsNone) {
   run_in_process(2, [](ProcessGroup& group) {
     auto linear = filled(Linear(4, 6));
     linear->parallelize({ColwiseParallel(), group, "fc"});
-    linear->weight.set_requires_grad(group.rank() == 0);  // One rank alone goes backward.
+    linear->weight.set_requires_grad(group.rank() == 0);  // Only one rank runs backward.
     linear->bias.set_requires_grad(false);
     const at::Tensor y = linear->forward(at::ones({3, 4}, at::kDouble));
     EXPECT_EQ(y.requires_grad(), group.rank() == 0);
@@ -257,7 +257,7 @@ TEST(CutLinear, DoesNotSumTheGradientOfAnInputThatNeedsNone) {
   });
 }
 
-// q | k | v, each of which a rank has a part of.
+// q | k | v: each rank has a part of all three.
 TEST_P(Layers, LinearCutsEachSegment) {
   auto whole = filled(torch::nn::Linear(4, 36));
   run_in_process(GetParam(), [&](ProcessGroup& group) {
@@ -287,8 +287,8 @@ TEST_P(Layers, NormsOfASequenceSumTheirGradients) {
       GetParam());
 }
 
-// A vocabulary of 11: 3 ranks have 4, 4 and 3 rows, 4 ranks 3, 3, 3 and 2; one of 2 leaves ranks
-// without rows.
+// A vocabulary of 11: 3 ranks have 4, 4 and 3 rows; 4 ranks 3, 3, 3 and 2. A vocabulary of 2 leaves
+// ranks without rows.
 TEST_P(Layers, EmbeddingAndItsLogitsEqualTheWholeOnes) {
   for (const std::int64_t vocabulary : {11, 2})
     for (const bool padded : {false, true}) {
@@ -388,7 +388,7 @@ TEST_P(Layers, CrossEntropyEqualsTheWholeOne) {
       }
 }
 
-// As where a vocabulary is padded: some ranks have no logit that counts.
+// As with a padded vocabulary: some ranks have only logits of minus infinity.
 TEST(CrossEntropy, OfPartsThatAreAllMinusInfinity) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   at::Tensor x = numbers({3, 6}, 2);
@@ -422,7 +422,7 @@ TEST(CrossEntropy, OfHalfPrecisionIsComputedInFloat) {
 TEST(CrossEntropy, UnderAutocastTheLossIsFloatAndTakesAScaleThatFloat16DoesNot) {
   const at::Tensor logits = (numbers({4, 6}, 1) * 5).to(at::kHalf).set_requires_grad(true);
   const at::Tensor target = longs({0, 5, 2, 3});
-  constexpr float scale = 65536;  // GradScaler's first one.
+  constexpr float scale = 65536;  // GradScaler's initial scale.
   (at::cross_entropy_loss(logits.to(at::kFloat), target) * scale).backward();
   run_in_process(2, [&](ProcessGroup& group) {
     const at::Tensor mine = part(logits.detach(), 1, group).clone().set_requires_grad(true);
@@ -525,7 +525,7 @@ TEST(CutLayers, SayThatTheirInputIsAPartOfWhatTheLayerBeforeMakes) {
                 Fault::misuse);
       return text;
     };
-    const std::string of_a_part = message_for(16);  // Attention returns one segment of three.
+    const std::string of_a_part = message_for(16);  // Attention reduces three segments to one.
     EXPECT_NE(of_a_part.find("b0.proj: an input of shape [4, 16], and it takes 32 features. It is "
                              "a part, as is the output of b0.qkv: cut b0.proj with "
                              "RowwiseParallel"),

@@ -27,7 +27,7 @@ void require_options(const LoraOptions& options) {
   require(options.dropout >= 0 && options.dropout < 1, "Lora: dropout is in [0, 1)");
 }
 
-// The layers that get adapters. It is complete before anything is changed.
+// The layers that get adapters. It is complete before any change.
 class Choice {
  public:
   Choice(Module& model, const std::vector<std::string>& patterns) : unused_(patterns) {
@@ -88,7 +88,7 @@ class Choice {
   std::string refusals_;
 };
 
-// Whether a parameter of this name is one of a layer that one of `patterns` names.
+// True if this parameter belongs to a layer that one of `patterns` matches.
 bool belongs_to(const std::string& parameter, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
     return matching_parent(pattern, parameter).has_value();

@@ -1,5 +1,5 @@
-// LoRA (Hu et al., 2021): fine-tunes a model by two small matrices beside each chosen weight, which
-// itself is frozen: y = x W^T + b + (alpha / rank) x A^T B^T.
+// LoRA (Hu et al., 2021): fine-tunes a model by training two small matrices for each chosen weight,
+// which is frozen: y = x W^T + b + (alpha / rank) x A^T B^T.
 //
 //   lockstep::Lora lora(*model, {"blocks.*.attention.query", "blocks.*.attention.value"},
 //                       {.rank = 8, .alpha = 16});
@@ -9,22 +9,15 @@
 //   ...
 //   lora.merge();                                         // forward() costs as before LoRA.
 //
-// Layers are lockstep::nn::Linear, wherever they are in the model; torch::nn::Linear only as
-// elements of a torch::nn::Sequential, where a lockstep::nn::Linear with the same parameters takes
-// its place. All other parameters are frozen, except `also_train`.
-//
-// Names and first values are those of PEFT: "LAYER.lora_A.weight" [rank, in_features], drawn as a
-// Linear's, and "LAYER.lora_B.weight" [out_features, rank], zeros.
-//
-// Make it before the optimizer and DistributedDataParallel, and after the weights were loaded: the
-// model's own state has the adapters' parameters, too, unless they are merged.
+// Create it after loading the weights, and before the optimizer and DistributedDataParallel. It
+// accepts any lockstep::nn::Linear, and a torch::nn::Linear in a torch::nn::Sequential, which it
+// replaces. All other parameters except `also_train` are frozen. The model's state includes the
+// adapters unless they are merged. See docs/guide/lora.md.
 //
 // Lifetime: the model outlives it. Thread safety: none.
-// Errors: misuse, with nothing changed, for a pattern that fits no layer, or one that is no such
-// Linear, that is cut over ranks, has an adapter already, or whose parameters ranks share; for a
-// rank or alpha that is not positive, and a dropout outside of [0, 1). merge(), unmerge() and
-// remove(): misuse, with nothing changed, for weights that ranks share, and within
-// edit_parameters(), which runs on rank 0 alone: end DistributedDataParallel first.
+// Errors: misuse, before any change, for a pattern that matches no layer. Also for a layer that is
+// not such a Linear, is cut over ranks, has an adapter, or shares its parameters between ranks.
+// Also for a rank or alpha that is not positive, and a dropout outside [0, 1).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -57,34 +50,37 @@ struct LoraOptions {
   std::int64_t rank = 8;
 
   double alpha = 16;   // The adapter's result is multiplied by alpha / rank.
-  double dropout = 0;  // Share of the adapter's inputs that is dropped in training mode.
+  double dropout = 0;  // Share of the adapter's inputs that is dropped during training.
 
-  // Patterns of layers all of whose parameters train and are saved, too, such as a new "head".
+  // Patterns of layers whose parameters are all trained and saved too, such as a new "head".
   std::vector<std::string> also_train = {};
 };
 
 class LOCKSTEP_API Lora final : public Stateful {
  public:
-  // `layers` are patterns of names.
+  // `layers` are patterns of layer names. Parameters have PEFT's names and initial values:
+  // "LAYER.lora_A.weight" [rank, in_features], as a Linear's, and "LAYER.lora_B.weight"
+  // [out_features, rank], zeros.
   Lora(torch::nn::Module& model, const std::vector<std::string>& layers,
        const LoraOptions& options = {});
 
-  // What trains, under the names in the model: for save_safetensors(), for example.
+  // The trained parameters, under their names in the model; for example for save_safetensors().
   const NamedTensors& named_parameters() const { return parameters_; }
   std::vector<at::Tensor> parameters() const;
 
-  // Adds the adapters to the weights and takes them out of the model, which then computes, and
-  // saves, the weights alone. unmerge() subtracts them again, which gives back the weights but for
-  // a rounding. Every rank calls these. Errors: in addition, misuse for unmerge() if a layer has
-  // another adapter by now.
+  // merge() adds the adapters to the weights and removes them from the model. unmerge() subtracts
+  // them again, which restores the weights up to rounding. Every rank calls these.
+  // Errors of merge(), unmerge() and remove(): misuse, before any change, for weights that ranks
+  // share, and within edit_parameters(), which runs on rank 0 only: end DistributedDataParallel
+  // first. unmerge(): also misuse if a layer has another adapter now.
   void merge();
   void unmerge();
 
-  // Merges for good. Optimizers and DistributedDataParallel objects of the adapters are of no more
-  // use.
+  // Merges permanently. Do not use optimizers and DistributedDataParallel objects of the adapters
+  // afterwards.
   void remove();
 
-  // The named_parameters() alone. Errors: misuse while they are merged.
+  // named_parameters() only. Errors: misuse while they are merged.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;

@@ -1,4 +1,4 @@
-// The two small matrices that LoRA trains beside a Linear's weight (lora.h).
+// The two small matrices that LoRA trains for the weight of a Linear (lora.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,14 +17,15 @@ namespace lockstep::nn {
 
 class LoraAdapter {
  public:
-  // First values are PEFT's: those of a Linear, and zeros, so that nothing changes at first.
+  // Initial values are those of PEFT: a Linear's, and zeros, so that results do not change at
+  // first.
   LoraAdapter(const torch::nn::LinearOptions& layer, const at::Tensor& weight,
               const LoraOptions& options);
 
   // scale * B(A(dropout(input)))
   at::Tensor forward(const at::Tensor& input, bool is_training) const;
 
-  // What a merge adds to the layer's weight: scale * B A.
+  // The matrix that a merge adds to the layer's weight: scale * B A.
   at::Tensor delta() const;
 
   // Under PEFT's names.

@@ -21,7 +21,7 @@ namespace {
 
 using test::fault_of;
 
-// All nets draw the same first weights.
+// All nets draw the same initial weights.
 struct Seeded {
   Seeded() { torch::manual_seed(4); }
 };
@@ -46,7 +46,7 @@ at::Tensor parameter(const torch::nn::Module& model, const std::string& name) {
   return model.named_parameters()[name];
 }
 
-// One step that makes the adapters differ from their first values.
+// Trains one step, so that the adapters differ from their initial values.
 void train(Net& net, const Lora& lora) {
   net.forward(torch::ones({3, 6})).sum().backward();
   const torch::NoGradGuard no_grad;

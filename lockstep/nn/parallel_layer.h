@@ -1,8 +1,7 @@
-// How a layer is cut over the ranks of a group: the styles of a plan, and what layers offer to
-// parallelize_module().
+// How a layer is cut over the ranks of a group: the styles of a plan, and the interface that
+// parallelize_module() uses.
 //
-// Styles are those of torch.distributed.tensor.parallel. In torch::nn::Linear's terms, y = x W^T +
-// b:
+// Styles are those of torch.distributed.tensor.parallel. For torch::nn::Linear, y = x W^T + b:
 //
 //   style               weight             input             output            communicates
 //   ColwiseParallel     rows, and the bias whole             part of features  in backward()
@@ -11,9 +10,9 @@
 //   ExpertParallel      some of experts    the rank's own    the rank's own    in both
 //   Redistribution      none               any placement     any other one     in both
 //
-// An Embedding that is RowwiseParallel has some rows of the vocabulary. A SequenceParallel
-// LayerNorm or RMSNorm has whole weights, whose gradients backward() sums over the ranks. A
-// SequenceParallel Dropout draws another mask on each rank.
+// A RowwiseParallel Embedding has some rows of the vocabulary. A SequenceParallel LayerNorm or
+// RMSNorm has whole weights; backward() sums their gradients over the ranks. A SequenceParallel
+// Dropout draws a different mask on each rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,9 +30,9 @@
 
 namespace lockstep {
 
-// How an activation lies on the ranks: whole on each, or a part of it along `dim`, as
-// chunk_sizes() cuts: if parts are uneven, earlier ranks have the larger ones. Other parts end in
-// an error of LibTorch's. Negative dims count from the end.
+// Placement of an activation: whole on each rank, or a part along `dim`. The parts are those of
+// chunk_sizes(): if they are uneven, earlier ranks have the larger ones. Other parts cause an error
+// of LibTorch. Negative dims count from the end.
 struct Placement {
   std::optional<std::int64_t> dim = {};
 
@@ -43,29 +42,29 @@ struct Placement {
 inline constexpr Placement replicated{};
 constexpr Placement sharded(std::int64_t dim) { return {dim}; }
 
-// Returns the activation whose placement is `from`, placed as `to` says; `x` for equal placements.
+// Converts the placement of an activation from `from` to `to`. Returns `x` if they are equal.
 //   from        to          forward     backward
 //   replicated  sharded     own part    all_gather
 //   sharded     replicated  all_gather  own part
 //   sharded     sharded     all_to_all  all_to_all
-// A gradient is placed as its activation is: whole on each rank, or its part.
+// A gradient has the placement of its activation.
 // Blocking, Errors: as the collectives of tensor/differentiable.h.
 LOCKSTEP_API at::Tensor redistribute(const at::Tensor& x, Placement from, Placement to,
                                      const ProcessGroup& group, const CallOptions& options = {});
 
 struct ColwiseParallel {
-  // Equal parts of the output that are cut each for itself: 3 where one weight makes q | k | v, 2
-  // for gate | up.
+  // Equal parts of the output that are cut separately: 3 if one weight computes q | k | v, 2 for
+  // gate | up.
   std::int64_t segments = 1;
 
-  // Heads in each segment, which stay whole on one rank; 0 where there are none.
+  // Heads in each segment; each head stays whole on one rank. 0: there are no heads.
   std::int64_t heads = 0;
 
   Placement input =
-      replicated;  // Or sharded(dim), such as sharded(1) behind a SequenceParallel norm.
+      replicated;  // Or sharded(dim), such as sharded(1) after a SequenceParallel norm.
   Placement output = sharded(-1);  // Or replicated, for one segment.
 
-  // Allows parts of unequal sizes, as a vocabulary has. Not where heads are to stay whole.
+  // Allows parts of unequal sizes, as for a vocabulary. Cannot be combined with heads.
   bool uneven = false;
 };
 
@@ -76,17 +75,17 @@ struct RowwiseParallel {
 };
 
 struct SequenceParallel {
-  std::int64_t dim = 1;  // [batch, sequence, features]. Only a Dropout with `exact` looks at it.
+  std::int64_t dim = 1;  // [batch, sequence, features]. Only Dropout with `exact` uses it.
 };
 
-// Of nn::Experts alone (experts.h).
+// For nn::Experts only (experts.h).
 struct ExpertParallel {
-  // The ranks that have the same experts as this one, such as mesh["dp"] beside mesh["ep"]. None:
-  // it is the only one.
+  // The ranks that have the same experts as this one, such as mesh["dp"] beside mesh["ep"].
+  // Default: none but this rank.
   std::optional<ProcessGroup> replicas = {};
 };
 
-// For a nn::Redistribute between modules that place their activations differently.
+// For an nn::Redistribute between modules with different placements.
 struct Redistribution {
   Placement input, output;
 };
@@ -94,20 +93,20 @@ struct Redistribution {
 using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel,
                                    ExpertParallel, Redistribution>;
 
-// Such as "ColwiseParallel".
+// Returns the style's name, such as "ColwiseParallel".
 LOCKSTEP_API std::string name_of(const ParallelStyle& style);
 
-// Where a layer is cut.
+// How and over which ranks a layer is cut.
 struct CutTo {
   ParallelStyle style;
   ProcessGroup group;
-  std::string name;  // The layer's in the model, for Errors.
+  std::string name;  // The layer's name in the model, for Errors.
 
   // Compares whole inputs over the ranks at calls 1, 2, 4, 8 and so on of the layer.
   bool checks_inputs = true;
 };
 
-// A cut layer whose output is a part.
+// A cut layer that returns a part of the features.
 struct PartialOutput {
   std::string layer;  // Its name in the model.
   std::int64_t features = 0, of = 0;
@@ -116,35 +115,35 @@ struct PartialOutput {
 // A layer that parallelize_module() can cut. An interface of a torch::nn::Module.
 class LOCKSTEP_API ParallelLayer : public ShardedModule {
  public:
-  // Why the layer cannot be cut in this style over `ranks` ranks, with the numbers; empty if it
+  // Returns why this style cannot cut the layer over `ranks` ranks, with the numbers; empty if it
   // can. Changes nothing.
   virtual std::string misfit(const ParallelStyle& style, int ranks) const = 0;
 
-  // Cuts the layer. Parameters stay the same tensors, with this rank's part of their values.
+  // Cuts the layer. Parameters remain the same tensors, with this rank's part of their values.
   // Requires: misfit() is empty, and the layer is not cut.
   void parallelize(CutTo cut);
 
   const std::optional<CutTo>& cut() const { return cut_; }
   const Layouts& layouts() const final { return layouts_; }
 
-  // The part of the features that forward() returns; empty if it returns them all.
+  // The part of the features that forward() returns; empty if it returns all.
   std::optional<PartialOutput> partial_output() const;
 
-  // Tells the layer, cut or not, its place in a model that is cut: its name, and the last layer
-  // before it whose output is a part. For Errors.
+  // Sets the layer's name, and the last layer before it that returns a part. For Errors, in a model
+  // that is cut; the layer itself need not be.
   void place(std::string name, std::optional<PartialOutput> before);
 
  protected:
-  // Leaves this rank's part of each parameter that cut() divides, and returns how it lies in the
-  // whole. By default, all parameters stay whole.
+  // Keeps this rank's part of each parameter that cut() divides, and returns their layouts. By
+  // default, all parameters stay whole.
   virtual Layouts cut_parameters() { return {}; }
 
-  // Checks the last dim of an input of forward(), in a model that is cut. Errors: misuse, naming
-  // this layer and the one whose output it probably got.
+  // Checks the last dim of an input of forward() in a cut model. Errors: misuse, naming this layer
+  // and the one that probably produced the input.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
 
-  // Calls `compute`; LibTorch's errors, such as of types that do not fit together, name this layer
-  // in a model that is cut.
+  // Calls `compute`. In a cut model, errors of LibTorch, such as for types that do not match, get
+  // this layer's name.
   template <class Compute>
   auto naming_layer(const Compute& compute) const {
     try {
@@ -156,11 +155,12 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   }
 
   // Compares whole inputs of forward() between the ranks, at calls 1, 2, 4, 8 and so on of a cut
-  // layer, so that ranks that load different batches notice it. Collective. Errors: mismatch, on
-  // all ranks.
+  // layer. It detects ranks that load different batches. Collective. Errors: mismatch, on all
+  // ranks.
   void compare_whole(const at::Tensor& input);
 
-  // For pretty_print(), such as ", ColwiseParallel over 2 ranks)"; ")" before the layer is cut.
+  // Ends a pretty_print(): such as ", ColwiseParallel over 2 ranks)", or ")" before the layer is
+  // cut.
   void print_end(std::ostream& stream) const;
 
  private:

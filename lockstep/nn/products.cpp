@@ -26,8 +26,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Whether a product is a plain one of matrices, without what LibTorch may do on the way: autocast
-// changes types, and an activation checkpoint that keeps products looks for at::linear()'s.
+// True for a plain matrix product, without side effects of at::linear(): autocast changes types,
+// and an activation checkpoint that keeps products searches for at::linear().
 bool is_plain(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
               const CutTo& cut) {
   const auto type = weight.scalar_type();
@@ -50,7 +50,7 @@ std::vector<std::int64_t> with_width(const at::Tensor& x, std::int64_t width) {
   return sizes;
 }
 
-// The sum over the ranks of x times `matrix`, which is made where it is summed.
+// Sums x times `matrix` over the ranks, in the memory of the product.
 at::Tensor summed_product(const at::Tensor& x, const at::Tensor& matrix, const ProcessGroup& group,
                           const std::string& name) {
   return naming_errors(name, [&] {
@@ -62,7 +62,7 @@ at::Tensor summed_product(const at::Tensor& x, const at::Tensor& matrix, const P
   });
 }
 
-// What backward() needs beside tensors.
+// Data of backward() that are not tensors.
 struct Where : torch::CustomClassHolder {
   Where(const CutTo& cut, bool with_bias) : group(cut.group), name(cut.name), has_bias(with_bias) {}
 
@@ -82,7 +82,7 @@ c10::intrusive_ptr<Where> saved_place(AutogradContext* context) {
   return c10::static_intrusive_pointer_cast<Where>(context->saved_data["where"].toCapsule());
 }
 
-// Those of weight and bias are autograd's own products.
+// Gradients of weight and bias are autograd's own products.
 variable_list gradients_with(AutogradContext* context, bool has_bias, const at::Tensor& of_x,
                              const at::Tensor& x, const at::Tensor& of_product,
                              const at::Tensor& of_sum) {
@@ -103,7 +103,7 @@ struct ProductOfRows : torch::autograd::Function<ProductOfRows> {
     const auto saved = context->get_saved_variables();
     const auto where = saved_place(context);
     const at::Tensor &gradient = gradients[0], &weight = saved[1];
-    const bool is_recorded = at::GradMode::is_enabled();  // For a gradient of gradients.
+    const bool is_recorded = at::GradMode::is_enabled();  // For second-order gradients.
     at::Tensor x = saved[0], of_x;
     if (is_recorded) x = copy_to_parallel_region(x, where->group, {.label = where->name});
     if (context->needs_input_grad(0))
@@ -124,7 +124,8 @@ struct ProductOfColumns : torch::autograd::Function<ProductOfColumns> {
     return bias ? sum.add_(*bias) : sum;
   }
 
-  // The gradient of the sum is that of each rank's product, whose own gradient is a sum again.
+  // The gradient of the sum is the gradient of each rank's product, whose own gradient is again a
+  // sum.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto where = saved_place(context);

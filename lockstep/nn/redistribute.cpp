@@ -9,7 +9,7 @@ namespace lockstep {
 
 at::Tensor redistribute(const at::Tensor& x, Placement from, Placement to,
                         const ProcessGroup& group, const CallOptions& options) {
-  // sharded(-1) may be sharded(1).
+  // sharded(-1) may equal sharded(1).
   const auto axis = [&](Placement placement) {
     return *placement.dim < 0 ? *placement.dim + x.dim() : *placement.dim;
   };

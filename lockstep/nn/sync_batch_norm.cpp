@@ -42,7 +42,7 @@ struct Call : torch::CustomClassHolder {
   at::Tensor variance;  // channel, in double precision.
 };
 
-// Tags are compared by their hash, so messages get the layer's name here.
+// The ranks compare only hashes of tags, so this adds the layer's name to messages.
 template <class Collective>
 auto naming_mismatch(const Call& call, const Collective& collective) {
   try {
@@ -53,8 +53,8 @@ auto naming_mismatch(const Call& call, const Collective& collective) {
   }
 }
 
-// Collective. Exchanges double precision, in which counts beyond 2^24 are exact, and joined moments
-// are exact to a float. Every rank joins all moments in rank order, so all get the same bits.
+// Collective. Exchanges double precision: counts beyond 2^24 are exact, and joined moments are
+// exact to a float. All ranks join all moments in rank order and get the same bits.
 std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& call) {
   std::vector<Moments> moments = nn::channel_moments(input);
   const std::size_t channels = moments.size();
@@ -102,12 +102,13 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
 
 // --- Autograd ------------------------------------------------------------------------------------
 
-// Per-channel values in the type that ATen expects with this input. `values` may be undefined.
+// Converts per-channel values to the type that ATen expects with this input. `values` may be
+// undefined.
 at::Tensor of_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.defined() ? values.to(nn::channel_type(input.scalar_type())) : values;
 }
 
-// The sums of the output's gradient, and of its products with the normalised input: [2, C].
+// Sums the output's gradient, and its products with the normalised input: [2, C].
 at::Tensor local_sums(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
                       const at::Tensor& invstd) {
   if (input.numel() == 0) return at::zeros({2, input.size(1)}, mean.options());
@@ -186,8 +187,8 @@ void SyncBatchNormImpl::synchronize(const ProcessGroup& group, std::string name)
   name_ = "SyncBatchNorm " + std::move(name);
 }
 
-// Avoids register_parameter(), which would make a frozen weight require a gradient. A buffer cannot
-// be registered again, so buffers share memory only.
+// register_parameter() would make a frozen weight require a gradient. A buffer cannot be registered
+// again, so buffers share memory only.
 void SyncBatchNormImpl::share(const State& state) {
   weight = parameters_["weight"] = state.weight;
   bias = parameters_["bias"] = state.bias;

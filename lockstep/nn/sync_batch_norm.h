@@ -4,22 +4,22 @@
 //   lockstep::convert_sync_batchnorm(*net, world);        // Gives every one of them the group.
 //   lockstep::DistributedDataParallel ddp(net, world);
 //
-// Semantics are those of torch.nn.SyncBatchNorm 2.13, which has no CPU form. With N ranks, outputs,
-// running statistics and the gradient of the input equal those of torch::nn::BatchNorm on the whole
-// batch. Gradients of weight and bias are this rank's part of the sum; DistributedDataParallel
-// averages them. Without a group, with one rank and in evaluation it is plain batch norm. State
-// names are BatchNorm's, so each loads the other's checkpoints.
+// Semantics are those of torch.nn.SyncBatchNorm 2.13, which does not support CPUs. Outputs, running
+// statistics and input gradients equal those of torch::nn::BatchNorm on the batches of all ranks.
+// Gradients of weight and bias are this rank's part of the sum; DistributedDataParallel averages
+// them. Without a group, with one rank and in evaluation it is plain batch norm. BatchNorm and
+// SyncBatchNorm can load each other's checkpoints.
 //
-// Input: [N, C] to [N, C, D, H, W], as BatchNorm1d, 2d and 3d take, in CPU memory. N and the sizes
-// after C may differ between ranks. A rank with N = 0 takes part in forward() and backward() like
-// the others. The type is that of the weights, or float16 or bfloat16 with float32 weights.
+// Input: [N, C] to [N, C, D, H, W], as for BatchNorm1d, 2d and 3d, in CPU memory. N (also 0) and
+// the sizes after C may differ between ranks. The type is that of the weights, or float16 or
+// bfloat16 with float32 weights.
 //
-// In training mode, every rank must call the same layers in the same order and run backward()
-// through each equally often. A rank without data left must continue with empty batches: other
-// methods of joining uneven inputs ignore these collectives.
+// In training, all ranks call the same layers in the same order, and backward() equally often. A
+// rank without data must continue with empty batches; other methods of joining uneven inputs ignore
+// these collectives.
 //
-// Blocking: forward() in training waits for all ranks in an all_gather of 2 C + 1 numbers.
-// backward() waits in an all_reduce of 2 C numbers, unless the input needs no gradient.
+// Blocking: in training, forward() waits in an all_gather of 2 C + 1 numbers. backward() waits in
+// an all_reduce of 2 C numbers, unless the input needs no gradient.
 // Errors: misuse if all ranks together have one value per channel; unsupported for backward() with
 // create_graph; those of ProcessGroup, such as mismatch if ranks call different layers.
 
@@ -48,11 +48,12 @@ class LOCKSTEP_API SyncBatchNormImpl
 
   const std::optional<ProcessGroup>& group() const { return group_; }
 
-  // Whether the layer was made with a group; convert_sync_batchnorm() then leaves it unchanged.
+  // True if the layer was created with a group; convert_sync_batchnorm() leaves such a layer
+  // unchanged.
   bool has_own_group() const { return has_own_group_; }
 
-  // Synchronises training over `group` from now on. `name` distinguishes this layer's collectives
-  // from those of other layers: it is part of their tags and of messages.
+  // Synchronises training over `group` from now on. `name` identifies this layer's collectives in
+  // their tags and in messages.
   void synchronize(const ProcessGroup& group, std::string name);
 
   // Takes over the tensors of a BatchNorm made with the same options. The parameters are the same
@@ -79,19 +80,18 @@ class LOCKSTEP_API SyncBatchNormImpl
 
 TORCH_MODULE(SyncBatchNorm);
 
-// Synchronises every lockstep::SyncBatchNorm in `module`, itself included, over `group` and gives
-// it its name. A layer that was made with a group of its own keeps that group.
-// Replaces every BatchNorm1d, 2d and 3d that is an element of a torch::nn::Sequential, at any
-// depth, by a SyncBatchNorm. The new layer has the same options and mode and shares the tensors, so
-// existing optimizers stay valid. Not collective, but all ranks must call it. As in Python, call it
-// before DistributedDataParallel is made.
+// Synchronises every lockstep::SyncBatchNorm in `module`, itself included, over `group` and sets
+// its name. A layer that was created with a group keeps that group.
+// Replaces every BatchNorm1d, 2d and 3d in a torch::nn::Sequential, at any depth, by a
+// SyncBatchNorm with the same options, mode and tensors. Existing optimizers stay valid. Not
+// collective, but all ranks must call it, as in Python before they create DistributedDataParallel.
 //
-// C++ allows no replacement elsewhere: a member of type BatchNorm2d is called by that type, and an
-// element of a ModuleList or ModuleDict only after a cast to it. The same holds for classes derived
-// from these. A handle that the program keeps to a replaced module remains a plain BatchNorm with
-// the same tensors: reach the new layer through its Sequential.
+// In C++, other batch norms cannot be replaced: a member of type BatchNorm2d is called by that
+// type, and an element of a ModuleList or ModuleDict after a cast to it. The same applies to
+// derived classes. A handle to a replaced module remains a plain BatchNorm with the same tensors:
+// access the new layer through its Sequential.
 //
-// Errors: unsupported, with nothing changed, if `module` is or contains a batch norm that cannot be
+// Errors: unsupported, before any change, if `module` is or contains a batch norm that cannot be
 // replaced; the message names all of them.
 LOCKSTEP_API void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group);
 

@@ -39,7 +39,7 @@ std::vector<c10::Device> devices_of(const Tensors& tensors) {
   return devices;
 }
 
-// The default ones of the devices, and `more`.
+// The default generators of the devices, and `more`.
 Generators generators_of(const std::vector<c10::Device>& devices, const Generators& more) {
   Generators generators = more;
   for (const c10::Device& device : devices)
@@ -80,8 +80,8 @@ class Autocast {
   bool caches_;
 };
 
-// Autocast is as it was in the first forward while this object exists. The cache of weights that
-// were cast is empty at both ends: it would lead into another graph, or to old weights.
+// Restores the autocast state of the first forward during its lifetime. Clears the cache of cast
+// weights at both ends: it would refer to another graph, or to old weights.
 class AutocastAsBefore {
  public:
   AutocastAsBefore(const Autocast& before, const std::vector<c10::Device>& devices)
@@ -103,7 +103,8 @@ class AutocastAsBefore {
   const bool clears_;
 };
 
-// Generators are as in the first forward while this object exists, then as they were.
+// Restores the generators of the first forward during its lifetime, and afterwards their previous
+// states.
 class GeneratorsAsBefore {
  public:
   GeneratorsAsBefore(const GeneratorStates& before, const Generators& generators)
@@ -118,8 +119,8 @@ class GeneratorsAsBefore {
   const GeneratorStates now_;
 };
 
-// Buffers that change while this object exists get their values back. Their versions stay: other
-// graphs may have saved them.
+// Undoes changes of buffers during its lifetime. It keeps their versions: other graphs may have
+// saved them.
 class UnchangedBuffers {
  public:
   explicit UnchangedBuffers(const Tensors& buffers) : buffers_(buffers) {
@@ -140,8 +141,8 @@ class UnchangedBuffers {
   Tensors values_;
 };
 
-// Hooks on parameters must see the whole gradient once. The engine would call them for a block's
-// part of it, too: such hooks are absent while this object exists.
+// Hooks on parameters must run once, with the whole gradient. The engine would also call them for a
+// block's part of it, so this object removes them during its lifetime.
 class WithoutHooks {
  public:
   explicit WithoutHooks(const variable_list& parameters) : parameters_(parameters) {
@@ -164,7 +165,7 @@ class WithoutHooks {
 
 // --- Graphs --------------------------------------------------------------------------------------
 
-// The inputs as leaves of a graph of the block alone.
+// The inputs as leaves of a separate graph of the block.
 Tensors as_leaves(at::TensorList inputs) {
   Tensors leaves;
   for (const at::Tensor& input : inputs)
@@ -172,7 +173,7 @@ Tensors as_leaves(at::TensorList inputs) {
   return leaves;
 }
 
-// Errors: misuse if the graph of `outputs` has other leaves than `known`: their gradients would be
+// Errors: misuse if the graph of `outputs` has other leaves than `known`, whose gradients would be
 // lost.
 void require_known_leaves(const Tensors& outputs, const Tensors& known, const std::string& name) {
   std::vector<torch::autograd::Edge> ends;  // Keeps accumulators alive.
@@ -206,7 +207,7 @@ std::int64_t version_of(const at::Tensor& tensor) {
 
 // --- One call ------------------------------------------------------------------------------------
 
-// The tensors of `values` that are defined; `is_defined` gets which.
+// Returns the defined tensors of `values`; `is_defined` marks them.
 Tensors defined_of(const Tensors& values, std::vector<bool>& is_defined) {
   Tensors defined;
   is_defined.clear();
@@ -233,7 +234,7 @@ struct Call : torch::CustomClassHolder {
         autocast(devices),
         kept_results(block.keep, generators, block.name) {}
 
-  // With undefined tensors where there were some, and without them in the result.
+  // Calls the function with undefined tensors inserted, and removes them from the result.
   Tensors function(const Tensors& values) {
     std::vector<bool> is_defined;
     const Tensors all = block.function(with_undefined(values, input_is_defined));
@@ -242,7 +243,7 @@ struct Call : torch::CustomClassHolder {
     return outputs;
   }
 
-  // What the second forward must find again.
+  // Properties that the second forward must reproduce.
   struct Result {
     std::vector<std::int64_t> sizes;
     at::ScalarType type;
@@ -256,14 +257,14 @@ struct Call : torch::CustomClassHolder {
   KeptResults kept_results;
 
   std::vector<bool> input_is_defined, output_is_defined;
-  std::size_t inputs = 0;  // Those that are defined. Then come the parameters.
+  std::size_t inputs = 0;  // Those that are defined. Parameters follow.
   std::vector<Result> results;
 };
 
 using CallPtr = c10::intrusive_ptr<Call>;
 
 Tensors first_forward(Call& call, at::TensorList variables, Tensors& kept) {
-  const at::AutoGradMode with_graph(true);  // Operators choose their ways by it.
+  const at::AutoGradMode with_graph(true);  // Operators choose kernels by it.
   Tensors known = as_leaves(variables.slice(0, call.inputs));
   const Tensors inputs = known;
   std::vector<std::int64_t> versions;
@@ -302,7 +303,7 @@ Tensors second_forward(Call& call, const Tensors& inputs, const Tensors& kept) {
   return outputs;
 }
 
-// Gradients of the variables that autograd asks for; undefined ones of the others.
+// Gradients of the variables that autograd requests; undefined for the others.
 variable_list gradients_of(const Tensors& outputs, const variable_list& gradients,
                            const variable_list& variables, const variable_list& parameters) {
   variable_list roots, root_gradients, wanted;
@@ -371,7 +372,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
   }
 };
 
-// Those that require a gradient, each once.
+// The parameters that require a gradient, each once.
 Tensors trained(const Tensors& parameters, const std::string& name) {
   Tensors result;
   std::unordered_set<const at::TensorImpl*> seen;

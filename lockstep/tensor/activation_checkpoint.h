@@ -1,26 +1,24 @@
-// Trades time for memory: a block's activations are computed again in backward(), not kept.
+// Activation checkpointing: backward() recomputes a block's activations instead of keeping them.
 //
 //   for (auto& block : blocks) x = lockstep::activation_checkpoint(*block, x);
 //
-// Backward needs the block's inputs, which are kept, and one more forward of the block. A chain of
-// blocks therefore holds its blocks' inputs, and the activations of one block at a time.
-// Equality: results, gradients and generators are those without checkpoints, bit for bit. Gradients
-// of a tensor that a block uses more than once, and that others use too, are added in another
+// Cost: one more forward of each block. Memory: a chain of blocks keeps the inputs of all blocks,
+// and the activations of one block at a time.
+// Equality: results, gradients and generators have the same bits as without checkpoints. Exception:
+// gradients of a tensor that a block uses several times, and others use too, are summed in another
 // order.
-// Kept for the second forward: the state of the default generators, autocast, and buffers of the
-// module, such as a BatchNorm's statistics, which the second forward does not update again.
-// Parameters: their hooks run once, also DistributedDataParallel's. Frozen and tied parameters may
-// be used.
-// Communication: a block that communicates does so again in backward(), on all ranks alike.
-// Autograd: nothing is recorded, and there is no cost, without a gradient. A gradient of a gradient
-// is refused. Blocks may be nested.
-// Memory: the first forward holds the block's activations until it returns, as the second one does.
-// Thread safety: as of the block. Threads that share the default generator get no defined masks.
-// Errors: misuse, in forward, for a parameter that the block uses but that was not named, if there
-// is a gradient, and for inputs that are changed in place. Misuse, in backward(), when the second
-// forward has other results. Unsupported for backward() with create_graph. Lifetime: modules that a
-// std::shared_ptr owns are kept alive. Other modules, and all that a function refers to, must exist
-// until backward().
+// The second forward gets the first one's default generators, autocast state and buffers, such as a
+// BatchNorm's statistics, which it does not update again.
+// Parameters: hooks run once, including DistributedDataParallel's. Parameters may be frozen or
+// tied.
+// Communication: a block that communicates does so again in backward(), on all ranks.
+// Autograd: without a gradient there is no cost. Blocks may be nested.
+// Thread safety: that of the block. Threads that share the default generator get undefined masks.
+// Errors: in forward, misuse for a parameter that needs a gradient but was not named, and for
+// inputs that are changed in place. In backward(), misuse if the second forward differs.
+// Unsupported for create_graph.
+// Lifetime: modules owned by a std::shared_ptr are kept alive. Other modules, and all that a
+// function refers to, must exist until backward().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,23 +40,24 @@
 namespace lockstep {
 
 struct ActivationCheckpointOptions {
-  // Chooses operators whose results are kept, by names such as "aten::mm"; all others run again.
-  // Empty: none is kept. Each kept result costs its size in memory, and a copy if the block changes
-  // it in place. Names are those below autograd: LibTorch's Linear is aten::addmm for 2-d inputs,
-  // else aten::mm and aten::add_; attention on a CPU is
-  // aten::_scaled_dot_product_flash_attention_for_cpu. Views, and operators that change their
-  // inputs, are never kept. Must answer alike in both forwards.
+  // Selects operators whose results are kept, by names such as "aten::mm"; all others run again.
+  // Empty: none is kept. A kept result costs its size in memory, and a copy if the block changes it
+  // in place. Views, and operators that change their inputs, are never kept. The function must
+  // return the same in both forwards.
+  // Names are those below autograd: LibTorch's Linear is aten::addmm for 2-d inputs, otherwise
+  // aten::mm and aten::add_. Attention on a CPU is
+  // aten::_scaled_dot_product_flash_attention_for_cpu.
   std::function<bool(std::string_view)> keep = {};
 
-  // Generators of the block besides the default ones. Missing ones make backward() use other
-  // random numbers than forward().
+  // Generators that the block uses besides the default ones. If one is missing, backward() uses
+  // other random numbers than forward().
   std::vector<at::Generator> generators = {};
 
   std::string name = {};  // For messages. Default: the module's class.
 };
 
-// Returns module.forward(inputs...). Inputs and result: tensors, and tuples, ranges and optionals
-// of tensors; values of other types, such as flags, are copied.
+// Returns module.forward(inputs...). Inputs and result are tensors, or tuples, ranges and optionals
+// of tensors. Values of other types, such as flags, are copied.
 template <class Module, class... Inputs>
   requires std::derived_from<Module, torch::nn::Module>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Module& module,

@@ -71,7 +71,7 @@ struct Chain : torch::nn::Module {
 struct Pass {
   Tensor result, of_input;
   Tensors gradients;
-  Tensor next_random;  // The generator goes on as without checkpoints.
+  Tensor next_random;  // The generator continues as without checkpoints.
 };
 
 Tensors gradients_of(const torch::nn::Module& module) {
@@ -80,7 +80,7 @@ Tensors gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-// One forward and backward of `module` on an input that requires a gradient or not.
+// One forward and backward of `module`, with or without an input that requires a gradient.
 template <class Module, class Forward>
 Pass pass(Module& module, at::IntArrayRef shape, bool needs_gradient, const Forward& forward) {
   module.zero_grad();
@@ -158,7 +158,7 @@ TEST(ActivationCheckpoint, ParametersMayBeTiedInsideABlockAndBetweenBlocks) {
     });
   };
   const Pass expected = run(false), ours = run(true);
-  // Sums of more than two parts are added in another order.
+  // Sums of more than two terms have another order.
   EXPECT_TRUE(torch::allclose(ours.gradients[0], expected.gradients[0], 1e-5, 1e-6));
   EXPECT_TRUE(same(ours.gradients[1], expected.gradients[1]));
   EXPECT_TRUE(same(ours.of_input, expected.of_input));
@@ -401,7 +401,7 @@ TEST(ActivationCheckpoint, ChosenOperatorsDoNotRunAgain) {
 
 bool is_product(std::string_view name) { return name == "aten::mm" || name == "aten::addmm"; }
 
-// LibTorch's Linear adds its bias to the product in place for inputs of three dims.
+// For inputs of three dims, LibTorch's Linear adds its bias to the product in place.
 TEST(ActivationCheckpoint, KeptResultsGiveEqualBitsWhenTheBlockChangesThemToo) {
   Chain chain(2, 8);
   for (const auto& shape : {std::vector<std::int64_t>{5, 8}, {2, 5, 8}}) {
@@ -480,7 +480,7 @@ TEST(ActivationCheckpoint, AChainOfBlocksHoldsTheirInputsAndTheActivationsOfOneB
   EXPECT_LT(none, all / 4);
   EXPECT_LT(some, all * 0.6);
   EXPECT_GT(some, none);
-  // Inputs of the blocks, and what one block holds.
+  // Inputs of the blocks, and the memory of one block.
   EXPECT_LT(none, blocks * input + 1.5 * all / blocks + 8 * input);
 }
 

@@ -1,5 +1,5 @@
-// Conversions from tensors to comm's Buffers, the checks before them, and from shapes to labels
-// that all ranks compare.
+// Converts tensors to comm's Buffers, checks them first, and converts shapes to labels that all
+// ranks compare.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,20 +20,18 @@ namespace lockstep {
 // Empty for a type that comm does not reduce.
 std::optional<DType> known_dtype(at::ScalarType type);
 
-// Errors: misuse for an undefined tensor; unsupported for a tensor that is not strided, lies in
-// neither CPU nor CUDA memory, or is quantised, since its scale is not among its elements.
+// Errors: misuse for an undefined tensor; unsupported for a tensor that is not strided or lies in
+// neither CPU nor CUDA memory. Also for a quantised one, whose scale is not among its elements.
 void require_dense(const at::Tensor& tensor, std::string_view what);
 
-// As require_dense(). Errors: in addition, misuse for a tensor with several elements at one
-// address.
+// Like require_dense(). Errors: also misuse for a tensor with several elements at one address.
 void require_writable(const at::Tensor& tensor, std::string_view what);
 
-// As require_dense(). Errors: in addition, misuse for a tensor whose memory does not hold exactly
-// its elements in their order.
+// Like require_dense(). Errors: also misuse if the tensor's memory does not contain exactly its
+// elements in their order.
 void require_contiguous(const at::Tensor& tensor, std::string_view what);
 
-// The values of `tensor` as one contiguous block. Returns `tensor` itself if it is contiguous
-// already.
+// Returns the values of `tensor` as one contiguous block: `tensor` itself if it is contiguous.
 at::Tensor values_of(const at::Tensor& tensor);
 
 // Errors: unsupported for types that comm does not reduce, averages of integers, bitwise operations
@@ -68,8 +66,8 @@ class Labelled {
   CallOptions options_;
 };
 
-// Throws the `error` that is being handled. Mismatches, timeouts and lost peers say "in `name`":
-// comm's messages show labels only where they differ.
+// Rethrows the current `error`. Mismatches, timeouts and lost peers get "in `name`", because comm's
+// messages contain only labels that differ.
 [[noreturn]] void throw_named(std::string_view name, const Error& error);
 
 // Calls `collective`, with its Errors named.

@@ -323,8 +323,8 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
 
 namespace {
 
-// The common part of scatter() and scatter_async(). Returns the values to send; undefined except at
-// the root.
+// The common part of scatter() and scatter_async(). Returns the values to send, which are defined
+// only at the root.
 at::Tensor values_to_scatter(const at::Tensor& output, const at::Tensor& input,
                              const ProcessGroup& group, int root, at::IntArrayRef splits) {
   if (!splits.empty()) {

@@ -3,23 +3,22 @@
 //   all_reduce(loss, world, ReduceOp::average);            // In place.
 //   const at::Tensor all = all_gather(predictions, world);  // [world.size(), ...]
 //
-// Memory: contiguous tensors are used in place. Other tensors are copied first, and copied back
-// where the call writes to them. The _async forms copy only inputs; their outputs must be
-// contiguous. Tensors from registered_zeros() are never copied.
-// Shapes: `rows` are the slices along dim 0. Shapes and types must be equal on all ranks, except
-// where a comment allows a difference. Ranks that disagree get a mismatch.
-// Types: every type can be moved. Reductions take float16, bfloat16, float32, float64, all integers
-// of 8 to 64 bits, bool and, for sum and average, complex numbers.
-// Autograd: nothing is recorded.
-// CUDA: tensors may lie in the memory of local_device(), if the group has an engine for it. Calls
-// are ordered in the thread's current stream, which sees the result. A call returns, and a Work
-// completes, once it is enqueued; neither waits for the device. Concurrent asynchronous calls of
-// several groups need one stream for each group, because ranks could otherwise enqueue them in
-// different orders. Not supported on CUDA: messages, bitwise reductions, and reductions of 16-bit
-// integers.
+// Memory: contiguous tensors are used in place. Others are copied, and copied back if the call
+// writes to them. The _async forms copy only inputs; their outputs must be contiguous. Tensors from
+// registered_zeros() are never copied.
+// Shapes: `rows` are the slices along dim 0. Shapes and types must be equal on all ranks unless a
+// comment allows a difference; otherwise the ranks get a mismatch.
+// Types: every type can be moved. Reductions take float16, bfloat16, float32, float64, integers of
+// 8 to 64 bits, bool and, for sum and average, complex numbers.
+// Autograd: records nothing.
+// CUDA: tensors may be in the memory of local_device(), if the group has an engine for it. Calls
+// are ordered in the thread's current stream. A call returns, and a Work completes, once it is
+// enqueued; neither waits for the device. Concurrent asynchronous calls of several groups need one
+// stream per group; otherwise ranks could enqueue them in different orders. Not supported on CUDA:
+// messages, bitwise reductions, and reductions of 16-bit integers.
 // Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
 // Errors: as ProcessGroup's; misuse for an output tensor made by expand(); unsupported for tensors
-// that are not dense, are quantised, or lie in neither CPU nor CUDA memory.
+// that are not dense, are quantised, or are in neither CPU nor CUDA memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,52 +33,52 @@
 namespace lockstep {
 
 // The CUDA device of this rank: number local_rank() modulo the number of devices. NCCL refuses two
-// ranks on one device; from 2.30 on, NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment permits it.
+// ranks on one device; since 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 permits it.
 //   model->to(local_device(world));
-// Built without CUDA: the code asks LibTorch at run time, so any build of LibTorch will do.
+// Needs no CUDA at compile time: it queries LibTorch at run time.
 // Errors: unsupported if LibTorch has no CUDA or the host has no device.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
-// Replaces each element by the combination of all ranks' elements.
+// Combines the tensors of all ranks, element by element.
 LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const ProcessGroup& group,
                              ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 LOCKSTEP_API Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group,
                                    ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// Replaces `tensor` by that of rank `root`.
+// Replaces `tensor` by the tensor of rank `root`.
 LOCKSTEP_API void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                             const CallOptions& options = {});
 LOCKSTEP_API Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                   const CallOptions& options = {});
 
-// As all_reduce(), but only the tensor of rank `root` is written.
+// Like all_reduce(), but writes only the tensor of rank `root`.
 LOCKSTEP_API void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// Returns all ranks' tensors in one, of shape [group.size(), *tensor.sizes()].
+// Joins the tensors of all ranks. Returns shape [group.size(), *tensor.sizes()].
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                                    const CallOptions& options = {});
 
-// As all_gather(), into `output`, which is contiguous and of that shape.
+// Like all_gather(), into `output`, which is contiguous and has that shape.
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, const CallOptions& options = {});
 
-// Returns all ranks' tensors, whose numbers of rows may differ. Costs two collectives; the first
-// exchanges the numbers of rows. The results are views of one tensor.
+// Returns the tensors of all ranks, whose numbers of rows may differ. Costs two collectives; the
+// first exchanges the numbers of rows. The results are views of one tensor.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
 
-// As all_gather_uneven(), concatenated into `output`. All ranks already know `splits`, the number
-// of rows of each rank.
+// Like all_gather_uneven(), concatenated into `output`. `splits` are the rows of each rank, equal
+// on all ranks.
 LOCKSTEP_API Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
                                           const ProcessGroup& group, at::IntArrayRef splits,
                                           const CallOptions& options = {});
 
-// Returns part rank() of the combination of all ranks' tensors. Each part has splits[rank] rows;
-// without splits, all parts have equally many rows. `splits` are equal on all ranks.
+// Returns part rank() of the combination of all ranks' tensors. Part r has splits[r] rows; without
+// `splits`, all parts have equally many. `splits` are equal on all ranks.
 LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group,
                                        ReduceOp op = ReduceOp::sum, at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
@@ -88,8 +87,8 @@ LOCKSTEP_API Work reduce_scatter_async(const at::Tensor& output, const at::Tenso
                                        at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
 
-// As all_gather() and all_gather_uneven() on rank `root`. Other ranks get an undefined tensor or an
-// empty vector, and their `output` is ignored.
+// Like all_gather() and all_gather_uneven() on rank `root`. Other ranks get an undefined tensor or
+// an empty vector, and their `output` is ignored.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                const CallOptions& options = {});
 LOCKSTEP_API Work gather_async(const at::Tensor& output, const at::Tensor& tensor,
@@ -99,9 +98,9 @@ LOCKSTEP_API std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor,
                                                    const ProcessGroup& group, int root = 0,
                                                    const CallOptions& options = {});
 
-// Replaces `output` by input[rank] of rank `root`. Its `input` has shape [group.size(),
-// *output.sizes()]. With `splits`, each rank gets splits[rank] rows of the input, and the shapes of
-// `output` differ between ranks. The other ranks' input is ignored and may be undefined.
+// Replaces `output` by input[rank] of rank `root`, whose `input` has shape [group.size(),
+// *output.sizes()]. With `splits`, rank r gets splits[r] rows, so shapes of `output` may differ.
+// The other ranks' input is ignored and may be undefined.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input,
                           const ProcessGroup& group, int root = 0, at::IntArrayRef splits = {},
                           const CallOptions& options = {});
@@ -111,20 +110,20 @@ LOCKSTEP_API Work scatter_async(const at::Tensor& output, const at::Tensor& inpu
 
 // Exchanges rows between all ranks and returns the received rows in rank order. send_splits[r] rows
 // of `tensor` go to rank r; receive_splits[r] rows come from it. If both are empty on all ranks,
-// every rank sends equally many rows to each. If receive_splits is empty on all ranks, one more
-// collective exchanges them.
+// each rank sends equally many rows to every rank. If only receive_splits is empty on all ranks,
+// one more collective exchanges them.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                                    at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// As all_to_all(), into `output`. Pass both splits or neither.
+// Like all_to_all(), into `output`. Pass both splits or neither.
 LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// Messages as ProcessGroup's, with the same `tag`; options.label is ignored. Ranks compare types
+// Messages like ProcessGroup's, with the same `tag`; options.label is ignored. Ranks compare types
 // and numbers of elements, not shapes. recv() writes the message to `tensor`.
 LOCKSTEP_API void send(const at::Tensor& tensor, const ProcessGroup& group, int peer,
                        std::int64_t tag = 0, const CallOptions& options = {});
@@ -141,7 +140,7 @@ LOCKSTEP_API Work recv_async(const at::Tensor& tensor, const ProcessGroup& group
 LOCKSTEP_API at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                                          const ProcessGroup& group);
 
-// A view of `memory` from byte `offset` on, which keeps `memory` mapped. Strides count elements.
+// A view of `memory` from byte `offset`, which keeps `memory` mapped. Strides count elements.
 LOCKSTEP_API at::Tensor view_of(const RegisteredMemory& memory, std::size_t offset,
                                 at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype);

@@ -40,7 +40,7 @@ constexpr at::ScalarType all_types[] = {
 };
 constexpr std::span reducible_types(all_types, std::size(all_types) - 2);
 
-// Small whole numbers, which every type holds exactly. They differ between ranks.
+// Small whole numbers, exact in every type. They differ between ranks.
 at::Tensor values(at::IntArrayRef sizes, int rank, at::ScalarType type) {
   const at::Tensor plain = at::arange(at::empty(sizes).numel(), at::kDouble)
                                .mul(rank + 1)
@@ -175,8 +175,7 @@ TEST(TensorCollectives, PassTheOperationOn) {
   });
 }
 
-// Sums wrap, and quotients are truncated towards zero, as in NCCL. Two ranks have a kernel of their
-// own.
+// Sums wrap, and quotients are truncated towards zero, as in NCCL. Two ranks use a separate kernel.
 TEST(TensorCollectives, TruncateAveragesOfIntegersTowardsZero) {
   constexpr at::ScalarType types[] = {at::kChar, at::kShort,  at::kInt,    at::kLong,
                                       at::kByte, at::kUInt16, at::kUInt32, at::kUInt64};
@@ -243,7 +242,7 @@ TEST(TensorCollectives, TakeTensorsOfUnequalRows) {
   });
 }
 
-// Rank s sends s + d rows, all of them 10 s + d, to rank d.
+// Rank s sends s + d rows with values 10 s + d to rank d.
 TEST(TensorCollectives, ExchangeUnequalRowsWhoseNumbersTheReceiverMayNotKnow) {
   on_ranks([](ProcessGroup& group) {
     std::vector<at::Tensor> sent;

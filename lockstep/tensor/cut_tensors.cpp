@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 struct KnownPart {
-  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // Keeps its address from other ones.
+  c10::weak_intrusive_ptr<c10::TensorImpl> tensor;  // Prevents reuse of the address.
   std::string text;
 };
 
@@ -37,7 +37,7 @@ class KnownParts {
   std::unordered_map<const c10::TensorImpl*, KnownPart> parts_;
 };
 
-// Never destroyed, as modules may outlive everything else.
+// Never destroyed, because modules may outlive other static objects.
 KnownParts& known_parts() {
   static auto* const all = new KnownParts;
   return *all;

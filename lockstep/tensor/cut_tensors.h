@@ -1,5 +1,5 @@
-// The parameters of this process that are parts of whole ones. A function that gets tensors alone,
-// without the module that cut them (sharded_module.h), can tell here that they are no copies.
+// A registry of the parameters that are parts of whole ones. Functions that get tensors without
+// their module (sharded_module.h) can detect parts here.
 //
 // Thread safety: any thread.
 
@@ -14,10 +14,11 @@
 
 namespace lockstep {
 
-// `parameter` is the part that `layout` describes, as long as it lives.
+// Records that `parameter` is the part that `layout` describes, for the parameter's lifetime.
 void note_part(const at::Tensor& parameter, const ParameterLayout& layout);
 
-// Such as " is [0, 8] + [4, 8] of [4, 16]": offsets and sizes of its boxes. Empty for a whole one.
+// Returns offsets and sizes of the part's boxes, such as " is [0, 8] + [4, 8] of [4, 16]"; empty
+// for a whole parameter.
 std::string part_text(const at::Tensor& parameter);
 
 }  // namespace lockstep

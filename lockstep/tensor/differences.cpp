@@ -28,7 +28,7 @@ using Values = std::map<std::string_view, std::string>;
 
 Values by_name(const Facts& facts) {
   Values values;
-  // A name given twice has both values.
+  // A repeated name has both values.
   for (const auto& [name, value] : facts) values[name] += value;
   return values;
 }
@@ -74,7 +74,7 @@ std::string text_of(const std::vector<int>& ranks) {
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last == i + 1) last = i;  // A range of two ranks is no shorter.
+    if (last == i + 1) last = i;  // A range of two ranks is not shorter.
     text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
     if (last > i) text += '-' + std::to_string(ranks[last]);
     i = last + 1;

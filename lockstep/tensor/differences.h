@@ -1,4 +1,4 @@
-// Sentences that name what differs: between ranks, and between a saved state and its target.
+// Describes differences between ranks, and between a saved state and its target.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,10 +26,10 @@ Facts decode_facts(std::string_view text);
 // Collective: the facts of all ranks. `call` names the caller.
 std::vector<Facts> gather(const Facts& facts, const ProcessGroup& group, std::string_view call);
 
-// One line for each name whose values differ, for example
+// Returns a line for each name whose values differ, for example
 //   param group 0: lr 0.001 on ranks 0, 2; 0.01 on rank 1
 // facts[r] are those of rank r. A name that a rank lacks has the value "none". Returns at most
-// eight lines; the last one then says how many more there are.
+// eight lines; the last one then counts the rest.
 std::vector<std::string> differing_values(const std::vector<Facts>& facts);
 
 // One line for all names whose values divide the ranks in the same way, for example
@@ -37,8 +37,8 @@ std::vector<std::string> differing_values(const std::vector<Facts>& facts);
 // The largest set of ranks comes last.
 std::vector<std::string> differing_tensors(const std::vector<Facts>& facts);
 
-// Collects every mismatch between a saved state and its target, to report all at once before
-// anything is changed.
+// Collects all mismatches between a saved state and its target, to report them together before any
+// change.
 class Misfits {
  public:
   void add(std::string text) { texts_.push_back(std::move(text)); }
@@ -48,7 +48,7 @@ class Misfits {
   const StateTensor* find(const StateDict& saved, const std::string& name, at::ScalarType type,
                           at::IntArrayRef sizes);
 
-  // Errors: misuse if there are misfits. The message has `what` and at most five of them.
+  // Errors: misuse if there are mismatches. The message contains `what` and at most five of them.
   void require_none(std::string_view what) const;
 
  private:

@@ -25,7 +25,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-// What one call does forward. Its backward is another Move over the same Region.
+// The forward operation of a call. Its backward is another Move over the same Region.
 enum class Move {
   copy,
   all_reduce,
@@ -36,7 +36,7 @@ enum class Move {
   exchange_back,
 };
 
-// The data of a call, which its backward needs again. Dims are not negative.
+// The data of a call that its backward needs. Dims are not negative.
 struct Region : torch::CustomClassHolder {
   Region(ProcessGroup all, std::string its_name, const CallOptions& options)
       : group(std::move(all)), name(std::move(its_name)), timeout(options.timeout) {}
@@ -45,9 +45,9 @@ struct Region : torch::CustomClassHolder {
   const std::string name;
   const std::optional<std::chrono::milliseconds> timeout;
   std::int64_t dim = 0;
-  Sizes sizes = {};  // Of each rank's part along dim. Of an exchange: of this rank's parts.
+  Sizes sizes = {};  // Sizes of the ranks' parts along dim; for an exchange, of this rank's parts.
 
-  // Of an exchange: where this rank joins what it receives, and its sizes there.
+  // For an exchange: the dim along which this rank joins the received parts, and their sizes.
   std::int64_t joined_dim = 0;
   Sizes joined_sizes = {};
 };
@@ -64,12 +64,12 @@ Sizes with_size(at::IntArrayRef shape, std::int64_t dim, std::int64_t size) {
 
 std::size_t own(const ProcessGroup& group) { return static_cast<std::size_t>(group.rank()); }
 
-// Whether parts along `dim` are blocks of memory of a contiguous tensor.
+// Returns whether parts along `dim` are blocks of memory of a contiguous tensor.
 bool has_outermost(at::IntArrayRef shape, std::int64_t dim) {
   return c10::multiply_integers(shape.slice(0, static_cast<std::size_t>(dim))) == 1;
 }
 
-// The shape without the size along `dim`, such as " Float 2 * 4": a text that all ranks share.
+// The shape without the size along `dim`, such as " Float 2 * 4": equal on all ranks.
 std::string text_without(const at::Tensor& x, std::int64_t dim, std::int64_t other_dim) {
   std::string text = std::string(" ") + c10::toString(x.scalar_type());
   for (std::int64_t i = 0; i < x.dim(); ++i)
@@ -89,7 +89,7 @@ Counts counts_of(at::IntArrayRef shape, std::int64_t dim, const Sizes& sizes, at
   return counts;
 }
 
-// The parts of `x` along `dim`, one behind the other.
+// The parts of `x` along `dim`, in one block.
 at::Tensor packed(const at::Tensor& x, std::int64_t dim, const Sizes& sizes) {
   if (has_outermost(x.sizes(), dim)) return values_of(x);
   std::vector<at::Tensor> parts;
@@ -97,7 +97,8 @@ at::Tensor packed(const at::Tensor& x, std::int64_t dim, const Sizes& sizes) {
   return values_of(at::cat(parts));
 }
 
-// Joins along `dim` what packed() made of tensors of shape `shape`, whose sizes there are `sizes`.
+// The inverse of packed() for tensors of shape `shape`, joined along `dim`, where they have
+// `sizes`.
 at::Tensor joined(const at::Tensor& block, at::IntArrayRef shape, std::int64_t dim,
                   const Sizes& sizes) {
   const Sizes whole = with_size(shape, dim, c10::sum_integers(sizes));
@@ -155,7 +156,7 @@ at::Tensor reduce_scattered(const at::Tensor& x, const Region& region, const Cal
   return output;
 }
 
-// Cuts along `dim`, and joins along `joined_dim` what this rank receives.
+// Cuts along `dim`, and joins the received parts along `joined_dim`.
 at::Tensor exchanged(const at::Tensor& x, const ProcessGroup& group, std::int64_t dim,
                      const Sizes& sizes, std::int64_t joined_dim, const Sizes& joined_sizes,
                      const CallOptions& options) {
@@ -207,7 +208,7 @@ at::Tensor moved(const at::Tensor& x, const Region& region, Move move, bool is_b
 at::Tensor applied(const at::Tensor& x, const RegionPtr& region, Move move, Move gradients_move,
                    bool is_backward);
 
-// The backward of a pair's first half is the second half, whose backward is the first half.
+// The backward of a pair's first half is the second half, and vice versa.
 struct Pair : torch::autograd::Function<Pair> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const RegionPtr& region, Move move, Move gradients_move,
@@ -258,7 +259,7 @@ std::int64_t wrapped(std::int64_t dim, const at::Tensor& x, const Region& region
   return dim < 0 ? dim + x.dim() : dim;
 }
 
-// A call over parts of `x` as torch.chunk cuts them.
+// A call over the parts of `x` by torch.chunk.
 RegionPtr region_of_whole(const at::Tensor& x, const ProcessGroup& group, std::int64_t dim,
                           std::string_view function, const CallOptions& options) {
   auto region = region_of(x, group, function, options);

@@ -25,11 +25,11 @@ using Tensors = std::vector<at::Tensor>;
 
 // --- Equality with one process -------------------------------------------------------------------
 
-// A call, and the same for all ranks' inputs in one process.
+// A call, and its equivalent for all ranks' inputs in one process.
 struct Case {
   std::string name;
   bool equal_inputs;   // All ranks have the same x,
-  bool equal_results;  // or compute the same loss, which then counts once.
+  bool equal_results;  // or compute the same loss, which counts once.
   std::function<at::Tensor(const at::Tensor&, const ProcessGroup&)> call;
   std::function<Tensors(const Tensors&)> serial;
 };
@@ -50,12 +50,12 @@ at::Tensor sum(const Tensors& tensors) {
   return total;
 }
 
-// The parts of `x`, as many as there are ranks.
+// `x` as one part per rank.
 Tensors parts_of(const at::Tensor& x, std::int64_t dim, std::size_t ranks) {
   return x.split_with_sizes(chunk_sizes(x.size(dim), static_cast<int>(ranks)), dim);
 }
 
-// Results of each rank, gradients of its input, and the gradients of the squares of these.
+// Results of each rank, gradients of its input, and the gradients of their squares.
 struct Outcome {
   Tensors results, gradients, second;
 };
@@ -177,7 +177,7 @@ Case exchanges(std::int64_t split, std::int64_t joined) {
           }};
 }
 
-// Rank `from` has from + to rows for rank `to`, and none where that is three.
+// Rank `from` has from + to rows for rank `to`, but none if that is three.
 std::int64_t rows_between(std::size_t from, std::size_t to) {
   return from + to == 3 ? 0 : static_cast<std::int64_t>(from + to);
 }
@@ -252,7 +252,7 @@ TEST(Differentiable, AllToAllEqualsOneProcess) {
     for (const std::int64_t split : {0, 1, -1})
       for (const std::int64_t joined : {0, 1, 2}) {
         const auto make = [&](int rank) {
-          std::vector<std::int64_t> shape{4, 5, 3};  // Cut unevenly, joined from uneven parts.
+          std::vector<std::int64_t> shape{4, 5, 3};  // Cut and joined unevenly.
           if (joined != (split < 0 ? split + 3 : split))
             shape[static_cast<std::size_t>(joined)] = 1 + rank % 3;
           return input(shape, rank);
@@ -281,7 +281,8 @@ TEST(Differentiable, AllToAllOfRowsEqualsOneProcess) {
 // Compares the gradient of the sum of all ranks' losses with central differences.
 void expect_numeric(const Case& one, int ranks) {
   run_in_process(ranks, [&](ProcessGroup& group) {
-    const int counted = one.equal_results ? group.size() : 1;  // How often the sum has the loss.
+    const int counted =
+        one.equal_results ? group.size() : 1;  // How often the sum contains the loss.
     const auto total = [&](const at::Tensor& x) {
       const at::NoGradGuard no_grad;
       at::Tensor loss = loss_of(one.call(x, group), one.equal_results ? 0 : group.rank());

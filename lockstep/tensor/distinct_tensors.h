@@ -1,5 +1,5 @@
-// Lists of tensors with each tensor once. Module::parameters() lists a tied weight under each of
-// its names.
+// Lists of tensors without duplicates. Module::parameters() lists a tied weight under each of its
+// names.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Returns the tensors without repeated ones: each is where it was first, under its first name. All
-// undefined ones count as one tensor.
+// Removes duplicates: each tensor stays at its first place, under its first name. All undefined
+// tensors count as one.
 std::vector<at::Tensor> distinct(std::vector<at::Tensor> tensors);
 NamedTensors distinct(NamedTensors tensors);
 

@@ -1,4 +1,4 @@
-// A torch::nn::Module made of a list of named tensors and any function that computes with them.
+// A torch::nn::Module made of named tensors and any function that computes with them.
 //
 //   auto w = torch::randn({10, 3}).requires_grad_();
 //   auto mean = torch::zeros({10});
@@ -8,13 +8,13 @@
 //   lockstep::DistributedDataParallel ddp(model, world);
 //
 // The module shares the tensors; it makes no copies. DistributedDataParallel, checkpoints,
-// load_weights() and optimizers treat it as any other module. Names may have several parts, such as
-// "layer.w": the module then has a child "layer". It lists its own tensors before those of its
+// load_weights() and optimizers treat it like any other module. A name with several levels, such as
+// "layer.w", creates a child "layer". The module lists its own tensors before those of its
 // children.
 //
 // Thread safety: that of the function.
-// Errors: misuse, naming the tensor, for an undefined tensor, for a name that is empty, has an
-// empty part or occurs twice, and for a parameter that is the result of an operation on others.
+// Errors: misuse, naming the tensor, for an undefined tensor and for a name that is empty, has an
+// empty level or occurs twice. Also for a parameter that is the result of an operation on others.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,8 +30,8 @@
 
 namespace lockstep {
 
-// Registers the tensors in `root` and its children, which are made where they do not exist.
-// requires_grad flags stay as they are. Errors: as above.
+// Registers the tensors in `root` and its children, which it creates if necessary. requires_grad
+// flags do not change. Errors: as above.
 LOCKSTEP_API void register_tensors(torch::nn::Module& root, const NamedTensors& parameters,
                                    const NamedTensors& buffers);
 

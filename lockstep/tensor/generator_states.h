@@ -1,4 +1,4 @@
-// The states of random generators, to draw the same numbers again.
+// The states of random generators, for drawing the same numbers again.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,15 +27,15 @@ class GeneratorStates {
 // The state of LibTorch's default CPU generator. Thread safety: any thread.
 at::Tensor default_generator_state();
 
-// Errors: c10::Error if `state` is not one of this LibTorch's generators.
+// Errors: c10::Error if `state` does not belong to this LibTorch's generators.
 void set_default_generator_state(const at::Tensor& state);
 
-// Draws a number of LibTorch's default CPU generator, which so stays in step on all ranks, and
-// returns the seed that follows from it for `place`, such as a rank. The rule is frozen: it decides
-// the masks of a resumed training. Thread safety: any thread.
+// Draws a number from LibTorch's default CPU generator, which so stays in step on all ranks, and
+// derives a seed for `place`, such as a rank. The rule is frozen, because it determines the masks
+// of a resumed training. Thread safety: any thread.
 std::uint64_t drawn_seed(std::uint64_t place);
 
-// Restores LibTorch's default CPU generator at its end.
+// Its destructor restores LibTorch's default CPU generator.
 class KeptGenerator {
  public:
   KeptGenerator();

@@ -23,7 +23,7 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key), stack);
 }
 
-// Whether it has new tensors as results, and does nothing else.
+// Returns whether the operator only returns new tensors, without other effects.
 bool is_pure(const c10::FunctionSchema& schema) {
   if (schema.is_mutable()) return false;
   bool has_tensor = false;
@@ -40,7 +40,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
                                                   : nullptr;
 }
 
-// A new tensor without autograd, which notices when the same memory is changed in place.
+// A new tensor without autograd, which detects in-place changes of its memory.
 at::Tensor alias_of(const at::Tensor& tensor) {
   const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
@@ -51,7 +51,7 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 
 // --- The fallback --------------------------------------------------------------------------------
 
-// The block that runs on this thread: what is done with each of its operators.
+// The block that runs on this thread. Decides how to treat each of its operators.
 class KeptResults::Session {
  public:
   explicit Session(const KeptResults& its_owner) : owner(its_owner), outer_(current_) {
@@ -62,7 +62,7 @@ class KeptResults::Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Operators that kernels call themselves are not seen.
+  // Does not intercept operators that kernels call.
   static void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard kernels(key);
     if (current_ != nullptr)
@@ -84,7 +84,7 @@ class KeptResults::Session {
   static void require_fallback() {
     static const bool is_ours = [] {
       if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) return false;
-      // Never destroyed: the dispatcher may be gone before.
+      // Never destroyed: the dispatcher may be destroyed earlier.
       auto* library = new torch::Library(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
       library->fallback(torch::CppFunction::makeFromBoxedFunction<&Session::on_operator>());
       return true;
@@ -109,7 +109,7 @@ class KeptResults::Recording final : public Session {
   Recording(KeptResults& results, Tensors& kept)
       : Session(results), results_(results), kept_(kept) {}
 
-  // Before someone else changes the memory of `tensor`, which may be that of kept results.
+  // Call before the memory of `tensor`, which may be that of kept results, is changed.
   void copy_kept_memory_of(const at::Tensor& tensor) {
     const auto found = by_storage_.find(storage_of(tensor));
     if (found == by_storage_.end()) return;

@@ -1,4 +1,4 @@
-// The results of operators that a second run of a block takes over from its first run.
+// Results of operators that the second run of a block reuses from its first run.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,9 +17,9 @@
 
 namespace lockstep::tensor {
 
-// Sees every operator below autograd by a fallback for DispatchKey::Fake, LibTorch's key for a mode
-// that C++ programs do not use. The fallback costs nothing outside of record() and replay().
-// Errors: unsupported if someone else has a fallback for that key.
+// Intercepts every operator below autograd by a fallback for DispatchKey::Fake, LibTorch's key for
+// a mode that C++ programs do not use. The fallback costs nothing outside record() and replay().
+// Errors: unsupported if that key already has a fallback.
 class KeptResults {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -28,8 +28,8 @@ class KeptResults {
   // `name` of the block, for messages. `keep` chooses operators; if it is empty, none is kept.
   KeptResults(std::function<bool(std::string_view)> keep, Generators generators, std::string name);
 
-  // Runs `body`, and appends to `kept` the results to hand to replay(). They share memory with the
-  // results that `body` got, except those that `body` changes in place or returns.
+  // Runs `body`, and appends to `kept` the results for replay(). They share memory with the results
+  // that `body` got, except those that `body` changes in place or returns.
   Tensors record(const Body& body, Tensors& kept);
 
   // Runs `body` again. Errors: misuse if it calls other operators than in record().
@@ -38,7 +38,7 @@ class KeptResults {
  private:
   struct Return {
     std::optional<std::size_t> tensor;  // Position in `kept`.
-    c10::IValue value;                  // If it is no tensor.
+    c10::IValue value;                  // If it is not a tensor.
   };
   struct Call {
     std::string name;

@@ -28,8 +28,7 @@ bool can_travel(std::int64_t type) {
   return known != at::ScalarType::Undefined && !c10::isQIntType(known);
 }
 
-// Places `tensor` after the other tensors of the list. Returns false if the list would exceed 63
-// bits.
+// Appends `tensor` to the list. Returns false if the list would exceed 63 bits.
 bool append(ListLayout& list, TensorLayout tensor) {
   tensor.begin = list.bytes;
   if (tensor.type) {

@@ -28,12 +28,12 @@ struct ListLayout {
 // Errors: as require_dense().
 ListLayout layout_of(const std::vector<at::Tensor>& tensors);
 
-// The format may change, because it is never stored. It consists of 64-bit words of this host:
-// magic and number of lists; for each list its bytes and number of tensors; for each tensor its
-// type or -1, its number of dimensions, and its sizes.
+// Encodes 64-bit words of this host: magic and number of lists; per list its bytes and number of
+// tensors; per tensor its type or -1, its number of dimensions, and its sizes. The format may
+// change, because it is never stored.
 std::string encode_layouts(const std::vector<ListLayout>& lists);
 
-// Errors: corrupt for text that encode_layouts() cannot have made. Needs a few times the memory of
+// Errors: corrupt for text that encode_layouts() cannot produce. Needs a few times the memory of
 // `text`.
 std::vector<ListLayout> decode_layouts(std::string_view text);
 

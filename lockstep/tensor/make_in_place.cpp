@@ -51,7 +51,7 @@ NamedTensors tensors_of(const std::shared_ptr<torch::nn::Module>& made) {
 
 // A result of one of the operators that a function calls.
 struct Origin {
-  std::size_t call = 0;  // The operators are counted.
+  std::size_t call = 0;  // The operator's number in calling order.
   std::size_t result = 0;
 
   auto operator<=>(const Origin&) const = default;
@@ -62,10 +62,10 @@ bool fills_its_storage(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
 }
 
-// The operators' results that become tensors of the module, if they can lie at their places.
+// The operators' results that become tensors of the module and can be at their places.
 std::map<Origin, std::string> origins_of(const MakeModule& make, const Places& places) {
   struct Seen {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // No other one gets its address meanwhile.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // Prevents reuse of the address.
     Origin origin;
   };
   std::unordered_map<const c10::StorageImpl*, Seen> seen;
@@ -98,8 +98,8 @@ bool makes_empty(const c10::OperatorHandle& op) {
   return name == "aten::empty" || name == "aten::empty_strided";
 }
 
-// Calls an operator that makes a tensor without values, so that it lies in `place` at once. Its
-// maker may write to it without an operator.
+// Calls an operator that makes a tensor without values, directly in `place`. The constructor may
+// write to it without an operator.
 void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& place) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i)
@@ -117,7 +117,7 @@ void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& p
                      .set_(place.storage(), place.storage_offset(), meta.sizes(), meta.strides());
 }
 
-// Moves `tensor` into the storage of `place`, unless others have its own. Returns bytes freed.
+// Moves `tensor` into the storage of `place`, unless others share its own. Returns bytes freed.
 std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
   at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const bool can_move = tensor.has_storage() && tensor.is_cpu() && tensor.storage_offset() == 0 &&
@@ -132,8 +132,8 @@ std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
   return place.nbytes();
 }
 
-// Gives freed memory back to the system now and then. Otherwise malloc() keeps what lies between
-// small objects, which no large tensor fits into: in the end as much as all tensors (measured, with
+// Periodically returns freed memory to the system. Otherwise malloc() keeps fragments between small
+// objects, which are too small for large tensors: in the end as much as all tensors (measured, with
 // 24 tensors of 4 MB).
 class Trimming {
  public:
@@ -153,7 +153,7 @@ class Trimming {
   std::size_t freed_ = 0;
 };
 
-// The module, whose tensors lie in their places where their origins are known.
+// Returns the module. Tensors of known origin are at their places.
 std::shared_ptr<torch::nn::Module> make_at(const MakeModule& make,
                                            const std::map<Origin, std::string>& origins,
                                            const Places& places) {
@@ -201,7 +201,7 @@ void require_same_tensors(const NamedTensors& made, const Places& places) {
   misfits.require_none("initialize: the function makes another module");
 }
 
-// Copies what did not come into being at its place.
+// Copies the tensors that were not created at their places.
 void copy_others(const NamedTensors& made, const Places& places) {
   const auto beginning_of = [](const at::Tensor& tensor) {
     const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();

@@ -1,13 +1,12 @@
-// Makes a module so that its tensors lie in given memory, each from the moment when it exists: the
-// memory of a whole module is never needed beside it.
+// Constructs a module in given memory, without needing the memory of a second module.
 //
-// The module is made twice. First on the meta device, which shows which operator makes each tensor;
-// then with values, as ever, except that the results of these operators get the storages of their
-// places. So random numbers and whatever the module's constructor does are the same as in a module
-// that is made elsewhere, bit for bit.
+// The module is constructed twice. The first construction, on the meta device, records which
+// operator creates each tensor. In the second one, with values, the results of these operators get
+// the storages of their places. Random numbers and side effects of the constructor are therefore
+// the same as in an ordinary construction, bit for bit.
 //
-// The memory of a place may come and go (touched_tensors.h): an operator of the constructor that
-// uses a tensor touches its place. So may one that comes back to a tensor which has left.
+// The memory of a place may be attached and detached (touched_tensors.h): an operator of the
+// constructor that uses a tensor touches its place, also if the memory was detached meanwhile.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,11 +24,12 @@ namespace lockstep {
 
 using MakeModule = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-// Gives `places` the values of the tensors of the same names in the module that `make` makes. A
-// tensor whose making cannot be followed, for example a part of a larger one, or whose place is on
-// a device or has other strides, is copied at the end. At any time at most one of the others lies
-// elsewhere. Errors: misuse, naming them, if the tensors of the module are not `places`, and if
-// `make` makes them in another way when it is called again; some values are then written.
+// Gives `places` the values of the tensors of the same names in the module that `make` constructs.
+// A tensor is copied at the end if its construction cannot be followed (for example a part of a
+// larger one), or its place is on a device or has other strides. Of the other tensors, at most one
+// at a time is elsewhere.
+// Errors: misuse, naming them, if the tensors of the module are not `places`, or if the second
+// construction differs from the first; some values are then written.
 void make_in_place(const MakeModule& make, const NamedTensors& places);
 
 }  // namespace lockstep

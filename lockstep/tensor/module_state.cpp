@@ -29,8 +29,8 @@
 namespace lockstep {
 namespace {
 
-// Whether two saved tensors of one type and shape have equal elements; empty where that cannot be
-// known before they are read.
+// Returns whether two saved tensors of one type and shape have equal elements; empty if they must
+// be read first.
 std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) {
   if (one.digest && other.digest) return *one.digest == *other.digest;
   if (one.data.is_meta() || other.data.is_meta()) return std::nullopt;
@@ -41,7 +41,7 @@ std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) 
          std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()) == 0;
 }
 
-// A tensor with two names in the module can take only one of two saved values.
+// A tensor with two names in the module can load only one of two saved values.
 void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
   for (const auto& [name, first] : first_names(named_tensors(module)))
     if (saved.tensors.contains(name) && saved.tensors.contains(first) &&

@@ -1,7 +1,7 @@
 // The state of modules, and of LibTorch's random generators, as Stateful.
 //
-// Errors: for modules, misuse, naming the tensors, if a tensor is missing in the module or in the
-// saved state, or has another type or shape; mismatch, naming both, if a tensor with two names was
+// Errors, for modules: misuse, naming the tensors, if a tensor is missing in the module or the
+// saved state, or differs in type or shape. Mismatch, naming both, if a tensor with two names was
 // saved with unequal elements.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -26,16 +26,16 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// The state of a module: its parameters and buffers under their names in the module. Buffers are
-// saved from rank 0, because those of a BatchNorm differ between ranks. A tensor with two names in
-// the module is saved under both, and loaded if one of them is there. Parameters that are cut over
-// ranks (sharded_module.h) are saved as parts of whole ones, so a module that is cut in another
-// way, or not at all, can load them. Lifetime: `module` outlives the result. Errors: in addition,
-// wanted() throws misuse for parameters that all ranks of a host share, because every rank would
-// write to them; misuse for a module on the meta device.
+// The state of a module: parameters and buffers under their names. Buffers are saved from rank 0,
+// because those of a BatchNorm differ between ranks. A tensor with two names is saved under both,
+// and loaded if one of them exists. Parameters that are cut over ranks (sharded_module.h) are saved
+// as parts of whole ones, so a module with another layout, or none, can load them.
+// Lifetime: `module` outlives the result.
+// Errors: also, in wanted(), misuse for parameters that all ranks of a host share, because every
+// rank would write to them; misuse for a module on the meta device.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
-// The state of a TorchScript module, whose object the result shares.
+// The state of a TorchScript module. The result shares the script's object.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(const torch::jit::Module& script);
 
 // The parts of module_state(), for classes that hold a module in another way.
@@ -45,24 +45,22 @@ LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);
 LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict& saved,
                                const std::map<std::string, at::ScalarType>& types = {});
 
-// A request for all that the module has of `saved`, into new tensors.
+// Requests all tensors that the module has in common with `saved`, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
 
-// A request that reads `saved` directly into the module's tensors. Tensors that are not contiguous
-// in CPU memory are read into new ones.
+// Like wanted_apart(), but reads directly into the module's tensors where they are contiguous in
+// CPU memory.
 LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
-// Copies the loaded tensors into the module, whose other tensors stay as they are. For tensors that
-// were read in place it only increases autograd's version counter. Errors: mismatch, if two values
-// of one tensor could not be compared before; values that were read in place are then in the
-// module.
+// Copies the loaded tensors into the module; its other tensors do not change. For tensors that were
+// read in place it only increases autograd's version counter. Errors: mismatch, if two values of
+// one tensor could not be compared before; the module then has the values that were read in place.
 LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& state);
 
 // The state of each rank's default LibTorch random generator, from which dropout and randn() draw.
-// Each rank's generator is saved under its rank: "rank.0", "rank.1" and so on. On load, each rank
-// gets its own generator again and continues with the same numbers. A rank without a saved
-// generator is seeded with XXH3_64bits_withSeed(rank 0's state, seed = its rank). This rule is
-// frozen.
+// It is saved under the rank: "rank.0", "rank.1" and so on. After loading, each rank continues with
+// its own numbers. A rank without a saved generator is seeded with XXH3_64bits_withSeed(rank 0's
+// state, seed = its rank). This rule is frozen.
 class LOCKSTEP_API RandomGenerators : public Stateful {
  public:
   explicit RandomGenerators(const ProcessGroup& group);
@@ -70,8 +68,8 @@ class LOCKSTEP_API RandomGenerators : public Stateful {
 
   StateDict state_dict() override;
 
-  // Asks for this rank's generator, or rank 0's if there is none. Errors: misuse if both are
-  // missing, or the state is not one of this LibTorch's generators.
+  // Requests this rank's generator, or rank 0's if there is none. Errors: misuse if both are
+  // missing, or the state does not belong to a generator of this LibTorch.
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
 

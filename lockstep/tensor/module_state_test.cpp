@@ -31,7 +31,7 @@ using test::catalogue_of;
 using test::fault_of;
 using test::SavedState;
 
-// Has a missing bias, buffers, one tensor with two names, and one of channels_last.
+// Has a missing bias, buffers, one tensor with two names, and one in channels_last.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -120,7 +120,7 @@ TEST(ModuleState, RefusesParametersThatAllRanksShare) {
   });
 }
 
-// Neither the catalogue nor the request says whether the values are equal: there are no digests.
+// Without digests, neither the catalogue nor the request shows whether the values are equal.
 TEST(ModuleState, UnequalValuesOfOneTensorAreRefusedWithoutDigestsToo) {
   Net net;
   StateDict state = saved(net);
@@ -142,7 +142,7 @@ std::vector<double> drawn() {
   return {numbers.data_ptr<double>(), numbers.data_ptr<double>() + 5};
 }
 
-// Loads like a checkpoint: passes a copy of the wanted part of `saved`.
+// Loads like a checkpoint: passes a copy of the requested part of `saved`.
 void load(RandomGenerators& generators, const StateDict& saved) {
   StateDict state{.tensors = {}, .values = saved.values};
   for (const auto& [name, range] : generators.wanted(saved)) {
@@ -174,7 +174,7 @@ TEST(RandomGenerators, KeepTheStateThatTheyHadWhenItWasSaved) {
   EXPECT_TRUE(saved.tensors.at("rank.0").data.equal(before));
 }
 
-// Loads `saved` on `world_size` ranks, one after the other in this process, and returns the numbers
+// Loads `saved` on `world_size` ranks, one after the other in this process. Returns the numbers
 // that each draws.
 std::vector<std::vector<double>> drawn_by_ranks(int world_size, const StateDict& saved) {
   std::vector<std::vector<double>> numbers(static_cast<std::size_t>(world_size));

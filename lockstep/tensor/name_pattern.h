@@ -14,11 +14,12 @@ namespace lockstep {
 // The parts between the dots.
 std::vector<std::string> levels_of(const std::string& name);
 
-// Whether `name` has as many levels as `pattern`, and fnmatch() says of each that it fits. As in
-// PyTorch, a star matches no dot.
+// Returns whether `name` has as many levels as `pattern`, and fnmatch() accepts each of them. As in
+// PyTorch, a star does not match a dot.
 bool matches(const std::string& pattern, const std::string& name);
 
-// The beginning of `name`, of as many levels as `pattern` has, if that matches and more follows.
+// Returns the first levels of `name`, as many as `pattern` has, if they match and more levels
+// follow.
 std::optional<std::string> matching_parent(const std::string& pattern, const std::string& name);
 
 }  // namespace lockstep

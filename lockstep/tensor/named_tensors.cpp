@@ -69,8 +69,8 @@ std::string heading(const at::Tensor& tensor) {
   return text + "]\n";
 }
 
-// Equal for tensors whose elements begin at one address or, while their memory is elsewhere, at one
-// place in one storage.
+// Equal for tensors whose elements begin at the same address or, while detached, at the same offset
+// in one storage.
 std::pair<const void*, std::int64_t> beginning_of(const at::Tensor& tensor) {
   auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (storage->_mutable_data_ptr_no_checks().get() == nullptr)

@@ -38,8 +38,8 @@ namespace {
 
 using test::fault_of;
 
-// Its order of construction is not that of registration, and its constructor draws and computes in
-// ways that its layers do not.
+// Its order of construction is not that of registration. Its constructor draws and computes in ways
+// that its layers do not.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -211,7 +211,7 @@ TEST(MakeInPlace, MakesTheTensorsAtTheirPlaces) {
 
 std::size_t resident_megabytes() { return test::status_bytes("RssAnon") >> 20; }
 
-// Between its tensors of 4 MB are small objects, so that malloc() finds no end of its heap to free.
+// Small objects lie between its tensors of 4 MB, so malloc() cannot trim its heap.
 TEST(MakeInPlace, LeavesNoCopyOfComputedTensorsInTheProcess) {
   struct Computed : torch::nn::Module {
     Computed() {
@@ -234,7 +234,7 @@ TEST(MakeInPlace, LeavesNoCopyOfComputedTensorsInTheProcess) {
   EXPECT_NEAR(memory.std().item<float>(), 0.02, 1e-4);
 }
 
-// Tensors of two types may have the same offset in elements, and do not lie together.
+// Tensors of two types may have the same offset in elements, but at different addresses.
 TEST(MakeInPlace, PlacesOfSeveralTypesMayShareAStorage) {
   struct Mixed : torch::nn::Module {
     Mixed() {
@@ -285,7 +285,7 @@ TEST(MakeInPlace, AnotherModuleIsRefusedAndNamed) {
   has(refusal([] { return std::shared_ptr<torch::nn::Module>(); }), "makes no module");
 }
 
-// With the number of its calls, another weight is made first.
+// Each call makes another weight first.
 TEST(MakeInPlace, AFunctionThatMakesItInAnotherWayEachTimeIsRefused) {
   struct Two : torch::nn::Module {
     explicit Two(bool turned) {

@@ -1,7 +1,7 @@
-// Loops on ATen's threads, of which torch::set_num_threads() sets the number.
+// Loops on ATen's threads; torch::set_num_threads() sets their number.
 //
-// at::parallel_for() is a template and runs serially unless compiled with LibTorch's own OpenMP. An
-// iterator's loop is split inside LibTorch.
+// at::parallel_for() is a template and runs serially unless compiled with LibTorch's own OpenMP.
+// LibTorch splits an iterator's loop internally.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

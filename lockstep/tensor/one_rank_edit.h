@@ -1,6 +1,5 @@
-// Code that runs on one rank for all: what it writes to a module's tensors reaches the other ranks,
-// and whatever else it changes does not. A class that keeps more than tensors refuses to work
-// there.
+// Marks code that runs on one rank only. Its writes to a module's tensors are sent to the other
+// ranks; other changes are not. Classes with more state than tensors therefore refuse to run there.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +8,8 @@
 
 namespace lockstep {
 
-// While it exists, this thread runs such code. Thread safety: it ends on the thread that made it.
+// While it exists, this thread runs such code. Thread safety: destroy it on the thread that created
+// it.
 class OneRankEdit {
  public:
   OneRankEdit() = default;

@@ -1,8 +1,8 @@
-// Intercepts the operators that a thread calls, above autograd. LibTorch has a dispatch key for
-// this, for deferred initialization of modules (DispatchKey::DeferredInit), and does not use it.
-// Tensors may have the key, too: see touched_tensors.h.
+// Intercepts the operators that a thread calls, above autograd. It uses a dispatch key that
+// LibTorch defines for deferred initialization of modules but does not use
+// (DispatchKey::DeferredInit). Tensors may have the key too: see touched_tensors.h.
 //
-// Thread safety: an interception is of its thread alone.
+// Thread safety: an interception applies to its thread only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,21 +18,21 @@ class OperatorHandle;
 
 namespace lockstep::tensor {
 
-// While it lives, each call of an operator goes to a function. The innermost one of a thread
-// counts.
+// During its lifetime, a function handles each call of an operator. The innermost interception of a
+// thread applies.
 class OperatorInterception {
  public:
-  // Calls the operator, op.callBoxed(stack): with other arguments, or with a look at its results.
-  // Operators that are called within are not intercepted.
+  // Calls the operator, op.callBoxed(stack), and may change its arguments or read its results.
+  // Operators that it calls are not intercepted.
   using Call = std::function<void(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
 
-  // Errors: unsupported if another library intercepts operators by the same key.
+  // Errors: unsupported if another library intercepts operators with the same key.
   explicit OperatorInterception(Call call);
   ~OperatorInterception();
   OperatorInterception(const OperatorInterception&) = delete;
   OperatorInterception& operator=(const OperatorInterception&) = delete;
 
-  // Whether operators of this thread are intercepted, and what is done with them.
+  // Returns whether operators of this thread are intercepted, and how.
   static bool is_under_way();
   static void intercept(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
@@ -42,11 +42,11 @@ class OperatorInterception {
   const c10::impl::IncludeDispatchKeyGuard included_;
 };
 
-// Registers the key's kernel at first use, so that a process which does not need the key leaves it
-// to others. Errors: unsupported if another library has taken it.
+// Registers the key's kernel at first use; a process that does not need the key leaves it to other
+// libraries. Errors: unsupported if another library has registered one.
 void take_dispatch_key();
 
-// Calls an operator so that the tensors that it makes are on the meta device: unless it takes
+// Calls an operator so that the tensors that it creates are on the meta device, unless it takes
 // tensors, or is given a value or a device.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 

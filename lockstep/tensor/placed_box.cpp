@@ -41,7 +41,7 @@ Box box_at(const Numbers& sizes, const Numbers& steps, std::int64_t begin, std::
   return box;
 }
 
-// The boxes that elements [begin, end) of a tensor of `sizes` make, in their order.
+// The boxes of elements [begin, end) of a tensor of `sizes`, in their order.
 std::vector<Box> boxes_in(const Numbers& sizes, std::int64_t begin, std::int64_t end) {
   const Numbers steps = steps_in(sizes);
   std::vector<Box> boxes;
@@ -55,8 +55,8 @@ Numbers joined(Numbers a, const Numbers& b) {
   return a;
 }
 
-// The local tensor as rows: indices in the dimensions before cat_dim number the rows, and each row
-// holds a segment of every box.
+// The local tensor as rows: indices in the dimensions before cat_dim number the rows. Each row
+// contains a segment of every box.
 class Rows {
  public:
   Rows(const Boxes& boxes, std::int64_t begin)
@@ -105,7 +105,7 @@ class Rows {
 
   const std::vector<Box>& boxes_;
   const std::int64_t cat_dim_;
-  const std::int64_t begin_;  // Element of the local tensor that data begins with.
+  const std::int64_t begin_;  // Element of the local tensor at which data begins.
   const Numbers outer_;       // Sizes before cat_dim.
   std::int64_t width_ = 0;    // Elements of a row.
 };
@@ -149,7 +149,7 @@ at::Tensor view_in_data(const at::Tensor& data, const PlacedBox& box) {
 
 at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& boxes,
                         std::int64_t elements) {
-  std::optional<std::int64_t> begin;  // Element of `whole` that the data begins with.
+  std::optional<std::int64_t> begin;  // Element of `whole` at which the data begins.
   std::int64_t held = 0;
   for (const PlacedBox& each : boxes) {
     const at::Tensor box = view_in_whole(whole, each.box);

@@ -1,5 +1,5 @@
-// Boxes with the places that their elements have in a rank's data: how a checkpoint finds the parts
-// of a tensor in memory.
+// Boxes with the positions of their elements in a rank's data: a checkpoint uses them to find the
+// parts of a tensor in memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,25 +22,25 @@ struct PlacedBox {
   std::int64_t begin = 0;
 };
 
-// The boxes of a tensor of `shape` that elements [begin, end) of the local tensor lie in, counted
-// row by row; data holds these elements. Boxes without elements are left out. Without `boxes` the
-// local tensor is the whole one, whose range makes at most 2 * dimensions - 1 boxes. Requires:
-// `boxes` fit `shape`, and the range lies in the local tensor.
+// Returns the boxes of a tensor of `shape` that contain elements [begin, end) of the local tensor,
+// counted row by row; the data has these elements. Omits boxes without elements. Without `boxes`
+// the local tensor is the whole one, and the result has at most 2 * dimensions - 1 boxes. Requires:
+// `boxes` fit `shape`, and the range is in the local tensor.
 std::vector<PlacedBox> place(const std::vector<std::int64_t>& shape, const Boxes& boxes,
                              std::int64_t begin, std::int64_t end);
 
 // Elements [begin, end) of a tensor of one dimension.
 PlacedBox place(std::int64_t begin, std::int64_t end);
 
-// The box in `tensor`, the whole one: a view.
+// A view of the box in `tensor`, the whole one.
 at::Tensor view_in_whole(const at::Tensor& tensor, const Box& box);
 
-// The box in `data`, contiguous and of one dimension: a view.
+// A view of the box in `data`, which is contiguous and has one dimension.
 at::Tensor view_in_data(const at::Tensor& data, const PlacedBox& box);
 
-// The run of elements of `whole`, which is contiguous, that is the data of `elements` elements in
-// its order: a view of one dimension. Undefined when the data does not lie there in one run, or has
-// elements that are in none of `boxes`. Requires: at least one box.
+// Returns the data of `elements` elements as a one-dimensional view of `whole`, which is
+// contiguous. Undefined if the data is not one run there, or has elements outside of `boxes`.
+// Requires: at least one box.
 at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& boxes,
                         std::int64_t elements);
 

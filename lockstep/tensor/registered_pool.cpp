@@ -33,7 +33,7 @@ std::size_t RegisteredPool::bytes() {
   return region_ == nullptr ? 0 : region_->memory().bytes();
 }
 
-// The old region goes when its last tensor does.
+// The old region is freed with its last tensor.
 std::shared_ptr<RegisteredRegion> RegisteredPool::region_for(std::size_t bytes,
                                                              const ProcessGroup& group,
                                                              const CallOptions& options) {
@@ -45,7 +45,7 @@ std::shared_ptr<RegisteredRegion> RegisteredPool::region_for(std::size_t bytes,
     region_ = std::make_shared<RegisteredRegion>(group.allocate(wanted, options));
   } catch (const Error& error) {
     if (error.fault() != Fault::system) throw;
-    limit_ = wanted - 1;  // On all ranks, which get this Error alike.
+    limit_ = wanted - 1;  // On all ranks: all get this Error.
   }
   return region_;
 }

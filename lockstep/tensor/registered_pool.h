@@ -1,11 +1,11 @@
 // Tensors in memory that all ranks of a host have mapped, for results that collectives change in
 // place.
 //
-// A group has one pool on each rank: one region of registered memory, from which blocks of any size
-// are taken. A block is free again when its tensor's last reference dies. Ranks sum a tensor in
-// place if all of them have it in one region, at whatever offset: so only the region's growth is
-// collective, and it depends on the sizes asked for alone. If the region is full on some ranks or
-// on all, the tensor gets ordinary memory, and its sum passes through staging buffers.
+// A group has one pool per rank: a region of registered memory with blocks of any size. A block is
+// freed with the last reference to its tensor. Ranks sum a tensor in place if all of them have it
+// in one region, at any offset. So only the growth of the region is collective, and it depends only
+// on the requested sizes. If the region is full on a rank, the tensor gets ordinary memory, and its
+// sum passes through staging buffers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,9 +21,8 @@
 
 namespace lockstep::tensor {
 
-// Thread safety: any thread may call it. Calls are in one order on all ranks, as those of
-// collectives.
-// Lifetime: a tensor keeps its memory, also when pool and group are gone.
+// Thread safety: any thread. Calls have the same order on all ranks, like collectives.
+// Lifetime: a tensor keeps its memory after the pool and the group are destroyed.
 class RegisteredPool {
  public:
   // The region's bytes on each rank. It holds two to four of the largest tensors.
@@ -33,17 +32,17 @@ class RegisteredPool {
   // Tensors of so few bytes get ordinary memory: comm sums them in one rendezvous instead of two.
   static constexpr std::size_t small_bytes = std::size_t{4} << 10;
 
-  // The pool of `group` on this rank.
+  // Returns the pool of `group` on this rank.
   static std::shared_ptr<RegisteredPool> of(const ProcessGroup& group);
 
-  // An uninitialised, contiguous tensor of this type, in the pool if it is in CPU memory. All ranks
-  // of `group`, whose pool this is, ask for equally many bytes. Collective where a tensor is larger
-  // than all before: the region then grows. Errors: as ProcessGroup::allocate(), but too little
-  // memory is none.
+  // Returns an uninitialised, contiguous tensor of this type, in the pool if it is in CPU memory.
+  // All ranks of `group`, which owns this pool, request equally many bytes. Collective if a tensor
+  // is larger than all earlier ones: the region then grows. Errors: as ProcessGroup::allocate(),
+  // but too little memory is not an error.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& type, const ProcessGroup& group,
                    const CallOptions& options = {});
 
-  // Of the region now.
+  // Current size of the region.
   std::size_t bytes();
 
  private:
@@ -52,7 +51,7 @@ class RegisteredPool {
 
   std::mutex mutex_;
   std::shared_ptr<RegisteredRegion> region_;
-  std::size_t limit_ = most_bytes;  // Less after a host had too little memory.
+  std::size_t limit_ = most_bytes;  // Reduced after a host had too little memory.
 };
 
 }  // namespace lockstep::tensor

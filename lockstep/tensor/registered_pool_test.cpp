@@ -34,7 +34,7 @@ const char* place(const at::Tensor& tensor) {
   return static_cast<const char*>(tensor.const_data_ptr());
 }
 
-// Whether `tensor` is in the region of `size` bytes whose first block began at `begin`.
+// Returns whether `tensor` is in the region of `size` bytes whose first block began at `begin`.
 bool lies_in(const char* begin, Bytes size, const at::Tensor& tensor) {
   return place(tensor) >= begin && place(tensor) + tensor.nbytes() <= begin + size;
 }
@@ -114,7 +114,7 @@ TEST(RegisteredPool, GrowsWithTheLargestTensorUpToItsBound) {
   });
 }
 
-// Ranks may have unequal room left, as tensors die when their ranks want.
+// Free capacity may differ between ranks, because each rank frees tensors independently.
 TEST(RegisteredPool, SumsAreRightInOrOutsideOfItsMemory) {
   for (const int ranks : {2, 3})
     run_in_process(ranks, [](ProcessGroup& group) {
@@ -129,7 +129,7 @@ TEST(RegisteredPool, SumsAreRightInOrOutsideOfItsMemory) {
             at::equal(sum, (at::arange(elements) % 1000 * group.size() + others).to(at::kFloat)));
         if (i % (group.rank() + 2) == 0) held.push_back(sum);
       }
-      for (const at::Tensor& sum : held)  // As it was when it was made.
+      for (const at::Tensor& sum : held)  // As at its creation.
         EXPECT_EQ(sum[1].item<float>() - sum[0].item<float>(), static_cast<float>(group.size()));
     });
 }
@@ -148,7 +148,7 @@ TEST(RegisteredPool, TensorsOutliveTheGroupAndAreFreedOnOtherThreads) {
   std::thread([gone = std::move(tensors)]() mutable { gone.clear(); }).join();
 }
 
-// The pool keeps no handle: a group that is left is left.
+// The pool keeps no handle, so it does not keep the group alive.
 TEST(RegisteredPool, EndsWithItsGroup) {
   run_in_process(2, [](ProcessGroup& group) {
     ProcessGroup part = group.split(0);

@@ -67,7 +67,7 @@ void RegisteredRegion::give_back(void* block) {
   free_.erase(gap);
 }
 
-// As at::empty() makes it.
+// Constructs the tensor like at::empty().
 at::Tensor empty_in(const std::shared_ptr<RegisteredRegion>& region, at::IntArrayRef sizes,
                     at::ScalarType type, at::MemoryFormat format) {
   const std::size_t bytes =

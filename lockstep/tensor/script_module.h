@@ -6,18 +6,18 @@
 //
 // DistributedDataParallel, load_weights(), save_weights() and module_state() also take a
 // torch::jit::Module directly. Tensors have the names and the order that they have in Python. The
-// tensors are shared: the script's own forward() computes with the same ones.
+// script's own forward() uses the same tensors.
 //
-// A script may assign another tensor to a buffer, as in `self.seen = self.seen + 1`. After
-// forward(), and whenever the buffers of this module are listed by named_buffers() or
-// named_tensors(), the buffer has the assigned values, without their autograd graph. LibTorch's own
-// buffers() lists the values after the last of these calls.
+// A script may assign another tensor to a buffer, as in `self.seen = self.seen + 1`. forward(),
+// named_buffers() and named_tensors() update the buffers of this module to the assigned values,
+// without their autograd graph. LibTorch's own buffers() lists the values after the last of these
+// calls.
 //
 // train(), eval(), to() and is_training() act on the script.
 //
 // Thread safety: none.
-// Errors: misuse, naming the tensor, for a parameter to which another tensor was assigned, and for
-// a buffer to which one of another type or device was assigned; exceptions of the script.
+// Errors: misuse, naming the tensor, if a tensor was assigned to a parameter, or one of another
+// type or device to a buffer; exceptions of the script.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,10 +40,11 @@ class LOCKSTEP_API ScriptModule : public torch::nn::Module {
   // Shares the object of `script`. Errors: misuse for an empty torch::jit::Module.
   explicit ScriptModule(torch::jit::Module script);
 
-  // Calls the script's forward(). The result's toTensor(), toTuple() and so on return its values.
+  // Calls the script's forward(). Use the result's toTensor(), toTuple() and so on.
   c10::IValue forward(std::vector<c10::IValue> inputs, const torch::jit::Kwargs& named_inputs = {});
 
-  // The same with the inputs as arguments: tensors, numbers, lists and all that an IValue can hold.
+  // The same with the inputs as arguments: tensors, numbers, lists and all else that an IValue can
+  // hold.
   template <class... Inputs>
     requires(std::constructible_from<c10::IValue, const Inputs&> && ...)
   c10::IValue forward(const Inputs&... inputs) {
@@ -55,15 +56,15 @@ class LOCKSTEP_API ScriptModule : public torch::nn::Module {
   void train(bool on = true) override;
   bool is_training() const noexcept override;
 
-  // Takes over the tensors that the script has assigned to buffers since the last call.
+  // Copies the tensors that the script has assigned to buffers since the last call.
   void adopt_assigned_buffers() const;
 
-  // Names of the layers whose class has "BatchNorm" in its name. Calls that exchange such layers
-  // cannot exchange those of a script.
+  // Names of the layers whose class has "BatchNorm" in its name. Layers of a script cannot be
+  // replaced.
   std::vector<std::string> batch_norms() const;
 
  private:
-  // A tensor of the script, and where the script keeps it.
+  // A tensor of the script, and its place in the script.
   struct Slot {
     torch::jit::Module owner;
     std::size_t index;

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// What ranks exchange: cat_dim, then for each box its offsets and sizes.
+// The numbers that ranks exchange: cat_dim, then offsets and sizes of each box.
 std::vector<std::int64_t> numbers_of(const Boxes& boxes) {
   std::vector<std::int64_t> numbers{boxes.cat_dim};
   for (const Box& box : boxes.list) {
@@ -60,7 +60,8 @@ Layouts layouts_of(const torch::nn::Module& module) {
     if (sharded == nullptr) return;
     const auto own = owner.named_parameters(/*recurse=*/false);
     for (const auto& [name, layout] : sharded->layouts())
-      if (own.contains(name)) all.emplace(prefix + name, layout);  // Not if it is tied away.
+      if (own.contains(name))
+        all.emplace(prefix + name, layout);  // Not if it was replaced by a tied one.
   };
   add("", module);
   for (const auto& item : module.named_modules("", /*include_self=*/false))

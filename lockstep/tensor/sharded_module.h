@@ -1,5 +1,5 @@
-// Modules that hold parts of their parameters. All that must know of it asks here: checkpoints,
-// optimizer state, norms, digests, drift checks.
+// Modules that hold parts of their parameters. Checkpoints, optimizer state, norms, digests and
+// drift checks query the layouts here.
 //
 //   for (const auto& [name, layout] : lockstep::layouts_of(*model))
 //     std::cout << name << " is cut over " << layout.group.size() << " ranks\n";
@@ -28,15 +28,15 @@ class Module;
 
 namespace lockstep {
 
-// How this rank's part of a parameter lies in the whole parameter.
+// The layout of this rank's part in the whole parameter.
 struct ParameterLayout {
   std::vector<std::int64_t> shape;  // Of the whole.
-  Boxes boxes;                      // This rank's part: the parameter is made of them.
-  ProcessGroup group;               // The ranks that have all parts, each element once.
+  Boxes boxes;                      // This rank's part: the boxes that the parameter consists of.
+  ProcessGroup group;               // The ranks that have all parts; each element once.
 
-  // Whether these ranks have data of their own, as replicas do: experts. backward() itself then
-  // makes the gradient its mean over the ranks of `group` and, if there are any, of `replicas`,
-  // which have the same part. DistributedDataParallel leaves it alone.
+  // True if these ranks have their own data, like replicas: experts. backward() then averages the
+  // gradient over the ranks of `group` and of `replicas`, if any, which have the same part.
+  // DistributedDataParallel skips the parameter.
   bool is_averaged = false;
   std::optional<ProcessGroup> replicas = {};
 };
@@ -49,22 +49,23 @@ class LOCKSTEP_API ShardedModule {
  public:
   virtual ~ShardedModule() = default;
 
-  // Of the module's own parameters, not those of its children. Whole parameters have none.
+  // Layouts of the module's own parameters, without its children's. Whole parameters have none.
   virtual const Layouts& layouts() const = 0;
 };
 
 // The layouts of all parameters of `module` of which this rank holds a part.
 LOCKSTEP_API Layouts layouts_of(const torch::nn::Module& module);
 
-// The whole tensor whose part under `layout` is `part`. Collective over layout.group.
+// Returns the whole tensor of which `part` is the part under `layout`. Collective over
+// layout.group.
 // Errors: those of ProcessGroup.
 LOCKSTEP_API at::Tensor gather_whole(const at::Tensor& part, const ParameterLayout& layout);
 
-// named_parameters(), with whole tensors. Collective over the group of each layout. Parameters that
-// are whole share the module's memory.
+// named_parameters(), with whole tensors. Collective over the group of each layout. Whole
+// parameters share the module's memory.
 LOCKSTEP_API NamedTensors whole_parameters(const torch::nn::Module& module);
 
-// The same of parameters and buffers: named_tensors(), such as for save_safetensors().
+// The same for parameters and buffers: named_tensors(), such as for save_safetensors().
 LOCKSTEP_API NamedTensors whole_tensors(const torch::nn::Module& module);
 
 }  // namespace lockstep

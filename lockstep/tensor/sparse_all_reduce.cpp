@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Of one rank's tensor. Exchanged between ranks.
+// Describes one rank's tensor. Exchanged between ranks.
 struct Extent {
   std::int64_t elements;
   std::int64_t sparse_dim;
@@ -29,7 +29,8 @@ std::vector<Extent> extents_of_ranks(const at::Tensor& tensor, const ProcessGrou
   return all;
 }
 
-// Returns the number of sparse dimensions of the ranks that have elements, or else this rank's.
+// Returns the number of sparse dimensions of the ranks that have elements; if there are none, this
+// rank's.
 std::int64_t common_sparse_dim(const std::vector<Extent>& extents, std::int64_t own) {
   const Extent* first = nullptr;
   for (const Extent& extent : extents) {
@@ -45,7 +46,7 @@ std::int64_t common_sparse_dim(const std::vector<Extent>& extents, std::int64_t 
   return first != nullptr ? first->sparse_dim : own;
 }
 
-// All ranks' `rows`, one rank after the other.
+// All ranks' `rows`, in rank order.
 at::Tensor all_rows(const at::Tensor& rows, const std::vector<Extent>& extents,
                     const ProcessGroup& group, const CallOptions& options) {
   std::vector<std::int64_t> sizes = rows.sizes().vec();

@@ -1,4 +1,4 @@
-// Sums over ranks of results that are made in registered memory, so that no byte is copied.
+// Sums over ranks, in place in registered memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,10 +10,9 @@
 
 namespace lockstep {
 
-// The sum of all ranks' values, which write(tensor) puts into a new contiguous tensor of these
-// sizes and this type. The tensor is in the group's RegisteredPool if there is room. Collective:
-// sizes and type are the same on all ranks. Requires: autograd is off. Errors: as
-// ProcessGroup::all_reduce().
+// Returns the sum of all ranks' values, which write(tensor) stores in a new contiguous tensor. The
+// tensor is in the group's RegisteredPool if that has capacity. Collective: sizes and type are the
+// same on all ranks. Requires: autograd is off. Errors: as ProcessGroup::all_reduce().
 at::Tensor summed(at::IntArrayRef sizes, const at::TensorOptions& type, const ProcessGroup& group,
                   const CallOptions& options, c10::function_ref<void(const at::Tensor&)> write);
 

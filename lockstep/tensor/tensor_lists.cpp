@@ -21,15 +21,15 @@ namespace {
 
 constexpr std::size_t most_bytes = std::size_t{32} << 20;
 
-// Tensors of one type, on one device, that travel together.
+// Tensors of one type, on one device, that are sent together.
 struct Chunk {
   std::vector<at::Tensor> tensors;
   std::size_t bytes = 0;
   std::int64_t elements = 0;
 };
 
-// All ranks get the same chunks, because only types, shapes and kinds of device matter and a rank
-// uses one device of a kind.
+// All ranks get the same chunks: only types, shapes and kinds of device matter, and a rank uses one
+// device of a kind.
 std::vector<Chunk> chunks_of(at::TensorList tensors) {
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Chunk>> lists;
   for (const at::Tensor& tensor : tensors) {
@@ -57,7 +57,7 @@ void for_each(const Chunk& chunk, const at::Tensor& flat, Copy copy) {
   }
 }
 
-// Calls `collective` on one tensor that holds all of `chunk`.
+// Calls `collective` on one tensor that contains all of `chunk`.
 template <class Collective>
 void together(const Chunk& chunk, bool read, bool written, Collective collective) {
   if (chunk.tensors.size() == 1) return in_place(chunk.tensors[0], written, collective);
@@ -130,7 +130,7 @@ Counts counts_of(const std::vector<ListLayout>& lists) {
   return counts;
 }
 
-// The tensors' elements in the places that `layouts` give, one list's block after the other.
+// The tensors' elements at the offsets of `layouts`; the lists' blocks follow each other.
 at::Tensor pack(const std::vector<Tensors>& lists, const std::vector<ListLayout>& layouts) {
   const at::NoGradGuard no_grad;
   const at::Tensor block = block_of(total(layouts));
@@ -154,7 +154,7 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
   return lists;
 }
 
-// Every rank's layout of the one list that it has.
+// Each rank's layout of its one list.
 std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGroup& group,
                                          const CallOptions& options) {
   std::vector<ListLayout> all;

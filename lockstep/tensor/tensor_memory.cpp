@@ -45,11 +45,11 @@ class Blocks {
   }
 
   mutable std::mutex mutex_;
-  // Ranks that are threads may add one address twice.
+  // If ranks are threads, they may add the same address twice.
   std::multimap<const void*, std::size_t, std::less<>> blocks_;
 };
 
-// Never destroyed, as tensors may outlive everything else.
+// Never destroyed, because tensors may outlive other static objects.
 Blocks& blocks() {
   static auto* const blocks = new Blocks;
   return *blocks;

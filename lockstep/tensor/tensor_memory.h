@@ -1,5 +1,5 @@
-// How tensors lie in memory: strides, plain values, tensors without memory, and blocks that all
-// ranks of the host share.
+// Memory of tensors: strides, plain values, tensors without memory, and blocks that all ranks of
+// the host share.
 //
 // Thread safety: every function may be called from any thread.
 
@@ -17,8 +17,8 @@
 
 namespace lockstep {
 
-// Whether `tensor` has these strides. Dimensions of size 1 are ignored, because their strides do
-// not matter.
+// Returns whether `tensor` has these strides. Ignores dimensions of size 1, whose strides have no
+// effect.
 inline bool has_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
   for (std::int64_t dim = 0; dim < tensor.dim(); ++dim)
     if (tensor.size(dim) != 1 && tensor.stride(dim) != strides[static_cast<std::size_t>(dim)])
@@ -26,8 +26,8 @@ inline bool has_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
   return true;
 }
 
-// The strides of `tensor` if its elements fill its memory, as with channels_last. Otherwise the
-// strides of a contiguous tensor of its shape.
+// Returns the strides of `tensor` if its elements fill its memory, as with channels_last. Otherwise
+// those of a contiguous tensor of its shape.
 inline std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return tensor.strides().vec();
   std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);
@@ -36,9 +36,9 @@ inline std::vector<std::int64_t> dense_strides(const at::Tensor& tensor) {
   return strides;
 }
 
-// Whether the memory of `tensor` has the form that files and digests need: on the CPU, contiguous,
-// row by row, with no pending operation. LibTorch conjugates and negates lazily: the memory of such
-// a tensor holds other values than the tensor.
+// Returns whether the memory of `tensor` has the form that files and digests need: on the CPU,
+// contiguous, row by row, with no pending operation. LibTorch conjugates and negates lazily: the
+// memory of such a tensor differs from its values.
 inline bool has_plain_values(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
@@ -48,19 +48,19 @@ inline at::Tensor plain_values(const at::Tensor& tensor) {
   return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }
 
-// XXH3, 64 bits, of the elements in their order, whatever the layout: a tensor that is not
-// contiguous, or not on the CPU, is copied.
+// XXH3, 64 bits, of the elements in their order, for any layout. A tensor that is not contiguous,
+// or not on the CPU, is copied.
 std::uint64_t digest_of(const at::Tensor& tensor);
 
 // --- Tensors on the meta device ------------------------------------------------------------------
 
-// Errors: misuse, naming the tensor, if one of `tensors` is on the meta device and therefore has no
-// values, see on_meta.h. `call` names the caller.
+// Errors: misuse, naming the tensor, if one of `tensors` is on the meta device and has no values
+// (on_meta.h). `call` names the caller.
 void require_values(const NamedTensors& tensors, std::string_view call);
 
 // Gives `tensor`, which is on the meta device, the memory of `memory`, which has the same type and
-// shape. All handles to `tensor` see this, and it keeps its own autograd data; set_data() refuses
-// such a change of device.
+// shape. This affects all handles to `tensor`, and it keeps its autograd data. set_data() would
+// refuse such a change of device.
 void move_from_meta(const at::Tensor& tensor, const at::Tensor& memory);
 
 // --- Memory that all ranks of the host share -----------------------------------------------------
@@ -71,7 +71,7 @@ void move_from_meta(const at::Tensor& tensor, const at::Tensor& memory);
 // handle is released.
 RegisteredMemory shared_block(RegisteredMemory memory);
 
-// Whether the tensor's elements lie in a registered block.
+// Returns whether the tensor's elements are in a registered block.
 bool lies_in_shared_block(const at::Tensor& tensor);
 
 }  // namespace lockstep

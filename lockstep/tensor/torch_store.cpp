@@ -141,8 +141,8 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, int port, boo
 }
 
 std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, Deadline deadline) {
-  // c10d adds the timeout to a time of its own, which must not overflow, and may wait that long
-  // twice.
+  // c10d adds the timeout to the current time, which must not overflow, and may wait twice that
+  // long.
   constexpr std::chrono::milliseconds most = std::chrono::hours(24 * 365);
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   auto store = tcp_store(address.host, address.port, false,
@@ -151,8 +151,8 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
   return adapt(c10::make_intrusive<c10d::PrefixStore>(address.prefix, std::move(store)));
 }
 
-// Registers at library load, because init_process_group() knows nothing of PyTorch. Every program
-// that uses tensors thus finds torchrun's store without an explicit call.
+// Registers at library load, because init_process_group() does not depend on PyTorch. So every
+// program that uses tensors finds torchrun's store without an explicit call.
 [[maybe_unused]] const bool is_registered = [] {
   register_foreign_store(connect_to_torchrun);
   return true;

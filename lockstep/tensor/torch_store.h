@@ -1,5 +1,4 @@
-// PyTorch's stores as lockstep Stores, so that ranks can rendezvous through the store that torchrun
-// started.
+// PyTorch's stores as lockstep Stores, so that ranks can rendezvous through the store of torchrun.
 //
 //   auto world = lockstep::init_process_group({.store = lockstep::connect_torch_store()});
 
@@ -19,17 +18,17 @@ class Store;
 
 namespace lockstep {
 
-// Wraps `store`. Its own limits apply where they are narrower than Store's. Each look for a value
-// begins with a call of `look`, on the calling thread; those of wait() are at most 50 ms apart.
-// When the store cannot be reached, `lost` may throw what it knows of that. Errors: as Store's; a
-// network error of c10d becomes peer_lost; those of `look` and `lost`.
+// Wraps `store`, whose limits apply where they are lower than Store's. Each query for a value first
+// calls `look`, on the calling thread; wait() queries at least every 50 ms. If the store cannot be
+// reached, `lost` may throw a better Error.
+// Errors: as Store's; a network error of c10d becomes peer_lost; those of `look` and `lost`.
 LOCKSTEP_API std::shared_ptr<Store> adapt(
     c10::intrusive_ptr<::c10d::Store> store, std::function<void()> look = [] {},
     std::function<void()> lost = [] {});
 
 // Connects to a c10d::TCPStore at MASTER_ADDR and MASTER_PORT. Rank 0 listens there, unless
-// TORCHELASTIC_USE_AGENT_STORE says that torchrun does. The store checks no token: everyone who
-// reaches the port can read and write it, so nothing secret is stored there.
+// TORCHELASTIC_USE_AGENT_STORE indicates that torchrun does. The store checks no token: anyone who
+// reaches the port can read and write it, so it contains no secrets.
 // Errors: misuse if the variables are not set; timeout if nobody listens.
 LOCKSTEP_API std::shared_ptr<Store> connect_torch_store();
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a program that loads another minor version of LibTorch than Lockstep was built for. Classes
-// of LibTorch differ between them, so the program would die of SIGSEGV without a message.
+// Ends a program that loads another minor version of LibTorch than Lockstep was built for.
+// LibTorch's classes differ between minor versions, so the program would otherwise get SIGSEGV
+// without a message.
 #include "lockstep/tensor/torch_version.h"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -20,7 +21,7 @@ struct TorchVersion {
   int minor;
 };
 
-// `version` is coded as TORCH_ABI_VERSION: the major version is the first byte.
+// `version` is encoded like TORCH_ABI_VERSION: the major version is the first byte.
 TorchVersion decode(std::uint64_t version) {
   return {static_cast<int>(version >> 56), static_cast<int>(version >> 48 & 0xff)};
 }

@@ -1,6 +1,6 @@
-// Differences between the minor versions of LibTorch, in one place.
+// Differences between the minor versions of LibTorch.
 //
-// Each function asks for the member that a version has or lacks, so that no version number occurs.
+// Each function tests for the member that a version has or lacks, so no version number occurs.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,8 +28,8 @@ NodePtr make_node(Args&&... args) {
     return c10::make_intrusive<Node>(std::forward<Args>(args)...);
 }
 
-// Makes every access to the elements of `storage` an exception with `text`. Errors: unsupported
-// before LibTorch 2.12, which cannot take it back.
+// Makes every access to the elements of `storage` throw an exception with `text`. Errors:
+// unsupported before LibTorch 2.12, which cannot undo it.
 template <class Storage>
 void set_access_error(Storage& storage, const std::string& text) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
@@ -44,8 +44,8 @@ void clear_access_error(Storage& storage) {
     storage.clear_data_ptr_access_error_msg_();
 }
 
-// The device's own handle of a stream, such as a cudaStream_t. Before LibTorch 2.12, only the
-// default stream's is known. Errors: unsupported for others.
+// The device's own handle of a stream, such as a cudaStream_t. Errors: before LibTorch 2.12,
+// unsupported for streams other than the default one.
 template <class Stream>
 void* native_handle_of(const Stream& stream) {
   if constexpr (requires { stream.native_handle(); })

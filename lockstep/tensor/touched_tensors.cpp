@@ -22,7 +22,7 @@ namespace {
 
 constexpr c10::DispatchKey key = watched_key;
 
-// What the storage of a watched tensor carries.
+// The data that the storage of a watched tensor carries.
 struct Context {
   std::weak_ptr<TouchWatcher> watcher;
   std::size_t id;
@@ -39,7 +39,7 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// Null for a storage that is not ours, such as that of a view which was copied with its key.
+// Null for a storage that is not watched, such as that of a view which was copied with its key.
 const Context* context_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   return storage_of(tensor)._mutable_data_ptr_no_checks().cast_context<Context>(&free_context);
@@ -64,8 +64,8 @@ void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& sta
   }
 }
 
-// Whether the operator itself uses no element of its arguments: it makes a view, perhaps by other
-// operators, which are then seen; or it needs only shapes and types.
+// Returns whether the operator uses no element of its arguments itself. It creates a view, perhaps
+// by other operators, which are intercepted in turn; or it needs only shapes and types.
 bool reads_nothing(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view name = schema.name();
@@ -105,7 +105,7 @@ void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
   if (reads_nothing(op)) return op.redispatchBoxed(after, &stack);
   touch_arguments(op, stack);
-  const c10::impl::ExcludeDispatchKeyGuard told(key);  // The operators that this one calls.
+  const c10::impl::ExcludeDispatchKeyGuard told(key);  // For the operators that this one calls.
   op.redispatchBoxed(after, &stack);
 }
 

@@ -22,8 +22,8 @@ namespace {
 
 using Ids = std::vector<std::size_t>;
 
-// Gives memory to what is touched, and takes it from all others, so that an operator which was not
-// seen fails.
+// Attaches memory to touched tensors and detaches all others, so that an operator fails if it was
+// not intercepted.
 class OneAtATime final : public TouchWatcher {
  public:
   void add(const at::Tensor& parameter) {

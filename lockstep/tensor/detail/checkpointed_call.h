@@ -1,5 +1,5 @@
-// A call that activation_checkpoint() makes twice, whatever the types of its arguments and result.
-// Public only because that function is a template.
+// A call that activation_checkpoint() makes twice, for any types of arguments and result. Public
+// only because that function is a template.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,7 +42,7 @@ void for_each_in(T& value, Visit& visit) {
   }
 }
 
-// Leaves undefined tensors behind.
+// Moves the tensors out and leaves undefined ones.
 template <class T>
 Tensors take_tensors(T& value) {
   Tensors taken;
@@ -69,11 +69,11 @@ struct Block {
 
 LOCKSTEP_API Tensors run(Block block, const Tensors& inputs);
 
-// A block with the parameters and buffers of `module`; an empty name is replaced by its class.
+// A block with the parameters and buffers of `module`. The module's class replaces an empty name.
 LOCKSTEP_API Block block_of(torch::nn::Module& module, std::function<bool(std::string_view)> keep,
                             std::vector<at::Generator> generators, std::string name);
 
-// run() for a call whose arguments and result hold tensors somewhere.
+// Calls run() for arguments and results that contain tensors at any place.
 template <class Call, class... Inputs>
 auto run_call(Call call, Block block, const Inputs&... inputs) {
   using Result = std::decay_t<std::invoke_result_t<Call&, const std::decay_t<Inputs>&...>>;
