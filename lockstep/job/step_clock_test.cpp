@@ -237,7 +237,7 @@ TEST(StepTimes, CanBeReadInAChildThatWasForkedAmidAChange) {
   for (int i = 0; i < 200; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ::alarm(20);  // Ends a child that reads for ever.
+      ::alarm(20);  // Ends a child whose read does not return.
       ::_exit(clock.times().total() >= 0ns ? 0 : 1);
     }
     int status = -1;

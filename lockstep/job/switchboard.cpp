@@ -281,8 +281,8 @@ void Switchboard::accept_all() {
     if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
 }
 
-// A process without free descriptors accepts one connection at a time, with its spare one. So it
-// serves what it has published, and its own calls learn that they cannot get what was delivered.
+// A process without free descriptors accepts one connection at a time, with its spare one. It then
+// still serves what it has published, and its own calls fail for what it could not receive.
 FileDescriptor Switchboard::accept_next() {
   const auto accept = [this] {
     return FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
