@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""torchrun shows the exception that ends a rank of Lockstep, recorded or not; PyTorch's @record
+"""torchrun shows the exception that ends a rank of ours, recorded or not; PyTorch's own @record
 works under `lockstep run`.
 
 exceptions_test.py THROWING_RANK --lockstep LOCKSTEP --python PYTHON

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the page of `lockstep report` in a headless Chromium: it must load nothing, and draw itself
-without errors and not empty on wide and narrow screens, light and dark.
+"""Opens the page of `lockstep report` in a headless Chromium: it must draw itself without an error,
+load nothing, and look like something on wide and narrow screens, light and dark.
 
 usage: page_test.py LOCKSTEP [--keep FOLDER]    # keeps the page and its pictures
 """
