@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the rules of the house: arrows between rooms, headers, sizes, lines, banned constructs,
-and one version everywhere.
+"""Checks the project's rules: dependencies between components, headers, sizes, lines, banned
+constructs, prose, and one version everywhere.
 
 Complaints are printed as FILE:LINE: REASON and fail the test; notes are only printed. Known
 offenders are listed in tests/tidy/*.txt, which may only become shorter.
@@ -11,7 +11,7 @@ import argparse
 import pathlib
 import sys
 
-from tidy import arrows, bans, headers, launchers, report, sizes, versions
+from tidy import arrows, bans, headers, launchers, prose, report, sizes, versions
 from tidy.lists import ShrinkingList
 from tidy.tree import Tree
 
@@ -19,6 +19,9 @@ EXAMPLES = """
 Examples:
   tests/tidy.py                    checks the tree; ./dev lint and ctest -R tidy do it, too
   tests/tidy.py --report           lines, files, classes, floors and private includes of each room
+  tests/tidy.py --prose            counts hard sentences and words
+  tests/tidy.py --prose=long       prints each place; opener, odd, verb, term, long or all
+  tests/tidy.py --diff main        the places in lines that were added since the commit `main`
   tests/tidy.py --relist           shortens the lists after a mend; none of them may grow
   tests/tidy.py --relist --moved   the same after moves of files, which may lengthen them
 
@@ -34,6 +37,7 @@ def lists(root, tree):
         (ShrinkingList(root, "namespaces.txt"), headers.misplaced_names(tree)),
         (ShrinkingList(root, "large_classes.txt", counted=True), sizes.large_classes(tree)),
         (ShrinkingList(root, "long_functions.txt", counted=True), sizes.long_functions(tree)),
+        (ShrinkingList(root, "prose.txt", counted=True), prose.offences(tree)),
     ]
 
 
@@ -56,7 +60,10 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", action="store_true", help="print the measures of each room")
-    parser.add_argument("--relist", action="store_true", help="write the lists of offenders anew")
+    parser.add_argument("--prose", nargs="?", const="", choices=["", *prose.RULES, "long", "all"],
+                        metavar="RULE", help="count hard words and sentences, or print places")
+    parser.add_argument("--diff", metavar="COMMIT", help="print those in lines added since then")
+    parser.add_argument("--relist", action="store_true", help="rewrite the lists of offenders")
     parser.add_argument("--moved", action="store_true",
                         help="with --relist: lists may grow, as this change only moves files")
     parser.add_argument("--root", type=pathlib.Path, help="the tree; default: this one",
@@ -67,6 +74,12 @@ def main(arguments=None):
     tree = Tree(options.root)
     if options.report:
         print(report.table(tree))
+        return False
+    if options.prose is not None:
+        print(prose.listing(tree, options.prose) if options.prose else prose.table(tree))
+        return False
+    if options.diff:
+        print(prose.listing(tree, "all", prose.added_lines(options.root, options.diff)))
         return False
     if options.relist:
         return relist(options.root, tree, options.moved)

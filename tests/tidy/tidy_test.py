@@ -13,7 +13,7 @@ import unittest
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))  # The program imports the package beside it from there.
 
-from tidy import cpp  # noqa: E402
+from tidy import cpp, prose, tree  # noqa: E402
 from tidy.headers import MOST_PUBLIC  # noqa: E402
 
 SPEC = importlib.util.spec_from_file_location("tidy_program", TESTS / "tidy.py")
@@ -418,6 +418,34 @@ class Versions(MadeUp):
     def test_documents_ask_for_it(self):
         self.fails(self.FILES | {"docs/a.md": self.ASKS.format("0.1")},
                    "docs/a.md:1: asks for Lockstep 0.1, but this is 0.2")
+
+
+class Prose(unittest.TestCase):
+    LONG = "It " + "really " * prose.LONGEST + "works."
+
+    def rules_in(self, name, text):
+        file = tree.File(pathlib.PurePosixPath(name), text)
+        return [(rule, part.first) for part in prose.texts_of(file)
+                for rule, _ in prose.hits_in(part.text)]
+
+    def test_comments_are_examined_and_code_is_not(self):
+        text = "int what;\n// Of the first rank.\nf();  // It is told at once.\n"
+        self.assertEqual(self.rules_in("a.h", text), [("opener", 2), ("verb", 3)])
+        self.assertEqual(self.rules_in("a.py", "#!/bin/x\n# SPDX What\n# Anew.\n"), [("odd", 3)])
+
+    def test_a_sentence_may_go_over_several_lines(self):
+        half = self.LONG.split()
+        text = "// " + " ".join(half[:9]) + "\n// " + " ".join(half[9:]) + "\n"
+        self.assertEqual(self.rules_in("a.cpp", text), [("long", 1)])
+        self.assertEqual(self.rules_in("a.cpp", "// Short. " * 30), [])
+
+    def test_messages_and_names_of_tests_are_examined(self):
+        text = 'f("the ranks are told to end now");\nTEST(Suite, WhatIsLostIsNamed) {}\n'
+        self.assertEqual(self.rules_in("a_test.cpp", text), [("verb", 1), ("opener", 2)])
+
+    def test_of_documents_neither_code_nor_tables_are_examined(self):
+        text = f"# What\n\n- `anew` {self.LONG}\n- Said.\n\n```\nanew\n```\n| anew |\n"
+        self.assertEqual(self.rules_in("a.md", text), [("long", 3), ("verb", 4)])
 
 
 class Report(MadeUp):
