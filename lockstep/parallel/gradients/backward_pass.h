@@ -63,6 +63,10 @@ class BackwardPass {
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
 
+  // The change of this rank's module, if the pass reaches none of the known parameters here. Ranks
+  // without the change may then make no such pass, and make another call.
+  std::string change = {};
+
   bool has_announced = false;  // To ranks that have joined.
   bool has_reported = false;  // Otherwise the exception is reported to the other ranks, which wait.
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -80,6 +81,15 @@ bool GradientHook::is_on(const at::Tensor& parameter) {
   return accumulator != nullptr && !Post::on(*accumulator).empty();
 }
 
+bool accumulates_gradients() {
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return true;  // backward() for all leaves.
+  return std::any_of(wanted->begin(), wanted->end(), [](const auto& entry) {
+    return entry.second.needed_ &&
+           dynamic_cast<const torch::autograd::AccumulateGrad*>(entry.first) != nullptr;
+  });
+}
+
 ParameterHooks::ParameterHooks(const NamedTensors& parameters, GradientOwner& owner)
     : parameters_(parameters), owner_(owner) {
   for (std::size_t i = 0; i < parameters.size(); ++i) hooks_.push_back(hook_on(i));
@@ -126,12 +136,6 @@ std::string ParameterHooks::refused() const {
     names += (names.empty() ? "" : ", ") + parameters_[i].first;
   }
   return names;
-}
-
-bool ParameterHooks::can_be_reached() const {
-  for (std::size_t i = 0; i < hooks_.size(); ++i)
-    if (is_in_charge(i) && parameters_[i].second.requires_grad()) return true;
-  return false;
 }
 
 bool ParameterHooks::are_reached() const {

@@ -70,6 +70,10 @@ class GradientHook {
   Post* const post_;           // Owned by the accumulator.
 };
 
+// Whether the current backward() on this thread adds to the `.grad` of any tensor. False in
+// autograd::grad().
+bool accumulates_gradients();
+
 // The hooks of one owner on all of its parameters.
 class ParameterHooks {
  public:
@@ -92,9 +96,6 @@ class ParameterHooks {
 
   // Names of parameters that have another owner, if this owner or the other does not allow that.
   std::string refused() const;
-
-  // Whether any parameter for which the owner is active requires a gradient.
-  bool can_be_reached() const;
 
   // Whether the current backward() on this thread reaches a parameter for which the owner is
   // active. False while all are frozen, for example in a GAN generator's step for the

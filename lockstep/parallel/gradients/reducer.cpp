@@ -23,10 +23,15 @@ bool has_lost_a_peer(const std::exception_ptr& error) {
   return error && fault_in(error) == Fault::peer_lost;
 }
 
-void meet(const Reducer::Groups& groups) {
-  if (groups.own.size() == 1 || groups.own.name() == groups.given.name()) return;
+// Synchronizes ranks in the given group at the end of a pass. A rank that makes another call there
+// causes a mismatch, whose text contains BackwardPass::change.
+void meet(const Reducer::Groups& groups, const std::string& change) {
+  if (groups.own.size() == 1) return;
+  if (change.empty() && groups.own.name() == groups.given.name()) return;  // The reports do that.
+  const std::string label =
+      change.empty() ? "end of a backward pass" : "backward pass of a changed module: " + change;
   try {
-    groups.given.barrier({.label = "end of a backward pass"});
+    groups.given.barrier({.label = label});
   } catch (const Error& error) {
     if (error.fault() == Fault::mismatch) groups.own.abort(error.what());  // Its thread waits too.
     throw;
@@ -68,9 +73,9 @@ void Reducer::prepare(bool synchronize, std::string change) {
   if (join_ == nullptr) intake_.rebuild_buckets(groups_.own);
   window_.synchronize = synchronize;
   window_.change = std::move(change);
-  require(window_.change.empty() || !synchronize || hooks_.can_be_reached(), window_.change);
   if (!window_.change.empty() && !options_.share_parameters)
-    hooks_.renew_accumulators();  // Lets the pass complete.
+    hooks_.renew_accumulators();  // Otherwise autograd refuses gradients of a new shape, and ends
+                                  // the pass on this rank before the ranks exchange reports.
   if (synchronize) hooks_.take_charge();
 }
 
@@ -101,8 +106,10 @@ void Reducer::watch(const at::Tensor& output) {
                         synchronize = window_.synchronize,
                         device = output.device()](const at::Tensor&) {
     if (alive.expired()) return;
-    if (synchronize && window_.synchronize && (!window_.change.empty() || hooks_.are_reached()))
-      begin_pass(device, /*watched=*/true);
+    // After a change, all gradients may be those of parameters without hooks.
+    const bool is_pass =
+        hooks_.are_reached() || (!window_.change.empty() && accumulates_gradients());
+    if (synchronize && window_.synchronize && is_pass) begin_pass(device, /*watched=*/true);
     if (const auto noise = agreement_.noise(); noise && hooks_.are_reached())
       noise->note_output(torch::autograd::get_current_graph_task_id());
     clock_.begin();  // Must end after begin_pass().
@@ -124,6 +131,7 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
   else
     unreported_.emplace(GraphTaskResult::of_this_thread());
   auto pass = std::make_shared<BackwardPass>(sink().pool(), std::move(at_end));
+  if (!hooks_.are_reached()) pass->change = window_.change;
   pass_.begin(pass, task, watched);
   torch::autograd::Engine::get_default_engine().queue_callback(
       [this, alive = std::weak_ptr<const bool>(alive_), pass = std::move(pass)] {
@@ -162,7 +170,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
 void Reducer::finish_pass(BackwardPass& pass) {
   const at::NoGradGuard no_grad;
   pass.has_announced = true;
-  announce();
+  announce(pass.change);
   intake_.complete();
   pass.has_reported = true;
   unreported_.reset();
@@ -177,10 +185,10 @@ void Reducer::finish_pass(BackwardPass& pass) {
 // Announces an averaged pass to joined ranks. All ranks throw its Errors. Without join(), ranks
 // compare their calls in the given group. Otherwise ranks with different calls would wait in
 // different groups. This adds no waiting time, because the last bucket needs all ranks too.
-void Reducer::announce() {
+void Reducer::announce(const std::string& change) {
   if (join_ == nullptr) {
     const Stopwatch watch(report_time_);
-    if (!sink().waits_in_pass()) meet(groups_);
+    if (!sink().waits_in_pass()) meet(groups_, change);
     return;
   }
   try {
@@ -200,7 +208,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
       return true;
     }
     if (!has_lost_a_peer(pass.exception()) && sink().cut_short(text)) return false;
-    if (!pass.has_announced) announce();
+    if (!pass.has_announced) announce(pass.change);
     intake_.complete();
     exchange_reports(text);
     return true;

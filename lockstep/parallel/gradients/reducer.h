@@ -59,7 +59,8 @@ class Reducer final : public GradientOwner {
   // Call it before a forward() with gradients. `synchronize`: later backward() passes are averaged;
   // otherwise gradients accumulate on this rank only. `change` describes a change of this rank's
   // module that prevents averaging, or is empty. The next averaged pass then throws misuse on all
-  // ranks.
+  // ranks. If that pass reaches no known parameter here, other ranks may not average it. Their next
+  // call in the given group then throws a mismatch with `change` on all ranks.
   // Collective once, after the first pass, which orders buckets by the arrival of rank 0's
   // gradients.
   // Errors of backward(): those of collectives and of DistributedDataParallel. Any other exception
@@ -102,7 +103,7 @@ class Reducer final : public GradientOwner {
   void end_pass(const BackwardPass& pass);
 
   void forget_pass_cut_short();
-  void announce();
+  void announce(const std::string& change);
   ParameterUse use_of(std::size_t index) const;
   bool is_anothers_pass() const;
   PassReports exchange_reports(std::string_view exception = {});

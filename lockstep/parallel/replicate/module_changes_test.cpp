@@ -3,6 +3,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -514,6 +515,95 @@ TEST(ModuleChanges, AParameterThatIsAddedIsNamed) {
   expect_refused(
       [](Net& net) { net.register_parameter("scale", torch::ones(2), /*requires_grad=*/false); },
       "scale was added");
+}
+
+// Trains the layer `d` instead of all others once it is there.
+struct Growing : Net {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor out = Net::forward(x);
+    return d.is_empty() ? out : d->forward(out);
+  }
+  void freeze() { set_trained(*this, false); }
+  void grow() { d = register_module("d", torch::nn::Linear(2, 2)); }
+
+  torch::nn::Linear d = nullptr;
+};
+
+using GrowingDdp = DistributedDataParallel<Growing>;
+
+torch::Tensor loss_of(GrowingDdp& ddp, const torch::Tensor& x) { return ddp(x).pow(2).mean(); }
+
+// Calls body(world, net, ddp) on each rank. After a mismatch, the orderly end of the group fails.
+void on_growing_ranks(const std::function<void(ProcessGroup&, Growing&, GrowingDdp&)>& body) {
+  for (const bool overlap : {false, true}) {
+    const auto begin = Clock::now();
+    try {
+      run_in_process(ranks, [&](ProcessGroup& world) {
+        const auto net = std::make_shared<Growing>();
+        net->register_buffer("count", torch::zeros(1));
+        GrowingDdp ddp(net, world, {.overlap = overlap});
+        for (int step = 0; step < 2; ++step) loss_of(ddp, input(world.rank(), step)).backward();
+        body(world, *net, ddp);
+      });
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.fault() == Fault::mismatch || error.fault() == Fault::aborted)
+          << error.what();
+    }
+    EXPECT_LT(seconds_since(begin), 30.0) << "a rank has waited until its timeout";
+  }
+}
+
+TEST(ModuleChanges, AParameterThatIsTrainedInsteadOfAllOthersIsNamed) {
+  on_growing_ranks([](ProcessGroup& world, Growing& net, GrowingDdp& ddp) {
+    net.freeze();
+    net.grow();
+    std::string text;
+    const auto pass = [&] { loss_of(ddp, input(world.rank(), 2)).backward(); };
+    EXPECT_EQ(fault_of(pass, &text), Fault::misuse);
+    EXPECT_NE(text.find("on rank 0 parameter d.weight was added"), text.npos) << text;
+    world.barrier();  // The group can still be used.
+  });
+}
+
+// The other rank averages its gradients, of which rank 1 has none.
+TEST(ModuleChanges, AParameterThatOneRankTrainsInsteadOfAllOthersIsNamedOnAllRanks) {
+  on_growing_ranks([](ProcessGroup& world, Growing& net, GrowingDdp& ddp) {
+    if (world.rank() == 1) {
+      net.freeze();
+      net.grow();
+    }
+    std::string text;
+    const auto pass = [&] { loss_of(ddp, input(world.rank(), 2)).backward(); };
+    EXPECT_EQ(fault_of(pass, &text), Fault::mismatch);
+    EXPECT_NE(text.find("changed module: parameter d.weight was added"), text.npos) << text;
+  });
+}
+
+// The other rank has nothing to average, and goes on to another call.
+TEST(ModuleChanges, AParameterThatOneRankTrainsWhereOthersTrainNoneIsNamedOnAllRanks) {
+  on_growing_ranks([](ProcessGroup& world, Growing& net, GrowingDdp& ddp) {
+    net.freeze();
+    if (world.rank() == 1) net.grow();
+    std::string text;
+    const auto pass = [&] {
+      loss_of(ddp, input(world.rank(), 2).requires_grad_()).backward();
+      world.barrier();
+    };
+    EXPECT_EQ(fault_of(pass, &text), Fault::mismatch);
+    EXPECT_NE(text.find("changed module: parameter d.weight was added"), text.npos) << text;
+  });
+}
+
+TEST(ModuleChanges, AGradientPenaltyOfAChangedModuleWaitsForNobody) {
+  on_growing_ranks([](ProcessGroup& world, Growing& net, GrowingDdp& ddp) {
+    if (world.rank() == 1) net.grow();
+    const torch::Tensor x = input(world.rank(), 2).requires_grad_();
+    const torch::Tensor slope = torch::autograd::grad({loss_of(ddp, x)}, {x})[0];
+    EXPECT_TRUE(slope.defined());
+    std::string text;
+    EXPECT_EQ(fault_of([&] { loss_of(ddp, x).backward(); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("on rank 1 parameter d.weight was added"), text.npos) << text;
+  });
 }
 
 // Row: a parameter is removed
