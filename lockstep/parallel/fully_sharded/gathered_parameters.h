@@ -1,8 +1,8 @@
 // The parameters of a module that is fully sharded across hosts.
 //
 // Each rank keeps and steps its slice of every unit (one_copy/slice_layout.h). When an operator
-// uses a parameter in forward() or backward(), its unit is gathered once per host, into a slot of
-// memory that the ranks of the host share. Each rank transfers a part, within its rail
+// uses a parameter in forward() or backward(), its unit is gathered. Each host gathers it once,
+// into a slot of memory that its ranks share. Each rank transfers a part, within its rail
 // (one_copy/host_groups.h). There are few slots, so most units exist only as slices
 // (touched_units.h). After a step all units must be gathered again.
 //

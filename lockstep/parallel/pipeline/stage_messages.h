@@ -79,7 +79,7 @@ class StageMessages {
   // Slots of one direction over one boundary.
   struct Slots {
     int count = 0;
-    std::size_t bytes = 0;  // Of each.
+    std::size_t bytes = 0;  // For each slot.
     std::size_t begin = 0;  // In the block.
     std::size_t wanted = 0;
 
