@@ -65,9 +65,8 @@ class PieceTree {
 // Sums the gradients of microbatches in the order of a PieceTree, and computes their mean.
 //
 // A slot holds the gradients of all parameters side by side, for each element type. The slots of
-// this rank's nodes are in registered memory. After the last microbatch, each rank receives its
-// slice of all ranks' nodes. It adds them in the tree's order, multiplies the sum and shares the
-// slice.
+// this rank's nodes are in registered memory. Finally, each rank receives its slice of all ranks'
+// nodes, adds them in the tree's order, multiplies the sum and shares the slice.
 class PieceSums {
  public:
   // Collective. `parameters` have the same layout on all ranks and types that can be reduced.
