@@ -33,7 +33,6 @@ class UnitSource {
  public:
   virtual ~UnitSource() = default;
 
-  // A range of memory.
   struct Memory {
     std::byte* data;
     std::shared_ptr<const void> owner;

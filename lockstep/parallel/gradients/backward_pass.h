@@ -123,7 +123,6 @@ class GiveUpLater {
   GiveUpLater(std::vector<ProcessGroup> groups, std::string reason,
               std::chrono::milliseconds patience);
 
-  // Cancels the timeout.
   ~GiveUpLater();
   GiveUpLater(const GiveUpLater&) = delete;
   GiveUpLater& operator=(const GiveUpLater&) = delete;

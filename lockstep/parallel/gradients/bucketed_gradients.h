@@ -76,7 +76,6 @@ class GradientBuckets {
   void average(std::size_t bucket) const;
   void average_all() const;
 
-  // Multiplies every taken gradient.
   void multiply(double factor) const;
 
   // Releases the taken gradients that do not lie in the buckets.

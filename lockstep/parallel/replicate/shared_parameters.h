@@ -53,7 +53,6 @@ class SharedParameters final : public ParameterStore {
   void end_step() override { count(); }
   void settle_step(const std::vector<at::Tensor>& written) override;
 
-  // Bytes of the block.
   std::size_t bytes() const { return memory_.bytes(); }
   const RegisteredMemory& memory() const { return memory_; }
 
