@@ -28,7 +28,7 @@ using test::fault_of;
 constexpr std::int64_t dimensions = 2000;
 constexpr double batch_size = 8;
 constexpr double gradient_norm = 1.5;
-constexpr double deviation = 0.4;  // Of each element of one sample's gradient.
+constexpr double deviation = 0.4;  // For each element of one sample's gradient.
 constexpr double noise_scale = dimensions * deviation * deviation / (gradient_norm * gradient_norm);
 
 // The gradient of one sample is a fixed one with Gaussian noise.
