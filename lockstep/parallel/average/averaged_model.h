@@ -90,7 +90,6 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   // with_averages().
   void apply();
 
-  // Number of updates so far.
   std::int64_t updates() const { return updates_; }
 
   StateDict state_dict() override;

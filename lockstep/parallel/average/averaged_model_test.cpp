@@ -51,7 +51,7 @@ struct Net : torch::nn::Module {
     register_module("wide", wide);
     conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
     register_parameter("again", wide->bias);
-    // The same values in each rank, which may be a thread: threads share the default generator.
+    // The same values in each rank. Ranks may be threads, which share the default generator.
     const torch::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
     for (const torch::Tensor& parameter : parameters()) {
       const torch::NoGradGuard no_grad;
@@ -83,7 +83,7 @@ std::vector<torch::Tensor> once(const Net& net) {
           net.norm->bias,   net.wide->weight, net.wide->bias};
 }
 
-// Averages of a separate replica on each rank, and of one copy, over some steps.
+// Averages of a separate replica on each rank, and of shared parameters, over some steps.
 template <class Ddp>
 struct Training {
   template <class... Options>
@@ -125,7 +125,7 @@ using Replicas = Training<DistributedDataParallel<Net>>;
 using FullySharded = Training<FullyShardedDataParallel<Net>>;
 const SGDOptions sgd_options = SGDOptions(0.3).momentum(0.9);
 
-// Trains, averages and saves both; each loads the other's averages and goes on.
+// Trains, averages and saves both; each loads the other's averages and continues.
 template <class Sharded, class Options>
 void expect_averages_of_replicas(const ProcessGroup& world, const AveragingRule& rule,
                                  const Options& options) {
@@ -144,7 +144,7 @@ void expect_averages_of_replicas(const ProcessGroup& world, const AveragingRule&
   expect_close(sharded.averages(sharded_averages), expected);
   expect_equal(copies(named_tensors(*sharded.net)), weights);
 
-  // One copy of the averages is kept, in parts.
+  // The averages exist once, in parts.
   std::int64_t held = 0, whole = 0;
   for (const auto& [name, tensor] : sharded_averages.state_dict().tensors)
     if (!tensor.of_rank_0) held += tensor.data.numel();
@@ -173,7 +173,7 @@ TEST(AveragedModel, OfOneCopyIsThatOfReplicasInPartsOfEachRank) {
 
 const DistributedDataParallelOptions sharing{.share_parameters = true};
 
-// The lost rank's parts of the weights stay averages, which the others must learn.
+// The lost rank's parts of the weights remain averages, which the others must detect.
 template <class Sharded, class Options>
 void lose_rank_1_in_use(const Rank& rank, const Options& options) {
   torch::set_num_threads(1);
@@ -192,7 +192,7 @@ void lose_rank_1_in_use(const Rank& rank, const Options& options) {
   EXPECT_FALSE(sharded.ddp.has_torn_parameters());
   EXPECT_EQ(fault_of(loses_one), Fault::peer_lost);
   EXPECT_TRUE(sharded.ddp.has_torn_parameters());
-  averaged.update();  // This rank's part of the weights is back.
+  averaged.update();  // This rank's part of the weights is restored.
   const StateDict state = averaged.state_dict();
   const auto part = state.tensors.find("wide.weight");
   ASSERT_NE(part, state.tensors.end());
@@ -209,7 +209,7 @@ const Ranks lost_fully_sharded("a rank is lost in use, fully sharded", [](const 
 
 TEST(AveragedModel, ARankThatIsLostInUseLeavesTornWeights) {
   for (const Ranks* const ranks : {&lost_sharing, &lost_fully_sharded}) {
-    const auto exits = ranks->run(3, std::chrono::seconds(20));  // Far less than any deadline.
+    const auto exits = ranks->run(3, std::chrono::seconds(20));  // Much less than any deadline.
     EXPECT_EQ(exits[1].signal, SIGKILL);
     for (const std::size_t survivor : {0U, 2U})
       EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;
@@ -326,7 +326,7 @@ TEST(AveragedModel, GivesTheWeightsBackAfterAnExceptionAndKeepsItsBuffersApart) 
   averaged.with_averages([&] { EXPECT_EQ(net.norm->running_mean[0].item<float>(), 7); });
 }
 
-// The exception is that of use(), or names a parameter to which use() has written.
+// The exception is from use(), or contains a parameter to which use() has written.
 TEST(AveragedModel, AnExceptionOfOneRankReachesAllThatShareWeightsAndTheseAreBack) {
   run_in_process(2, [](ProcessGroup& world) {
     Replicas training(world, sharing);
@@ -376,7 +376,7 @@ TEST(AveragedModel, AnExceptionOfOneRankWhileOthersCommunicateInUseLeavesTornWei
         << text;
     EXPECT_TRUE(training.ddp.has_torn_parameters());
   };
-  // The end of a group that has broken tells it, too.
+  // Ending a broken group reports it as well.
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::mismatch);
 }
 

@@ -185,7 +185,7 @@ class LOCKSTEP_API ValueReader {
 
   const PassedValue& value_;
   std::string_view rest_;
-  std::size_t next_ = 0;  // Of value_.tensors.
+  std::size_t next_ = 0;  // In value_.tensors.
 };
 
 template <class T>

@@ -65,8 +65,8 @@ class EditsAcrossHosts : public testing::Test {
   }
 };
 
-// The constructor comes back to weights when others have taken their slots, and makes some in ways
-// that are hard to follow.
+// The constructor uses weights again after others have taken their slots, and creates some in
+// unusual ways.
 struct Net : torch::nn::Module {
   Net() {
     register_module("embedding", embedding);
@@ -141,7 +141,7 @@ TEST_F(EditsAcrossHosts, InitializeGivesTheBitsOfOrdinaryConstruction) {
   for (const char* const hosts : {"ab", "abba", "aabbcc"}) expect_success(constructed, hosts);
 }
 
-// One slot: each tensor of another unit than the last one's takes it.
+// One slot: each tensor of another unit than the previous one takes it.
 const Ranks filled("edits across hosts: filled", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = test::join_across_hosts(rank);
@@ -150,7 +150,7 @@ const Ranks filled("edits across hosts: filled", [](const Rank& rank) {
       tensor.fill_(4);
     else if (name == "blocks.2.weight")
       tensor = torch::randn({26, 26});
-    else if (name == "turned")  // Its order in memory differs.
+    else if (name == "turned")  // Its memory order differs.
       tensor.fill_(3);
     else if (name == "blocks.3.bias")
       for (int i = 0; i < 26; ++i) tensor.data_ptr<float>()[i] = static_cast<float>(i);
@@ -162,7 +162,7 @@ const Ranks filled("edits across hosts: filled", [](const Rank& rank) {
   {
     const torch::NoGradGuard no_grad;
     for (auto [name, tensor] : named_tensors(*plain)) {
-      if (name == "embedding.weight") continue;  // It is `tied`, too.
+      if (name == "embedding.weight") continue;  // It is `tied` as well.
       torch::Tensor value = tensor;
       fill(name, value);
       if (!value.is_same(tensor)) tensor.copy_(value);
@@ -183,7 +183,7 @@ TEST_F(EditsAcrossHosts, AFunctionMayFillEachTensorByWhateverMeans) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-// In this process's mappings of shared memory, with contents.
+// Resident bytes of this process's shared mappings.
 std::size_t shared_bytes() { return test::status_bytes("RssShmem"); }
 
 const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
@@ -193,10 +193,10 @@ const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
   fsdp.with_gathered({"layers.0.weight"}, [] {});  // Starts its thread.
-  // With the slices, two thirds of the model. A few units live at once; the rest is what malloc
-  // keeps for each thread, which depends on how threads take turns.
+  // Includes the slices, two thirds of the model. A few units exist at once. The rest is what
+  // malloc keeps for each thread, which depends on the scheduling of threads.
   const test::MemoryLimit limit(std::size_t{40} << 20);
-  // Memory that ranks share does not count in the limit: two slots of 4 MiB.
+  // The limit excludes memory that ranks share: two slots of 4 MiB.
   const std::size_t shared = shared_bytes();
   const auto expect_few_slots = [&] {
     EXPECT_LE(shared_bytes(), shared + (std::size_t{16} << 20));
@@ -330,8 +330,8 @@ TEST_F(EditsAcrossHosts, AConstructorThatThrowsMayBeTriedAgain) { expect_success
 
 // --- A lost rank ---------------------------------------------------------------------------------
 
-// In the midst of an edit, or of initialize(), rank 3 gets `signal` while units move. Rank 0 and
-// rank 3 are both in no group through which they move.
+// Rank 3 gets `signal` during an edit or initialize(), while units are transferred. Rank 0 and rank
+// 3 have no common group for transfers.
 void lose_rank_3(const Rank& rank, int signal, bool initializes) {
   torch::set_num_threads(1);
   constexpr std::chrono::seconds timeout{12};
@@ -360,13 +360,13 @@ void lose_rank_3(const Rank& rank, int signal, bool initializes) {
           fsdp.edit_parameters(change);
       },
       &text);
-  // An engine's call takes up to 3 s to be cancelled.
+  // Cancelling an engine's call takes up to 3 s.
   EXPECT_LT(seconds_since(begin), 1.75 * timeout.count()) << text;
   if (signal == SIGKILL)
     EXPECT_EQ(fault, Fault::peer_lost) << text;
   else
     EXPECT_TRUE(fault == Fault::timeout || fault == Fault::aborted) << text;
-  // Groups of few ranks have numbers of their own. Rank 0 waits for a rank that waits for rank 3.
+  // Groups of few ranks have their own rank numbers. Rank 0 waits for a rank that waits for rank 3.
   const std::regex named("\\b(rank 3|pid " + pid + (rank.rank == 0 ? "|rank [12]" : "") + ")\\b");
   EXPECT_TRUE(std::regex_search(text, named)) << text;
   EXPECT_TRUE(fsdp.has_torn_parameters());

@@ -73,10 +73,10 @@ struct FullyShardedOptions {
   at::ScalarType reduce_type = at::kFloat;
 
   // The device on which this rank computes, such as local_device(). Its memory holds resident_units
-  // units; weights, gradients and optimizer state stay in the hosts' memory, and the optimizer
-  // steps on the CPU. A unit is copied to the device when an operator uses it, so the devices of a
-  // host gather nothing. The module is in CPU memory; its buffers are moved. Tested with a stand-in
-  // for the device, not on a real one yet.
+  // units. Weights and optimizer state stay in the hosts' memory, gradients are moved there, and
+  // the optimizer steps on the CPU. A unit is copied to the device when an operator uses it, so the
+  // devices of a host gather nothing. The module is in CPU memory; its buffers are moved. Tested
+  // with a stand-in for the device, not on a real one yet.
   std::optional<c10::Device> offload = {};
 
   // Ranks of `group` that hold a copy together, the same number for each copy; by default all

@@ -81,7 +81,7 @@ void pass(Pair& pair, int seed, bool synchronized = true, bool uses_all = false)
   loss_of(pair.sharded(tokens(seed), uses_all)).backward();
 }
 
-// Some steps accumulate; in some, one rank alone uses all parameters.
+// Some steps accumulate; in some, only one rank uses all parameters.
 template <class Optimizer, class Options>
 void train_both(Pair& pair, const ProcessGroup& world, const Options& options, int steps) {
   Optimizer plain(parameters_of(*pair.plain_net), options);
@@ -104,7 +104,7 @@ void expect_the_same(const ProcessGroup& world, const Options& options) {
     Pair pair(world, overlapped(overlap));
     EXPECT_EQ(pair.sharded.is_overlapped(), overlap);
     train_both<Optimizer>(pair, world, options, 12);
-    // Norms are sums of doubles in another order, which a parameter of that type shows.
+    // Norms are sums of doubles in another order, which is visible in a parameter of that type.
     pair.compare([](const auto& a, const auto& b) {
       return std::derived_from<Optimizer, LayerwiseOptimizer> && a.scalar_type() == torch::kDouble
                  ? torch::allclose(a, b, 1e-12, 1e-14)
@@ -140,8 +140,8 @@ const Ranks three("fully sharded: three ranks", [](const Rank&) {
 
 TEST(FullySharded, OfThreeRanksIsEqualButForRounding) { EXPECT_TRUE(all_succeeded(three.run(3))); }
 
-// The embedding by one optimizer, the rest by another one; samples are counted, of which ranks have
-// different numbers.
+// One optimizer steps the embedding, another one the rest. Ranks count different numbers of
+// samples.
 const Ranks several("fully sharded: several optimizers", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
@@ -226,7 +226,7 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
   const auto half = [&](auto& model) { (loss_of(model(tokens(world.rank()))) * 0.5).backward(); };
   loss_of(pair.plain(tokens(world.rank()))).backward();
   half(pair.sharded);
-  sharded.zero_grad();  // Drops what that pass has left.
+  sharded.zero_grad();  // Drops the gradients of that pass.
   half(pair.sharded);
   pair.sharded_net->zero_grad();  // Drops nothing.
   half(pair.sharded);
@@ -234,19 +234,19 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
   sharded.step();
   pair.expect_equal();
   const torch::Tensor before = pair.sharded_net->scale.clone();
-  sharded.step();  // The gradients are gone.
+  sharded.step();  // The gradients no longer exist.
   EXPECT_TRUE(torch::equal(pair.sharded_net->scale, before));
   destroy_process_group(world);
 });
 
 TEST(FullySharded, AddsTheMeansOfSeveralPasses) { EXPECT_TRUE(all_succeeded(accumulated.run(2))); }
 
-// Of the gradients that have come, those of at most two units are there at any time.
+// Of all gradients that arrived, those of at most two units exist at any time.
 template <class Module>
 void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
   auto net = std::make_shared<Module>();
   torch::nn::ModuleListImpl& blocks = *net->blocks;
-  // A unit with a gradient that does not come is averaged at the end of the pass.
+  // A unit with a missing gradient is averaged at the end of the pass.
   for (const auto& block : blocks) block->as<Block>()->unused.set_requires_grad(false);
   FullyShardedDataParallel fsdp(net, world, {.units = {"blocks.*"}, .overlap = true});
   FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
@@ -256,7 +256,7 @@ void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
     for (const torch::Tensor& weight :
          {block->as<Block>()->up->weight, block->as<Block>()->down->weight})
       weight.register_hook([&](const torch::Tensor& gradient) {
-        // The slower rank is one that others wait for.
+        // Other ranks wait for the slower rank.
         if (rank.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         ++all;
         storages.emplace_back(gradient.storage().getWeakStorageImpl());
@@ -283,8 +283,8 @@ void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
   EXPECT_NEAR(static_cast<double>(fragments), static_cast<double>(whole) / 2, 200);
 }
 
-// Its first unit in the order of registration is the last one that backward() completes, which the
-// first pass teaches.
+// Its first unit in the order of registration is the last one that backward() completes, as the
+// first pass records.
 struct BlocksFirst : torch::nn::Module {
   BlocksFirst() {
     for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<Block>());
@@ -397,7 +397,7 @@ void make_mistakes(const Rank& rank, const ProcessGroup& world, bool overlap) {
   sgd.step();
   EXPECT_TRUE(torch::equal(weights(), before)) << "no gradient is left";
 
-  // An exception of one rank in the midst of backward() reaches the others, and all go on.
+  // An exception of one rank during backward() reaches the others, and all continue.
   const auto hook =
       net->blocks[1]->as<Block>()->up->weight.register_hook([&](const torch::Tensor&) {
         if (rank.rank == 1) throw std::runtime_error("for a test");

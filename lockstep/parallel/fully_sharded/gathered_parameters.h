@@ -1,18 +1,17 @@
-// The parameters of a module that is fully sharded across hosts.
+// The parameters of a module that is fully sharded across hosts. docs/internals/fully-sharded.md
+// describes storage, gathers, edits and why they cannot deadlock.
 //
 // Each rank keeps and steps its slice of every unit (one_copy/slice_layout.h). When an operator
-// uses a parameter in forward() or backward(), its unit is gathered once per host, into a slot of
-// memory that the ranks of the host share. Each rank transfers a part, within its rail
-// (one_copy/host_groups.h). There are few slots, so most units exist only as slices
-// (touched_units.h). After a step all units must be gathered again.
+// uses a parameter, its unit is gathered once per host, into a slot that the host's ranks share
+// (touched_units.h). Each rank transfers a part, within its rail (one_copy/host_groups.h). After a
+// step all units must be gathered again.
 //
-// An edit is such a pass of rank 0 alone. A unit that rank 0 uses is gathered into a slot of its
-// host, and scattered into all slices when it leaves the slot. The other ranks follow rank 0's
-// orders. So no rank has more weights at any time than in a pass. The first Error of an order
-// aborts the groups, so that ranks waiting in other groups fail within one timeout.
+// In an edit, rank 0 alone uses units. They are gathered into a slot of its host, and scattered
+// into all slices when they leave the slot. The other ranks follow rank 0's orders. The first Error
+// of an order aborts the groups, so that ranks waiting in other groups fail within one timeout.
 //
-// Ranks use units in the same order, because they run the same model. Otherwise the gathers, which
-// carry names of unit and slot, throw mismatch on all ranks.
+// Ranks must use units in the same order. Otherwise the gathers, which carry names of unit and
+// slot, throw mismatch on all ranks.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 

@@ -50,7 +50,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // --- GradScaler ----------------------------------------------------------------------------------
 
-// In these steps, one element of one rank's gradient is infinite; another rank's each time.
+// In these steps, one element of one rank's gradient is infinite, each time on another rank.
 bool is_bad(int step) { return step % 4 == 2; }
 
 // Makes the first element of the scale's gradient infinite while `bad`.
@@ -69,8 +69,8 @@ const DistributedDataParallelOptions replicas{.find_unused_parameters = true,
                                               .non_finite = NonFinite::ignore};
 
 // Some steps accumulate two passes. Optimizer::zero_grad() is not virtual: gradients that step()
-// uses up must be gone after a step that was omitted, too. `scaled` is called with each loss, and
-// `step` ends a step.
+// consumes must be dropped after a skipped step, too. `scaled` is called with each loss, and `step`
+// ends a step.
 template <class Ddp, class Scaled, class Step>
 void train(Ddp& ddp, torch::optim::Optimizer& optimizer, bool& bad, const ProcessGroup& world,
            Scaled scaled, Step step) {
@@ -86,8 +86,8 @@ void train(Ddp& ddp, torch::optim::Optimizer& optimizer, bool& bad, const Proces
   }
 }
 
-// The weights of replicas that know beforehand which steps to leave out. The scale is a power of
-// two, so its bits are those of the scaled training.
+// The weights of replicas that know the steps to skip in advance. The scale is a power of two, so
+// its bits are those of the scaled training.
 std::vector<torch::Tensor> expected_weights(const ProcessGroup& world) {
   bool bad = false;
   const auto net = net_with(bad);
@@ -160,7 +160,7 @@ TEST(GradScalerOfRanks, AllRanksOmitAStepOfWhichOneHasAnInfinity) {
   for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(scaled.run(ranks))) << ranks;
 }
 
-// Clipping after unscale_() finds the norm of the gradients themselves.
+// Clipping after unscale_() computes the norm of the unscaled gradients.
 const Ranks clipped("mixed precision: clipped", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
@@ -178,7 +178,7 @@ const Ranks clipped("mixed precision: clipped", [](const Rank&) {
     EXPECT_GT(plain, 0);
     EXPECT_EQ(norm_of(ddp, optimizer, 1024, clip), plain);
   };
-  const torch::optim::SGDOptions still(0);  // The weights stay.
+  const torch::optim::SGDOptions still(0);  // The weights do not change.
   DistributedDataParallel ddp(net_with(bad), world, replicas);
   ZeroRedundancyOptimizer<SGD> zero(parameters_of(*ddp.module()), world, still);
   both(ddp, zero,
@@ -204,8 +204,7 @@ std::int64_t collectives_of(const ProcessGroup& group) {
   return last == record.npos ? 0 : std::atoll(record.c_str() + last + key.size());
 }
 
-// Collectives that a step with a scaler makes beyond those of a step without one. `clip` is called
-// before each step.
+// Additional collectives of a step with a scaler. `clip` is called before each step.
 template <class Ddp, class Optimizer, class Clip>
 std::int64_t cost_of_scaler(Ddp& ddp, Optimizer& optimizer, const ProcessGroup& world,
                             const Clip& clip) {
@@ -309,7 +308,7 @@ TEST(GradScalerOfRanks, ASumThatOverflowsIsFoundOnAllRanks) {
   EXPECT_TRUE(all_succeeded(overflowing.run(2)));
 }
 
-// Every rank has all means then, and SharedOptimizer slices them in step().
+// Every rank then has all means, and SharedOptimizer slices them in step().
 const Ranks in_pieces("mixed precision: in pieces", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
@@ -492,7 +491,7 @@ TEST(AutocastOfRanks, TrainsOnPartsOfABatchAsOneProcessOnAllOfIt) {
   for (const int ranks : {2, 3}) EXPECT_TRUE(all_succeeded(parts.run(ranks))) << ranks;
 }
 
-// The hash of the weights after three steps in pieces goes to a file.
+// Writes the hash of the weights after three steps in microbatches to a file.
 const Ranks pieces("mixed precision: pieces in bfloat16", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Cnn>();
@@ -530,7 +529,7 @@ TEST(AutocastOfRanks, PiecesHaveTheSameBitsOnEveryNumberOfRanks) {
   EXPECT_EQ(digests[2], digests[0]);
 }
 
-// One copy of the weights, of which each rank steps a part, and its casts of each rank.
+// Shared weights, of which each rank steps a part, with casts on each rank.
 void train_as_replicas(const ProcessGroup& world) {
   DistributedDataParallel plain(std::make_shared<Cnn>(), world);
   FullyShardedDataParallel sharded(std::make_shared<Cnn>(), world, {.units = {"first", "second"}});

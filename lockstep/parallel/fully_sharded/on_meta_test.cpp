@@ -42,7 +42,8 @@ using test::Rank;
 using test::Ranks;
 using torch::optim::AdamOptions;
 
-// Tied and frozen weights, buffers, and an order of construction that is not that of registration.
+// Tied and frozen weights, buffers, and a construction order that differs from the order of
+// registration.
 struct Net : torch::nn::Module {
   Net() {
     register_module("embedding", embedding);
@@ -111,7 +112,7 @@ const Ranks constructed("on meta: constructed", [](const Rank& rank) {
   const auto plain = make();
   const at::Tensor drawn = default_generator_state();
 
-  torch::manual_seed(rank.rank == 0 ? 7 : 100 + rank.rank);  // Rank 0's counts.
+  torch::manual_seed(rank.rank == 0 ? 7 : 100 + rank.rank);  // Rank 0's seed counts.
   const auto net = on_meta(make);
   FullyShardedDataParallel fsdp(net, world, by_block);
   FullyShardedOptimizer<Adam> adam(fsdp, trained(*net), AdamOptions(1e-2));
@@ -144,7 +145,7 @@ const Ranks filled("on meta: filled", [](const Rank&) {
     const torch::NoGradGuard no_grad;
     torch::manual_seed(5);
     for (auto [name, tensor] : named_tensors(*plain))
-      if (name != "embedding.weight") fill(name, tensor);  // It is `tied`, too.
+      if (name != "embedding.weight") fill(name, tensor);  // It is `tied` as well.
   }
   const at::Tensor drawn = default_generator_state();
   const auto net = on_meta(make);
@@ -259,7 +260,7 @@ const Ranks failing("on meta: failing", [](const Rank& rank) {
   EXPECT_EQ(fault, rank.rank == 0 ? Fault::misuse : Fault::aborted);
   EXPECT_NE(text.find("the function makes another module"), text.npos) << text;
   EXPECT_FALSE(fsdp.is_initialized());
-  fsdp.initialize(make);  // The group is usable, and the parameters are.
+  fsdp.initialize(make);  // The group and the parameters remain usable.
   fsdp(tokens(1)).sum().backward();
   destroy_process_group(world);
 });

@@ -47,7 +47,7 @@ TEST(ResidentUnits, ComeEarlyInTheOrderOfTheLastPass) {
   EXPECT_EQ(units.need({1}), (Arrivals{{2, 0, 0}}));
   EXPECT_EQ(units.need({1}), Arrivals{});
   EXPECT_EQ(units.need({2}), (Arrivals{{3, 1, 1}}));
-  // Another order: nothing comes early any more.
+  // Another order: nothing is loaded early any more.
   EXPECT_EQ(units.need({1}), (Arrivals{{1, 0, 2}}));
   EXPECT_EQ(units.need({0}), (Arrivals{{0, 1, 3}}));
 }
@@ -78,7 +78,7 @@ TEST(ResidentUnits, ThatOneOperatorNeedsAreThereTogether) {
   EXPECT_NE(text.find("resident_units"), text.npos) << text;
 }
 
-// Whatever is needed, a unit is in one slot, a slot has one unit, and what is needed is there.
+// For any sequence, a unit is in one slot, a slot has one unit, and required units are resident.
 TEST(ResidentUnits, AreConsistentInAnyOrder) {
   std::mt19937 random(3);
   for (std::size_t slots = 1; slots <= 5; ++slots) {

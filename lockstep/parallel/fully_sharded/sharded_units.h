@@ -129,9 +129,9 @@ class ShardedUnits {
   std::vector<std::vector<std::string>> parameter_names_;
   std::vector<at::Tensor> parameters_;                     // All, each once.
   std::vector<const void*> averaged_;                      // TensorImpls.
-  std::unordered_map<const void*, at::ScalarType> types_;  // Of masters, by TensorImpl.
-  std::unordered_map<const void*, std::size_t> indices_;   // Of averaged ones, by TensorImpl.
-  std::vector<GradientSlices> slices_;                     // By unit.
+  std::unordered_map<const void*, at::ScalarType> types_;  // For masters, by TensorImpl.
+  std::unordered_map<const void*, std::size_t> indices_;  // For averaged parameters, by TensorImpl.
+  std::vector<GradientSlices> slices_;                    // By unit.
   std::unordered_map<const void*, std::vector<Fragment>> fragments_;  // By TensorImpl.
   std::vector<bool> used_;                                            // By averaged parameter.
   std::vector<int> steppers_;                                         // By averaged parameter.

@@ -1,12 +1,10 @@
 // Units of parameters that have memory only while operators use them.
 //
-// When an operator uses a parameter (tensor/touched_tensors.h), its unit is loaded into a slot of
-// memory, in place of another one. The next unit may be loaded early (resident_units.h). A
-// UnitSource fills slots, on a thread, in this order.
-//
-// Units are loaded in passes and in edits. In an edit, a unit that leaves its slot is written back
-// with its changes. Outside of both, and after this object's destruction, using a parameter throws
-// an exception with that reason.
+// When an operator uses a parameter (tensor/touched_tensors.h), its unit is loaded into a slot, in
+// place of another one. The next unit may be loaded early (resident_units.h). A thread fills slots
+// in this order, by jobs of a UnitSource. In an edit, a unit that leaves its slot is written back.
+// Outside of passes and edits, and after this object's destruction, using a parameter throws an
+// exception with that reason.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -35,7 +33,6 @@ class UnitSource {
  public:
   virtual ~UnitSource() = default;
 
-  // A range of memory.
   struct Memory {
     std::byte* data;
     std::shared_ptr<const void> owner;

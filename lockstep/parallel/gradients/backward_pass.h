@@ -110,10 +110,10 @@ using TakePart = std::function<bool(std::string_view text)>;
 
 // Ends the pass together with the other ranks. `error` has ended it on this rank; null means an
 // unknown exception. `take_part` gets the exception's text and joins the collectives for which the
-// others wait, so that they receive it. If `take_part` throws, `own` is aborted. Both groups are
-// aborted, with the text: at once if `take_part` returns false, otherwise after three times the
-// `longest_pass` so far, and not before 5 s. The other ranks may wait for this rank in a group of
-// the user's.
+// others wait, so that they receive it. If `take_part` throws, `own` is aborted. If `take_part`
+// returns false, both groups are aborted with the text at once. Otherwise they are aborted after
+// three times the `longest_pass` so far, and not before 5 s, because the other ranks may wait for
+// this rank in a group of the program.
 // Blocking: until the others have reached the end of the pass.
 void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& own,
                          const ProcessGroup& given, std::chrono::nanoseconds longest_pass,
@@ -127,7 +127,6 @@ class GiveUpLater {
   GiveUpLater(std::vector<ProcessGroup> groups, std::string reason,
               std::chrono::milliseconds patience);
 
-  // Cancels the timeout.
   ~GiveUpLater();
   GiveUpLater(const GiveUpLater&) = delete;
   GiveUpLater& operator=(const GiveUpLater&) = delete;

@@ -28,15 +28,14 @@ namespace lockstep::parallel {
 
 // The memory of the buckets, and its arithmetic.
 //
-// Small gradients are copied, scaled by 1 / world_size, into memory that every rank of the host has
-// mapped, so summing needs no further copy. Those of one element type lie side by side, so that one
-// all_reduce can sum them all. A large gradient is averaged where autograd has made it, without a
-// copy if it is in the registered memory of pool(). If the pool had no space, it passes through the
-// ranks' staging buffers (docs/algorithms.md). In a CUDA device's memory all gradients are copied
-// side by side, because there is no registered memory.
+// Small gradients are copied, scaled by 1 / world_size, into registered memory, side by side for
+// each type, so that one all_reduce can sum them all. A large gradient is averaged where autograd
+// has made it, without a copy if it is in the registered memory of pool(). If the pool had no
+// space, it passes through the ranks' staging buffers (docs/algorithms.md). On a CUDA device all
+// gradients are copied side by side, because there is no registered memory.
 //
-// `.grad` remains the tensor of autograd or of the program. write_mean() copies a mean from its
-// bucket to it. With `as_views` it makes `.grad` a view of the bucket instead.
+// `.grad` remains the tensor of autograd or of the program, and write_mean() copies the mean to it.
+// With `as_views` it becomes a view of the bucket instead.
 class GradientBuckets {
  public:
   struct Settings {
@@ -77,7 +76,6 @@ class GradientBuckets {
   void average(std::size_t bucket) const;
   void average_all() const;
 
-  // Multiplies every taken gradient.
   void multiply(double factor) const;
 
   // Releases the taken gradients that do not lie in the buckets.

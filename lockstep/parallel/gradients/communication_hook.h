@@ -39,10 +39,10 @@ struct GradientBucket {
 // Called for each bucket, in the same order on all ranks. The bucket holds this rank's undivided
 // gradients. When the hook returns, `buffer` must hold their mean over all ranks; the hook may
 // assign another tensor to `buffer`.
-// Blocking: the hook may block and communicate, but only through `bucket.group`, or through a group
-// of some of its ranks that the hook aborts itself on an exception. On a CUDA device it enqueues
-// its work on its thread's current stream and need not wait for it. With overlap it runs on a
-// separate thread.
+// Blocking: the hook may block and communicate through `bucket.group`. It may also use a group of
+// some of its ranks, which the hook must abort on an exception. On a CUDA device it enqueues its
+// work on its thread's current stream and need not wait for it. With overlap it runs on a separate
+// thread.
 // Errors: backward() throws the hook's exception on this rank. `bucket.group` is aborted, because
 // other ranks may wait in their hooks. They throw Error(aborted) with the exception's text, and so
 // does every later backward().

@@ -123,7 +123,7 @@ TEST(CommunicationHook, WhatItThrowsOnOneRankReachesTheOthersInTheMidstOfTheirs)
             text.npos)
             << text;
       }
-      EXPECT_LT(seconds_since(begin), 10);  // Far less than the timeout of the calls.
+      EXPECT_LT(seconds_since(begin), 10);  // Much less than the timeout of the calls.
       if (world.rank() == 1)
         EXPECT_ANY_THROW(pass(ddp, 1));
       else

@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// `wanted` is refused while `in_use` is in use.
+// `in_use` excludes `wanted`.
 struct Exclusion {
   Feature wanted;
   Feature in_use;

@@ -178,7 +178,7 @@ TEST(GradientsOfOneModule, AreMeansInTheTurnsOfTwo) {
       (loss_of((*a)(x)) * 3 + loss_of(b(x))).backward();
       expect_means(nets, expected);
     }
-    second.reset();  // It was in charge.
+    second.reset();  // It was active.
     nets.zero_grad();
     (loss_of(nets.a->forward(x)) * 3 + loss_of(nets.b->forward(x))).backward();
     expect_means(nets, expected);

@@ -100,9 +100,9 @@ class BucketMemory {
 // Registered memory in which autograd itself allocates large gradients, so that summing needs no
 // copy.
 //
-// While a pool is armed on a thread, it provides memory for each new tensor of exactly the size of
-// a gradient for which it has free space. Such a tensor need not be a gradient. A gradient without
-// space in the pool is summed through the ranks' staging buffers.
+// A pool that is armed on a thread provides the memory of new tensors there. It serves each tensor
+// of exactly the size of a gradient for which it has free space, also one that is no gradient. A
+// gradient without space in the pool is summed through the ranks' staging buffers.
 //
 // Thread safety: tensors may be freed on any thread.
 class GradientPool : public std::enable_shared_from_this<GradientPool> {

@@ -17,7 +17,7 @@
 namespace lockstep::parallel::gradient_memory_test {
 namespace {
 
-constexpr std::int64_t rows = 300;  // Of 1024 floats: more than what is copied.
+constexpr std::int64_t rows = 300;  // Of 1024 floats: too large to be copied.
 constexpr std::size_t room = rows * 1024 * sizeof(float);
 
 torch::Tensor large() { return torch::ones({rows, 1024}); }
@@ -30,12 +30,12 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
     const torch::Tensor other = torch::ones({rows + 1, 1024});
     torch::Tensor first = large();
     const torch::Tensor second = large();
-    const torch::Tensor third = large();  // There is no room left.
+    const torch::Tensor third = large();  // The pool is full.
     const void* place = first.data_ptr();
     EXPECT_EQ(
         std::abs(static_cast<std::byte*>(second.data_ptr()) - static_cast<const std::byte*>(place)),
         room);
-    EXPECT_EQ(pool.use_count(), 4);  // Ours, the thread's, and those of two tensors.
+    EXPECT_EQ(pool.use_count(), 4);  // The test's, the thread's, and those of two tensors.
     first.reset();
     EXPECT_EQ(large().data_ptr(), place);
     arming.reset();
@@ -73,7 +73,7 @@ TEST(GradientPool, RawMemoryIsFreedByItsAddressWhoeverGaveIt) {
     c10::Allocator* const allocator = c10::GetCPUAllocator();
     allocator->raw_deallocate(before);
     void* const first = allocator->raw_allocate(room);
-    void* const second = allocator->raw_allocate(room);  // There is no room left.
+    void* const second = allocator->raw_allocate(room);  // The pool is full.
     arming.reset();
     allocator->raw_deallocate(second);
     allocator->raw_deallocate(first);
@@ -92,7 +92,7 @@ TEST(GradientPool, ItsTensorsOutliveItAndTheGroupAndAreFreedOnAnyThread) {
   std::thread([&] { kept[0].reset(); }).join();
 }
 
-// Of three: large enough to be averaged where autograd has made it.
+// Three gradients large enough to be averaged in place.
 TEST(GradientPool, LargeGradientsAreAveragedWhereverTheyLie) {
   for (const int ranks : {2, 3})
     for (const bool overlap : {false, true})
@@ -100,7 +100,7 @@ TEST(GradientPool, LargeGradientsAreAveragedWhereverTheyLie) {
         torch::nn::Linear net(1024, rows);
         DistributedDataParallel ddp(net, world, {.overlap = overlap});
         const torch::Tensor ones = torch::ones({2, 1024});
-        torch::Tensor held;  // Takes the room that the next gradient would have had.
+        torch::Tensor held;  // Takes the memory for the next gradient.
         for (int step = 0; step < 6; ++step) {
           const double expected = 2.0 * (ranks - 1) / 2 + 2 * step;
           if (step != 4) net->zero_grad(/*set_to_none=*/step % 2 == 0);

@@ -1,9 +1,10 @@
 // The gradient noise scale, a measure of how much gradients differ between batches: "An Empirical
 // Model of Large-Batch Training" (McCandlish et al. 2018), appendix A.1.
 //
-// Squared norms of gradients of a small and of a large batch give unbiased estimates of two values:
-// the squared norm of the true gradient, and the trace of the covariance of one sample's gradient.
-// The ratio of their moving averages is the batch size at which noise and gradient are equal.
+// Squared norms of gradients of a small and of a large batch give two unbiased estimates. One is
+// the squared norm of the true gradient, the other the trace of the covariance of one sample's
+// gradient. The ratio of their moving averages is the batch size at which noise and gradient are
+// equal.
 //
 // Thread safety: none.
 

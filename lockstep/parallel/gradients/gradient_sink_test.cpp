@@ -23,7 +23,7 @@ namespace {
 using test::fault_of;
 using Calls = std::vector<std::string>;
 
-// Writes down how it is called.
+// Records its calls.
 class RecordedCalls final : public GradientSink {
  public:
   explicit RecordedCalls(Calls& calls) : calls_(calls) {}
@@ -92,7 +92,7 @@ TEST(GradientSink, IsToldOfEachBucketInItsOrder) {
   run_in_process(1, [](ProcessGroup& world) {
     Rig rig(world);
     EXPECT_EQ(rig.calls, Calls{"assign 2"});
-    const torch::Tensor of_a = rig.a.sum();  // Made first, so its gradient comes last.
+    const torch::Tensor of_a = rig.a.sum();  // Made first, so its gradient arrives last.
     EXPECT_EQ(rig.calls_of(of_a + rig.b.sum()), (Calls{"begin early", "take 1", "start 0", "take 0",
                                                        "start 1", "wait", "finish 1 1.000000"}));
   });
@@ -124,7 +124,7 @@ TEST(GradientSink, IsReleasedWhenAnExceptionEndsThePass) {
       if (gradient.defined()) throw std::runtime_error("no");
       return gradient;
     });
-    const torch::Tensor of_b = rig.b.sum();  // Made first, so its gradient comes last.
+    const torch::Tensor of_b = rig.b.sum();  // Made first, so its gradient arrives last.
     EXPECT_ANY_THROW(rig.calls_of(of_b + rig.a.sum()));
     EXPECT_EQ(rig.calls.back(), "release");
   });

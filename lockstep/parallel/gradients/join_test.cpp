@@ -49,7 +49,7 @@ void expect_equal(const torch::nn::Linear& a, const torch::nn::Linear& b) {
 
 // --- Means over samples -------------------------------------------------------------------------
 
-// The samples of rank r in pass `pass`; some have no samples.
+// The number of samples of rank r in pass `pass`; may be zero.
 std::int64_t samples_of(int pass, int rank) { return (pass * 7 + rank * 5) % 6; }
 
 TEST(GradientMean, OverSamplesEqualsOneProcessOnTheirUnionAlsoWhenAccumulating) {
@@ -125,7 +125,7 @@ TEST(Join, RanksThatAreDoneDoNotStopTheOthers) {
         }
         expect_equal(net, whole);
         sgd.zero_grad();
-        loss_of(ddp(inputs(0, 1))).backward();  // A usual pass again.
+        loss_of(ddp(inputs(0, 1))).backward();  // An ordinary pass again.
       });
 }
 
@@ -225,7 +225,7 @@ TEST(Join, MayThrowOnAllRanksWhenOneIsDone) {
     };
     EXPECT_EQ(fault_of([&] { ddp.join(train, {.throw_on_early_termination = true}); }),
               Fault::aborted);
-    loss_of(ddp(inputs(0, 2))).backward();  // All of them stopped at the same step.
+    loss_of(ddp(inputs(0, 2))).backward();  // All of them stopped in the same step.
   });
 }
 

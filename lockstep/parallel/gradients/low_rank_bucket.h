@@ -2,7 +2,7 @@
 //
 // M is a rank's gradient plus its last error. P = M Q is summed over ranks and orthonormalised,
 // then Q = M^T P is averaged over ranks; P Q^T approximates the mean of M. P and Q lie transposed
-// in memory: MKL multiplies by a matrix of few rows 4 to 8 times faster than by one of few columns
+// in memory. MKL multiplies by a matrix of few rows 4 to 8 times faster than by one of few columns
 // (512 x 4096 by rank 4, one core with AVX-512).
 //
 // Thread safety: none.
@@ -49,8 +49,8 @@ class LowRankBucket {
   // Draws every Q from a normal distribution; equal on all ranks.
   void draw(std::uint64_t seed);
 
-  // Draws the rows of zeros in every Q again. A row that became zero, from a gradient that was zero
-  // or had a low rank, would remain zero for ever: P = M Q and Q = M^T P.
+  // Draws the rows of zeros in every Q again. A gradient that is zero or has a low rank makes rows
+  // zero, and they would remain zero: P = M Q and Q = M^T P.
   void draw_lost_rows(std::uint64_t seed);
 
   // Whether `memories` has every Q.

@@ -28,7 +28,7 @@ using Options = DistributedDataParallelOptions;
 using Zero = ZeroRedundancyOptimizer<torch::optim::Adam>;
 using torch::optim::AdamOptions;
 
-// One weight is larger than what goes through a bucket's own memory elsewhere.
+// One weight is too large for the buckets' own memory in other sinks.
 struct Net : torch::nn::Module {
   Net() {
     for (const auto& [in, out] : {std::pair{20, 300}, {300, 300}, {300, 7}})
@@ -67,7 +67,7 @@ struct Training {
 std::vector<at::Tensor> trained(ProcessGroup& world, int stage, const Options& options) {
   Training training(world, stage, options);
   {
-    const at::NoGradGuard no_grad;  // As no two threads have the same random numbers.
+    const at::NoGradGuard no_grad;  // Threads do not draw the same random numbers.
     int i = 0;
     for (const at::Tensor& weight : training.net->parameters())
       weight.copy_(torch::arange(weight.numel()).view(weight.sizes()).sin().mul(0.1 + 0.01 * i++));

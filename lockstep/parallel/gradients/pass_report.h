@@ -1,5 +1,5 @@
-// Reports that ranks exchange once in each backward pass, and their common decision: the pass is
-// averaged, skipped, or an Error that gives its cause on all ranks.
+// Reports that ranks exchange once in each backward pass, and their common decision. The pass is
+// averaged, skipped, or an Error with its cause on all ranks.
 //
 // Thread safety: none.
 

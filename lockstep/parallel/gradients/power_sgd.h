@@ -6,17 +6,16 @@
 //
 // Method: Vogels, Karimireddy, Jaggi, PowerSGD (arXiv 1905.13727). Semantics, defaults and random
 // numbers are those of PyTorch 2.13's powerSGD_hook
-// (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py). A gradient with n rows and m
-// columns is sent as n * r and m * r numbers, where r is the rank of the approximation. With r
-// equal to n or m the result is the mean, up to rounding. Gradients that compression shortens
-// little, such as those of biases, are averaged uncompressed.
+// (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py). For an approximation of rank r, a
+// gradient of n rows and m columns is sent as n * r and m * r numbers. With r equal to n or m the
+// result is the mean, up to rounding. Gradients that compression shortens little, such as those of
+// biases, are averaged uncompressed.
 //
 // Thread safety: none; members are not called during backward().
 // Errors: misuse for options out of range, and for a loaded state of another approximation rank,
 // error feedback or warm start. mismatch if the options of ranks differ. unsupported, from
 // backward(), for a parameter that is cut over ranks. The first pass after a load throws misuse,
-// with the name, if a gradient's shape differs from the loaded one or it is not compressed any
-// more.
+// with the name, if a gradient has another shape than the loaded one, or is uncompressed now.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -80,8 +79,9 @@ class PowerSGDHook;
 // gradients are not kept, because their mean over the ranks is zero. An infinity or a NaN affects
 // one pass only: errors and Q of its bucket are reset.
 //
-// A pass whose gradients are dropped, by NonFinite::skip, a GradScaler or an exception, has changed
-// errors and Q of its other buckets, as in PyTorch: errors lack the gradients that were sent.
+// NonFinite::skip, a GradScaler or an exception may drop a pass's gradients. The pass has then
+// already changed errors and Q of its other buckets, as in PyTorch: errors lack the gradients that
+// were sent.
 //
 // The state has, for each compressed gradient, the error of each rank, and Q. It is stored by
 // gradient name, so buckets may differ when it is loaded. On n ranks, rank r continues the errors

@@ -60,12 +60,12 @@ void pass(Ddp& ddp, int rank, int step = 0) {
   ddp(inputs(rank, step)).pow(2).mean().backward();
 }
 
-// Compresses from the third pass on whatever becomes shorter.
+// Compresses everything that becomes shorter, from the third pass on.
 PowerSGDOptions of_rank(std::int64_t rank) {
   return {.matrix_approximation_rank = rank, .start_step = 2, .min_compression_rate = 1};
 }
 
-// Compresses whatever is no vector, with the highest rank.
+// Compresses everything but vectors, with the highest rank.
 PowerSGDOptions of_full_rank() {
   return {.matrix_approximation_rank = 1000, .start_step = 2, .min_compression_rate = 0.1};
 }
@@ -156,7 +156,7 @@ TEST(PowerSGD, GivesAllRanksTheSameBitsAndIsTheMeanBeforeItsStart) {
   });
 }
 
-// The same gradients come again and again: errors that are fed back make up for each other.
+// The same gradients repeat: errors that are fed back compensate each other.
 TEST(PowerSGD, MakesUpForItsErrorsByErrorFeedback) {
   for (const bool use_error_feedback : {false, true})
     run_in_process(2, [&](ProcessGroup& world) {
@@ -206,7 +206,7 @@ TEST(PowerSGD, ForgetsAPassWithANaN) {
 
 // --- One gradient -------------------------------------------------------------------------------
 
-// What `power` makes of this gradient of each rank.
+// The result of `power` for this gradient of each rank.
 torch::Tensor averaged(const PowerSGD& power, const torch::Tensor& gradient,
                        const ProcessGroup& world) {
   const torch::Tensor buffer = gradient.flatten().clone();
@@ -240,8 +240,8 @@ bool is_close(const torch::Tensor& a, const torch::Tensor& b) {
 
 const auto types = {at::kFloat, at::kHalf, at::kBFloat16};
 
-// A head that no rank uses in the first compressed pass, and a gradient that lacks a direction for
-// a while.
+// A head that no rank uses in the first compressed pass, and a gradient that temporarily lacks a
+// direction.
 TEST(PowerSGD, SeesAGradientAgainThatWasZeroOrOfALowerRank) {
   run_in_process(2, [](ProcessGroup& world) {
     for (const at::ScalarType type : types)
@@ -252,7 +252,7 @@ TEST(PowerSGD, SeesAGradientAgainThatWasZeroOrOfALowerRank) {
           for (int step = 0; step < 4; ++step) averaged(power, low, world);
           const auto gradient = gradient_of_rank(rank, type);
           torch::Tensor sum = torch::zeros_like(gradient, at::kDouble);
-          constexpr int steps = 8;  // Errors of the first are made up for.
+          constexpr int steps = 8;  // Enough to compensate the errors of the first.
           for (int step = 0; step < steps; ++step) sum += averaged(power, gradient, world);
           EXPECT_TRUE(is_close(averaged(power, gradient, world), gradient)) << type << rank;
           EXPECT_TRUE(is_close((sum / steps).to(type), gradient)) << type << rank << lower;
@@ -278,7 +278,7 @@ TEST(PowerSGD, ForgetsAPassWithANumberThatIsNotFinite) {
   });
 }
 
-// A GradScaler must see it. Every element is finite, but sums of them are not.
+// A GradScaler must detect it. Every element is finite, but sums of them are not.
 TEST(PowerSGD, IsNotFiniteAfterAnOverflow) {
   run_in_process(2, [](ProcessGroup& world) {
     for (const std::int64_t rank : {1, 2, 5}) {
@@ -341,7 +341,7 @@ double largest_difference(const Training& a, const Training& b) {
   return largest;
 }
 
-// The new buckets differ, in their order at first and in their size all along.
+// The new buckets differ, first in their order and always in their size.
 TEST(PowerSGD, ContinuesFromItsState) {
   run_in_process(2, [saved = std::make_shared<SavedState>()](ProcessGroup& world) {
     Training one(world);

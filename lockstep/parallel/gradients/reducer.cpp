@@ -233,7 +233,7 @@ void Reducer::shadow_pass() {
   intake_.drop();
 }
 
-// --- What ranks tell each other -----------------------------------------------------------------
+// --- Reports between ranks ----------------------------------------------------------------------
 
 PassReports Reducer::exchange_reports(std::string_view exception) {
   const Stopwatch watch(report_time_);

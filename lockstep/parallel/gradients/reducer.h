@@ -1,10 +1,11 @@
 // Follows the backward passes of a module, and averages each together with the other ranks.
+// docs/internals/gradients.md describes the steps.
 //
-// A hook on each parameter's gradient accumulator passes the gradient to a GradientSink, which
-// averages it. At the end of the pass Reducer agrees with the other ranks on whether the pass
-// counts. It then knows the parameters without a gradient, without a search of the graph: neither
-// forward()'s result nor the number of forward() calls matters. If several reducers have a
-// parameter, the active one averages its gradient (GradientHook), and the others ignore it.
+// A hook on each parameter's gradient accumulator passes the gradient to a GradientSink. At the end
+// of the pass Reducer agrees with the other ranks on whether the pass counts. It then knows the
+// parameters without a gradient: neither forward()'s result nor the number of forward() calls
+// matters. If several reducers have a parameter, the active one averages its gradient
+// (GradientHook), and the others ignore it.
 //
 // Thread safety: as backward() itself: one call at a time.
 

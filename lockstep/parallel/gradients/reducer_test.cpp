@@ -31,7 +31,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Weights that one can choose from: forward() uses those whose indices it is given.
+// Weights to choose from: forward() uses those with the given indices.
 struct Choice : torch::nn::Module {
   Choice() {
     for (int i = 0; i < 4; ++i)
@@ -55,7 +55,7 @@ double gradient(const Choice& net, std::size_t i) {
   return all[0].item<double>();
 }
 
-// For threads as ranks, with and without overlap.
+// Runs `body` on threads as ranks, with and without overlap.
 void for_ranks(int ranks, Options options,
                const std::function<void(ProcessGroup&, const Options&)>& body) {
   for (const bool overlap : {false, true}) {
@@ -97,7 +97,7 @@ TEST(Reducer, AGradientThatNoRankUsesKeepsItsValue) {
     ddp(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0}, 0.1).backward();
     EXPECT_TRUE(torch::equal(net->weights[3].grad(), before));
     EXPECT_DOUBLE_EQ(gradient(*net, 0), 0.2);
-    EXPECT_DOUBLE_EQ(gradient(*net, 1), 0.2 + 0.2 / 3);  // To what was there comes a third.
+    EXPECT_DOUBLE_EQ(gradient(*net, 1), 0.2 + 0.2 / 3);  // A third is added.
     ddp(std::vector<int>{3}, 0.1).backward();
     EXPECT_DOUBLE_EQ(gradient(*net, 3), 0.8);
   });
@@ -131,7 +131,7 @@ TEST(Reducer, AMissingGradientOnOneRankIsNamedOnAll) {
     EXPECT_EQ(fault_of([&] { ddp(chosen).backward(); }, &text), Fault::misuse);
     EXPECT_NE(text.find("on rank 1 backward() gave no gradient to w1, w2:"), text.npos) << text;
     net->zero_grad();
-    ddp(std::vector<int>{0, 1, 2, 3}).backward();  // The group and the next pass are unharmed.
+    ddp(std::vector<int>{0, 1, 2, 3}).backward();  // The group and the next pass are unaffected.
     EXPECT_DOUBLE_EQ(gradient(*net, 2), 3);
   });
 }
@@ -158,7 +158,7 @@ TEST(Reducer, AStaticGraphMayLeaveTheSameParametersOutOfEveryPass) {
             });
 }
 
-// Computes its input anew in backward(), by a backward() of its own: what checkpointing does.
+// Recomputes its input in backward(), by a nested backward(), like checkpointing.
 struct Recomputed : torch::autograd::Function<Recomputed> {
   using Part = std::function<torch::Tensor(const torch::Tensor&)>;
 
@@ -186,12 +186,12 @@ struct Checkpointed : torch::nn::Module {
     layer = register_module("layer", torch::nn::Linear(5, 5));
     head = register_module("head", torch::nn::Linear(5, 1));
     part = [this](const torch::Tensor& x) { return layer(x).tanh(); };
-    const torch::NoGradGuard no_grad;  // Not at random: threads share the generator.
+    const torch::NoGradGuard no_grad;  // Fixed values: threads share the generator.
     for (auto& weights : parameters())
       weights.copy_(torch::arange(weights.numel()).view(weights.sizes()).sin());
   }
   torch::Tensor forward(torch::Tensor x, bool recompute, int times = 2) {
-    x = head(x.new_ones({1, 5})) * x;  // So that gradients come to it from both ends.
+    x = head(x.new_ones({1, 5})) * x;  // So that gradients arrive from both ends.
     for (int i = 0; i < times; ++i) x = recompute ? Recomputed::apply(x, part) : part(x);
     return head(x).sum();
   }
@@ -259,7 +259,7 @@ TEST(Reducer, BucketsAreRebuiltInTheOrderOfRankZerosGradients) {
       if (step != 1) net->zero_grad();
       ddp(order, 1 + world.rank()).backward();
       EXPECT_DOUBLE_EQ(gradient(*net, 3), step == 1 ? 12 : 6);
-      net->weights[3].mutable_grad().mul_(1);  // Each rank's own to change.
+      net->weights[3].mutable_grad().mul_(1);  // Each rank may change its own.
     }
     EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{2, 0}, {3, 1}}));
   });
@@ -329,7 +329,7 @@ TEST(Reducer, AGradientThatIsNotFiniteMayBeSkippedByAllRanksOrSpread) {
   set_log_sink({});
 }
 
-// No layer tells that its gradient is sparse.
+// No layer shows that its gradient is sparse.
 struct Lookup : torch::nn::Module {
   at::Tensor weight{register_parameter("weight", torch::ones({10, 3}))};
 
@@ -363,8 +363,8 @@ TEST(Reducer, ALayerThatIsRecomputedOnceNeedsNoStaticGraph) {
   });
 }
 
-// Activations to which parameters are added through views: their gradients lie in the memory of
-// gradients that backward() still reads.
+// Activations to which parameters are added through views. The parameters' gradients share memory
+// with gradients that backward() has not read yet.
 struct Added : torch::nn::Module {
   Added() {
     for (int i = 0; i < 3; ++i) {
@@ -453,7 +453,7 @@ void throw_in_a_hook(Choice& net) {
   });
 }
 
-// Rank 1's next pass ends in its own exception, and that of all others in an Error that quotes it.
+// Rank 1's next pass throws its own exception, that of all others an Error that quotes it.
 template <class Pass>
 void expect_dropped_by_all(const ProcessGroup& world, Pass pass) {
   const auto begin = Clock::now();
@@ -467,7 +467,7 @@ void expect_dropped_by_all(const ProcessGroup& world, Pass pass) {
         text.npos)
         << text;
   }
-  EXPECT_LT(seconds_since(begin), 4) << "not at once";  // After 5 s the group would be given up.
+  EXPECT_LT(seconds_since(begin), 4) << "not at once";  // After 5 s the group would be aborted.
 }
 
 TEST(Reducer, AnExceptionOnOneRankEndsThePassOfAllAtOnceWhoThenGoOn) {
@@ -485,7 +485,7 @@ TEST(Reducer, AnExceptionOnOneRankEndsThePassOfAllAtOnceWhoThenGoOn) {
     });
 }
 
-// An operation of the user's that cannot be differentiated.
+// An operation of the program that cannot be differentiated.
 struct Refusing : torch::autograd::Function<Refusing> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return x * 1;
@@ -515,9 +515,9 @@ TEST(Reducer, AnExceptionBeforeTheFirstGradientCountsLikeAnyOther) {
   });
 }
 
-// One of another shape is refused, which is found after all gradients came.
+// A `.grad` of another shape is refused after all gradients arrived.
 TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
-  std::barrier both(2);  // Rank 1 gives the group up, which rank 0's first pass must not see.
+  std::barrier both(2);  // Rank 1 aborts the group, which rank 0's first pass must not see.
   const auto train = [&](ProcessGroup& world, bool overlap) {
     auto net = std::make_shared<Choice>();
     DistributedDataParallel ddp(net, world, {.find_unused_parameters = true, .overlap = overlap});
@@ -534,7 +534,7 @@ TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
     }
   };
   run_in_process(2, [&](ProcessGroup& world) { train(world, true); });
-  // Without overlap it is the caller's own group that was given up.
+  // Without overlap, the caller's own group was aborted.
   EXPECT_EQ(fault_of([&] { run_in_process(2, [&](ProcessGroup& world) { train(world, false); }); }),
             Fault::aborted);
 }

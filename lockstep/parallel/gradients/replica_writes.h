@@ -1,11 +1,9 @@
-// Detects ranks that write to their replicas at different places of the program, for example
-// because an optimizer calls its closure more often on one rank than on another.
+// Detects ranks that write to their replicas at different places of the program. An example is an
+// optimizer that calls its closure more often on one rank than on another.
 //
-// Each rank counts the writes to its parameters between two passes, by their version counters.
-// Another address, for example by torch::load(), counts as a write. Different counts alone are no
-// error: rank 0 may exchange its weights for averages and back, and in ZeRO the owner steps a
-// parameter while others receive it. Different weights alone are no error either: ranks may perturb
-// their weights for a pass. Both together are an error.
+// Counts the writes to each parameter between two passes, by its version counter. Another address,
+// for example by torch::load(), counts as a write. Ranks fail if both their counts and their
+// weights differ: either difference alone is legal (docs/internals/gradients.md).
 //
 // Thread safety: none.
 

@@ -18,8 +18,8 @@
 namespace lockstep::parallel {
 
 // Whether a thread reduces gradients during backward(). Collective: returns the same on all ranks.
-// An explicit option decides. Otherwise true for several ranks if one of these holds: `device` is
-// not the CPU; the ranks are on several hosts; together they may run on as many cores as they have
+// An explicit option decides. Otherwise true for several ranks if `device` is not the CPU, if the
+// ranks are on several hosts, or if they have enough cores. Enough are as many as all their
 // intra-op threads, plus one per rank.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);

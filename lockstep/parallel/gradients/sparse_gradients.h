@@ -2,8 +2,8 @@
 // to another sink.
 //
 // Like PyTorch's DistributedDataParallel over Gloo, ranks gather each other's elements and add them
-// up: the result is a coalesced mean. A rank may have no elements, or no gradient. Sparse gradients
-// are averaged at the end of a pass, after all ranks have agreed on it.
+// up, to a coalesced mean. A rank may have no elements, or no gradient. This happens at the end of
+// a pass, after all ranks have agreed on it.
 //
 // Thread safety: as GradientSink.
 

@@ -61,7 +61,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out;
 };
 
-// Has repeated words, and other ones on each rank.
+// Has repeated words, and different ones on each rank.
 torch::Tensor tokens_of(int step, int rank) {
   return (torch::arange(6) * (rank + 2) + step * step).remainder(words);
 }
@@ -195,7 +195,7 @@ TEST(SparseGradients, NonFiniteOnesFailOrAreSkippedOnAllRanks) {
     run_in_process(2, [&](ProcessGroup& world) {
       const auto net = std::make_shared<Net>(true);
       DistributedDataParallel ddp(net, world, {.non_finite = reaction});
-      // The gradient of the embedding alone is infinite.
+      // Only the gradient of the embedding is infinite.
       auto out = ddp(tokens_of(0, world.rank()));
       if (world.rank() == 1)
         net->embedding->weight.register_hook([](const torch::Tensor& gradient) {
@@ -272,7 +272,7 @@ TEST(SparseGradients, StateOfTheirOptimizersIsSavedAndLoaded) {
   });
 }
 
-// A parameter that the module uses as an embedding, which only its forward() knows.
+// A parameter that is used as an embedding, as only its module's forward() shows.
 struct Functional : torch::nn::Module {
   explicit Functional(bool also_dense) : also_dense_(also_dense) {
     weight = register_parameter("weight", torch::ones({words, 2}));

@@ -14,9 +14,10 @@
 // Errors: mismatch, on all ranks, if modules or options differ, or ranks synchronise in different
 // steps. misuse for options out of range, and for parameters that ranks of a host share.
 // unsupported for parameters that are cut over ranks, and for sharded optimizers. Those of
-// ProcessGroup. A synchronisation throws misuse for a parameter that requires a gradient only since
-// the construction, and for a state that other hosts have saved between synchronisations. An Error
-// of a synchronisation changes nothing on this rank: the call may be repeated.
+// ProcessGroup. A synchronisation throws misuse for a parameter that has required a gradient only
+// since the construction. It also throws misuse for a state that other hosts have saved between
+// synchronisations. An Error of a synchronisation changes nothing on this rank: the call may be
+// repeated.
 // Lifetime: module and optimizer outlive it.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -50,9 +51,9 @@ LOCKSTEP_API ProcessGroup host_group(const ProcessGroup& group);
 // more ranks count more. Each rank keeps its own optimizer state.
 //
 // The state, for checkpoints, replaces those of module and optimizer. Equal values are saved once,
-// others under their rank. With another number of ranks, or other ranks on a host, every rank
-// continues with rank 0's optimizer, because ranks that step together must be equal. Such a state
-// is therefore refused unless it was saved while in_sync().
+// others under their rank. Ranks that step together must be equal. With another number of ranks, or
+// other ranks on a host, every rank therefore continues with rank 0's optimizer. Such a state is
+// therefore refused unless it was saved while in_sync().
 class LOCKSTEP_API LocalSteps : public Stateful {
  public:
   LocalSteps(const LocalSteps&) = delete;
@@ -153,8 +154,8 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
 
   // For a DistributedDataParallel of all ranks: averages gradients over all ranks in the warm-up,
   // and over the subgroup afterwards. With means over samples, and with join(), gradients are
-  // scaled by the samples and ranks of the whole group, not of the subgroup: give all ranks as
-  // many.
+  // scaled by the samples and ranks of the whole group, not of the subgroup. Give all ranks equally
+  // many samples and passes.
   // Errors: an Error of the subgroup may reach its other ranks only after the subgroup's timeout.
   // Lifetime: this object outlives the last backward().
   CommunicationHook hook() const;

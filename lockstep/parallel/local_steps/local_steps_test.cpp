@@ -35,8 +35,8 @@ using torch::nn::SequentialImpl;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-// Weights follow from `seed`: threads share the generator. The first layer has no bias, whose
-// gradient would be nothing but rounding errors.
+// Weights depend on `seed`, because threads share the generator. The first layer has no bias,
+// because its gradient would consist only of rounding errors.
 std::shared_ptr<SequentialImpl> net(int seed = 0) {
   auto made = std::make_shared<SequentialImpl>(
       torch::nn::Linear(torch::nn::LinearOptions(6, 8).bias(false)), torch::nn::BatchNorm1d(8),
@@ -70,7 +70,7 @@ void expect_close(const SequentialImpl& a, const SequentialImpl& b) {
     EXPECT_TRUE(torch::allclose(a.parameters()[i], b.parameters()[i], 1e-5, 1e-6)) << i;
 }
 
-// A rank's own training, by `Steps`.
+// One rank's training, with `Steps`.
 template <class Steps, class Options>
 struct Training {
   Training(const ProcessGroup& world, const Options& options, int seed = 0)
@@ -100,7 +100,7 @@ TEST(LocalSGD, WithAPeriodOfOneIsDistributedDataParallel) {
     const auto options = SGDOptions(0.1).momentum(0.9);
     DistributedDataParallel ddp(net(), world);
     SGD sgd(ddp.module()->parameters(), options);
-    const auto model = net(world.rank());  // Rank 0's counts.
+    const auto model = net(world.rank());  // Rank 0's weights count.
     SGD own(model->parameters(), options);
     LocalSGD local(*model, own, world, {.period = 1});
     for (int step = 0; step < 10; ++step) {
@@ -329,7 +329,7 @@ TEST(DiLoCo, SynchronizesBuffersWithItsLastFragment) {
 
 // --- State --------------------------------------------------------------------------------------
 
-// In the midst of a round, where ranks have different weights, and after a synchronisation.
+// Within a round, where ranks have different weights, and after a synchronisation.
 template <class Training, class Options>
 void expect_resumed(const Options& options, std::int64_t steps) {
   SavedState saved;
@@ -358,7 +358,7 @@ TEST(LocalSteps, ContinueFromTheirState) {
   expect_resumed<DiLoCoTraining>(DiLoCoOptions{.sync_every = 3}, 6);
 }
 
-// Ranks that step together stay equal, whichever they are.
+// Any ranks that step together remain equal.
 TEST(LocalSteps, ContinueOnAnotherNumberOfRanksFromASynchronization) {
   SavedState saved;
   std::string weights;
@@ -444,7 +444,7 @@ TEST(LocalSteps, RefuseRanksThatDisagree) {
     EXPECT_NE(text.find("rank 0 has sync_every 100, rank 1 has sync_every 101"), text.npos) << text;
     EXPECT_EQ(fault_of([&] { LocalTraining training(world, {.period = 1 + world.rank()}); }),
               Fault::mismatch);
-    world.barrier();  // The group is unharmed.
+    world.barrier();  // The group is unaffected.
   });
 }
 
@@ -483,7 +483,7 @@ TEST(LocalSteps, RefuseParametersAndOptimizersThatRanksShare) {
   });
 }
 
-// The others keep the weights that they had.
+// The others keep their weights.
 TEST(LocalSteps, NameARankThatIsLostInASynchronization) {
   for (const bool is_diloco : {false, true})
     EXPECT_THROW(run_in_process(3,
@@ -508,7 +508,7 @@ TEST(LocalSteps, NameARankThatIsLostInASynchronization) {
                  std::runtime_error);
 }
 
-// The means of all parameters have come, the buffers do not.
+// The means of all parameters have arrived; the buffers will not.
 TEST(LocalSteps, StayAsTheyWereWhenARankIsLostBeforeTheBuffers) {
   EXPECT_THROW(run_in_process(3,
                               [](ProcessGroup& world) {

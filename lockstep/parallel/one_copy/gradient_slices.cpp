@@ -77,7 +77,7 @@ std::vector<bool> GradientSlices::used(const Gradients& gradients) const {
 }
 
 // The gradient in the layout of its parameter. If it will be `written`, no other tensor may use its
-// memory and the program may hold no handle: two handles are the list's and the parameter's.
+// memory, and the program may hold no handle. Two handles are the list's and the parameter's.
 at::Tensor GradientSlices::laid_out(std::size_t parameter, const at::Tensor& gradient,
                                     bool written) const {
   const at::Tensor& like = parameters_[parameter];

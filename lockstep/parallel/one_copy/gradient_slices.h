@@ -1,10 +1,9 @@
 // Sums the gradients of shared parameters on the ranks that step them.
 //
-// Each rank sums and steps its slice of every region (slice_layout.h): one part of every large
-// gradient, and one part of all small ones. Small gradients are copied side by side into registered
-// memory. A large gradient is summed in place, in registered memory if GradientPool had space for
-// it. Across hosts, the ranks of a host sum the slices of their rails (host_groups.h), and each
-// rail sums those of its hosts. No gather follows.
+// Each rank sums and steps its slice of every region (slice_layout.h). Small gradients are copied
+// side by side into registered memory. A large gradient is summed in place, in registered memory if
+// GradientPool had space for it. Across hosts, the ranks of a host sum the slices of their rails
+// (host_groups.h), and each rail sums those of its hosts.
 //
 // Thread safety: none.
 

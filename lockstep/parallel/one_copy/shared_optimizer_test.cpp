@@ -71,7 +71,7 @@ torch::Tensor inputs(int seed) {
 
 torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
 
-// A separate replica on each rank, and one shared copy.
+// A separate replica on each rank, and shared parameters.
 struct Pair {
   explicit Pair(const ProcessGroup& world, DistributedDataParallelOptions options = {})
       : plain(plain_net, world, options), shared(shared_net, world, sharing(options)) {}
@@ -286,7 +286,7 @@ const Ranks clipping("clipping", [](const Rank& rank) {
     for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
       EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
                                   1e-5, 1e-7));
-    // Clips without a step: zero_grad(), called in any form, then drops the gradients.
+    // Clips without a step: zero_grad(), called through any type, then drops the gradients.
     torch::optim::Optimizer& as_any = shared;
     loss_of(pair.shared(inputs(1))).backward();
     shared.clip_grad_norm_(1, norm_type);
@@ -591,7 +591,7 @@ TEST(SharedOptimizer, EditsOfParametersAreMadeOnOneRank) {
   EXPECT_TRUE(all_succeeded(edits.run(3)));
 }
 
-// The library cannot know the effect of its step().
+// The library cannot determine the effect of its step().
 struct Derived : SGD {
   using SGD::SGD;
 };

@@ -84,13 +84,13 @@ std::string setting(const char* name) {
 
 constexpr std::int64_t global_batch = 24;
 
-// Steps FROM to TO of a training whose state is in FOLDER in between.
+// Steps FROM to TO of a training whose state is stored in FOLDER.
 void train(const test::Rank&) {
   auto world = init_process_group();
   const std::int64_t from = std::stoll(setting("FROM"));
   const std::int64_t to = std::stoll(setting("TO"));
   const std::string folder = setting("FOLDER");
-  torch::manual_seed(from == 0 ? 7 : 1234 + world.rank());  // A resumed one needs none.
+  torch::manual_seed(from == 0 ? 7 : 1234 + world.rank());  // A resumed training does not need it.
   auto net = std::make_shared<Net>();
   torch::optim::Adam adam = adam_of(*net);
   if (from > 0) {
@@ -120,7 +120,7 @@ void train(const test::Rank&) {
 
 const test::Ranks training("deterministic training", train);
 
-// Output of each rank; ranks must not differ.
+// Output of each rank; all must be equal.
 std::string printed(int ranks, int pieces, int from, int to, const std::string& folder = {}) {
   ::setenv("PIECES", std::to_string(pieces).c_str(), 1);
   ::setenv("FROM", std::to_string(from).c_str(), 1);

@@ -2,9 +2,9 @@
 // DistributedDataParallel::train_pieces() passes it to the program.
 //
 // Rank p mod R of R ranks computes microbatch p of k. The rank's batch must be its share of the
-// global batch as DistributedSampler deals it: rank r has the samples r, r + R, r + 2R and so on.
-// On every number of ranks, microbatch p then consists of the samples p, p + k, p + 2k and so on of
-// the global batch.
+// global batch, as DistributedSampler deals it. Rank r has the samples r, r + R, r + 2R and so on.
+// Microbatch p then has the samples p, p + k, p + 2k and so on of the global batch, on every number
+// of ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -39,7 +39,7 @@ class PieceTree {
     std::vector<Merge> merges;  // Done after the step.
   };
 
-  // `ranks` divides `pieces`; both are positive.
+  // `ranks` divides `pieces`, the number of microbatches; both are positive.
   PieceTree(int pieces, int ranks);
 
   // The microbatches of rank `rank`, in the order of computation. Afterwards, slots 0 to own() - 1
@@ -65,8 +65,8 @@ class PieceTree {
 // Sums the gradients of microbatches in the order of a PieceTree, and computes their mean.
 //
 // A slot holds the gradients of all parameters side by side, for each element type. The slots of
-// this rank's nodes are in registered memory. After the last microbatch, each rank gets its slice
-// of all ranks' nodes, adds them in the tree's order, multiplies the sum and shares the slice.
+// this rank's nodes are in registered memory. Finally, each rank receives its slice of all ranks'
+// nodes, adds them in the tree's order, multiplies the sum and shares the slice.
 class PieceSums {
  public:
   // Collective. `parameters` have the same layout on all ranks and types that can be reduced.

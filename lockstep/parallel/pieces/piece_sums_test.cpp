@@ -30,7 +30,7 @@ torch::Tensor gradient(int piece, const torch::Tensor& parameter) {
       .to(parameter.scalar_type());
 }
 
-// The definition of the tree: the sum over the pieces that are `first` modulo `modulus`.
+// The definition of the tree: the sum over the microbatches that are `first` modulo `modulus`.
 torch::Tensor serial(int pieces, int first, int modulus, const torch::Tensor& parameter) {
   if (modulus == pieces) return gradient(first, parameter);
   int factor = 2;

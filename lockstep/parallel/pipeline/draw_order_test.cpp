@@ -67,7 +67,7 @@ TEST(DrawText, IsNeverWiderThanAsked) {
       for (const std::string& line : lines) EXPECT_LE(line.size(), columns) << line;
     }
   }
-  EXPECT_EQ(lines_of(draw_text(simulated(gpipe, {2, 4000}), -5))[0].size(), 17U);  // The least.
+  EXPECT_EQ(lines_of(draw_text(simulated(gpipe, {2, 4000}), -5))[0].size(), 17U);  // The minimum.
 }
 
 TEST(DrawText, NothingIsDrawnOfNothing) {
@@ -77,7 +77,7 @@ TEST(DrawText, NothingIsDrawnOfNothing) {
   EXPECT_EQ(count_of(draw_svg({}), "<svg "), 1U);
 }
 
-// Whether each element ends, and within the element that it begins in.
+// Whether each element ends, and within the element in which it starts.
 bool is_well_formed(const std::string& text) {
   std::vector<std::string> open;
   for (auto at = text.find('<'); at != text.npos; at = text.find('<', at + 1)) {

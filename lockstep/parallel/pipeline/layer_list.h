@@ -90,11 +90,11 @@ Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
 
 class LOCKSTEP_API LayerList {
  public:
-  // A layer is a module with one forward(), which takes the result of the layer before: tensors,
-  // and tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A
-  // forward() with several parameters takes a tuple. Modules whose forward() is a template, such as
-  // torch::nn::Sequential, take and return a tensor. `make` returns a std::shared_ptr of a module,
-  // a holder of TORCH_MODULE, or the result of another list's make().
+  // A layer is a module with one forward(), which takes the result of the layer before. This may be
+  // a tensor, or tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts.
+  // A forward() with several parameters takes a tuple. Modules whose forward() is a template, such
+  // as torch::nn::Sequential, take and return a tensor. `make` returns a std::shared_ptr of a
+  // module, a holder of TORCH_MODULE, or the result of another list's make().
   template <class Make>
   void add(std::string name, Make make) {
     add_layer(std::move(name), [make = std::move(make)]() mutable {

@@ -73,8 +73,8 @@ struct PipelineOptions {
   std::vector<double> costs = {};
 
   // Ranks with the same stages: replicas, or ranks that hold a copy together. With fully_sharded,
-  // the optimizer is a FullyShardedOptimizer of data_parallel(). Gradients become means over them
-  // when this rank's last microbatch is done. GradientMean::over_samples is unsupported: make
+  // the optimizer is a FullyShardedOptimizer of data_parallel(). Gradients become means over these
+  // ranks when this rank's last microbatch is done. GradientMean::over_samples is unsupported: make
   // losses sums times `part.count / samples` instead.
   std::optional<ProcessGroup> data_parallel = {};
   std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // For replicas.

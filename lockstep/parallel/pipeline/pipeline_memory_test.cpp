@@ -1,4 +1,4 @@
-// The activations that a rank of a pipeline holds at one time are those that simulate() tells.
+// Compares the peak of activations on a rank of a pipeline with the prediction of simulate().
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/ones.h>
@@ -23,8 +23,8 @@ namespace {
 
 using test::CountingAllocator;
 
-// Many layers and wide microbatches, so that the results of one layer and the gradients of weights
-// are small beside the activations of a stage.
+// Many layers and wide microbatches, so that one layer's results and weight gradients are small
+// relative to a stage's activations.
 constexpr int layer_count = 240, microbatches = 4;
 constexpr std::int64_t width = 32, rows = 256;
 

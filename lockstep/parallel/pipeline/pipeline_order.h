@@ -90,8 +90,8 @@ LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::st
 // A line for each rank.
 LOCKSTEP_API std::string to_string(const PipelineOrder& order);
 
-// Checks that each stage has one rank, that each of its actions comes once and after its
-// dependencies on the same rank, and that ranks do not deadlock.
+// Checks that each stage has one rank, and that ranks do not deadlock. Each action of a stage must
+// occur once, after its dependencies on the same rank.
 // Errors: misuse with everything that is wrong: missing, repeated and impossible actions, or the
 // cycle.
 LOCKSTEP_API void check_pipeline_order(const PipelineOrder& order);

@@ -43,7 +43,7 @@ void expect_complaint(const PipelineOrder& order, const std::string& part) {
   EXPECT_NE(text.find(part), text.npos) << text;
 }
 
-// Tests run side by side.
+// Tests run concurrently.
 std::string file_of_this_test() {
   return testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() +
          ".order.csv";
@@ -170,7 +170,7 @@ TEST(PipelineOrder, ABadFileIsNamedWithTheLine) {
   EXPECT_EQ(fault_of([] { read_pipeline_order("/nowhere/order.csv"); }), Fault::system);
   EXPECT_EQ(fault_of([] { write_pipeline_order({}, "/nowhere/order.csv"); }), Fault::system);
   EXPECT_EQ(fault_of([] { read_pipeline_order("/"); }), Fault::system);
-  // Whether there is all that it needs is told by the check.
+  // check_pipeline_order() reports missing actions.
   expect_complaint(read_pipeline_order(file_with("0F0,0B0,2F0,2B0\n")), "stage 1 is on rank -1 of");
   expect_complaint(read_pipeline_order(file_with("")), "there is no stage");
 }
@@ -210,14 +210,14 @@ TEST(CheckPipelineOrder, ShowsTenThingsAndCountsTheOthers) {
 TEST(CheckPipelineOrder, NamesTheCircleInWhichRanksWait) {
   expect_complaint(order_of("1F0 1B0 0F0 0B0", 1, {0, 0}),
                    "rank 0 in 1F0 for 0F0, which it does later");
-  // Rank 2 waits, too, but nobody waits for it.
+  // Rank 2 waits as well, but no rank waits for it.
   expect_complaint(order_of("0F0 0B0 0F1 0B1 / 1F0 1F1 1B0 1B1 / 2F0 2F1 2B0 2B1", 2, {0, 1, 2}),
                    "wait for each other: rank 0 in 0B0 for 1B0 of rank 1; rank 1 in 1F1 for 0F1 of "
                    "rank 0");
 }
 
 TEST(CheckPipelineOrder, SwappedActionsOfAValidOrderAreFoundOrAreValid) {
-  // An exchange of neighbours keeps an order valid, or makes the check complain; it never hangs.
+  // After an exchange of neighbours, the order is valid or the check reports it; it never hangs.
   int refused = 0;
   int accepted = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {

@@ -24,7 +24,7 @@ namespace {
 using test::small_layers::rows;
 using test::small_layers::width;
 
-// Hands over the mask that it draws, "0110..." .
+// Returns the mask that it draws, "0110..." .
 struct DropImpl : torch::nn::Module {
   explicit DropImpl(std::function<void(std::string)> note) : note_(std::move(note)) {
     register_module("linear", linear);
@@ -57,7 +57,7 @@ const test::Ranks two_stages("random numbers of stages", [](const test::Rank& /*
   add(layers, "second");
   Pipeline pipeline(layers, world, {.microbatches = 2});
   const auto loss_of = [](const torch::Tensor& output, const Microbatch&) {
-    torch::rand({3});  // A loss may draw, too.
+    torch::rand({3});  // A loss may draw as well.
     return output.sum();
   };
   for (int step = 0; step < 2; ++step) pipeline.step(rows(8), loss_of);
@@ -65,7 +65,7 @@ const test::Ranks two_stages("random numbers of stages", [](const test::Rank& /*
   pipeline.evaluate(rows(8), loss_of);
   masks.resize(4);
 
-  // Two microbatches of two steps in two stages: all have masks of their own.
+  // Two microbatches of two steps in two stages: all have different masks.
   std::vector<std::string> all;
   for (const std::string& mask : masks)
     for (const std::string& of_rank : all_gather_bytes(mask, world)) all.push_back(of_rank);

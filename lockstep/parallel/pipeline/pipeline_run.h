@@ -78,8 +78,8 @@ class PipelineRun {
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
   std::optional<Route> waiting_;                       // While this rank waits for a message.
   bool waits_for_all_ = false;  // While it waits for all ranks of the pipeline.
-  double loss_ = 0;             // Of the microbatches so far.
-  std::uint64_t calls_ = 0;     // Of train() and evaluate().
+  double loss_ = 0;             // Sum over microbatches so far.
+  std::uint64_t calls_ = 0;     // To train() and evaluate().
   bool is_training_ = true;
   bool is_broken_ = false;
 };

@@ -150,7 +150,7 @@ class ZeroBubbleV {
   int ranks_;
   int microbatches_;
   int planned_;
-  std::array<std::array<int, 3>, 2> counts_{};  // Of actions so far.
+  std::array<std::array<int, 3>, 2> counts_{};  // For actions so far.
   PipelineActions actions_;
 };
 

@@ -63,8 +63,8 @@ torch::Tensor loss_of(const torch::Tensor& output, const Microbatch& part) {
   return (output - part.of(rows(8, 5))).square().mean();
 }
 
-// One process, with as many layers. Backward comes in the given order of microbatches, in which
-// their gradients are added.
+// One process, with as many layers. Backward uses the given order of microbatches, in which their
+// gradients are added.
 struct Serial {
   Serial(int layers, const std::vector<int>& order) {
     torch::nn::Sequential all;
@@ -100,7 +100,7 @@ TEST(Pipeline, EveryScheduleHasTheGradientsOfOneProcess) {
       const Serial& expected = schedule == PipelineSchedule::looped_bfs ? backwards : serial;
       run_in_process(ranks, [&](ProcessGroup& world) {
         Pipeline pipeline(blocks(8), world, {.schedule = schedule, .microbatches = 4});
-        for (int step = 0; step < 3; ++step) {  // The first one sends messages, the rest slots.
+        for (int step = 0; step < 3; ++step) {  // The first one sends messages, the others slots.
           forget_gradients(pipeline);
           EXPECT_NEAR(pipeline.step(rows(8), loss_of), expected.loss, 1e-7);
           expect_equal(gradients_of(pipeline.named_parameters()), expected.gradients);
@@ -130,8 +130,8 @@ TEST(Pipeline, RandomOrdersNeverStop) {
 
 // --- Scaled losses -------------------------------------------------------------------------------
 
-// The scale is too large at first: gradients overflow by themselves. Later, one weight's gradient
-// is made infinite in some steps.
+// The initial scale is too large, so gradients overflow. Later, one weight's gradient is made
+// infinite in some steps.
 constexpr GradScalerOptions from_too_large{
     .init_scale = 0x1p126, .backoff_factor = 0x1p-60, .growth_interval = 3};
 constexpr int scaled_steps = 14;
@@ -149,7 +149,7 @@ void overflow(const NamedTensors& parameters, int step) {
 
 // The results of a training with a scaler.
 struct Scaled {
-  std::vector<double> losses, norms;  // Norms of steps that are made.
+  std::vector<double> losses, norms;  // Norms of steps that were made.
   std::vector<bool> made;
   double scale = 0;
   Gradients weights;
@@ -194,7 +194,7 @@ Scaled train_scaled_in_one_process() {
     }
     return sum;
   };
-  // So large a norm leaves the gradients as they are.
+  // So large a norm does not change the gradients.
   return train_scaled(scaler, parameters, backward,
                       [&] { return clip_grad_norm_(all->parameters(), 1e9).item<double>(); });
 }
@@ -257,12 +257,12 @@ TEST(Pipeline, AScalerThatNoRankUsesIsNamedOnAllRanks) {
 
 // --- Messages ------------------------------------------------------------------------------------
 
-// Whether LibTorch allocated it, and not a slot that the sender has written.
+// Whether LibTorch allocated it. Otherwise it is a slot that the sender has written.
 bool is_copy(const torch::Tensor& x) {
   return x.storage().data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
 }
 
-// Hands its input over.
+// Returns its input.
 struct ProbeImpl : torch::nn::Module {
   explicit ProbeImpl(std::function<void(const torch::Tensor&)> note) : note_(std::move(note)) {
     register_module("linear", linear);
@@ -279,7 +279,7 @@ struct ProbeImpl : torch::nn::Module {
 };
 TORCH_MODULE(Probe);
 
-// A sender finds a free slot each time: the receiver frees one before it says that it is done.
+// A sender finds a free slot each time: the receiver frees one before it reports completion.
 TEST(Pipeline, AfterTheFirstStepNothingIsCopiedByTheReceiver) {
   for (const PipelineSchedule schedule :
        {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble, PipelineSchedule::gpipe})
@@ -392,7 +392,7 @@ TEST(Pipeline, ALayerThatGetsAnotherStructureIsNamed) {
 // --- Tied weights --------------------------------------------------------------------------------
 
 TEST(Pipeline, TiedWeightsAreOneWeight) {
-  // By hand, in one process.
+  // The expected values, in one process.
   Embed embed;
   Block first(0), second(1);
   std::vector<torch::Tensor> parameters = embed->parameters();
@@ -461,7 +461,7 @@ TEST(Pipeline, TheFirstStageMayBeFrozen) {
     });
 }
 
-// As with a frozen embedding, or with a stage of activations alone.
+// As with a frozen embedding, or with a stage of activations only.
 TEST(Pipeline, AStageWithNothingToTrainMayHaveReplicas) {
   const Serial serial(4);
   LayerList frozen;
@@ -508,7 +508,7 @@ TEST(Pipeline, RefusesTiesThatCannotBe) {
 
 // --- Unequal microbatches ------------------------------------------------------------------------
 
-// Targets of which rows have 1 to 4: the others do not count.
+// Targets, of which rows have 1 to 4: the others do not count.
 torch::Tensor rare_targets(std::int64_t count) {
   torch::Tensor targets = (torch::arange(count * 4) * 5 % 11).view({count, 4});
   for (std::int64_t row = 0; row < count; ++row) targets[row].slice(0, 1 + row * row % 4) = -100;
@@ -609,10 +609,10 @@ TEST(Pipeline, BlocksMayBeComputedAgainInBothPartsOfBackward) {
 
 struct Training {
   std::vector<double> losses;
-  Gradients gradients;  // Of this rank's stages.
+  Gradients gradients;  // For this rank's stages.
 };
 
-// Batches of several sizes, each trained on and evaluated. Only the last one's gradients stay.
+// Batches of several sizes, each trained on and evaluated. Only the last one's gradients remain.
 Training trained(PipelineSchedule schedule, const ProcessGroup& world) {
   Pipeline pipeline(language_model(6), world, {.schedule = schedule, .microbatches = 2});
   Training training;
@@ -645,7 +645,7 @@ const test::Ranks across_hosts("pipelines across hosts", [](const test::Rank& ra
     run_in_process(1, [&](ProcessGroup& self) { alone = trained(schedule, self); });
     EXPECT_EQ(here.losses, alone.losses);
     EXPECT_FALSE(here.gradients.empty());
-    // A tied weight's parts are added up in another order by one process.
+    // One process adds up a tied weight's parts in another order.
     expect_equal(here.gradients, on_one_host.gradients);
     expect_close(here.gradients, alone.gradients);
     Gradients untied;
@@ -658,8 +658,8 @@ const test::Ranks across_hosts("pipelines across hosts", [](const test::Rank& ra
 
 TEST(Pipeline, OnSeveralHostsEqualsOneProcess) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
-  // Neighbours on one host and on two, and stages of one host that lie apart. Without "shm" ranks
-  // of one host share no memory.
+  // Neighbours on one host and on two, and non-adjacent stages on one host. Without "shm" ranks of
+  // one host share no memory.
   for (const auto& [hosts, backend] :
        {std::pair("ab", "shm+gloo"), {"aabb", "shm+gloo"}, {"abab", "shm+gloo"}, {"aab", "gloo"}}) {
     const test::HostLayout layout{hosts, backend};
@@ -698,7 +698,7 @@ TEST(Pipeline, IsCutByCostsOrByHand) {
   });
 }
 
-// As measured times, which no two ranks have alike.
+// Like measured times, which differ between ranks.
 TEST(Pipeline, RanksAgreeOnCosts) {
   run_in_process(4, [](ProcessGroup& world) {
     const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}});
@@ -792,7 +792,7 @@ TEST(Pipeline, RanksCompareLayersAndOptions) {
     EXPECT_EQ(fault({.data_parallel = mesh["dp"]}, sharded), Fault::mismatch);
     EXPECT_EQ(fault({.cut = {1}}, {.costs = {1, 1, 1, 1}}), Fault::mismatch);
 
-    // Only the second rank can see it.
+    // Only the second rank can detect it.
     EXPECT_EQ(fault({}, {.cut = {4}}), is_second ? Fault::misuse : Fault::aborted);
     EXPECT_NE(text.find("a cut increases from 1 to at most 3"), text.npos) << text;
   });

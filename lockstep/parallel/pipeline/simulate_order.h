@@ -47,10 +47,11 @@ LOCKSTEP_API SimulatedPipeline simulate(const PipelineOrder& order,
                                         const std::vector<PipelineStageCost>& costs = {{}});
 
 // By boundary, between stages b and b + 1: the most outputs, and gradients, that can be in use at
-// once, whatever the duration of actions; 0 if both stages are on one rank. With this number of
-// slots no rank waits for a slot if it takes any free one: they are not freed in order. An output
-// is in use from the start of its forward until the next stage has done its backward (or
-// backward_weight, if separate). A gradient is in use until the previous stage has done the same.
+// once. The numbers hold for any duration of actions, and are 0 if both stages are on one rank.
+// With this number of slots no rank waits for a slot if it takes any free one: they are not freed
+// in order. An output is in use from the start of its forward until the next stage has done its
+// backward (or backward_weight, if separate). A gradient is in use until the previous stage has
+// done the same.
 // Errors: as check_pipeline_order().
 struct PipelineSlots {
   std::vector<int> outputs;

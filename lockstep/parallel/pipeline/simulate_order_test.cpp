@@ -49,7 +49,7 @@ TEST(Simulate, BubblesAreThoseOfThePapers) {
         }
         EXPECT_NEAR(bubble_of(looped_bfs, several), known_bubble(several), 1e-12);
       }
-      // A third of 1F1B's idle time is left.
+      // A third of 1F1B's idle time remains.
       if (microbatches % ranks == 0) {
         EXPECT_NEAR(bubble_of(zero_bubble, one), (ranks - 1.) / (3. * microbatches + ranks - 1.),
                     1e-12);
@@ -60,7 +60,7 @@ TEST(Simulate, BubblesAreThoseOfThePapers) {
 }
 
 TEST(Simulate, ZbvIdlesWhileThePipelineFillsAlone) {
-  // The last rank waits for ranks - 1 forwards, and as long as that others do at the end.
+  // The last rank waits for ranks - 1 forwards, and equally long for the others at the end.
   for (const int ranks : {2, 4, 8}) {
     const auto simulated = simulate(make_pipeline_order(zbv, {ranks, 4 * ranks}));
     EXPECT_EQ(simulated.time, 6 * 4 * ranks + ranks - 1);
@@ -151,7 +151,7 @@ TEST(SlotsOf, AnOutputIsInUseUntilTheWeightsGradient) {
   EXPECT_EQ(slots_of(order).gradients, Ints{1});
 }
 
-// The most of each boundary's messages that are in use in one timing.
+// The most of each boundary's messages in use in one timing.
 PipelineSlots used_in(const PipelineOrder& order, const SimulatedPipeline& simulated) {
   std::map<std::tuple<int, int>, TimedPipelineAction> forward;
   std::map<std::tuple<int, int>, TimedPipelineAction> gradient;
@@ -162,12 +162,12 @@ PipelineSlots used_in(const PipelineOrder& order, const SimulatedPipeline& simul
       if (timed.action.kind == PipelineActionKind::forward)
         forward[of] = timed;
       else
-        last[of] = timed;  // backward_weight comes after backward_input.
+        last[of] = timed;  // backward_weight follows backward_input.
       if (timed.action.kind == PipelineActionKind::backward ||
           timed.action.kind == PipelineActionKind::backward_input)
         gradient[of] = timed;
     }
-  // Taken at the begin of `from`, released at the end of `to`.
+  // Taken at the start of `from`, released at the end of `to`.
   const auto most = [&](auto& from, int stage, auto& to, int to_stage) {
     int result = 0;
     for (int at = 0; at < order.microbatches; ++at) {
@@ -209,7 +209,7 @@ TEST(SlotsOf, NoTimingNeedsMore) {
   }
 }
 
-// All that must have ended before an action begins, however long actions take.
+// Everything that must have ended before an action starts, whatever the durations.
 class EndedFirst {
  public:
   EndedFirst(const PipelineOrder& order, const PipelineAction& action) : order_(order) {
@@ -218,7 +218,7 @@ class EndedFirst {
   bool has(int stage, PipelineActionKind kind, int microbatch) const {
     return ended_.contains(to_string(PipelineAction{stage, kind, microbatch}));
   }
-  // Whether the stage needs neither its input nor the gradient from the next stage any more.
+  // Whether the stage has finished with its input and the gradient from the next stage.
   bool has_last(int stage, int microbatch) const {
     using enum PipelineActionKind;
     return has(stage, backward, microbatch) || has(stage, backward_weight, microbatch);
@@ -247,7 +247,8 @@ class EndedFirst {
   std::set<std::string> ended_;
 };
 
-// When all that need not have ended is slow, each action that takes a slot finds the most in use.
+// When everything that need not have ended is slow, each action that takes a slot finds the maximum
+// in use.
 TEST(SlotsOf, SomeTimingNeedsAsMany) {
   using enum PipelineActionKind;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {

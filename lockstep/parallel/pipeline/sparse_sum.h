@@ -1,15 +1,15 @@
 // The sum of a tensor over ranks that share no memory. A rank sends only the non-zero rows if these
-// are fewer bytes than all rows: a step uses few rows of an embedding.
+// are fewer bytes than all rows: a step uses few rows of an embedding. docs/internals/pipeline.md
+// explains the timing.
 //
-// Rows are divided into blocks of about 1 MiB. A block is sent whole, or as its non-zero rows and
-// their numbers; the counts of all blocks are sent first. "Zero" means all bits, so nothing is
-// lost. The sum has the bits of a dense addition in the order of the ranks, rounded once. For two
-// ranks these are the bits of all_reduce(), except for which NaN it is in a type of 16 bits. All
-// ranks do the same arithmetic, so they have the same bits.
+// Rows are sent in blocks of about 1 MiB: whole, or as non-zero rows and their numbers; the counts
+// of all blocks first. "Zero" means all bits, so nothing is lost. The sum has the bits of a dense
+// addition in the order of the ranks, rounded once, on all ranks. For two ranks these are the bits
+// of all_reduce(), except for which NaN it is in a type of 16 bits.
 //
-// A sender keeps a message until the receiver requests it or a later one. begin() therefore
-// requests a mark that follows all blocks. Messages of other ranks are then sent before this rank
-// calls finish(), and wait in this rank's memory.
+// begin() requests a mark that follows all blocks, because a sender keeps a message until the
+// receiver requests it or a later one. Other ranks' messages are then sent before finish(), and
+// wait in this rank's memory.
 //
 // Memory, from send() to finish(): this rank's non-zero rows, unless their block is sent whole, and
 // all messages from other ranks so far. At most the tensor's bytes for each rank of the group.

@@ -30,7 +30,7 @@ torch::Tensor numbers(torch::IntArrayRef sizes, int seed, torch::ScalarType type
   return tensor.view(sizes).to(type);
 }
 
-// Only these rows are not zero.
+// Sets all rows to zero but these.
 torch::Tensor only(const torch::Tensor& tensor, const std::vector<std::int64_t>& rows) {
   torch::Tensor result = torch::zeros_like(tensor);
   for (const std::int64_t row : rows) result[row].copy_(tensor[row]);
@@ -48,7 +48,7 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
          std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0;
 }
 
-// Which NaN a sum of two bytes each is depends on how it was rounded.
+// In types of two bytes, rounding determines which NaN a sum is.
 torch::Tensor with_one_nan(const torch::Tensor& tensor) {
   if (tensor.element_size() > 2) return tensor;
   return tensor.masked_fill(tensor.isnan(), std::numeric_limits<double>::quiet_NaN());
@@ -68,7 +68,7 @@ struct Sends {
   int under_way = 0;
 };
 
-// The last ones of this rank.
+// The latest ones of this rank.
 Sends sends_of(const ProcessGroup& group) {
   const std::string record = group.flight_record();
   const std::regex send("\"operation\":\"send\"[^}]*\"bytes\":([0-9]+)[^}]*\"phase\":\"([a-z]+)\"");
@@ -94,8 +94,8 @@ TEST(SparseSum, OfTwoRanksHasTheBitsOfAllReduce) {
                      {{only(a, {2, last}), b},
                       {a, only(b, {1})},
                       {only(a, {0, 2, 5}), only(b, {2, 3})},
-                      {only(a, {1}), filled(b, 3, -0.0)},  // Met by a row that is not sent,
-                      {only(filled(a, 3, -0.0), {1, 3}), filled(b, 3, -0.0)},  // and by its like.
+                      {only(a, {1}), filled(b, 3, -0.0)},  // Added to a row that is not sent.
+                      {only(filled(a, 3, -0.0), {1, 3}), filled(b, 3, -0.0)},  // To another -0.0.
                       {only(filled(a, 2, nan), {2}), b},
                       {filled(a, 2, nan), filled(only(b, {1}), 3, nan)},
                       {filled(a, 2, std::numeric_limits<double>::infinity()), only(b, {2})}});
@@ -157,7 +157,7 @@ TEST(SparseSum, SendsNoRowThatIsZero) {
               world.rank() == 0 ? three : all);
     EXPECT_EQ(sent_for(only(dense, {5, 4000, 8191})), three);
     EXPECT_EQ(sent_for(torch::zeros_like(dense)), blocks * 8);
-    // Numbers of almost all rows would cost more than the others.
+    // Numbers of almost all rows would cost more than the missing rows.
     EXPECT_EQ(sent_for(filled(dense, 7, 0)), all);
   });
 }
@@ -195,7 +195,7 @@ TEST(SparseSum, NamesTheRankWhoseRowsABlockDoesNotHave) {
         Wrong{1, 12, "a row that a block does not have"},
         Wrong{1, -1, "a row that a block does not have"}})
     run_in_process(2, [&](ProcessGroup& world) {
-      const ProcessGroup pair = world.split(0);  // It is left with messages under way.
+      const ProcessGroup pair = world.split(0);  // Messages are left pending in it.
       if (world.rank() == 0) {
         const std::vector<torch::Tensor> sent{torch::tensor({wrong.count}, torch::kLong),
                                               torch::tensor({wrong.row}, torch::kLong),

@@ -16,14 +16,14 @@ torch::Tensor numbers(double first) {
   return torch::sin(torch::arange(16, torch::kDouble) + first).view({4, 4});
 }
 
-// Passes its weight on, as for a head that is tied to it, beside what it computes with it.
+// Returns its weight too, as for a head that is tied to it.
 std::vector<torch::Tensor> outputs_of(const torch::Tensor& x, const torch::Tensor& weight) {
   return {torch::tanh(x.matmul(weight)).matmul(weight), weight};
 }
 
 TEST(SplitBackward, AWeightMayBeAnOutput) {
   const torch::Tensor weight = numbers(1).requires_grad_();
-  // Lives as long as this handle, as DistributedDataParallel's does.
+  // Exists as long as this handle, like DistributedDataParallel's.
   const auto node = torch::autograd::impl::grad_accumulator(weight);
   std::vector<torch::Tensor> inputs, input_gradients;
   torch::Tensor expected;

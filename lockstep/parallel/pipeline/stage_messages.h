@@ -1,11 +1,10 @@
 // Messages between stages: outputs to the next one, gradients back.
 //
-// Ranks that share memory exchange tensors through slots that both have mapped. The sender copies
-// tensors to a slot. The receiver's tensors are the slot itself, which is in use while one of them
-// exists. A header of 1 KiB gives slot, shapes and structure. There are as many slots as can be in
-// use at once, see slots_of(), so a sender always finds a free one. Slots have the size of the
-// largest values so far. Larger values, and those for other hosts, are sent as messages, which do
-// not wait for the receiver.
+// Ranks that share memory exchange tensors through mapped slots, after a header of 1 KiB. The
+// receiver's tensors are the slot itself, which is in use while one of them exists. A sender always
+// finds a free slot (slots_of()). Slots have the size of the largest values so far. Larger values,
+// and those for other hosts, are sent as messages, which do not wait for the receiver. See
+// docs/internals/pipeline.md.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -79,7 +78,7 @@ class StageMessages {
   // Slots of one direction over one boundary.
   struct Slots {
     int count = 0;
-    std::size_t bytes = 0;  // Of each.
+    std::size_t bytes = 0;  // For each slot.
     std::size_t begin = 0;  // In the block.
     std::size_t wanted = 0;
 

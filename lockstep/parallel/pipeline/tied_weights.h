@@ -1,10 +1,9 @@
 // Weights that several layers of a pipeline share: LayerList::tie().
 //
-// Two on one rank become one tensor, also for autograd: the second lies in the memory of the first,
-// and both accumulate into the same gradient. Two on different ranks are copies, whose gradients
-// are added up once a step. If no two of these ranks share memory, SparseSum adds them, and sends
-// each rank's gradient as soon as its last backward has computed it. Otherwise all_reduce() adds
-// them, first those of a host.
+// Two on one rank become one tensor with one gradient, also for autograd. Two on different ranks
+// are copies, whose gradients are added up once a step. If no two of these ranks share memory,
+// SparseSum adds them, after the last backward of each. Otherwise all_reduce() does, first within a
+// host.
 //
 // Thread safety: none.
 
@@ -62,7 +61,7 @@ class TiedWeights {
     PipelineAction last;             // The action that completes the gradient.
     std::unique_ptr<SparseSum> sum;  // Null if all_reduce() is better for these ranks.
     at::Tensor earlier = {};         // `.grad` before the step, the same on all ranks.
-    at::Tensor gradient = {};        // Of the step, once it is complete.
+    at::Tensor gradient = {};        // In this step, once it is complete.
   };
 
   static void complete(Across& each);

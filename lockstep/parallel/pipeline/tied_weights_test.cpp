@@ -164,7 +164,7 @@ TEST(TiedWeights, AreFullyShardedInAnotherType) {
           {.microbatches = 2,
            .data_parallel = mesh["dp"],
            .fully_sharded = FullyShardedOptions{.units = {"h.*"}, .param_type = torch::kBFloat16}});
-      constexpr double lr = 8;  // Steps are large beside the rounding of weights.
+      constexpr double lr = 8;  // Steps are large relative to the rounding of weights.
       FullyShardedOptimizer<SGD> sgd(*pipeline.data_parallel(), pipeline.parameters(),
                                      torch::optim::SGDOptions(lr));
       const torch::Tensor before = table_of(pipeline).to(torch::kFloat, false, /*copy=*/true);
@@ -194,8 +194,8 @@ struct FailingImpl : torch::nn::Module {
 };
 TORCH_MODULE(Failing);
 
-// The ranks before and after the one that throws have a weight in common, not with it. The last one
-// already waits for the sum.
+// The ranks before and after the throwing rank share a weight, not with it. The last one already
+// waits for the sum.
 void fail_between(const ProcessGroup& world) {
   LayerList layers;
   layers.add("embed", [] { return test::small_layers::Embed(); });
@@ -213,7 +213,7 @@ void fail_between(const ProcessGroup& world) {
       EXPECT_NE(text.find("1B1: backward of microbatch 1 in stage 1"), text.npos) << text;
     }
   }
-  world.barrier();  // The pipelines live until all know.
+  world.barrier();  // The pipelines exist until all have failed.
 }
 
 TEST(TiedWeights, AnExceptionReachesARankThatWaitsForTheirSum) {
@@ -293,7 +293,7 @@ const test::Ranks on_two_hosts("tied weights, three on two hosts", [](const test
   destroy_process_group(world);
 });
 
-// The gradient of the rank that is alone on its host goes over the link once.
+// The gradient of the single rank on its host is sent once.
 TEST(TiedWeights, OfTwoStagesOnAHostAreAddedUpBeforeTheyLeaveIt) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   const test::HostLayout layout{"aab", "shm+gloo"};

@@ -85,8 +85,8 @@ struct ModelProfile {
 
 LOCKSTEP_API std::string to_json(const ModelProfile& profile);
 
-// Errors: corrupt for input that to_json() does not write, and for a profile that cannot be
-// measured: without rows, with an undefined kind, or with rows of samples that do not increase.
+// Errors: corrupt for input that to_json() does not write, and for an impossible profile. Such a
+// profile has no rows, an undefined kind, or rows of samples that do not increase.
 LOCKSTEP_API ModelProfile parse_model_profile(std::string_view json);
 
 }  // namespace lockstep

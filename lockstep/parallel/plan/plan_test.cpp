@@ -288,7 +288,7 @@ TEST(AllocationLog, CountsTensorsThatAreMadeWhileItExists) {
     EXPECT_EQ(log.peak(), 200);
   }
   AllocationLog next;
-  later.reset();  // Made in the time of another log.
+  later.reset();  // Made during another log.
   EXPECT_EQ(next.live(), 0);
   EXPECT_EQ(next.peak(), 0);
 }

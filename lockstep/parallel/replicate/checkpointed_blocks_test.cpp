@@ -47,7 +47,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{nullptr};
 };
 
-// The gradients after each of some steps, and at last the weights.
+// The gradients after each of several steps, and finally the weights.
 std::vector<torch::Tensor> trained(const Rank& rank, const ProcessGroup& group, bool checkpoints,
                                    const DistributedDataParallelOptions& options) {
   const auto net = std::make_shared<Net>(checkpoints);
@@ -58,7 +58,7 @@ std::vector<torch::Tensor> trained(const Rank& rank, const ProcessGroup& group, 
   for (int step = 0; step < 4; ++step) {
     net->skips_third = options.find_unused_parameters && step % 2 == rank.rank;
     sgd.zero_grad();
-    for (int part = 0; part < 2; ++part) {  // The first part accumulates alone.
+    for (int part = 0; part < 2; ++part) {  // The first part accumulates without synchronisation.
       const auto no_sync = ddp.no_sync(part == 0);
       ddp(torch::randn({5, 96})).pow(2).mean().backward();
     }

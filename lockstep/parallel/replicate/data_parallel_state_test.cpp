@@ -85,7 +85,7 @@ struct Training {
     }
   }
 
-  // Weights that differ from those to be loaded.
+  // Weights that differ from the loaded ones.
   std::shared_ptr<Net> net = std::make_shared<Net>(7);
   DistributedDataParallel<Net> ddp;
   std::unique_ptr<Stateful> model;

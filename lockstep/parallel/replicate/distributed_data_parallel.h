@@ -186,10 +186,10 @@ class LOCKSTEP_API DataParallelBase {
   // `step` is the number of the step in the whole training, also after a resumption; it determines
   // the random numbers. With GradientMean::over_samples losses are sums, and `loss_of` calls
   // count_samples().
-  // Errors: unsupported, with its name, for a BatchNorm that would update running statistics, for
-  // SyncBatchNorm in training mode, and for a buffer that `loss_of` changes; misuse if the number
-  // of intra-op threads is not deterministic_threads; mismatch if ranks are in different steps; as
-  // backward(). All gradients are undefined then.
+  // Errors: those of backward(). unsupported, with its name, for a BatchNorm that would update
+  // running statistics, for SyncBatchNorm in training mode, and for a buffer that `loss_of`
+  // changes. misuse if the number of intra-op threads is not deterministic_threads. mismatch if
+  // ranks are in different steps. All gradients are undefined then.
   double train_pieces(std::int64_t step, const PieceLoss& loss_of);
 
   // The option `deterministic`: the number of microbatches, or zero. If it is not zero, buffers are

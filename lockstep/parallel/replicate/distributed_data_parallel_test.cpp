@@ -43,7 +43,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{4 * 5 * 5, 3};
 };
 
-// Behaves equally in training and evaluation, so that ranks and batches can be compared.
+// Behaves the same in training and evaluation, so that ranks and batches can be compared.
 struct Plain : torch::nn::Module {
   Plain() {
     register_module("a", a);
@@ -187,7 +187,7 @@ const Ranks unused_named("unused named", [](const Rank&) {
   const auto partial = [&] { net->a->forward(inputs(0, 2)).sum().backward(); };
   EXPECT_EQ(fault_of(partial, &text), Fault::misuse);
   EXPECT_NE(text.find("b.weight, b.bias"), text.npos) << text;
-  ddp(inputs(0, 2)).sum().backward();  // The step failed; the group is usable.
+  ddp(inputs(0, 2)).sum().backward();  // The step failed, but the group remains usable.
   destroy_process_group(group);
 });
 
@@ -283,7 +283,7 @@ const Ranks killed_during("killed, during", [](const Rank& r) { survive_a_kill(r
 
 TEST(DistributedDataParallel, ARankThatIsKilledInBackwardIsNamedByTheOthersBackward) {
   for (const Ranks* ranks : {&killed_at_end, &killed_during}) {
-    const auto exits = ranks->run(3, std::chrono::seconds(20));  // Far less than any deadline.
+    const auto exits = ranks->run(3, std::chrono::seconds(20));  // Much less than any deadline.
     EXPECT_EQ(exits[1].signal, SIGKILL);
     for (const int survivor : {0, 2})
       EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)

@@ -36,7 +36,7 @@ constexpr int ranks = 2;
 // The gradient of b.weight has 360 KB and is averaged in place; the others are copied.
 struct Net : torch::nn::Module {
   Net() {
-    const torch::NoGradGuard no_grad;  // Not at random: threads share the generator.
+    const torch::NoGradGuard no_grad;  // Fixed values: threads share the generator.
     for (auto& parameter : parameters())
       parameter.copy_(torch::arange(parameter.numel()).sin().view(parameter.sizes()) / 10);
   }
@@ -163,7 +163,7 @@ TEST(ModuleChanges, AGradientThatAGraphHasSavedIsNotOverwritten) {
     const auto net = std::make_shared<Net>();
     Ddp ddp(net, world, options);
     auto optimizer = sgd(*net);
-    train(ddp, optimizer, 0, 2);  // Buckets are made anew after the first pass.
+    train(ddp, optimizer, 0, 2);  // Buckets are rebuilt after the first pass.
     for (const auto& parameter : net->parameters()) {
       const torch::Tensor factor = torch::ones_like(parameter).detach().requires_grad_();
       const torch::Tensor before = parameter.grad().clone();
@@ -219,7 +219,7 @@ TEST(ModuleChanges, GradientsInMemoryOfTheProgramGetTheMeansThere) {
   });
 }
 
-// As in memory that another program has laid out: not in the order of the parameter's elements.
+// As in another program's memory: not in the order of the parameter's elements.
 TEST(ModuleChanges, AGradientOfAnotherMemoryFormatGetsTheMeanThere) {
   on_ranks([](ProcessGroup& world, Options options) {
     options.gradient_as_bucket_view = false;
@@ -301,7 +301,7 @@ TEST(ModuleChanges, ParametersMayBeFrozenOnOneRank) {
     train(ddp, optimizer, 0, 1);
     if (world.rank() == 1) set_trained(*net->b, false);
     train(ddp, optimizer, 1, 4);
-    EXPECT_TRUE(are_equal(*net, world));  // The mean counts zeros of rank 1.
+    EXPECT_TRUE(are_equal(*net, world));  // The mean includes zeros of rank 1.
   });
 }
 
@@ -378,7 +378,7 @@ TEST(ModuleChanges, AnotherOptimizerMayFollow) {
   });
 }
 
-// Rank 0 alone lends other weights to its replica and takes them back.
+// Only rank 0 exchanges its replica's weights, and restores them.
 // Row: weights are exchanged on one rank, and put back
 TEST(ModuleChanges, WeightsMayBeLentOnOneRankAndPutBack) {
   on_ranks([](ProcessGroup& world, const Options& options) {
@@ -425,8 +425,8 @@ TEST(ModuleChanges, RanksMayPerturbTheirWeightsForAPass) {
 
 // --- Changes that are an Error ------------------------------------------------------------------
 
-// Trains, changes the module on all ranks or on rank 1 alone, and expects that all ranks' next
-// backward() throws Error(misuse) with `expected`.
+// Trains, changes the module on all ranks or only on rank 1, and expects all ranks' next backward()
+// to throw Error(misuse) with `expected`.
 void expect_refused(const std::function<void(Net&)>& change, const std::string& expected,
                     Options given = {}, const std::function<void(Net&)>& prepare = {}) {
   for (const int first : {0, 1})
@@ -460,7 +460,7 @@ TEST(ModuleChanges, AParameterThatRequiresAGradientLaterIsNamed) {
   expect_refused(unfreeze, expected, {.static_graph = true}, freeze);
 }
 
-// The head, which was trained before, is frozen: no gradient comes to a known parameter.
+// The head, which was trained before, is frozen: no gradient arrives for a known parameter.
 TEST(ModuleChanges, ParametersThatAreTrainedInsteadOfOthersAreNamed) {
   on_ranks([](ProcessGroup& world, const Options& options) {
     const auto net = std::make_shared<Net>();
@@ -734,7 +734,7 @@ void expect_mismatch_with(const std::function<void(ProcessGroup&, Ddp&)>& call,
     };
     try {
       run_in_process(ranks, body);
-    } catch (const Error& error) {  // The group is broken: its orderly end fails, too.
+    } catch (const Error& error) {  // The group is broken: ending it fails as well.
       EXPECT_TRUE(error.fault() == Fault::mismatch || error.fault() == Fault::aborted)
           << error.what();
     }
@@ -759,7 +759,7 @@ torch::optim::LBFGSOptions lbfgs_options(bool searches) {
   return options;
 }
 
-// Ranks have targets of very different sizes, so that their losses take different courses.
+// Ranks have targets of very different sizes, so that their losses develop differently.
 torch::Tensor far_loss(const torch::Tensor& out, int rank) {
   return (out - 30 * rank).pow(2).mean() + 10 * rank;
 }
@@ -831,7 +831,7 @@ TEST(ModuleChanges, LbfgsWithALossOfEachRankIsAMismatch) {
       EXPECT_EQ(fault_of(train_all, &text), Fault::mismatch);
       EXPECT_NE(text.find("rank 0 and rank 1 have different weights"), text.npos) << text;
       EXPECT_NE(text.find("average_loss()"), text.npos) << text;
-      // Steps that both ranks have ended had equal numbers of passes.
+      // Steps that both ranks completed had equal numbers of passes.
       const torch::Tensor ended = torch::tensor(static_cast<std::int64_t>(passes.size()));
       const torch::Tensor all = all_gather(ended, world);
       EXPECT_LE((all[0] - all[1]).abs().item<std::int64_t>(), 1);

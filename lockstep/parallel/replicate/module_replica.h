@@ -54,9 +54,9 @@ class ModuleReplica {
 
   bool is_torn() const;
 
-  // Call these before forward(). Collective if buffers are due. As in PyTorch, buffers are not
-  // synchronised in the first forward() after one that is not `synchronized`, so that only the
-  // first batch of an evaluation is collective.
+  // Call these before forward(). Collective if buffers are due. As in PyTorch, the first forward()
+  // after one that is not `synchronized` does not synchronise buffers. So only the first batch of
+  // an evaluation is collective.
   // Errors: as ParameterStore::require_intact(); misuse before initialize().
   void require_intact() const;
   void before_forward(bool synchronized);

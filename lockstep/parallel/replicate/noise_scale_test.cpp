@@ -28,7 +28,7 @@ using test::fault_of;
 constexpr std::int64_t dimensions = 2000;
 constexpr double batch_size = 8;
 constexpr double gradient_norm = 1.5;
-constexpr double deviation = 0.4;  // That of each element of one sample's gradient.
+constexpr double deviation = 0.4;  // For each element of one sample's gradient.
 constexpr double noise_scale = dimensions * deviation * deviation / (gradient_norm * gradient_norm);
 
 // The gradient of one sample is a fixed one with Gaussian noise.
@@ -42,7 +42,7 @@ struct Quadratic : torch::nn::Module {
   torch::Tensor small = register_parameter("small", torch::zeros({10}));
 };
 
-// The gradient of `small` comes from a backward() within the other.
+// A nested backward() computes the gradient of `small`.
 struct Nested : Quadratic {
   torch::Tensor forward(const torch::Tensor& samples) {
     const torch::Tensor gradient = samples.mean(0);
@@ -104,7 +104,7 @@ TEST(NoiseScale, CountsABackwardThatNestsAnotherOnce) {
   });
 }
 
-// Gradients with so little noise that each pass that counts changes the result.
+// Gradients with so little noise that each counted pass changes the result.
 class Quiet {
  public:
   explicit Quiet(const ProcessGroup& world)
@@ -155,7 +155,7 @@ TEST(NoiseScale, OmitsPassesThatAddToOlderGradients) {
     }
     const NoiseScale noise(training.ddp(), {.batch_size = batch_size});
     const auto pass = [&] { training.backward(); };
-    training.expect_counted(noise, false, pass);  // Half of its window came before.
+    training.expect_counted(noise, false, pass);  // Half of its window is from before.
     training.model().zero_grad();
     training.expect_counted(noise, true, pass);
     training.expect_counted(noise, false, pass);  // `.grad` has the mean of the last pass.
@@ -251,7 +251,7 @@ TEST(GradientNoise, SumsSquaresOfLowPrecisionInFloat) {
   noise.note(torch::full({3}, 1, torch::kBFloat16), 1);
   EXPECT_NEAR(noise.squares(), 3, 1e-5);
   noise.forget();
-  noise.note(torch::full({100'000}, 300, torch::kHalf), 1);  // A norm that float16 has not.
+  noise.note(torch::full({100'000}, 300, torch::kHalf), 1);  // Too large for float16.
   EXPECT_NEAR(noise.squares(), 9e9, 9e6);
 }
 

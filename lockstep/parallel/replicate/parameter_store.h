@@ -37,8 +37,8 @@ class ParameterStore {
   // been stepped. Call it only while no step is in progress.
   virtual bool is_torn() const = 0;
 
-  // Parameters are read after begin_pass(): in forward() and backward() until the latter has ended,
-  // or in a forward() without gradients, which may lie between the two.
+  // Parameters are read after begin_pass(): until backward() has ended, or in a forward() without
+  // gradients. The latter may lie between forward() and backward().
   virtual void begin_pass(bool /*with_gradients*/) {}
   virtual void end_evaluation() noexcept {}
   virtual void end_pass() noexcept {}

@@ -42,8 +42,8 @@ LOCKSTEP_API void broadcast_replica(const NamedTensors& tensors, const ProcessGr
                                     int root = 0);
 
 // Collective: runs `action` on rank 0 while the others wait. Returns null if it succeeds. If it
-// throws, returns the exception that every rank must throw: on rank 0 the same exception, on the
-// others Error(aborted) with its text after `what`.
+// throws, returns the exception that every rank must throw. On rank 0 this is the same exception,
+// on the others Error(aborted) with its text after `what`.
 std::exception_ptr attempt_on_rank_0(const ProcessGroup& group, std::string_view what,
                                      const std::function<void()>& action);
 

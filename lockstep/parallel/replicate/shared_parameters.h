@@ -1,13 +1,12 @@
 // The parameters of a module in one block of memory that every rank of a host has mapped. A write
 // to a parameter therefore changes all ranks' modules.
 //
-// The parameters' version counters detect writes by ATen's operations outside step() and edit().
-// The address detects other memory of a parameter, from to() or set_data(). Writes through data()
-// and data_ptr() change no counter and are not detected.
+// Version counters detect writes by ATen's operations outside step() and edit(), addresses detect
+// to() and set_data(). Writes through data() and data_ptr() are not detected.
 //
 // The block starts with one counter per rank, of how often the rank has begun and ended to write.
-// The counters are equal and even while no step is in progress. If a step was interrupted, for
-// example by a lost rank, the counters show that weights are partially updated.
+// While no step is in progress, the counters are equal and even, unless weights are partially
+// updated.
 //
 // Lifetime: parameters remain views of the block after this object is destroyed.
 //
@@ -54,7 +53,6 @@ class SharedParameters final : public ParameterStore {
   void end_step() override { count(); }
   void settle_step(const std::vector<at::Tensor>& written) override;
 
-  // Bytes of the block.
   std::size_t bytes() const { return memory_.bytes(); }
   const RegisteredMemory& memory() const { return memory_; }
 

@@ -33,7 +33,7 @@ using torch::nn::BatchNormOptions;
 
 struct Case {
   std::vector<std::int64_t> shape;  // Shape of one row: [C, ...].
-  std::vector<std::int64_t> rows;  // For each rank in turn; further ranks start again at the first.
+  std::vector<std::int64_t> rows;   // For each rank; further ranks start again at the first.
   at::ScalarType type = at::kDouble;
   BatchNormOptions options = BatchNormOptions(0);
   double tolerance = 1e-12;
@@ -51,7 +51,7 @@ torch::Tensor values(const Case& c, std::int64_t from, std::int64_t to, double s
   return c.channels_last ? all.contiguous(at::MemoryFormat::ChannelsLast) : all;
 }
 
-// A module's output and gradients after a few steps, and its buffers then.
+// A module's output and gradients after a few steps, and its final buffers.
 struct Result {
   torch::Tensor output, of_input, of_weight, of_bias, mean, variance;
 };
@@ -207,7 +207,7 @@ const Ranks types("types", [](const Rank&) {
     compare_1d(group, {.shape = {5}, .rows = {40, 30}, .type = type, .tolerance = tolerance});
   };
   with(at::kFloat, 1e-5);
-  with(at::kFloat, 2e-3, 1000);  // In x * x no digit of the variance would be left.
+  with(at::kFloat, 2e-3, 1000);  // x * x would leave no digit of the variance.
   with(at::kHalf, 5e-3);
   with(at::kBFloat16, 4e-2);
   destroy_process_group(group);
@@ -275,7 +275,7 @@ TEST(SyncBatchNorm, OneValuePerChannelOfAllRanksTogetherIsAnErrorOnAll) {
     EXPECT_EQ(fault_of([&] { norm->forward(x); }, &text), Fault::misuse);
     EXPECT_NE(text.find("more than 1 value per channel"), text.npos) << text;
     EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
-    norm->forward(torch::ones({1, 3}));  // The group stays usable.
+    norm->forward(torch::ones({1, 3}));  // The group remains usable.
   });
 }
 

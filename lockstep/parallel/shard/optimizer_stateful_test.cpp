@@ -61,7 +61,7 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& parameters, std::size_t b
 }
 
 // Gradients depend on the weights, so that a difference would grow. One parameter never has a
-// gradient, one only in every third step.
+// gradient, another only in every third step.
 void train(Optimizer& optimizer, const NamedTensors& parameters, int first, int last) {
   for (int step = first; step < last; ++step) {
     optimizer.zero_grad();
@@ -137,7 +137,7 @@ struct Undisturbed {
 TYPED_TEST(OptimizerStateOf, APlainOptimizerGoesOnBitForBit) {
   Undisturbed<TypeParam> before(5);
   const NamedTensors loaded = copies(before.at_save);
-  const auto goes_on = TypeParam::plain(loaded, 0.5);  // With another rate, which is saved too.
+  const auto goes_on = TypeParam::plain(loaded, 0.5);  // With another rate, which is saved as well.
   test::load(*optimizer_state(*goes_on, loaded), before.state.whole());
   train(*before.optimizer, before.weights, 5, 12);
   train(*goes_on, loaded, 5, 12);

@@ -46,7 +46,7 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
                           const ProcessGroup& group);
 
  private:
-  friend class DataParallelBase;  // For shard_gradients().
+  friend class DataParallelBase;
 
   void after_step() override;
   bool has_gradients_apart() const override { return has_gradients_apart_; }

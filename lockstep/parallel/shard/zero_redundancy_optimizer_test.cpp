@@ -284,7 +284,7 @@ TEST(ZeroRedundancyOptimizer, AStepThatFailsOnOneRankEndsTheOthersWithItsReason)
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::aborted);
 }
 
-// A user's own optimizer, about which the library knows nothing special.
+// A user's own optimizer, without special support in the library.
 class SignDescent : public torch::optim::Optimizer {
  public:
   SignDescent(const Groups& groups, const torch::optim::SGDOptions& defaults)

@@ -45,8 +45,8 @@ struct ParallelizeOptions {
 // Cuts every layer that `plan` names over `group`. Each is a lockstep::nn layer, or a
 // torch::nn::Linear, Embedding or LayerNorm in a torch::nn::Sequential. A torch::nn layer is
 // replaced by a lockstep::nn layer with the same parameters. Afterwards, forward() of all
-// lockstep::nn layers in `module`, cut or not, throws misuse for an input of a wrong width, with
-// the name of the cut layer that it probably came from.
+// lockstep::nn layers in `module`, cut or not, throws misuse for an input of a wrong width. The
+// Error names the cut layer that probably produced the input.
 // Blocking: collective over `group`.
 // Errors, on all ranks, with everything that is wrong, before anything is changed: misuse for a
 // pattern without a layer, and for a group of several hosts without across_hosts. misuse for a

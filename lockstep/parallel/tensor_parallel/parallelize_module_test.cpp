@@ -198,7 +198,7 @@ TEST(Parallelize, AnInputOfAWrongWidthNamesBothLayers) {
   });
 }
 
-// Their sizes would be those of the whole.
+// Their sizes would be those of the whole parameters.
 TEST(Parallelize, RefusesParametersThatAreInUse) {
   run_in_process(2, [](ProcessGroup& group) {
     const auto refused = [&](Net& net) {
@@ -229,8 +229,8 @@ TEST(Parallelize, RefusesParametersThatAreInUse) {
   });
 }
 
-// Fused optimizers make their state in the first step: one that was made before the cut steps the
-// parts, and one that has stepped refuses them.
+// Fused optimizers create their state in the first step. One made before the cut steps the parts;
+// one that has stepped refuses them.
 TEST(Parallelize, AnOptimizerThatHasSteppedRefusesParts) {
   run_in_process(2, [](ProcessGroup& group) {
     for (const bool stepped : {false, true}) {
@@ -254,7 +254,7 @@ TEST(Parallelize, AnOptimizerThatHasSteppedRefusesParts) {
   });
 }
 
-// Each of these would go on with wrong numbers if it took parts for copies.
+// Each of these would compute wrong numbers if it treated parts as copies.
 TEST(Parallelize, PartsAreTakenForCopiesByNobody) {
   run_in_process(2, [](ProcessGroup& group) {
     const auto net = std::make_shared<Net>();
