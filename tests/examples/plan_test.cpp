@@ -1,5 +1,5 @@
-// A GPT is measured as `lockstep plan` does, and then trained in several layouts: the memory of
-// each is what was predicted, and the layout that was predicted to be the fastest is fast.
+// Measures a GPT like `lockstep plan`, and trains it in several layouts. Their memory is as
+// predicted, and the predicted fastest layout is fast.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/plan/plan.h"
@@ -103,7 +103,7 @@ double bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// Some steps, after which train() returns the bytes of registered memory.
+// Runs some steps. train() then returns the bytes of registered memory.
 class Training {
  public:
   Training(const PredictedLayout& predicted, const ProcessGroup& world)
@@ -269,7 +269,7 @@ TEST(Plan, MemoryOfFourRanksIsAsPredicted) {
                        {.pp = 4, .microbatches = 8}});
 }
 
-// Other programs may run at the same time, so the factor is loose; ./dev bench plan has figures.
+// Other programs may run concurrently, so the factor is loose; ./dev bench plan has figures.
 TEST(Plan, TheFirstChoiceIsAmongTheFastest) {
   const auto all = layouts_of(2);
   double first = 0, fastest = 1e9;
