@@ -39,8 +39,8 @@ struct Options {
 
 // Options that only some programs have.
 struct Choices {
-  std::vector<std::string> devices = {"cpu"};  // Of --device; one is no option.
-  std::vector<std::string> models = {"cnn"};   // Of --model, with --tp; one is no option.
+  std::vector<std::string> devices = {"cpu"};  // For --device; one is no option.
+  std::vector<std::string> models = {"cnn"};   // For --model, with --tp; one is no option.
   bool amp = false;
 };
 

@@ -21,8 +21,8 @@ namespace {
 struct DistillationOptions {
   std::string data = "fashion-mnist";
   int epochs = 4;
-  double temperature = 4;  // Of the teacher: higher values show more of the wrong classes.
-  double weight = 0.9;     // Of the teacher's outputs; the rest is that of the classes.
+  double temperature = 4;  // Teacher: higher values show more of the wrong classes.
+  double weight = 0.9;     // For the teacher's outputs; the classes get the rest.
   std::uint64_t seed = 0;
 };
 

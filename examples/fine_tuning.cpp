@@ -37,7 +37,7 @@ struct FineTuningOptions {
   std::int64_t steps = 20;
   std::int64_t batch = 4;  // Sequences of each rank.
   double lr = 1e-3;
-  std::int64_t rank = 8;  // Of LoRA's matrices.
+  std::int64_t rank = 8;  // Rank of LoRA's matrices.
   std::uint64_t max_shard_bytes = 5'000'000'000;
   fs::path logits;
 };

@@ -213,7 +213,7 @@ class TokenBatches : public Batches {
   lockstep::DistributedSampler sampler_;
   lockstep::Loader loader_;
   std::optional<lockstep::Loader::Iterator> next_;
-  std::int64_t step_ = -1;  // Of the batch at `next_`.
+  std::int64_t step_ = -1;  // Step of the batch at `next_`.
 };
 
 std::unique_ptr<Batches> make_batches(const TextOptions& options, std::int64_t replicas,
@@ -290,7 +290,7 @@ std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
 
 struct Trained {
   std::int64_t step = 0;
-  std::optional<double> loss = {};  // Of the last step, if there was one.
+  std::optional<double> loss = {};  // After the last step, if there was one.
 };
 
 // Without a digest, because the weights are spread over several stages.

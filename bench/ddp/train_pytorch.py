@@ -145,7 +145,7 @@ def train(options):
 
 
 def record_operators(folder, steps, train_once):
-    torch.ones(240 << 20)  # Touches memory: see train.cpp.
+    torch.ones(240 << 20)  # Makes memory resident: see train.cpp.
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as record:
         for _ in range(steps):
             train_once()

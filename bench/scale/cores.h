@@ -32,7 +32,7 @@ std::vector<ReachPair> pairs_of_host();
 // Nanoseconds between two threads, each bound to its core.
 struct LineTimes {
   double line = 0;    // A flag, from the store to the end of the other core's wait.
-  double flags = 0;   // Each of many flags that the other core has raised, a lane apart.
+  double flags = 0;   // Each of many flags that the other core has set, `lane` bytes apart.
   double stream = 0;  // Each line of 512 KiB in a row that the other core has written.
 };
 // `lane` is in bytes: from one rank's flag to the next.

@@ -27,7 +27,7 @@ struct LlamaOptions {
   std::int64_t heads = 9;     // Must divide the width.
   std::int64_t kv_heads = 3;  // Heads of keys and values. Must divide `heads`.
   std::int64_t width = 576;
-  std::int64_t hidden = 1536;  // Of the MLP.
+  std::int64_t hidden = 1536;  // The MLP's width.
   double theta = 10000;        // Rotation i of n takes 2 pi theta^(i / n) tokens.
   double eps = 1e-5;
   bool tied = true;        // The output layer's weight is the token embedding's.

@@ -34,7 +34,7 @@ struct VitOptions {
   std::int64_t layers = 12;
   std::int64_t heads = 12;  // Must divide the width.
   std::int64_t width = 768;
-  std::int64_t hidden = 3072;  // Of the MLP.
+  std::int64_t hidden = 3072;  // The MLP's width.
   std::int64_t classes = 1000;
   double dropout = 0;
   bool recompute = false;  // Blocks keep only their inputs for backward().

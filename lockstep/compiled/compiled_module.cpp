@@ -40,7 +40,7 @@ using torch::autograd::variable_list;
 
 struct StepResults {
   at::Tensor loss;
-  std::vector<at::Tensor> gradients;  // Of the trained parameters.
+  std::vector<at::Tensor> gradients;  // For the trained parameters.
 };
 
 // Computes the loss together with the gradients that its backward() returns.

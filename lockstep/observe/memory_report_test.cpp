@@ -269,7 +269,7 @@ struct Cut : torch::nn::Module {
 constexpr std::size_t small_bytes =
     sizeof(float) * (std::size_t{2} * 300 + 20 * 300 + 20 + 300 * 20 + 300);
 
-// Of the rank with `rows` rows of the embedding.
+// For the rank with `rows` rows of the embedding.
 constexpr std::size_t bytes_of_part(std::size_t rows) {
   return sizeof(float) * rows * 300 + small_bytes;
 }

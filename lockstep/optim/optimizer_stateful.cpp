@@ -31,7 +31,7 @@ struct Parameter {
   at::Tensor tensor;
   std::size_t group = 0;
   at::ScalarType type = at::kFloat;      // The type in which it is stepped.
-  std::vector<std::int64_t> shape = {};  // Of the whole,
+  std::vector<std::int64_t> shape = {};  // The shape of the whole,
   Boxes boxes = {};                      // of which the tensor is these parts.
 };
 

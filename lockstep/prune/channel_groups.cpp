@@ -9,7 +9,7 @@
 namespace lockstep::prune {
 namespace {
 
-using Dimension = std::pair<std::size_t, std::size_t>;  // Of a tensor.
+using Dimension = std::pair<std::size_t, std::size_t>;  // A tensor's.
 
 // By set of labels, in the order of the tensors in the model.
 std::map<Label, Channel> channels_of(const ChannelTrace& trace) {

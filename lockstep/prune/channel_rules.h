@@ -21,7 +21,7 @@ struct TracedCall {
   std::vector<LabelledShape> outputs;        // Sizes are known; the rule adds labels.
   ChannelTrace& trace;
 
-  // Index in trace.tensors of a tensor that the operation saved; -1 if it is not one of them.
+  // Index in trace.tensors of a tensor that the operation saved; -1 if it is another one.
   std::function<int(const at::Tensor& saved)> index_of;
 
   // The tensor with these labels, such as a layer's weight.

@@ -112,7 +112,7 @@ class LOCKSTEP_API PruningMasks final : public Stateful {
   const std::map<std::string, at::Tensor> parameters_;    // By each of their names.
   const std::map<std::string, std::string> first_names_;  // By each name.
   const std::optional<ProcessGroup> group_;
-  std::map<std::string, at::Tensor> masks_;  // Of type bool, by the parameter's first name.
+  std::map<std::string, at::Tensor> masks_;  // Type bool, by the parameter's first name.
 };
 
 }  // namespace lockstep

@@ -35,7 +35,7 @@ class InEvaluation {
 
 struct TracedModel {
   ChannelTrace trace;
-  std::int64_t samples;  // Of the example.
+  std::int64_t samples;  // In the example.
 };
 
 // Errors: those of `forward`; misuse if its result does not depend on any parameter.

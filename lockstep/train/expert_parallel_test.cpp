@@ -128,7 +128,7 @@ struct Training {
   DistributedDataParallel<Net> ddp;
   AdamW adamw;
   TrainingState state;
-  std::vector<double> norms;  // Of each step's gradients.
+  std::vector<double> norms;  // Norm of each step's gradients.
 };
 
 TEST(ExpertParallel, TrainsToTheWeightsOfOneProcess) {

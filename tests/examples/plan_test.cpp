@@ -126,7 +126,7 @@ class Training {
     return registered_() + static_cast<double>(tensor::RegisteredPool::of(mesh_["tp"])->bytes());
   }
 
-  // Of the fastest step.
+  // The fastest step.
   double seconds() const { return seconds_; }
 
  private:
@@ -213,7 +213,7 @@ const test::Ranks train("plan test: train", [](const test::Rank& rank) {
 });
 
 struct Trained {
-  double bytes = 0;  // Of the fullest rank.
+  double bytes = 0;  // The maximum over ranks.
   double seconds = 0;
 };
 

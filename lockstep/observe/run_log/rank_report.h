@@ -31,7 +31,7 @@ struct LoggedScalar {
 struct RankReport {
   int rank = 0;
   std::int64_t step = 0;     // The current step. All scalars of earlier steps have been reported.
-  std::int64_t samples = 0;  // Of `rows`.
+  std::int64_t samples = 0;  // Samples of `rows`.
   bool is_last = false;      // No report follows.
   std::vector<StepRow> rows = {};  // The steps since the rank's last report.
   std::map<std::string, std::vector<LoggedScalar>, std::less<>> scalars = {};  // By name.

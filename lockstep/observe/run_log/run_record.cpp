@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view format = "lockstep-run-1";
-constexpr int digits = 5;  // Of a step's seconds.
+constexpr int digits = 5;  // Digits of a step's seconds.
 
 double seconds_of(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();

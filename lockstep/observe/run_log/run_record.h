@@ -71,7 +71,7 @@ class RunRecord {
   const std::size_t most_values_;
   std::vector<OfRank> ranks_;
   std::int64_t every_ = 1;
-  std::size_t rows_ = 0;  // Of all ranks.
+  std::size_t rows_ = 0;  // Over all ranks.
   std::int64_t samples_ = 0;
   double all_reduce_bytes_ = 0;
   std::map<std::string, Series> scalars_;
