@@ -17,7 +17,7 @@ RELEASE = pathlib.Path(__file__).resolve().parent.parent / "build" / "release"
 
 
 def arguments(description, examples=None):
-    """Returns a parser with the options that `./dev bench` gives and those that all benchmarks
+    """Returns a parser with the options that `./dev bench` passes and those that all benchmarks
     have."""
     name = pathlib.Path(sys.argv[0]).resolve().parent.name.replace("_", "-")
     parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=description,
@@ -48,7 +48,7 @@ def require_built(parser, options, program):
 
 
 def warn_if_busy():
-    """Prints the load average when it spoils the figures."""
+    """Prints the load average if it distorts the figures."""
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
@@ -56,7 +56,7 @@ def warn_if_busy():
 
 
 def save(path, figures):
-    """Replaces the whole file, or leaves it as it was and prints the reason."""
+    """Replaces the whole file. On failure, the file is unchanged and the reason is printed."""
     new = path.with_name(path.name + ".new")
     try:
         new.write_text(json.dumps(figures, indent=2) + "\n")
@@ -95,13 +95,13 @@ def times_in(text):
 
 def torchrun(python, ranks, script, *options, launcher=()):
     """Returns the command that runs PyTorch's side: `options` are the script's, `launcher` are
-    torchrun's, without which the job is on this host alone."""
+    torchrun's; without these the job is on this host only."""
     return [python, "-m", "torch.distributed.run", *(launcher or ["--standalone"]),
             "--nproc-per-node", ranks, script, *options]
 
 
 def why_no_open_mpi(build):
-    """Returns why Open MPI's side cannot run; empty when it can."""
+    """Returns why Open MPI's side cannot run; empty if it can."""
     if not shutil.which("mpirun"):
         return "no mpirun in PATH: it is in openmpi-bin"
     if not (build / "bin" / "bench_collectives_open_mpi").exists():
@@ -128,7 +128,7 @@ def spread(ratios):
 
 
 def short(value):
-    """Formats a number in at least three digits."""
+    """Formats a number with at least three digits."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 

@@ -1,4 +1,4 @@
-// Checkpoints of the examples, set by options, and a log of the samples that they train on.
+// Checkpoints of the examples, configured by options, and a log of the training samples.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,15 +20,16 @@ class Checkpoints {
   Checkpoints(const Options& options, const lockstep::ProcessGroup& world,
               const lockstep::TrainingState& state);
 
-  // Resumes as --resume says. Without --resume, throws std::runtime_error when the folder has later
-  // checkpoints than the training that begins here.
+  // Resumes according to --resume. Without --resume, throws std::runtime_error if the folder has
+  // later checkpoints than the start of this training.
   void resume();
 
-  // Call it after each step with the number of all steps so far. Returns true if the job has been
-  // told to make room. Then all is saved, and the rank should exit with lockstep::exit_preempted.
+  // Call it after each step with the number of all steps so far. Returns true if the job was asked
+  // to save and exit. It has then saved all, and the rank should exit with
+  // lockstep::exit_preempted.
   bool make_room(std::int64_t step);
 
-  // Call it after each step: saves every --checkpoint-every steps. Prepares for the saves after the
+  // Call it after each step: saves every --checkpoint-every steps. Prepares for saving after the
   // first step, when the optimizer has its state.
   void after_step(std::int64_t step);
 
@@ -43,22 +44,22 @@ class Checkpoints {
   const lockstep::ProcessGroup& world_;
   const lockstep::TrainingState& state_;
   std::optional<lockstep::Checkpointer> checkpointer_;
-  // Step of the newest checkpoint; 0 before the first, as there is nothing to save before a step.
+  // Step of the newest checkpoint; 0 before the first step, when there is nothing to save.
   std::int64_t saved_ = 0;
   bool is_prepared_ = false;
 };
 
-// Returns the samples per step on all ranks together: the resumed training's, unless the command
-// line has `wanted` others. A change is reported on stderr.
+// Returns the samples per step over all ranks: those of the resumed training, unless the command
+// line has `wanted`. Reports a change on stderr.
 std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> wanted,
                              const lockstep::ProcessGroup& world);
 
-// Returns this rank's part of them. Throws std::runtime_error when ranks cannot have equal parts.
+// Returns this rank's part of them. Throws std::runtime_error if ranks cannot have equal parts.
 std::size_t share_of(std::int64_t global_batch, const lockstep::ProcessGroup& world);
 
 // Returns the number of steps of the whole training: --steps, or the rest of --epochs after `step`,
 // in batches of `batch_size`. Incomplete batches count unless they are dropped. Throws
-// std::runtime_error when `step` is a later one.
+// std::runtime_error if `step` is later.
 std::int64_t last_step(const Options& options, std::int64_t step,
                        const lockstep::DistributedSampler& sampler, std::size_t batch_size,
                        bool drop_last = false);

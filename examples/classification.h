@@ -1,5 +1,4 @@
-// Epochs of a training on labelled images, and its test: the common part of pruning.cpp and
-// distillation.cpp.
+// Trains and tests on labelled images: the common part of pruning.cpp and distillation.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +16,7 @@ struct Epochs {
 };
 
 // Returns the mean seconds of a step. `loss_of` takes the images' logits, the images and their
-// classes. The net's DistributedDataParallel lives as long as the call.
+// classes. The net's DistributedDataParallel exists during the call only.
 template <class Net, class LossOf>
 double train(const std::shared_ptr<Net>& net, torch::optim::Optimizer& optimizer,
              const lockstep::IdxDataset& data, const Epochs& epochs,
@@ -41,7 +40,7 @@ double train(const std::shared_ptr<Net>& net, torch::optim::Optimizer& optimizer
   return steps == 0 ? 0 : passed.count() / static_cast<double>(steps);
 }
 
-// The share of images that are classified correctly, each by one rank.
+// The share of correctly classified images. Each image is classified by one rank.
 template <class Net>
 double accuracy(Net& net, const lockstep::IdxDataset& data, const lockstep::ProcessGroup& world) {
   lockstep::DistributedSampler sampler(*data.size(), world, {.shuffle = false, .pad = false});

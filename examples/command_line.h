@@ -15,13 +15,13 @@ class App;
 struct Options {
   std::string data;
   int epochs = 2;
-  // When positive, training ends after so many steps, whatever `epochs` is.
+  // If positive, the number of steps, instead of `epochs`.
   std::int64_t steps = 0;
   std::optional<std::int64_t> batch_size = {};  // Per rank.
   double lr = 1e-3;
   std::uint64_t seed = 0;
   std::string device = "cpu";  // Or "cuda".
-  std::string amp = {};        // "bf16" or "fp16": computes in these; empty for float32 alone.
+  std::string amp = {};        // "bf16" or "fp16": computes in these; empty for float32 only.
   std::string model = "cnn";   // Or "vit".
   int tp = 1;                  // Ranks that share the layers of one ViT.
   int threads = 0;             // 0: as OMP_NUM_THREADS.
@@ -39,8 +39,8 @@ struct Options {
 
 // Options that only some programs have.
 struct Choices {
-  std::vector<std::string> devices = {"cpu"};  // Of --device; one is no option.
-  std::vector<std::string> models = {"cnn"};   // Of --model, with --tp; one is no option.
+  std::vector<std::string> devices = {"cpu"};  // For --device; one is no option.
+  std::vector<std::string> models = {"cnn"};   // For --model, with --tp; one is no option.
   bool amp = false;
 };
 
@@ -52,10 +52,10 @@ Options read_command_line(int argc, char** argv, const std::string& description,
 // Ends the process after --help and, with exit code 64, after a wrong argument.
 void parse(CLI::App& app, int argc, char** argv);
 
-// A check of an option that goes with CLI::Range, which lets a NaN pass. Returns the complaint.
+// A check to combine with CLI::Range, which accepts NaN. Returns the complaint.
 std::string unless_number(const std::string& text);
 
-// A check that a file can be written, before the training. Returns the complaint.
+// Checks before the training that a file can be written. Returns the complaint.
 std::string unless_writable(const std::string& file);
 
 // Default of --batch-size.
@@ -63,12 +63,12 @@ constexpr std::int64_t usual_batch_size = 64;
 
 struct Report {
   double accuracy = 0;            // On the test data.
-  double samples_per_second = 0;  // All ranks together, training only.
+  double samples_per_second = 0;  // Over all ranks, training only.
   double seconds = 0;             // Training only.
   double loss = 0;                // Last step, averaged over ranks.
   int world_size = 1;
   std::int64_t steps = 0;
 };
 
-// Writes a JSON object, whole or not at all. Throws std::runtime_error naming the file.
+// Writes a JSON object, completely or not at all. Throws std::runtime_error naming the file.
 void write_json(const Report& report, const std::string& file);

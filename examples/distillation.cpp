@@ -1,5 +1,5 @@
-// Trains a small network on Fashion-MNIST by what a larger one answers (Hinton et al., 2015), and
-// another one by the classes alone:
+// Trains a small network on Fashion-MNIST with the outputs of a larger one (Hinton et al., 2015),
+// and another one with the classes only:
 //   lockstep run -n 2 distillation --epochs 4
 // Prints the accuracy of all three.
 
@@ -21,12 +21,12 @@ namespace {
 struct DistillationOptions {
   std::string data = "fashion-mnist";
   int epochs = 4;
-  double temperature = 4;  // Of the answers: higher ones show more of the wrong classes.
-  double weight = 0.9;     // Of the teacher's answers; the classes have the rest.
+  double temperature = 4;  // Teacher: higher values show more of the wrong classes.
+  double weight = 0.9;     // For the teacher's outputs; the classes get the rest.
   std::uint64_t seed = 0;
 };
 
-// Of 28 x 28 pixels, one layer: a hundredth of the teacher's products.
+// For 28 x 28 pixels, one layer: a hundredth of the teacher's products.
 struct Student : torch::nn::Module {
   Student() {
     register_module("conv", conv);
@@ -42,7 +42,7 @@ struct Student : torch::nn::Module {
   torch::nn::Linear out{8 * 7 * 7, 10};
 };
 
-// The soft part is multiplied by temperature^2: its gradients shrink by as much.
+// Multiplies the soft part by temperature^2, because its gradients shrink by this factor.
 torch::Tensor distillation_loss(const torch::Tensor& student, const torch::Tensor& teacher,
                                 const torch::Tensor& target, const DistillationOptions& options) {
   const double t = options.temperature;

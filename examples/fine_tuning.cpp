@@ -1,9 +1,9 @@
 // Fine-tunes a GPT-2 or a LLaMA from Hugging Face with LoRA, and saves it for transformers:
 //   lockstep run -n 2 fine_tuning --model SmolLM-135M --tokens tokens.safetensors --out tuned
 //
-// The folder has what save_pretrained() writes: config.json and safetensors, in one file or in
-// several. The tokens are a tensor "tokens" [sequences, length] of a file of safetensors, made by
-// the model's tokenizer in Python:
+// The folder contains the output of save_pretrained(): config.json and safetensors, in one or
+// several files. The tokens are a tensor "tokens" [sequences, length] of a safetensors file,
+// created by the model's tokenizer in Python:
 //   save_file({"tokens": torch.tensor(tokenizer(texts)["input_ids"])}, "tokens.safetensors")
 // from_pretrained("tuned") then loads the fine-tuned model.
 
@@ -37,7 +37,7 @@ struct FineTuningOptions {
   std::int64_t steps = 20;
   std::int64_t batch = 4;  // Sequences of each rank.
   double lr = 1e-3;
-  std::int64_t rank = 8;  // Of LoRA's matrices.
+  std::int64_t rank = 8;  // Rank of LoRA's matrices.
   std::uint64_t max_shard_bytes = 5'000'000'000;
   fs::path logits;
 };
@@ -87,7 +87,7 @@ LlamaOptions llama_options(const nlohmann::json& config) {
   options.kv_heads = config.value("num_key_value_heads", options.heads);
   if (config.contains("rope_scaling") && !config.at("rope_scaling").is_null())
     throw std::runtime_error("rope_scaling is not supported");
-  // Newer versions of transformers keep theta among the parameters of the rotations.
+  // Newer versions of transformers store theta among the parameters of the rotations.
   const nlohmann::json rotations = config.value("rope_parameters", config);
   options.theta = rotations.value("rope_theta", 10000.0);
   if (rotations.value("rope_type", "default") != "default")
@@ -95,7 +95,7 @@ LlamaOptions llama_options(const nlohmann::json& config) {
   return options;
 }
 
-// The sequences of this rank in a step: those of all ranks follow each other.
+// This rank's sequences in a step; the sequences of the ranks follow each other.
 torch::Tensor batch_of(const torch::Tensor& tokens, std::int64_t step,
                        const FineTuningOptions& options, const lockstep::ProcessGroup& world) {
   const std::int64_t first = (step * world.size() + world.rank()) * options.batch;
@@ -108,7 +108,7 @@ torch::Tensor loss_of(lockstep::DistributedDataParallel<Model>& ddp, const torch
   return torch::cross_entropy_loss(logits.flatten(0, 1), batch.slice(1, 1).flatten());
 }
 
-// How a model's tensors are named in Hugging Face's files, and which layers are adapted.
+// The names of a model's tensors in Hugging Face's files, and the layers to adapt.
 struct Layout {
   lockstep::NameTable from;
   lockstep::NameTable to;

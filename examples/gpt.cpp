@@ -1,5 +1,5 @@
 // Trains a small GPT on text, byte by byte, on a mesh of pipeline stages, replicas, context and
-// tensor parallel ranks, and lets it write some:
+// tensor parallel ranks, and generates text:
 //   lockstep run -n 2 gpt --tp 2
 //   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
@@ -32,7 +32,7 @@
 namespace {
 
 struct TextOptions {
-  std::string text = "/usr/share/common-licenses";  // Debian and Ubuntu have it: 250 KB of English.
+  std::string text = "/usr/share/common-licenses";  // In Debian and Ubuntu: 250 KB of English.
   std::vector<std::filesystem::path> tokens = {};
   std::int64_t vocabulary = 50257;  // GPT-2's, of tokens.
   bool raw = false;
@@ -46,7 +46,7 @@ struct TextOptions {
   std::vector<int> cut = {};
   bool recompute = false;
   std::int64_t steps = 200;
-  std::int64_t batch = 16;  // Sequences of all replicas together.
+  std::int64_t batch = 16;  // Sequences over all replicas.
   std::int64_t length = 64;
   std::int64_t width = 128;
   std::int64_t layers = 2;
@@ -58,7 +58,7 @@ struct TextOptions {
   std::string checkpoint = {};
 };
 
-constexpr std::int64_t most = 1'000'000'000;  // Of anything that is counted.
+constexpr std::int64_t most = 1'000'000'000;  // Limit of every count.
 
 std::string unless_text(const std::string& text) {
   return text.empty() ? "at least one byte is needed" : "";
@@ -114,7 +114,7 @@ TextOptions read_command_line(int argc, char** argv) {
   app.add_option("--checkpoint", options.checkpoint,
                  "a folder: saved at the end, resumed at start");
   parse(app, argc, argv);
-  if (!options.tokens.empty()) options.sample = 0;  // Nothing here turns tokens into text.
+  if (!options.tokens.empty()) options.sample = 0;  // This program cannot convert tokens to text.
   return options;
 }
 
@@ -138,7 +138,7 @@ torch::Tensor read_text(const std::string& path) {
       .to(torch::kLong);
 }
 
-// Sequences to learn from. The ranks of a replica have the same ones.
+// Training sequences. The ranks of a replica have the same ones.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -147,7 +147,7 @@ class Batches {
   virtual torch::Tensor of_step(std::int64_t step) = 0;
 };
 
-// Sequences of bytes, whose places follow from seed and step.
+// Sequences of bytes, whose positions depend on seed and step.
 class TextBatches : public Batches {
  public:
   TextBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
@@ -173,8 +173,8 @@ class TextBatches : public Batches {
   const torch::Tensor text_;
 };
 
-// Sequences of tokens, each once in an epoch. A step's place follows from its number, so that a
-// resumed training goes on with the same ones on any number of replicas.
+// Sequences of tokens, each once per epoch. Positions depend on the step's number, so a resumed
+// training continues with the same ones on any number of replicas.
 class TokenBatches : public Batches {
  public:
   TokenBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
@@ -213,7 +213,7 @@ class TokenBatches : public Batches {
   lockstep::DistributedSampler sampler_;
   lockstep::Loader loader_;
   std::optional<lockstep::Loader::Iterator> next_;
-  std::int64_t step_ = -1;  // Of the batch at `next_`.
+  std::int64_t step_ = -1;  // Step of the batch at `next_`.
 };
 
 std::unique_ptr<Batches> make_batches(const TextOptions& options, std::int64_t replicas,
@@ -222,7 +222,7 @@ std::unique_ptr<Batches> make_batches(const TextOptions& options, std::int64_t r
   return std::make_unique<TokenBatches>(options, replicas, replica);
 }
 
-// The bytes that `text` ends with, as many as a sequence has: [1, T].
+// The last bytes of `text`, as many as a sequence has: [1, T].
 torch::Tensor end_of(const std::string& text, std::int64_t length) {
   std::vector<std::int64_t> bytes;
   for (const char c : text.substr(text.size() - std::min<std::size_t>(text.size(), length)))
@@ -236,8 +236,8 @@ int draw(const torch::Tensor& logits, const lockstep::ProcessGroup& tp) {
   return torch::multinomial(torch::softmax(all / 0.8, -1), 1).item<int>();
 }
 
-// Draws one byte after the other, none without --sample: next(tokens) draws one. All ranks take
-// part, with whole sequences, and draw the same.
+// Generates bytes, none without --sample: next(tokens) draws one. All ranks take part, with whole
+// sequences, and draw the same.
 template <class Next>
 std::string written(const TextOptions& options, const Next& next) {
   const torch::NoGradGuard no_grad;
@@ -272,7 +272,7 @@ void require_divisible(const TextOptions& options, const lockstep::DeviceMesh& m
   });
 }
 
-// Goes on from the newest checkpoint, if there is one. Returns its step.
+// Resumes from the newest checkpoint, if there is one. Returns its step.
 std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
                                    const lockstep::TrainingState& state, const TextOptions& options,
                                    bool says_so) {
@@ -290,10 +290,10 @@ std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
 
 struct Trained {
   std::int64_t step = 0;
-  std::optional<double> loss = {};  // Of the last step, if there was one.
+  std::optional<double> loss = {};  // After the last step, if there was one.
 };
 
-// No digest: the weights lie on several stages.
+// Without a digest, because the weights are spread over several stages.
 void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std::string& digest,
             const std::string& sample) {
   std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
@@ -341,7 +341,7 @@ Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Cl
   return trained;
 }
 
-// Calls `use` while all weights are there: a fully sharded model on several hosts has them in
+// Calls `use` while all weights are present. On several hosts, a fully sharded model has them in
 // parts.
 template <class Parallel, class Use>
 void with_weights(Parallel& parallel, const Use& use) {

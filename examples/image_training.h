@@ -1,5 +1,5 @@
-// Training of a small network on labelled images, on as many ranks as the launcher starts, and its
-// test: the program of fashion_mnist.cpp and cifar10.cpp.
+// Trains and tests a small network on labelled images, on as many ranks as the launcher starts: the
+// common part of fashion_mnist.cpp and cifar10.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +23,7 @@ struct ImageShape {
   int classes;
 };
 
-// Device and types of the computation, as --device and --amp say.
+// Device and types of the computation, according to --device and --amp.
 class Computation {
  public:
   Computation(const Options& options, torch::Device device)
@@ -31,15 +31,15 @@ class Computation {
         is_cut_(options.tp > 1),
         is_mixed_(!options.amp.empty()),
         type_(options.amp == "fp16" ? torch::kHalf : torch::kBFloat16) {
-    mixed_precision();  // Its errors come before the data is read.
+    mixed_precision();  // Throws before the data is read.
   }
 
-  // While it lives, forward() computes in 16 bits if --amp says so.
+  // During its lifetime, forward() computes in 16 bits if --amp requests it.
   lockstep::Autocast mixed_precision() const {
     return lockstep::Autocast(device_.type(), type_, is_mixed_);
   }
 
-  // Convolutions in 16 bits are fastest if the channels of a pixel lie side by side.
+  // Convolutions in 16 bits are fastest if the channels of a pixel are adjacent.
   torch::Tensor images(const torch::Tensor& batch) const {
     const torch::Tensor images = batch.to(device_);
     return is_mixed_ ? images.contiguous(torch::MemoryFormat::ChannelsLast) : images;
@@ -47,14 +47,14 @@ class Computation {
 
   torch::Device device() const { return device_; }
 
-  // Not enabled without --amp fp16. Ranks with parts of the weights find other infinities, and so
-  // ask each other.
+  // Disabled without --amp fp16. Ranks with parts of the weights have different infinities and
+  // therefore query each other.
   lockstep::GradScaler scaler(const lockstep::ProcessGroup& world) const {
     const lockstep::GradScalerOptions options{.enabled = needs_scaler()};
     return is_cut_ ? lockstep::GradScaler(world, options) : lockstep::GradScaler(options);
   }
 
-  // The scaler omits steps with infinities.
+  // The scaler skips steps with infinities.
   lockstep::NonFinite non_finite() const {
     return needs_scaler() ? lockstep::NonFinite::ignore : lockstep::NonFinite::fail;
   }
@@ -68,8 +68,8 @@ class Computation {
   const torch::ScalarType type_;
 };
 
-// Returns the share of test images that are classified correctly. No image is counted twice: each
-// replica takes its own, without padding, and the counts are summed. `dp` is the group of replicas.
+// Returns the share of correctly classified test images. Each replica processes its own, without
+// padding, and the counts are summed, so no image counts twice. `dp` is the group of replicas.
 template <class Net, class OpenImages>
 double accuracy(Net& net, const OpenImages& open_images, const lockstep::ProcessGroup& dp,
                 const Computation& computation) {
@@ -89,7 +89,7 @@ double accuracy(Net& net, const OpenImages& open_images, const lockstep::Process
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
-// Returns nothing when the job had to make room before the last step.
+// Returns nothing if the job had to save and exit before the last step.
 template <class Net, class OpenImages>
 std::optional<Report> train(Net& net, const OpenImages& open_images, const Options& options,
                             const lockstep::ProcessGroup& world, const lockstep::ProcessGroup& dp,
@@ -180,7 +180,7 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
   auto report = train(*net, open_images, options, world, dp, computation);
   if (!report) return lockstep::exit_preempted;
   report->accuracy = accuracy(*net, open_images, dp, computation);
-  lockstep::NamedTensors weights;  // Whole ones, of which all ranks have parts.
+  lockstep::NamedTensors weights;  // Whole ones, although all ranks have parts.
   if (!options.save.empty()) weights = lockstep::whole_tensors(*net);
   const std::string digest = options.print_hash ? lockstep::sha256(*net) : "";
 
@@ -196,7 +196,7 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
   return 0;
 }
 
-// As above, with the network that the options name. `open_images(train)` returns the training
+// Like the above, with the network that the options name. `open_images(train)` returns the training
 // images or the test images, as a dataset of lockstep::Loader.
 template <class OpenImages>
 int train_and_test(const Options& options, const ImageShape& shape, const OpenImages& open_images) {

@@ -1,5 +1,5 @@
 // Trains a small residual network on a folder of images, on as many ranks as the launcher starts.
-// DIR/train and DIR/val have a folder of images for each class, as ImageNet's:
+// DIR/train and DIR/val have a folder of images per class, like ImageNet:
 //   lockstep run -n 2 imagenet --data DIR
 //   lockstep run -n 8 imagenet --data DIR --threads 2 --cache 32000 --skip-bad 100
 //   lockstep run -n 8 imagenet --data DIR --amp bf16 --checkpoint runs/imagenet
@@ -103,9 +103,9 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// For images of any size. A plain convolution comes first: with the shortcut of a block, of one
-// pixel and three channels, LibTorch 2.13 writes beyond its memory in backward() if images are
-// channels_last.
+// For images of any size. Begins with a plain convolution, because of a bug of LibTorch 2.13: for
+// channels_last images, backward() of a block's shortcut with one pixel and three channels writes
+// out of bounds.
 struct SmallResNet : torch::nn::Module {
   SmallResNet(int width, std::size_t classes)
       : blocks(register_module(
@@ -142,7 +142,7 @@ lockstep::ImageFolder open_test_images(const ImageNetOptions& options) {
                                              lockstep::CenterCrop(options.size) | normalize()});
 }
 
-// A class that only one folder has would shift the numbers of all that follow.
+// A class that only one folder has would shift the numbers of all later classes.
 void require_same_classes(const lockstep::ImageFolder& train, const lockstep::ImageFolder& test) {
   std::vector<std::string> only_one;
   std::ranges::set_symmetric_difference(train.classes(), test.classes(),
@@ -152,7 +152,7 @@ void require_same_classes(const lockstep::ImageFolder& train, const lockstep::Im
   });
 }
 
-// While it lives, layers compute in bfloat16 if --amp says so.
+// During its lifetime, layers compute in bfloat16 if --amp requests it.
 lockstep::Autocast mixed_precision(const ImageNetOptions& options) {
   return lockstep::Autocast(torch::kCPU, torch::kBFloat16, !options.amp.empty());
 }
@@ -164,7 +164,7 @@ lockstep::LoaderOptions loader_options(const ImageNetOptions& options) {
           .seed = options.seed};
 }
 
-// Returns the share of images that are classified correctly. Each counts once.
+// Returns the share of correctly classified images. Each counts once.
 double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
                 const ImageNetOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::DistributedSampler sampler(images.size(), world,
@@ -180,7 +180,7 @@ double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
   return right.item<double>() / static_cast<double>(images.size());
 }
 
-// Steps of this rank from the sampler's place to the end of the last epoch.
+// This rank's steps from the sampler's position to the end of the last epoch.
 std::int64_t steps_left(const lockstep::DistributedSampler& sampler, const lockstep::Loader& loader,
                         const ImageNetOptions& options) {
   const std::int64_t epochs = options.epochs - sampler.epoch();
@@ -202,7 +202,7 @@ int train_and_test(const ImageNetOptions& options) {
   lockstep::Loader loader(images, sampler, world, loader_options(options));
 
   std::int64_t step = 0;
-  lockstep::TrainingState state;  // No generators: random numbers come from the seed and the epoch.
+  lockstep::TrainingState state;  // No generators: random numbers depend on the seed and the epoch.
   state.add("model", ddp);
   state.add("optimizer", adam, *net);
   state.add("sampler", sampler);

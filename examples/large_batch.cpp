@@ -1,6 +1,6 @@
 // Trains a small CNN on Fashion-MNIST with the batch of --replicas replicas of 256 images, and
-// tests it. More replicas take fewer, larger steps; --method says what makes up for it. Any number
-// of ranks that divides --replicas computes them, always to the same weights:
+// tests it. More replicas make fewer, larger steps; --method selects the compensation. Any number
+// of ranks that divides --replicas computes the same weights:
 //   lockstep run -n 2 large_batch --replicas 16 --method unchanged
 //   lockstep run -n 4 large_batch --replicas 16 --method lamb
 // `./dev bench replicas` runs it with 1 to 16 replicas, each method and several seeds.
@@ -40,7 +40,7 @@ struct LargeBatchOptions {
   std::string json = {};
 };
 
-// Without BatchNorm, whose statistics would depend on the size of a replica's batch.
+// Without BatchNorm, whose statistics depend on the size of a replica's batch.
 struct Net : nn::Module {
   Net() {
     register_module("conv1", conv1);
@@ -82,8 +82,8 @@ Optimizer lamb(const Net& net) {
   return std::make_unique<lockstep::LAMB>(lockstep::decayed_and_not(net, options), options);
 }
 
-// How one method steps the weights. The learning rate is right for one replica, and is scaled by
-// `rule`: it rises in the first `warmup` of all steps, and then falls along a cosine.
+// How a method steps the weights. The learning rate is tuned for one replica, and scaled by `rule`:
+// it rises in the first `warmup` of all steps, and then falls along a cosine.
 struct Method {
   std::function<Optimizer(const Net& net)> optimizer;
   lockstep::RateRule rule;
@@ -119,7 +119,7 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
   const auto rank_batch = static_cast<std::size_t>(global_batch / world.size());
   lockstep::Loader loader(data, sampler, world, {.batch_size = rank_batch, .drop_last = true});
 
-  // All numbers of replicas see the same number of images.
+  // All numbers of replicas process the same number of images.
   const std::int64_t steps = options.epochs * images / global_batch;
   const auto warmup_steps =
       std::max<std::int64_t>(1, std::llround(method.warmup * static_cast<double>(steps)));
@@ -157,7 +157,7 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
           .steps = steps};
 }
 
-// Returns the share of test images that are classified correctly.
+// Returns the share of correctly classified test images.
 double accuracy(Net& net, const LargeBatchOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::IdxDataset test(options.data, /*train=*/false, classes);
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
@@ -171,7 +171,7 @@ double accuracy(Net& net, const LargeBatchOptions& options, const lockstep::Proc
 }
 
 int run(const LargeBatchOptions& options) {
-  torch::set_num_threads(1);  // As the same weights on any number of ranks demand.
+  torch::set_num_threads(1);  // Required for equal weights on any number of ranks.
   auto world = lockstep::init_process_group();
   if (options.replicas % world.size() != 0)
     throw std::runtime_error("the number of ranks must divide --replicas, " +

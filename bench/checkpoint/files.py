@@ -11,8 +11,8 @@ def bytes_in(folder):
 
 
 def drop_cached(folder):
-    """Drops cached pages, so that the next reader waits for the disk. Needs no root. Pages that are
-    not on the disk yet stay."""
+    """Drops cached pages, so that the next reader waits for the disk. Needs no root. Keeps pages
+    that are not yet on the disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:

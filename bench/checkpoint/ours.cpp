@@ -1,5 +1,5 @@
 // Lockstep's side of bench.py: saves and loads weights and Adam's moments, equal on all ranks, and
-// prints times and memory. dcp.py is the other side, step for step.
+// prints times and memory. dcp.py does the same for PyTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/rand.h>
@@ -34,7 +34,7 @@ struct Options {
   bool cold = false;
 };
 
-// Acts as a module and its optimizer do: shares its tensors, and loads into them.
+// Acts like a module and its optimizer: shares its tensors, and loads into them.
 class Tensors final : public lockstep::Stateful {
  public:
   void add(const std::string& name, at::Tensor tensor) {
@@ -105,7 +105,7 @@ double seconds_of(const lockstep::ProcessGroup& world, Act act) {
   return on_all(world, seconds.count(), lockstep::ReduceOp::max);
 }
 
-// Figures that bench.py reads, in seconds and bytes; memory is that of all ranks together.
+// Figures for bench.py, in seconds and bytes; memory is the total of all ranks.
 struct Figures {
   std::vector<double> save, async_save, async_done;
   double async_prepared = 0;  // The first asynchronous save after prepare().
@@ -168,7 +168,7 @@ class Bench {
     }
   }
 
-  // Saves when the memory is there, as it is after a few steps of a training.
+  // Saves when the memory is allocated, as after a few steps of a training.
   void save_prepared() {
     lockstep::Checkpointer checkpoints(options_.directory, world_, {.async = true});
     remove_all_saved();
@@ -194,7 +194,7 @@ class Bench {
     return seconds;
   }
 
-  // Called between saves, so that the next save's time does not include it.
+  // Call between saves, so that the time of the next save excludes it.
   void remove_all_saved() {
     world_.barrier();
     if (world_.rank() == 0)

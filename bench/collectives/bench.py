@@ -45,7 +45,7 @@ NO_BYTES = Size("-", batch=32, batches=4000, gloo_batches=25)
 OPERATIONS = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all"]
 MEMORIES = {"registered": "registered", "any": "any", "none": ""}
 CROWDED = (4, 8)  # Ranks; for all_reduce only.
-COPIED = [size for size in SIZES if size >= MB]  # Sizes at which memcpy is a measure.
+COPIED = [size for size in SIZES if size >= MB]  # Sizes that are compared with memcpy.
 
 # Target speed of all_reduce with two ranks, as a multiple of the better peer; other collectives: 1.
 TARGETS = {"registered": dict(zip(SIZES, (1.5, 10, 8, 10, 7))),
@@ -133,7 +133,7 @@ def run_round(number, sides, options, started):
 # --- Results ------------------------------------------------------------------------------------
 
 def of_all_rounds(rounds, side, case):
-    """Returns all rounds' figures. Peers have one kind of memory, to which both of ours are
+    """Returns all rounds' figures. Peers have one kind of memory, with which both of ours are
     compared. Empty without figures."""
     if side != "Lockstep" and case.memory == "registered":
         case = case._replace(memory="any")
@@ -152,10 +152,11 @@ def result_of(rounds, sides, case):
 
 
 def share_of_memcpy(rounds, case, ours):
-    """Returns the share of memcpy's bytes, all ranks copying at once, that the collective moves.
+    """Returns the collective's bytes as a share of memcpy's, all ranks copying concurrently.
 
-    Its bytes are the least that each rank must read of its own and others' input, and write of
-    results."""
+    The bytes are the minimum that each rank must read of its own and others' input, and write of
+    results.
+    """
     copies = of_all_rounds(rounds, "Lockstep", Case("memcpy_all", 2, case.bytes, "none"))
     if case.ranks != 2 or not copies:
         return {}

@@ -1,5 +1,5 @@
-// Common work of Lockstep's and Open MPI's sides: read the cases that bench.py gives, time them,
-// and print the figures. gloo.py does the same, step for step.
+// Common code of Lockstep's and Open MPI's sides: reads the cases of bench.py, times them, and
+// prints the figures. gloo.py does the same.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,7 +28,7 @@ Case parse_case(std::string_view text);
 std::vector<Case> parse_cases(int argc, char** argv);
 std::size_t largest(const std::vector<Case>& cases);
 
-// Input and output have room for the largest case.
+// Input and output are large enough for all cases.
 struct Memory {
   float* input;  // The only buffer of all_reduce and broadcast.
   float* output;
@@ -42,13 +42,13 @@ struct Rank {
   int size;
 };
 
-// Returns the seconds of one call in each batch on this rank. Throws when the first call's result
-// is wrong. Sums in place double their data with each call. Before they become infinite, they are
-// restarted with a call that is not timed.
+// Returns the seconds of one call in each batch on this rank. Throws if the first call's result is
+// wrong. Sums in place double their data with each call. Before they become infinite, an untimed
+// call resets them.
 std::vector<double> time_batches(const Case& work, Rank rank, const Memory& memory,
                                  const std::function<void()>& call);
 
-// `seconds` holds the maximum over the ranks; the figure is the median.
+// `seconds` are the maxima over the ranks; the figure is their median.
 void print_figure(const Case& work, std::vector<double> seconds);
 
 }  // namespace bench

@@ -10,8 +10,8 @@ KB, MB = 1 << 10, 1 << 20
 
 
 def case_text(case, batches, batch):
-    """Returns the name of a case for a program, with warm-up batches in addition to those that
-    count."""
+    """Returns the name of a case for a program, with warm-up batches in addition to the counted
+    ones."""
     warmup = 1 + batches // 10
     return f"{case.operation}:{case.memory}:{case.bytes}:{warmup}:{batches}:{batch}"
 

@@ -22,7 +22,7 @@ int or_throw(int result, const char* what) {
   return result;
 }
 
-// Rank 0 makes the file; the others open it at rank 0's descriptor in /proc.
+// Rank 0 creates the file; the others open it at rank 0's descriptor in /proc.
 int shared_file(const lockstep::ProcessGroup& world, std::size_t bytes) {
   std::int64_t where[2] = {getpid(), -1};
   if (world.rank() == 0) {

@@ -1,5 +1,5 @@
-// A bare barrier: each rank raises its flag in shared memory and spins until all flags are up.
-// barrier() adds checks, numbering, a lock and a record: the difference is their cost.
+// A minimal barrier: each rank sets its flag in shared memory and spins until all flags are set.
+// The difference to barrier() is the cost of its checks, numbering, lock and record.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

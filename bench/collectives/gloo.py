@@ -77,7 +77,7 @@ def measure(case, buffers):
     except (RuntimeError, NotImplementedError) as error:
         if "support" not in str(error) and "implement" not in str(error):
             raise
-        return  # On all ranks alike: Gloo has no such collective.
+        return  # On all ranks: Gloo has no such collective.
     slowest = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     if dist.get_rank() == 0:

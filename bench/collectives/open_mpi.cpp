@@ -1,5 +1,4 @@
-// Open MPI's side of bench.py: does the same as ours.cpp, on memory of malloc(), with the same
-// batches.
+// Open MPI's side of bench.py: does the same as ours.cpp, in memory of malloc().
 
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>

@@ -1,8 +1,8 @@
 // Lockstep's side of bench.py: times the cases given as arguments.
 //
-// A case's memory is "registered", "any", or "none". "none" is for cases without a buffer for a
-// collective: barrier; flag_barrier, a bare one; memcpy_one, where only rank 0 copies; memcpy_all,
-// where all ranks copy at once.
+// A case's memory is "registered", "any", or "none" (no buffer for a collective): barrier;
+// flag_barrier, a minimal one; memcpy_one, where only rank 0 copies; memcpy_all, where all ranks
+// copy concurrently.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>

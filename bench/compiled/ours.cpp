@@ -1,5 +1,5 @@
 // Compiled Lockstep's side of bench/compiled: training steps of a package on random data that is
-// made beforehand. bench_ddp is the eager side, step for step.
+// generated in advance. bench_ddp does the same with the eager model.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Times {
   Clock::duration forward{};   // With the loss and all gradients.
-  Clock::duration backward{};  // Their way to the ranks' means.
+  Clock::duration backward{};  // Until the ranks' means.
   Clock::duration optimizer{};
 };
 

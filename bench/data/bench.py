@@ -37,7 +37,7 @@ def parse_options():
 
 
 def sides_here(case, options):
-    """Returns the sides that can run on this host, and says why others cannot."""
+    """Returns the sides that can run on this host, and prints why others cannot."""
     here = {}
     for label, side in case.sides.items():
         if why := side.why_not(options.python):

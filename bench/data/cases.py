@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of bench/data: what is read, by which sides, and what the ratio has to be.
+"""The cases of bench/data: the data, the sides, and the target ratios.
 
-A case of another kind of data is an entry of CASES, and its sides are functions in peers.py and
-behind the table in ours.cpp."""
+A case of another kind of data is an entry of CASES, and its sides are functions in peers.py and in
+the table of ours.cpp.
+"""
 
 import importlib.util
 import os
@@ -18,8 +19,8 @@ PEERS = pathlib.Path(__file__).resolve().parent / "peers.py"
 
 
 class Side(NamedTuple):
-    """A program's argument, with its options. `needs` are Python modules, without which the side is
-    left out. `ranks` are started by `lockstep run`."""
+    """A program's argument, with its options. `needs` are Python modules; the side is skipped if
+    one is missing. `ranks` are started by `lockstep run`."""
     name: str
     options: tuple = ()
     in_python: bool = False
@@ -42,9 +43,9 @@ class Side(NamedTuple):
 
 
 class Case(NamedTuple):
-    """The first side is ours. `targets` has the least ratio of a peer's cost to ours.
-    `data(folder, python)` writes what the sides read into a folder, and returns its path; empty if
-    it cannot."""
+    """The first side is ours. `targets` has the minimum ratio of a peer's cost to ours.
+    `data(folder, python)` writes the input into a folder, and returns its path; empty if it
+    cannot."""
     unit: str
     sides: dict
     targets: dict
@@ -62,7 +63,7 @@ TOKENS = 20_000_000
 
 
 def random_tokens(folder, _python):
-    """As nanoGPT's prepare.py writes them: uint16, without a header."""
+    """Writes uint16 without a header, like nanoGPT's prepare.py."""
     file, generator = folder / "train.bin", random.Random(1)
     block = struct.pack("<10000H", *(generator.randrange(50257) for _ in range(10000)))
     with open(file, "wb") as out:
@@ -80,7 +81,7 @@ def write_images(folder, python):
 
 
 def write_many_images(folder, python):
-    """1.2 million files in 1000 classes, which are links to some images."""
+    """Creates 1.2 million files in 1000 classes, as links to a few images."""
     if not write_images(folder, python):
         return ""
     images = sorted(folder.glob("*/*.jpg"))

@@ -12,7 +12,7 @@
 namespace lockstep::bench {
 namespace {
 
-// The usual chain of training on ImageNet.
+// The usual transforms for training on ImageNet.
 ImageTransform recipe() {
   return RandomResizedCrop(224) | RandomHorizontalFlip() |
          Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
@@ -32,7 +32,7 @@ double images_us(const SideOptions& options, const std::optional<HostCache>& cac
     for (const Batch& batch : loader) sum += *batch.data.const_data_ptr<float>();
   });
   [[maybe_unused]] static volatile float sink;
-  sink = sum;  // So that no batch may be left out.
+  sink = sum;  // Prevents the compiler from removing a batch.
   return cost;
 }
 
@@ -54,8 +54,8 @@ double first_batch_by_image_folder(const SideOptions& options) {
       .count();
 }
 
-// PSS counts a page that several ranks have touched once, in parts. Kernels take pages of a memfd
-// for those of a file, or not.
+// PSS divides a page by the number of ranks that accessed it. Kernels differ in whether pages of a
+// memfd count as those of a file.
 double host_memory_of_cache(const SideOptions& options) {
   ProcessGroup world = init_process_group();
   const auto shared_megabytes = [&world] {
@@ -67,7 +67,7 @@ double host_memory_of_cache(const SideOptions& options) {
     world.all_reduce({.data = &kilobytes, .count = 1, .dtype = DType::float64});
     return kilobytes * 1024 / 1e6;
   };
-  shared_megabytes();  // Touches the group's own memory.
+  shared_megabytes();  // Makes the group's own memory resident.
   const double before = shared_megabytes();
   const ImageFolder images(
       options.data,
@@ -75,7 +75,7 @@ double host_memory_of_cache(const SideOptions& options) {
        .cache = HostCache{.bytes = std::size_t{64} << 20, .shorter_side = 256, .group = world}});
   DistributedSampler sampler(images.size(), world);
   Loader loader(images, sampler, world, {.batch_size = 8, .threads = 0});
-  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {  // Other samples are this rank's in each.
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {  // This rank reads other samples in each.
     sampler.set_epoch(epoch);
     for (const Batch& batch : loader) loader.consume(batch);
   }

@@ -35,7 +35,7 @@ def images():
 
 
 def in_memory_by_tensor_dataset(options):
-    """The images are converted beforehand, in four times the memory."""
+    """The images are converted in advance, in four times the memory."""
     data, target = images()
     loader = DataLoader(TensorDataset(data.float().div(255), target),
                         batch_size=options.batch_size, shuffle=True)
@@ -43,7 +43,7 @@ def in_memory_by_tensor_dataset(options):
 
 
 class ToTensorOfImages(Dataset):
-    """torchvision's MNIST with ToTensor(): an image of PIL for each sample."""
+    """torchvision's MNIST with ToTensor(): a PIL image per sample."""
 
     def __init__(self):
         from PIL import Image
@@ -71,7 +71,7 @@ def tokens_by_nanogpt(options):
     length, batches = 1024, 200
 
     def get_batch():
-        # Made anew for each batch, against a leak of memory, as nanoGPT's comment says.
+        # Created for each batch to avoid a memory leak, as nanoGPT's comment explains.
         data = numpy.memmap(options.data, dtype=numpy.uint16, mode="r")
         ix = torch.randint(len(data) - length, (options.batch_size,))
         x = torch.stack([torch.from_numpy(data[i:i + length].astype(numpy.int64)) for i in ix])
@@ -83,7 +83,7 @@ def tokens_by_nanogpt(options):
 
 
 def import_torchvision():
-    """Imports torchvision. Its operators on PyPI are CUDA's, which do not load beside a torch for
+    """Imports torchvision. Its operators on PyPI are CUDA's and cannot be loaded with a torch for
     CPUs; folders and transforms of PIL images need none of them."""
     register = torch.library.register_fake
 
@@ -125,8 +125,8 @@ def first_batch_by_torchvision(options):
 
 
 def write_images(options):
-    """200 JPEGs of 500 x 375 pixels in four classes: slopes, edges and noise, as photographs have.
-    """
+    """Writes 200 JPEGs of 500 x 375 pixels in four classes: gradients, edges and noise, like
+    photographs."""
     from PIL import Image
     for number in range(200):
         values = torch.rand(3, 12, 16, generator=torch.Generator().manual_seed(number))

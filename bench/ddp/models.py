@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twins of examples/models/ for train_pytorch.py: the same layers as in torchvision and nanoGPT,
-neither of which is needed here. The names are theirs too, so that weights can be carried over."""
+"""Counterparts of examples/models/ for train_pytorch.py, with the layers and names of torchvision
+and nanoGPT, neither of which is needed here. Weights can therefore be exchanged."""
 
 import math
 

@@ -14,11 +14,11 @@
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
-// Returns "adam", which each rank steps for itself; "shared", for one copy of the weights; "zero1"
-// and "zero2", the stages of ZeRO.
+// Returns "adam", which each rank steps itself; "shared", with shared weights; "zero1" and "zero2",
+// the stages of ZeRO.
 std::vector<std::string> optimizer_names();
 
-// Makes the optimizer named in `options`. Collective where ranks share state; without `world` it is
+// Creates the optimizer named in `options`. Collective if ranks share state; without `world` it is
 // "adam".
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const Workload& work, const Options& options,

@@ -12,17 +12,17 @@ struct Options {
   std::int64_t batch = 32;  // Samples per step and rank.
   int warmup = 10;          // Steps before the clock starts.
   int steps = 50;           // Timed steps.
-  bool alone = false;       // The bare model without a group: what the machine can give.
+  bool alone = false;       // The bare model without a group: the machine's limit.
   bool on_cue = false;      // The clock waits for a line from bench.py.
   bool find_unused = false;
   bool broadcast_buffers = true;
   int deterministic = 0;                     // Number of micro-batches; 0 for the usual passes.
   std::optional<bool> overlap = {};          // As in DistributedDataParallelOptions.
   std::string optimizer = "adam";            // A name of optimizer_names().
-  bool bf16 = false;                         // Gradients travel as bfloat16.
+  bool bf16 = false;                         // Gradients are sent as bfloat16.
   int power_sgd = 0;                         // Rank of PowerSGD's approximation; 0 for none.
   std::optional<double> bucket_cap_mb = {};  // As in DistributedDataParallelOptions.
   bool amp = false;            // Operators compute in bfloat16, on channels_last images.
   bool memory = false;         // A memory_report() follows the steps.
-  std::string operators = {};  // The folder for a record of further steps; empty for none.
+  std::string operators = {};  // Folder for a record of further steps; empty for none.
 };

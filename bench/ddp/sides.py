@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of each side of a bench.py: ways to train with Lockstep, with PyTorch, and with copies of
-the bare model. There is one copy per rank, without a group, all at once. These copies are what the
-machine can give: efficiency is a share of it."""
+"""Runs each side of a bench.py: Lockstep, PyTorch, and copies of the bare model. There is one copy
+per rank, without a group, all running concurrently. The copies measure the machine's limit:
+efficiency is relative to it."""
 
 import collections
 import contextlib
@@ -30,27 +30,27 @@ THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"],
 # By side: options of bench_ddp for copies of the bare model.
 BARE = {"alone": [], "alone amp": ["--amp"]}
 
-# Settings that `lockstep run` makes unless any malloc setting exists: memory that a step frees
-# stays with the process for the next one, in huge pages.
+# Settings that `lockstep run` makes unless any malloc setting exists: the process keeps memory that
+# a step frees for the next step, in huge pages.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 MALLOC = KEEPING | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
     MALLOC = {}
 
-# By side that differs from another one in the settings of malloc alone: that one, and the settings.
+# By side that differs from another one only in malloc settings: the other side, and the settings.
 OTHER_MALLOC = {"small pages": ("Lockstep", KEEPING), "alone small pages": ("alone", KEEPING)}
 
-# Options of `lockstep run` for sides that differ from "Lockstep" in the binding alone.
+# Options of `lockstep run` for sides that differ from "Lockstep" only in the binding.
 BOUND = {f"bind {binding}": ["--bind", binding] for binding in ("core", "cache", "numa", "none")}
 OURS |= dict.fromkeys(BOUND, [])
 
-# `beside` other processes keep a core busy each, with this `nice` value.
+# `beside`: other processes that keep a core busy each, with this `nice` value.
 Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps beside nice",
                               defaults=(0, 0))
 
 
 def run_rounds(sides, case, options, say):
-    """Returns the results of run() for each round, by side; `say` is told what is running."""
+    """Returns the results of run() for each round, by side; `say` gets what is running."""
     rounds = []
     for number in range(options.rounds):
         rounds.append({})
@@ -75,14 +75,14 @@ def run(side, case, options):
 
 def base_of(peer, ours):
     """Returns the side whose speed is divided by that of `peer`: `ours`, or the side that differs
-    from it in the settings of malloc alone."""
+    from it only in malloc settings."""
     return OTHER_MALLOC.get(peer, (ours, None))[0]
 
 
 @contextlib.contextmanager
 def neighbours(count, nice):
-    """Keeps `count` processes busy meanwhile, on any cores, in sessions of their own, as jobs of
-    others are: the kernel may share out cores by session."""
+    """Keeps `count` processes busy meanwhile, on any cores, in separate sessions, like the jobs of
+    others: the kernel may distribute cores by session."""
     command = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", str(nice),
                sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(command, start_new_session=True)
@@ -101,8 +101,8 @@ def work_of(case):
 
 
 def command_of(side, case, options, launcher=()):
-    """Returns the command that starts a side's ranks on this host; `launcher` are options of its
-    launcher besides the side's own."""
+    """Returns the command that starts a side's ranks on this host; `launcher` are further options
+    of its launcher."""
     work = work_of(case) + ["--find-unused"] * case.find_unused
     if side in OURS:
         return measure.lockstep_run(options.build, case.ranks, "bench_ddp", *work, *OURS[side],
@@ -123,8 +123,9 @@ def figures_of(output):
 def copies(command, count, malloc):
     """Returns the samples/s of all copies together, and the mean parts of a step.
 
-    Each copy has the cores, the thread and the malloc of a rank, and their clocks start at once.
-    When one fails, the others find no cue and end."""
+    Each copy has the cores, the thread and the malloc of a rank, and their clocks start together.
+    If one fails, the others get no cue and end.
+    """
     started = [start(command, cpus, malloc)
                for cpus in divide_cpus(os.sched_getaffinity(0), count)]
     for process, errors in started:
@@ -172,7 +173,7 @@ def divide_cpus(cpus, ranks, system=pathlib.Path("/sys/devices/system/cpu")):
 
 
 def cores_of(cpus, system):
-    """Returns the CPUs of each core, by package and lowest CPU. One that the kernel does not
+    """Returns the CPUs of each core, by package and lowest CPU. A CPU that the kernel does not
     describe counts as a core."""
     cores = {}
     for cpu in sorted(cpus):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of bench.py: a row for each finished case; at the end, how the steps' time is divided."""
+"""Output of bench.py: a row for each finished case; at the end, the parts of the steps' time."""
 
 import collections
 import statistics

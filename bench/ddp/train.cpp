@@ -1,5 +1,5 @@
-// Lockstep's side of bench.py: training steps on random data that is made beforehand.
-// train_pytorch.py is the other side, step for step.
+// Lockstep's side of bench.py: training steps on random data that is generated in advance.
+// train_pytorch.py does the same with PyTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
@@ -34,7 +34,7 @@ struct Times {
   Clock::duration forward{};
   Clock::duration backward{};  // With the loss.
   Clock::duration optimizer{};
-  std::chrono::nanoseconds copy{};  // Of gradients into buckets.
+  std::chrono::nanoseconds copy{};  // Copying gradients into buckets.
   lockstep::StepTimes phases;       // Lockstep's own.
   Clock::duration processor{};      // CPU time of all threads.
   long page_faults = 0;
@@ -65,7 +65,7 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
           Times& times) {
   const bool in_pieces = options.deterministic > 0;
   const auto begun = Clock::now();
-  auto forwarded = begun;  // In micro-batches, forward and backward passes alternate.
+  auto forwarded = begun;  // With microbatches, forward and backward passes alternate.
   const auto loss = [&](const torch::Tensor& inputs, const torch::Tensor& targets) {
     const lockstep::Autocast mixed_precision(torch::kCPU, torch::kBFloat16, options.amp);
     const torch::Tensor logits = work.forward(inputs);
@@ -86,14 +86,15 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
   times.optimizer += Clock::now() - differentiated;
 }
 
-// The record's own memory comes to lie between that of tensors, so that malloc needs more. Touched
-// memory has no page faults; train_pytorch.py does the same.
+// The record's own memory lies between that of tensors, so malloc needs more. Accessing memory
+// first avoids page faults; train_pytorch.py does the same.
 void touch_memory() { torch::ones(240 << 20); }
 
-// Makes as many further steps as were timed. Their operators go to a file for bench/operators.
+// Runs as many further steps as were timed, and writes their operators to a file for
+// bench/operators.
 void record_operators(const Workload& work, const Options& options,
                       torch::optim::Optimizer& optimizer) {
-  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // It would log that it begins and ends.
+  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // Prevents messages about its start and end.
   touch_memory();
   lockstep::OperatorRecord record;
   Times ignored;

@@ -32,7 +32,7 @@ def spin(until):
 
 
 def copy(until):
-    """Copies memory at 1 Gbit/s, as gradients come over such a link."""
+    """Copies memory at 1 Gbit/s, the rate at which gradients arrive over such a link."""
     while time.perf_counter() < until:
         blocks = blocks_to_copy()
         blocks[0].copy_(blocks[1])
@@ -41,7 +41,7 @@ def copy(until):
 
 @functools.cache
 def blocks_to_copy():
-    return torch.zeros(2, 375_000, dtype=torch.uint8)  # As many bytes as come in 3 ms.
+    return torch.zeros(2, 375_000, dtype=torch.uint8)  # The bytes that arrive in 3 ms.
 
 
 PAUSES = {"none": no_pause, "sleep": sleep, "spin": spin, "copy": copy}
@@ -75,8 +75,8 @@ def parse_options():
 
 
 def distributed(net, options):
-    # With several buckets under way, collectives of the hook for PowerSGD come in different orders
-    # on the ranks, which Gloo does not survive.
+    # With several buckets, the ranks may start collectives of PowerSGD's hook in different orders,
+    # which Gloo does not survive.
     buckets = {"bucket_cap_mb": 25} if options.power_sgd else {}
     ddp = nn.parallel.DistributedDataParallel(
         net, **buckets, broadcast_buffers=options.broadcast_buffers, gradient_as_bucket_view=True,
@@ -145,7 +145,7 @@ def train(options):
 
 
 def record_operators(folder, steps, train_once):
-    torch.ones(240 << 20)  # Touches memory: see train.cpp.
+    torch.ones(240 << 20)  # Makes memory resident: see train.cpp.
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as record:
         for _ in range(steps):
             train_once()

@@ -1,4 +1,4 @@
-// Compared models, with random data that is made beforehand. models.py has their twins.
+// Compared models, with random data that is generated in advance. models.py has the same models.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,9 +22,10 @@ struct Workload {
   std::shared_ptr<lockstep::DataParallelBase> ddp;  // Null without a group.
 };
 
-// Returns the mean loss of images' [N, classes] and [N], or of tokens' [N, T, vocabulary] and [N,
+// Returns the mean loss for images, [N, classes] and [N], or for tokens, [N, T, vocabulary] and [N,
 // T].
 torch::Tensor loss_of(const torch::Tensor& outputs, const torch::Tensor& targets);
 
-// Makes the model named in `options`: bare without `world`, otherwise in a DistributedDataParallel.
+// Creates the model named in `options`: without `world` the bare model, otherwise in a
+// DistributedDataParallel.
 Workload make_workload(const Options& options, const std::optional<lockstep::ProcessGroup>& world);

@@ -6,7 +6,7 @@ import collections
 from jobs import HERE, measure
 from cases import KB, MB, Case, case_text, figures_of
 
-# By link: number of calls per size that count.
+# By link: number of counted calls per size.
 Size = collections.namedtuple("Size", "name calls")
 SIZES = {
     64 * KB: Size("64 KB", {"as it is": 200, "1 Gbit/s": 60}),
@@ -15,8 +15,8 @@ SIZES = {
     64 * MB: Size("64 MB", {"as it is": 5, "1 Gbit/s": 2}),
 }
 
-# "Lockstep" uses two levels, which do not help one rank per host. "flat" is Lockstep with the
-# engine alone. "own" is the engine without Lockstep; "PyTorch" is another Gloo.
+# "Lockstep" uses two levels, which do not help with one rank per host. "flat" is Lockstep with the
+# engine only. "own" is the engine without Lockstep; "PyTorch" is another Gloo.
 Side = collections.namedtuple("Side", "engine kind")
 
 

@@ -1,5 +1,5 @@
-// An engine's own all_reduce, for bench.py: calls its plugin as the core does, without the core
-// around it. The first argument names the engine, the others the cases.
+// An engine's own all_reduce, for bench.py: calls its plugin like the core, but without the core.
+// The first argument names the engine, the others the cases.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/engine.h"
@@ -24,7 +24,7 @@ using bench::Case;
 using lockstep::Buffer;
 using lockstep::ReduceOp;
 
-// All ranks of the job, with the store in which they have met.
+// All ranks of the job, with the store of their rendezvous.
 struct World {
   lockstep::LaunchEnvironment who;
   lockstep::JobStore store;
@@ -51,7 +51,7 @@ World join(const char* engine) {
   return world;
 }
 
-// Gathers all times and takes their maxima here, because an engine need not have maxima.
+// Gathers all times and computes their maxima here, because an engine may lack maxima.
 void slowest_of_all(std::vector<double>& seconds, const World& world) {
   const auto ranks = static_cast<std::size_t>(world.who.world_size);
   std::vector<double> all(seconds.size() * ranks);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on hosts that are made on this machine: starts each side of bench.py on them."""
+"""Jobs on simulated hosts of this machine: starts each side of bench.py on them."""
 
 import contextlib
 import os
@@ -23,8 +23,8 @@ from sides import measure  # noqa: E402
 
 HOSTS = 2
 PORT = 29400
-TIME_LIMIT = 900  # Seconds for a job, many times the need of the slowest.
-TIME_TO_FOLLOW = 10  # Seconds until a host's launcher has learnt of another's failure.
+TIME_LIMIT = 900  # Seconds for a job, many times the slowest.
+TIME_TO_FOLLOW = 10  # Seconds in which launchers detect another's failure.
 
 # By name: the rate of tbf in each direction, at both ends.
 LINKS = {"as it is": None, "1 Gbit/s": "1gbit"}
@@ -110,7 +110,7 @@ OF_TORCHRUN = {"GLOO_SOCKET_IFNAME": "eth0"}
 
 
 def run_all(commands, variables):
-    """Runs commands on their hosts, all at once; returns their joined outputs. Exits on failure."""
+    """Runs commands on their hosts concurrently; returns their joined outputs. Exits on failure."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     with contextlib.ExitStack() as stack:
         files = [(stack.enter_context(tempfile.TemporaryFile("w+")),
@@ -133,7 +133,7 @@ def text_of(file):
 
 
 def await_all(processes):
-    """Waits for all processes and returns the problem; empty when all ended well. None is left."""
+    """Waits for all processes to end. Returns the problem; empty if all succeeded."""
     deadline = time.monotonic() + TIME_LIMIT
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         if any(process.poll() for process in processes):

@@ -1,5 +1,5 @@
 // Training of the CNN on Fashion-MNIST for bench.py: every step synchronous, by DiLoCo, or alone,
-// which is what the machine can give.
+// which measures the machine's limit.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
@@ -51,7 +51,7 @@ void for_each_batch(const lockstep::ProcessGroup& world, std::int64_t steps,
   }
 }
 
-// The mean over all test images; alone, of the ranks' models.
+// The mean loss over all test images; in "alone", of the ranks' models.
 double test_loss(Cnn& model, const lockstep::ProcessGroup& world) {
   const lockstep::IdxDataset test("fashion-mnist", /*train=*/false);
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});

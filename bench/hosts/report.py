@@ -12,13 +12,13 @@ from training import KINDS as KINDS_OF_STEPS, LOSS_STEPS, SIDES, SYNC_EVERY
 
 KINDS = ("Lockstep", "flat", "own", "PyTorch")
 
-# Size from which a ratio of all_reduce is judged: there bandwidth counts.
+# Minimum size for which a ratio of all_reduce is judged, because bandwidth dominates there.
 JUDGED_BYTES = 1 * MB
 SHAPED = "1 Gbit/s"
 
-# Least ratios of all_reduce: to the flat way, on SHAPED; to the engine's own, on all links.
+# Minimum ratios of all_reduce: to the flat way, on SHAPED; to the engine's own, on all links.
 FLAT_GOAL, OWN_GOAL = 1.5, 0.9
-# Least ratios of training on SHAPED, by batch and the compared sides; None is shown only.
+# Minimum ratios of training on SHAPED, by batch and the compared sides; None is shown only.
 POWER_SGD_GOALS = {("PowerSGD", "PyTorch"): 2.5, ("PowerSGD 25 MB", "PyTorch PowerSGD"): 1.2,
                    ("PowerSGD", "PyTorch PowerSGD"): None}
 DDP_GOALS = {
@@ -27,8 +27,8 @@ DDP_GOALS = {
     32: {("Lockstep", "PyTorch"): 1.2, ("bf16", "PyTorch"): 1.8, ("bf16", "PyTorch fp16"): None,
          **POWER_SGD_GOALS},
 }
-# Least speed of DiLoCo to no communication on SHAPED, and least ratio of the losses of synchronous
-# training and of DiLoCo.
+# Minimum speed of DiLoCo relative to no communication on SHAPED, and minimum ratio of the losses of
+# synchronous training and DiLoCo.
 DILOCO_GOAL, LOSS_GOAL = 0.95, 0.99
 
 
@@ -97,7 +97,7 @@ def training_row(figures, link, batch):
                         for side in SIDES if side in figures[0]},
            "ratios": {}}
     for (ours, theirs), goal in DDP_GOALS[batch].items():
-        # These are speeds: the ratio is the other way round than for times.
+        # These are speeds: the ratio is the inverse of that for times.
         if theirs in figures[0]:
             row["ratios"][f"{ours} / {theirs}"] = compared(speeds(ours), speeds(theirs),
                                                            goal if link == SHAPED else None)
@@ -215,7 +215,8 @@ def print_local_steps(rows, losses):
 def judged(results):
     """Returns each goal's name, the judged ratio, and its place.
 
-    Among all_reduce's sizes and memories, the ratio closest to missing the goal is judged."""
+    Among all_reduce's sizes and memories, the ratio closest to missing the goal is judged.
+    """
     groups = {}
     for row in results["all_reduce"]:
         place = f"{SIZES[row['bytes']].name}, {row['memory']} memory"

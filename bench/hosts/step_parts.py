@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training step between hosts goes: a part of bench.py.
+"""A part of bench.py: how the time of a training step between hosts is spent.
 
-Its gradients are followed by their packets, which the kernel records where a device sends them, and
-the rest by a rank's own clock. What a pause of that length alone costs a step is measured beside
-it, in PyTorch without any communication."""
+The kernel records the packets of gradients when a device sends them; a rank's own clock measures
+the rest. For comparison, PyTorch without communication shows the cost of a pause of the same
+length.
+"""
 
 import collections
 import contextlib
@@ -25,29 +26,29 @@ TRACING = pathlib.Path("/sys/kernel/tracing")
 EVENT = pathlib.Path("events", "net", "net_dev_start_xmit")
 BUFFERS_KB = 32 << 10  # Of all CPUs: several times the need of CASE.steps.
 
-# Of each packet on the wire: Ethernet, IP, and TCP with timestamps. A device is given many packets
-# as one, with the headers of a single one.
+# Headers of each packet on the wire: Ethernet, IP, and TCP with timestamps. A device gets many
+# packets as one, with the headers of a single one.
 HEADER_BYTES = 66
 # Smaller packets carry no gradients.
 LEAST_BYTES = 1000
-# A step begins after a pause as long as this if the last one has sent as many bytes. The CNN's
+# A step begins after a pause of this length if the previous one has sent as many bytes. The CNN's
 # gradients have 8.49 million, and 8.88 with headers.
 PAUSE_MS, STEP_BYTES, MOST_STEP_BYTES = 12, 8_700_000, 9_100_000
 LATE_MS = 3  # Over the median.
 
-# A pause between backward and optimizer, for as long as the link needs for the gradients.
+# A pause between backward and optimizer, as long as the link needs for the gradients.
 PAUSES = ("none", "sleep", "spin", "copy")
 PAUSE_OF_STEP_MS = 70
 
-# In ms. A link that has been idle lets some bytes pass at once, to make up for it. `wire` is the
-# least time in which it can send the bytes: `sending` without what it could not make up for, until
-# BEGIN_BYTES were sent, later, and at the end.
+# In ms. An idle link later sends some bytes at once, to compensate. `wire` is the minimum time for
+# sending the bytes: `sending` without what it could not compensate, until BEGIN_BYTES were sent,
+# later, and at the end.
 Step = collections.namedtuple("Step", "sending wire lost_at_begin lost_later lost_at_end rest")
 BEGIN_BYTES = 500_000
 
 
 def why_not(options):
-    """Returns why this cannot be measured here; empty when it can."""
+    """Returns why this cannot be measured here; empty if it can."""
     if not (TRACING / "instances").is_dir():
         return f"no tracefs: mount -t tracefs tracefs {TRACING}"
     if not os.access(TRACING / "instances", os.W_OK) or not (TRACING / EVENT).is_dir():
@@ -74,8 +75,8 @@ def measure_step_parts(options, job, number, say):
 
 @contextlib.contextmanager
 def traced_packets():
-    """Yields a dict that has all packets sent meanwhile when the context has ended: a list for each
-    host, of their times in ms and their bytes on the wire."""
+    """Yields a dict. When the context has ended, it contains all packets sent meanwhile: a list for
+    each host, of their times in ms and their bytes on the wire."""
     packets = {f"node{i + 1}": [] for i in range(HOSTS)}  # By the device that leads there.
     with trace_instance() as trace:
         (trace / "trace_clock").write_text("mono")  # The same on all CPUs.
@@ -97,8 +98,8 @@ def traced_packets():
 
 @contextlib.contextmanager
 def trace_instance():
-    """Yields the folder of a trace with buffers of its own. It is removed at the end; what a killed
-    run left behind goes when the next one begins."""
+    """Yields the folder of a trace with its own buffers, and removes it at the end. Also removes
+    remains of a killed run."""
     prefix = "lockstep-bench-"
     for stale in (TRACING / "instances").glob(f"{prefix}*"):
         if not pathlib.Path("/proc", stale.name.removeprefix(prefix).partition("-")[0]).exists():
@@ -113,7 +114,7 @@ def trace_instance():
 
 def steps_of(packets, work):
     """Returns the Steps of the packets to one host, without those of the warm-up and the last one.
-    None if a step cannot be told from the next one, or from another job's."""
+    None if a step cannot be distinguished from the next one, or from another job's."""
     bursts, sent, last = [], STEP_BYTES, -math.inf
     for begin, size in packets:
         if sent >= STEP_BYTES and begin - last >= PAUSE_MS:
@@ -133,7 +134,7 @@ def steps_of(packets, work):
 
 def link_of(burst):
     """Returns the parts of a Step between its first byte and its last."""
-    at_once = network_hosts.BURST_BYTES  # What may be sent now; more is lost.
+    at_once = network_hosts.BURST_BYTES  # Bytes that may be sent now; more is lost.
     sent, last = 0, burst[0][0]
     lost = {True: 0, False: 0}
     for begin, size in burst:
@@ -160,7 +161,7 @@ def rows(figures):
 
 
 def parts_of(steps, ranks):
-    """Returns the parts of all Steps together; `ranks` are the figures of one rank a round."""
+    """Returns the parts of all Steps together; `ranks` are the figures of one rank per round."""
     own = {name: statistics.mean(figures[name] for figures in ranks)
            for name in ("forward", "optimizer")}
     rest = spread([step.rest for step in steps])
@@ -186,7 +187,7 @@ def spread(values):
 
 
 def late_steps(steps):
-    """Returns by how much each late step is over the median, and how much of it all is between its
+    """Returns by how much each late step exceeds the median, and how much of it is between its
     first byte and its last."""
     median = statistics.median(step.sending + step.rest for step in steps)
     median_sending = statistics.median(step.sending for step in steps)

@@ -3,19 +3,20 @@
 
 from jobs import measure, sides
 
-# Names of bench/ddp. Gradients of "bf16" travel as bfloat16. PyTorch's hook for bfloat16 needs a
-# GPU, so float16's hook stands in for it.
+# Names of bench/ddp. "bf16" sends gradients as bfloat16. PyTorch's hook for bfloat16 needs a GPU,
+# so float16's hook is compared instead.
 #
 # PowerSGD has the same options on both sides. With several buckets, PyTorch's hook starts
-# collectives in different orders on the ranks, and Gloo ends the process: it gets a single bucket
-# of up to 25 MB. "PowerSGD 25 MB" has the same one, "PowerSGD" the buckets that users get.
+# collectives in different orders on the ranks, and Gloo ends the process. It therefore gets a
+# single bucket of up to 25 MB. "PowerSGD 25 MB" has the same bucket, "PowerSGD" the default
+# buckets.
 SIDES = ("Lockstep", "bf16", "PowerSGD", "PowerSGD 25 MB", "PyTorch", "PyTorch fp16",
          "PyTorch PowerSGD")
 
 MODEL, WARMUP, STEPS = "cnn", 5, 30
 
 # Samples of a rank in a step, by ranks on a host. A batch of 8 computes for a fraction of the 70 ms
-# that its gradients need on 1 Gbit/s, one of 32 for a half of it. Two ranks on a core of their host
+# that its gradients need on 1 Gbit/s, one of 32 for half of it. Two ranks on a core of their host
 # compute for as long as the link needs.
 BATCHES = {1: (8, 32), 2: (32,)}
 
@@ -36,11 +37,11 @@ def measure_training(absent, options, job, link, number, say):
 
 # --- Local steps ----------------------------------------------------------------------------------
 
-# Kinds of bench_hosts_local_steps: each step synchronous, DiLoCo, and no communication at all.
+# Kinds of bench_hosts_local_steps: each step synchronous, DiLoCo, and no communication.
 KINDS = ("synchronous", "diloco", "alone")
 SYNC_EVERY = 100
 
-# Steps of a timed run: DiLoCo synchronises twice. A synchronous step is slow, and each is alike.
+# Steps of a timed run: DiLoCo synchronises twice. Synchronous steps are slow and all alike.
 TIMED_STEPS = {"synchronous": 100, "diloco": 200, "alone": 200}
 
 # Steps until losses are compared: two epochs of the two ranks.

@@ -1,5 +1,5 @@
-// Lockstep's side of bench.py: ranks report the begin and end of init_process_group(), and when
-// they learn that one of them was killed. Times are nanoseconds of CLOCK_MONOTONIC, which all
+// Lockstep's side of bench.py: ranks report the start and end of init_process_group(), and when
+// they detect that one of them was killed. Times are nanoseconds of CLOCK_MONOTONIC, which all
 // processes of a host share.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -21,7 +21,7 @@ long long now() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// One write() per line keeps the lines of many ranks whole.
+// One write() per line prevents mixing the lines of ranks.
 void say(const char* what, long long nanoseconds) {
   char line[64];
   const int length = std::snprintf(line, sizeof line, "%s %lld\n", what, nanoseconds);
@@ -38,7 +38,7 @@ void init() {
   lockstep::destroy_process_group(world);
 }
 
-// Kills rank 1, grown to `gb`, while the others are in collectives.
+// Kills rank 1, after it has allocated `gb`, while the others are in collectives.
 int lose_a_rank(double gb) {
   constexpr int steps = 1000;
   auto world = lockstep::init_process_group();

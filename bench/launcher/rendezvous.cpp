@@ -1,5 +1,5 @@
 // Cost of a rendezvous of many hosts, all on this one: an agent's side for each host, all in one
-// loop, and a store's client in a thread of its own for each rank.
+// loop, and a store's client in a separate thread for each rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/rendezvous.h"
@@ -42,7 +42,7 @@ lockstep::RunOptions options_of(int hosts, int ranks, int port) {
   return options;
 }
 
-// Turns all loops until every host has been ordered to start its ranks.
+// Runs all loops until every host has been ordered to start its ranks.
 std::vector<Round> start(const std::vector<std::unique_ptr<lockstep::Rendezvous>>& hosts) {
   std::vector<Round> rounds;
   const auto deadline = Clock::now() + limit;

@@ -32,7 +32,7 @@ EXAMPLES = """examples:
 
 # By width: tokens of a sequence, steps.
 SHAPES = {128: (64, 30), 256: (128, 12), 512: (128, 6)}
-# By kind, with the peer that communicates nothing.
+# By kind, with the peer that does not communicate.
 SIDES = {"tensor": ("Lockstep", "PyTorch", "one rank"),
          "fully-sharded": ("Lockstep", "PyTorch", "halves"),
          "pipeline": ("Lockstep", "PyTorch", "simulated"),

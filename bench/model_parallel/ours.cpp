@@ -1,5 +1,5 @@
-// Our side of bench/model_parallel: steps of a GPT that all ranks hold together, or each rank
-// alone. Prints a JSON object with the median time of a step.
+// Our side of bench/model_parallel: steps of a GPT that is spread over all ranks, or that each rank
+// has alone. Prints a JSON object with the median time of a step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
@@ -71,7 +71,7 @@ double milliseconds_of(const std::function<void()>& run) {
       .count();
 }
 
-// Times steps, each of which `backward` computes gradients for, and prints their median.
+// Times steps, whose gradients `backward` computes, and prints their median.
 template <class Backward>
 void time_steps(const StepOptions& options, const lockstep::ProcessGroup& world,
                 torch::optim::Optimizer& optimizer, Backward backward) {
@@ -98,8 +98,8 @@ struct MeasuredStage {
   }
 };
 
-// Milliseconds of a stage, which its rank measures while the others measure theirs: as in the
-// pipeline, all cores are busy.
+// Milliseconds of a stage. All ranks measure their stages concurrently, so that all cores are busy
+// as in the pipeline.
 lockstep::PipelineStageCost measured(const MeasuredStage& stage, bool is_first, bool is_last,
                                      const StepOptions& options) {
   const std::int64_t rows = options.batch / microbatches;
@@ -182,7 +182,7 @@ void train_pipeline(const StepOptions& options, const lockstep::ProcessGroup& wo
   });
 }
 
-// Bytes of this process's proportional set size: of pages that n processes have, an n-th.
+// Proportional set size of this process in bytes: a page of n processes counts 1/n.
 std::int64_t proportional_bytes() {
   std::ifstream rollup("/proc/self/smaps_rollup");
   std::int64_t kilobytes = 0;
@@ -191,7 +191,7 @@ std::int64_t proportional_bytes() {
   return kilobytes * 1024;
 }
 
-// Bytes that the ranks take without a model, after a step of a small one: LibTorch's own.
+// Bytes of the ranks without a model, after a step of a small one: LibTorch's own.
 std::int64_t memory_without_model(const lockstep::ProcessGroup& world) {
   {
     Gpt small({.vocabulary = 16, .block_size = 16, .layers = 1, .heads = 1, .width = 16});
@@ -218,7 +218,7 @@ void report_memory(const lockstep::DataParallelBase& ddp, const torch::optim::Op
               report.resident_host.process, without_model);
 }
 
-// Weights once for all ranks, made where they lie.
+// Shared weights for all ranks, created in place.
 template <class Loss>
 void train_fully_sharded(const StepOptions& options, const lockstep::ProcessGroup& world,
                          const torch::Tensor& inputs, const Loss& loss_of) {

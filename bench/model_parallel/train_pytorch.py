@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
 
 
 class Block(nn.Module):
-    """q, k and v are Linears of their own: PyTorch's styles cannot cut one that has all three."""
+    """q, k and v are separate Linears: PyTorch's styles cannot cut one that has all three."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -101,8 +101,8 @@ class LastStage(nn.Module):
 
 
 def pipeline(model, options):
-    """The stage of this rank, and a function that computes gradients. The first weight and the last
-    are one, so their gradients are added up, as in ours."""
+    """The stage of this rank, and a function that computes gradients. The first and the last weight
+    are tied, so their gradients are added, as in ours."""
     is_first = dist.get_rank() == 0
     module = (FirstStage if is_first else LastStage)(model, options.cut - 1)
     stage = PipelineStage(module, dist.get_rank(), 2, torch.device("cpu"))

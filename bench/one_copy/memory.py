@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory in Lockstep's ways to train: lockstep::memory_report() after a few steps."""
+"""Memory of Lockstep's ways to train: lockstep::memory_report() after a few steps."""
 
 import pathlib
 import re
@@ -46,8 +46,7 @@ def run(options, started, results):
 
 
 def measured(model, side, ranks, options):
-    """Returns bytes by rank and "host", then kind, then part; None where they cannot be told apart.
-    """
+    """Returns bytes by rank and "host", then kind, then part; None if indistinguishable."""
     command = measure.lockstep_run(options.build, ranks, "bench_ddp", "--model", model, "--batch",
                                    1, "--warmup", 0, "--steps", 3, "--memory", *sides.OURS[side])
     report = {}

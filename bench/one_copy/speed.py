@@ -70,7 +70,7 @@ def measured(case, options, say):
 
 
 def comparisons(rounds, measured_sides):
-    """Compares one copy with other sides: its speed, and the time of its step."""
+    """Compares shared parameters with other sides: speed, and time of a step."""
     if "one copy" not in measured_sides:
         return {}
 
@@ -87,7 +87,8 @@ def comparisons(rounds, measured_sides):
 def sum_and_step(side):
     """Returns the ms of a step in which gradients are summed and weights stepped, on rank 0.
 
-    SharedOptimizer's part `optimizer` has all of it and the waits; its `step` only steps."""
+    SharedOptimizer's part `optimizer` includes all of it and the waits; its `step` only steps.
+    """
     return side["reduce"] + side.get("step", side["optimizer"])
 
 

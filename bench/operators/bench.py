@@ -40,7 +40,7 @@ Own = collections.namedtuple("Own", "calls microseconds")  # A step's.
 
 
 def run(side, case, options, folder):
-    """Returns the figures of a run before it is recorded; its records are in `folder`."""
+    """Returns the figures of a run before recording; its records are in `folder`."""
     record = ["--operators", folder]
     if side == "alone":
         program = [options.build / "bin" / "bench_ddp", "--on-cue"]
@@ -54,7 +54,7 @@ def run(side, case, options, folder):
 
 
 def own_times(file, steps):
-    """Returns the operators of a step by name, and the microseconds of a step outside of them."""
+    """Returns the operators of a step by name, and the microseconds of a step outside them."""
     events = [event for event in json.loads(file.read_text())["traceEvents"]
               if event.get("cat") == "cpu_op"]
     calls, own = collections.Counter(), collections.Counter()
@@ -78,7 +78,7 @@ def own_times(file, steps):
 
 
 def measured(side, case, options):
-    """Returns the figures, operators and time outside of them of one run: means of its ranks."""
+    """Returns the figures, operators and time outside them of one run: means of its ranks."""
     with tempfile.TemporaryDirectory() as folder:
         figures = run(side, case, options, folder)
         ranks = [own_times(file, case.steps) for file in pathlib.Path(folder).iterdir()]

@@ -22,7 +22,7 @@ EXAMPLES = """examples:
   ./dev bench plan --ranks 4 --widths 256 --layouts 8
 """
 
-# By width: bytes of a sequence, steps of the long run above those of the short one.
+# By width: bytes of a sequence; how many more steps the long run has than the short one.
 SHAPES = {128: (64, 40), 256: (128, 16), 512: (128, 8)}
 SHORT = 4  # Steps of the short run.
 
@@ -49,7 +49,7 @@ def shape_of(width, options):
 
 
 def planned(width, options):
-    """All layouts that fit, as `lockstep plan` writes them, the best first."""
+    """All layouts that fit, as `lockstep plan` writes them, best first."""
     programs = options.build / "bin"
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "plan.json"

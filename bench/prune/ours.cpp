@@ -1,4 +1,5 @@
-// Steps of a model and of what half of its channels leave of it, in turn, on every rank of the job:
+// Alternates steps of a model and of the same model without half of its channels, on every rank of
+// the job:
 //   lockstep run -n 2 bench_prune --model resnet18 --batch 16 --steps 4 --rounds 5
 // Rank 0 prints a line of JSON for each round: milliseconds of a step.
 

@@ -33,7 +33,7 @@ EXAMPLES = """examples:
 """
 
 KB, MB = 1 << 10, 1 << 20
-# By case: how many times as fast as Gloo it has to be.
+# By case: required speed relative to Gloo.
 CALLS = {
     f"all_reduce:{KB}:any": 60,
     f"all_reduce:{64 * KB}:any": 40,
@@ -49,12 +49,12 @@ CALLS = {
     f"send_recv:{KB}:any": 8,
 }
 FAKE = f"all_reduce:{KB}:any"  # The case that is compared with torch's "fake" backend,
-MOST_OVER_FAKE = 3  # and how many microseconds it may take longer.
+MOST_OVER_FAKE = 3  # and how many microseconds longer it may take.
 
 DDP = HERE.parent / "ddp" / "train_pytorch.py"
 PARALLEL = [HERE.parent / "model_parallel" / "train_pytorch.py", "--width", 256, "--layers", 4,
             "--heads", 8, "--vocabulary", 8192, "--length", 128, "--steps", 12]
-# By program: its command, and how many times as fast as with Gloo it has to be.
+# By program: its command, and required speed relative to Gloo.
 STEPS = {
     "DDP, batch 4": ([DDP, "--batch", 4, "--warmup", 40, "--steps", 200], 1.4),
     "DDP, batch 32": ([DDP, "--batch", 32, "--warmup", 10, "--steps", 60], 1.15),
@@ -88,7 +88,7 @@ def run(launcher, options, script, *arguments):
                    *arguments]
     path = os.pathsep.join([str(options.build / "python"), os.environ.get("PYTHONPATH", "")])
     printed = measure.run(command, PYTHONPATH=path.rstrip(os.pathsep))
-    return re.sub(r"^\[\d+\] ", "", printed, flags=re.M)  # `lockstep run` writes who it was.
+    return re.sub(r"^\[\d+\] ", "", printed, flags=re.M)  # Removes the rank.
 
 
 # --- Calls --------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def row(name, ours, theirs, ratio, target):
 # --- Steps --------------------------------------------------------------------------------------
 
 def milliseconds(launcher, options, backend, command):
-    """Returns the time of a step: per sample, where the program prints samples per second."""
+    """Returns the time of a step; per sample, if the program prints samples per second."""
     printed = run(launcher, options, *command, "--backend", backend)
     for line in printed.splitlines():
         if line.startswith("samples_per_second"):

@@ -40,7 +40,7 @@ SIZES = {1 * KB: 2000, 64 * KB: 1000, 1 * MB: 200, 64 * MB: 10}  # Calls of each
 QUICK_SIZES = {1 * KB: 300, 64 * KB: 200, 1 * MB: 50}
 BARRIERS = 300
 BATCH = 32  # Of the CNN, on each rank.
-# What, registered, bytes.
+# Name, registered, bytes.
 BARRIER, ALONE, INIT = ("barrier", False, 0), ("alone", True, 0), ("init", False, 0)
 
 
@@ -69,8 +69,8 @@ def parse_options():
 # --- The host -----------------------------------------------------------------------------------
 
 def look_at_host(options):
-    """Returns ns of a line's way and the like for each distance between cores that this host has,
-    and the shares of pairs of ranks at each distance."""
+    """Returns the ns of a cache line's transfer and similar figures for each distance between cores
+    of this host, and the shares of pairs of ranks at each distance."""
     output = measure.run([options.build / "bin" / "bench_scale_calls", "cores", model.LANE])
     reaches = {name: dict(zip(("line", "flags", "stream"), map(float, times)))
                for name, *times in re.findall(r"reach (\w+) ([\d.]+) ([\d.]+) ([\d.]+)", output)}
@@ -92,7 +92,7 @@ def available_bytes():
 # --- Measured -----------------------------------------------------------------------------------
 
 def run_calls(ranks, options):
-    """Returns the microseconds of each call, and of a copy by all ranks at once."""
+    """Returns the microseconds of each call, and of a copy by all ranks concurrently."""
     sizes = {size: calls for size, calls in options.sizes.items()
              if 4 * ranks * size < available_bytes()}
     cases = [f"barrier:any:0:0:{BARRIERS}:32"]
@@ -119,7 +119,7 @@ def run_init(ranks, options):
 
 def run_steps(ranks, options):
     """Returns the microseconds of a step of DistributedDataParallel, and of as many bare copies of
-    the model at once."""
+    the model concurrently."""
     steps = 20 if options.quick else 60
     case = sides.Case("cnn", BATCH, ranks, False, 5, steps)
     figures = sides.figures_of(measure.run(command(ranks, options, "bench_ddp",
@@ -130,7 +130,7 @@ def run_steps(ranks, options):
 
 
 def run_round(number, options, started):
-    """Returns microseconds by ranks and by what was done."""
+    """Returns microseconds by ranks and by case."""
     figures = {}
     for ranks in measure.in_turn(number, options.ranks):
         measure.progress(started, f"round {number + 1} of {options.rounds}: {ranks} ranks")
@@ -153,7 +153,7 @@ def host_of(seen, figures):
                                   for reach, share in seen["pairs"][n].items() if share > 0])
 
     def farthest(of_reaches):
-        """A call ends when the last flag has come its whole way."""
+        """A call ends when the last flag has arrived."""
         return max(time for _, time in of_reaches)
 
     def mean(of_reaches):
@@ -165,7 +165,7 @@ def host_of(seen, figures):
         return 2 * nearest / (measured[nearest] * 1e3)
 
     def of_one_rank(key, otherwise):
-        """In ns; without one rank alone, it is as on the page."""
+        """In ns; without figures of a single rank, uses the documented value."""
         return figures[1][key] * 1e3 if key in figures.get(1, {}) else otherwise
 
     page = model.assumed_host()
@@ -176,7 +176,7 @@ def host_of(seen, figures):
 
 
 def predicted(host, seen, figures, n, key):
-    """Microseconds; None where ranks share cores, and for what the model is given."""
+    """Microseconds; None if ranks share cores, and for the model's inputs."""
     what, registered, size = key
     if n not in seen["pairs"] or what in ("copy", "alone"):
         return None

@@ -30,7 +30,7 @@ constexpr int round_trips = 2000;
 constexpr int rounds = 200;
 constexpr std::size_t in_a_row = 64 / sizeof(std::uint64_t);
 constexpr std::size_t many_flags = 256;
-constexpr std::size_t lines_in_a_row = 8192;  // As much as an all_reduce of 1 MB gets from a peer.
+constexpr std::size_t lines_in_a_row = 8192;  // As many as an all_reduce of 1 MB gets from a peer.
 
 Reach reach_of(const Core& a, const Core& b) {
   if (a.package != b.package) return Reach::other_package;
@@ -66,7 +66,7 @@ double nanoseconds(Act act) {
   return std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
 }
 
-// Runs both at once, each bound to its core.
+// Runs both concurrently, each bound to its core.
 void on_both(Pair cpus, const std::function<void()>& first, const std::function<void()>& second) {
   std::thread other([&] {
     bind(cpus.second_cpu);

@@ -1,4 +1,4 @@
-// A host's cores: how far apart they are, and how fast cache lines get from one to another.
+// A host's cores: their distances, and how fast cache lines are transferred between them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,10 +19,10 @@ struct Pair {
 };
 
 // The share of the pairs of ranks at each distance, by Reach, with the cores that `lockstep run
-// --bind core` gives to so many ranks: two at least, and no more than cores.
+// --bind core` assigns to so many ranks: at least two, and at most one per core.
 std::vector<double> shares_of_pairs(int ranks);
 
-// Returns a pair of cores of this host for each distance that it has, by Reach.
+// Returns a pair of cores of this host for each existing distance, by Reach.
 struct ReachPair {
   Reach reach;
   Pair cpus;
@@ -31,8 +31,8 @@ std::vector<ReachPair> pairs_of_host();
 
 // Nanoseconds between two threads, each bound to its core.
 struct LineTimes {
-  double line = 0;    // A flag's way, from the store to the end of the other core's wait.
-  double flags = 0;   // Each of many flags that the other core has raised, a lane apart.
+  double line = 0;    // A flag, from the store to the end of the other core's wait.
+  double flags = 0;   // Each of many flags that the other core has set, `lane` bytes apart.
   double stream = 0;  // Each line of 512 KiB in a row that the other core has written.
 };
 // `lane` is in bytes: from one rank's flag to the next.

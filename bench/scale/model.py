@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one host: what each of n ranks does in a call on B bytes, counted from the code, and
-how long that takes on a host with given figures. Run alone, it prints the tables of
+"""A model of one host: the work of each of n ranks in a call on B bytes, counted from the code, and
+its time on a host with given figures. Run as a program, it prints the tables of
 docs/internals/scaling.md, which explains it."""
 
 import dataclasses
@@ -21,7 +21,7 @@ READ_BY_ONE, REDUCED_READ = 1024 * KB, 2048 * KB
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Of the rank that has most to do, and of all ranks together."""
+    """For the busiest rank, and for all ranks together."""
     syncs: float = 0  # How often all ranks wait for each other.
     reads: float = 0  # Bytes.
     writes: float = 0
@@ -81,7 +81,7 @@ def slice_of(size, n):
 
 
 def is_read(operation, n, size, crowded):
-    """reads_outside() in in_place.cpp, where the kernel permits it."""
+    """reads_outside() in in_place.cpp, if the kernel permits it."""
     if n == 1 or n > READERS:
         return False
     if operation == "broadcast":
@@ -106,7 +106,7 @@ def counts_of(operation, n, size, registered=False, path=None, crowded=False, re
     ranks can read each other's memory."""
     path = path or path_of(operation, n, size, registered, crowded, reads)
     part = size / n
-    most = CHUNK  # Of a part in a chunk: staging.cpp, most_part_bytes().
+    most = CHUNK  # Maximum part in a chunk: staging.cpp, most_part_bytes().
     if operation == "reduce_scatter":
         most = CHUNK // n // LINE * LINE
     chunks = max(1, -(-(part if operation in ("all_gather", "reduce_scatter") else size) // most))
@@ -129,8 +129,8 @@ CNN_BYTES = CNN[0] + sum(CNN[1])
 
 
 def step_of(n, calls, copied):
-    """Sums up calls, given by operation and size, and what a rank copies beside them. Gradients lie
-    in registered memory; what ranks gather of each other does not."""
+    """Sums calls, given by operation and size, and what a rank copies beside them. Gradients are in
+    registered memory; data that ranks gather from each other are not."""
     counts = [counts_of(operation, n, size, operation != "all_gather") for operation, size in calls]
     reads, writes = copied
     return sum(counts, Counts(reads=reads, writes=writes, host_reads=n * reads,
@@ -139,7 +139,7 @@ def step_of(n, calls, copied):
 
 def replicas(n, small, large, parameters):
     """DistributedDataParallel: PassReports; BucketedGradients::take, which copies small gradients
-    and checks all whether they are finite; GradientBuckets::average_all. Returns counts, calls."""
+    and checks whether all are finite; GradientBuckets::average_all. Returns counts, calls."""
     sums = [("all_reduce", size) for size in [small, *large]]
     return step_of(n, [("all_gather", n * (REPORT + parameters)), *sums],
                    (2 * small + sum(large), 2 * small))
@@ -176,24 +176,24 @@ def packets(n):
 
 @dataclasses.dataclass
 class Host:
-    """Figures of a host in ns. Functions of n are given the number of ranks."""
+    """Figures of a host in ns. Functions of n get the number of ranks."""
     call: float  # A call of a group of one rank: lock, number, record.
-    line: object  # line(n): a flag's way from the core that raises it to one that waits for it.
+    line: object  # line(n): a flag, from the core that sets it to a waiting one.
     flags: object  # flags(n): each further flag, of ranks that came before.
     stream: object  # stream(n): a cache line from another core, many in a row.
-    copy: object  # copy(n, size): bytes that a rank reads and writes in a ns while all n copy.
+    copy: object  # copy(n, size): bytes per ns that a rank reads and writes while all n copy.
     page: float  # Reserving and zeroing 4 KiB of shared memory.
     packet: float  # A packet between two processes.
     start: float  # init_process_group() of one rank.
 
     def sync(self, n):
-        """Barrier::await_all. All ranks come at once: the last flag takes a line's way, and the
-        processor has fetched the others meanwhile."""
+        """Barrier::await_all. All ranks arrive together: the last flag takes a line's time, while
+        the processor fetches the others."""
         return 0 if n == 1 else self.line(n) + (n - 2) * self.flags(n)
 
     def terms(self, counts, n, size, calls=1):
-        """The time of a call of n > 1 ranks by what takes it. Data come as fast as lines from other
-        cores or as a copy, whichever is slower; the first line takes its whole way."""
+        """The time of a call of n > 1 ranks by its parts. Data arrive as fast as lines from other
+        cores or as a copy, whichever is slower; the first line takes its whole time."""
         terms = {"calls": calls * self.call, "rendezvous": counts.syncs * self.sync(n)}
         if counts.reads == 0:
             return terms
@@ -205,8 +205,8 @@ class Host:
         return sum(self.terms(counts, n, size, calls).values())
 
     def init(self, n):
-        """After the last rank has begun: what each rank does alone, packets and rank 0's segment.
-        The first rendezvous is left out: it is of its own kind, a counter and a wake-up of all
+        """After the last rank has started: each rank's own work, packets and rank 0's segment.
+        Excludes the first rendezvous, which differs: a counter and a wake-up of all
         (Barrier::crowded_)."""
         return self.start + packets(n) * self.packet + segment_bytes(n) / 4096 * self.page
 
@@ -220,7 +220,7 @@ CORES_OF_L3, CORES_OF_SOCKET, L2, L3 = 8, 96, 1 * MB, 32 * MB
 def assumed_host(gb_of_host=300):
     """Two sockets of 96 cores, eight to an L3 cache. Every figure is an assumption."""
     def by_reach(near, far, remote):
-        """The farthest rank counts."""
+        """Uses the farthest rank."""
         return lambda n: near if n <= CORES_OF_L3 else far if n <= CORES_OF_SOCKET else remote
 
     def copy(n, size):
@@ -319,7 +319,7 @@ def init_table(host):
 # --- What we would do ---------------------------------------------------------------------------
 
 def two_level_sync(host, n):
-    """Flags within an L3 cache, then the first ranks of all of these, then back."""
+    """Flags within an L3 cache, then the first ranks of all caches, then back."""
     caches = n // CORES_OF_L3
     if caches < 2:
         return host.sync(n)

@@ -57,14 +57,14 @@ std::vector<double> time_all_reduces(const Case& work, const ProcessGroup& world
   return times;
 }
 
-// In pieces, as collectives do: memcpy() of many bytes at once goes past the caches.
+// Copies in chunks, like collectives: memcpy() of many bytes bypasses the caches.
 void copy_in_pieces(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t piece = 128 << 10;
   for (std::size_t at = 0; at < bytes; at += piece)
     std::memcpy(to + at, from + at, std::min(piece, bytes - at));
 }
 
-// All ranks copy at once. Each reads and writes as many bytes as an all_reduce in place does, in as
+// All ranks copy concurrently. Each reads and writes as many bytes as an all_reduce in place, in as
 // much memory: the first half over the second one, and back.
 std::vector<double> time_copies(const Case& work, const ProcessGroup& world, const Memory& memory) {
   auto* const first = reinterpret_cast<std::byte*>(memory.input);

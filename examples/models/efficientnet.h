@@ -1,5 +1,5 @@
-// EfficientNet B0 to B7 (Tan and Le, 2019) for images of 3 channels, as torchvision has them: the
-// same names, the same first weights from the same seed.
+// EfficientNet B0 to B7 (Tan and Le, 2019) for images of 3 channels, with torchvision's names, and
+// its initial weights for the same seed.
 //   EfficientNet net = efficientnet_b(0, /*classes=*/1000);
 //   lockstep::DistributedDataParallel ddp(net, world);
 
@@ -70,9 +70,9 @@ struct MBConvOptions {
   std::int64_t kernel, stride, in, out;
 };
 
-// Expands the channels, convolves each one by itself, weighs them, and projects them back. Where
-// shapes allow it the input is added. In training a sample may skip the block at random: then only
-// the input is left.
+// Expands the channels, convolves each one separately, weighs them, and projects them back. Adds
+// the input if shapes allow it. In training a sample may randomly skip the block, which then
+// returns only the input.
 struct MBConvImpl : torch::nn::Module {
   MBConvImpl(const MBConvOptions& options, double drop, const MakeNorm& norm)
       : residual(options.stride == 1 && options.in == options.out), drop_probability(drop) {
@@ -170,8 +170,8 @@ struct EfficientNetImpl : LayersImpl {
 };
 TORCH_MODULE(EfficientNet);
 
-// Makes B0 to B7, by `size`. Images [N, 3, height, width] to logits [N, classes]. With 1000 classes
-// B0 has 5,288,548 parameters, B7 66,347,960.
+// Creates B0 to B7, by `size`. Images [N, 3, height, width] to logits [N, classes]. With 1000
+// classes B0 has 5,288,548 parameters, B7 66,347,960.
 inline EfficientNet efficientnet_b(int size, std::int64_t classes = 1000) {
   struct Scale {
     double width, depth, dropout;

@@ -1,10 +1,9 @@
-// Building blocks of the convolutional models: layers in a row, under torchvision's names, so that
-// its weights can be loaded.
+// Building blocks of the convolutional models: sequences of layers with torchvision's names, so
+// that its weights can be loaded.
 //
-// A layer in a torch::nn::Sequential can be replaced by one of another type. A typed member cannot:
-// forward() is not virtual. So every batch norm here lies in a Sequential, and
-// lockstep::convert_sync_batchnorm() finds it. A model may also be made with another `norm` at
-// once.
+// A layer in a torch::nn::Sequential can be replaced by one of another type. A typed member cannot,
+// because forward() is not virtual. So every batch norm here is in a Sequential, where
+// lockstep::convert_sync_batchnorm() finds it. A model may also be constructed with another `norm`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,8 +18,8 @@
 #include <optional>
 
 // A torch::nn::Sequential that can be in another one, because its forward() is not a template. Add
-// layers with push_back(), one at a time. GCC evaluates Layers(a(), b()) from the right: the
-// weights would not be those that Python draws from the same seed.
+// layers with push_back(), one at a time. GCC evaluates Layers(a(), b()) from the right, so weights
+// would differ from Python's for the same seed.
 struct LayersImpl : torch::nn::SequentialImpl {
   torch::Tensor forward(const torch::Tensor& x) { return SequentialImpl::forward(x); }
 
@@ -32,7 +31,7 @@ struct LayersImpl : torch::nn::SequentialImpl {
 };
 TORCH_MODULE(Layers);
 
-// Makes the normalisation of that many channels.
+// Creates the normalisation of that many channels.
 using MakeNorm = std::function<torch::nn::AnyModule(std::int64_t channels)>;
 
 inline torch::nn::AnyModule batch_norm(std::int64_t channels) {

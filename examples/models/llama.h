@@ -1,10 +1,10 @@
-// A decoder in the style of LLaMA (Touvron et al., 2023): RMSNorm first, rotary positions (Su et
-// al., 2021), grouped query heads (Ainslie et al., 2023), SwiGLU (Shazeer, 2020).
+// A decoder in the style of LLaMA (Touvron et al., 2023): pre-RMSNorm, rotary positions (Su et al.,
+// 2021), grouped query heads (Ainslie et al., 2023), SwiGLU (Shazeer, 2020).
 //   auto net = std::make_shared<Llama>(LlamaOptions{.vocabulary = 8192});
 //   auto logits = ddp(tokens);  // [N, T] to [N, T, vocabulary]
 //   auto loss = F::cross_entropy(logits.flatten(0, 1), next_tokens.flatten());
 //
-// Names and first weights are those of Hugging Face's LlamaForCausalLM, so load_weights() takes a
+// Names and initial weights are those of Hugging Face's LlamaForCausalLM, so load_weights() takes a
 // folder of its save_pretrained(). The rope_scaling of later LLaMAs is not supported. llama_plan()
 // cuts the model over the ranks of a group.
 
@@ -27,7 +27,7 @@ struct LlamaOptions {
   std::int64_t heads = 9;     // Must divide the width.
   std::int64_t kv_heads = 3;  // Heads of keys and values. Must divide `heads`.
   std::int64_t width = 576;
-  std::int64_t hidden = 1536;  // Of the MLP.
+  std::int64_t hidden = 1536;  // The MLP's width.
   double theta = 10000;        // Rotation i of n takes 2 pi theta^(i / n) tokens.
   double eps = 1e-5;
   bool tied = true;        // The output layer's weight is the token embedding's.
@@ -67,7 +67,7 @@ struct LlamaAttentionImpl : torch::nn::Module {
     return o_proj(y.transpose(1, 2).flatten(2));
   }
 
-  // Numbers i and i + head_width / 2 are a pair, as Hugging Face's weights have it.
+  // Numbers i and i + head_width / 2 are a pair, as in Hugging Face's weights.
   static torch::Tensor rotated(const torch::Tensor& x, const torch::Tensor& rotary) {
     const auto pair = x.chunk(2, -1);
     return torch::cat(

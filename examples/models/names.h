@@ -1,6 +1,6 @@
 // Names of published weights for the models here, for lockstep::load_weights().
 //
-// torchvision's ResNets and EfficientNets have the same names as those here, and need no table.
+// ResNets and EfficientNets have torchvision's names and need no table.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +22,7 @@ inline lockstep::NameTable hugging_face_gpt2_names() {
           {.pattern = R"((?:transformer\.)?(.+))", .replacement = "transformer.$1"}};
 }
 
-// The other way round, for save_weights(): those of GPT2LMHeadModel, in a file that
-// from_pretrained() reads.
+// The reverse, for save_weights(): the names of GPT2LMHeadModel, in a file for from_pretrained().
 //   lockstep::save_weights(*net, "fine-tuned", {.names = to_hugging_face_gpt2_names()});
 inline lockstep::NameTable to_hugging_face_gpt2_names() {
   return {{.pattern = R"(.+\.c_\w+\.weight)", .transpose = true}};

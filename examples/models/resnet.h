@@ -1,5 +1,5 @@
-// ResNet-18 and -34 (He et al., 2015) for images of 3 channels, as torchvision has them: the same
-// names, the same first weights from the same seed.
+// ResNet-18 and -34 (He et al., 2015) for images of 3 channels, with torchvision's names, and its
+// initial weights for the same seed.
 //   ResNet net = resnet18(/*classes=*/1000);
 //   lockstep::DistributedDataParallel ddp(net, world);
 
@@ -17,7 +17,7 @@
 
 #include "examples/models/layers.h"
 
-// Two convolutions whose result is added to the input; `downsample` adapts the input where shapes
+// Two convolutions whose result is added to the input; `downsample` adapts the input if shapes
 // change.
 struct BasicBlockImpl : LayersImpl {
   BasicBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride, const MakeNorm& norm) {

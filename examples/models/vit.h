@@ -1,10 +1,10 @@
-// A vision transformer (Dosovitskiy et al., 2020): an image is a sequence of patches behind a class
+// A vision transformer (Dosovitskiy et al., 2020): an image is a sequence of patches after a class
 // token, whose output is classified.
 //   auto net = std::make_shared<Vit>(VitOptions{.image = 32, .patch = 4, .layers = 6, .heads = 4,
 //                                               .width = 128, .hidden = 512, .classes = 10});
 //   auto logits = ddp(images);  // [N, 3, image, image] to [N, classes]
 //
-// Names and first weights are those of torchvision's VisionTransformer, with one exception:
+// Names and initial weights are those of torchvision's VisionTransformer, with one exception:
 // self_attention.in_proj is a layer, and its parameters are in_proj.weight and in_proj.bias.
 // torchvision_vit_names() in names.h loads published weights. vit_plan() cuts the model over the
 // ranks of a group.
@@ -34,13 +34,13 @@ struct VitOptions {
   std::int64_t layers = 12;
   std::int64_t heads = 12;  // Must divide the width.
   std::int64_t width = 768;
-  std::int64_t hidden = 3072;  // Of the MLP.
+  std::int64_t hidden = 3072;  // The MLP's width.
   std::int64_t classes = 1000;
   double dropout = 0;
   bool recompute = false;  // Blocks keep only their inputs for backward().
 };
 
-// All tokens attend to all.
+// Each token attends to all tokens.
 struct VitAttentionImpl : torch::nn::Module {
   explicit VitAttentionImpl(const VitOptions& options)
       : in_proj(options.width, 3 * options.width),

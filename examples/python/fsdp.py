@@ -19,7 +19,7 @@ import transformer
 
 
 def sharded(options):
-    torch.manual_seed(0)  # Every rank makes the same weights, and keeps its part.
+    torch.manual_seed(0)  # Every rank creates the same weights, and keeps its part.
     model = transformer.Transformer()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if options.bf16 else \

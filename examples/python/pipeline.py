@@ -37,7 +37,7 @@ class Stage(nn.Module):
 def train(options):
     """Returns this rank's part of the model, and the losses, which the last rank has."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)  # Every rank makes the same weights, and keeps its blocks.
+    torch.manual_seed(0)  # Every rank creates the same weights, and keeps its blocks.
     model = Stage(transformer.Transformer(), rank, ranks)
     stage = PipelineStage(model, rank, ranks, torch.device("cpu"))
     schedule = SCHEDULES[options.schedule](stage, options.microbatches, transformer.loss_of)

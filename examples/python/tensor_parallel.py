@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
 
 import transformer
 
-# The first layers of a pair are cut by columns, the last by rows: one sum for each pair.
+# The first layers of a pair are cut by columns, the last by rows: one sum per pair.
 PLAN = {"query": ColwiseParallel(), "key": ColwiseParallel(), "value": ColwiseParallel(),
         "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
 

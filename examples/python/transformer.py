@@ -43,7 +43,7 @@ class Transformer(nn.Module):
 
 
 def sequences(count, random):
-    """Returns inputs and targets: each sequence counts up by a step of its own."""
+    """Returns inputs and targets: each sequence counts up by its own step."""
     begin = torch.randint(VOCABULARY, (count, 1), generator=random)
     step = torch.randint(1, 8, (count, 1), generator=random)
     tokens = (begin + step * torch.arange(LENGTH + 1)) % VOCABULARY

@@ -40,10 +40,10 @@ using torch::autograd::variable_list;
 
 struct StepResults {
   at::Tensor loss;
-  std::vector<at::Tensor> gradients;  // Of the trained parameters.
+  std::vector<at::Tensor> gradients;  // For the trained parameters.
 };
 
-// Computes the loss and, at once, the gradients that its backward() returns.
+// Computes the loss together with the gradients that its backward() returns.
 class CompiledStep : public torch::autograd::Function<CompiledStep> {
  public:
   static at::Tensor forward(AutogradContext* context, const std::function<StepResults()>& compute,
@@ -53,8 +53,8 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
     return results.loss;
   }
 
-  // Products are made even for a factor of 1: DistributedDataParallel has autograd make them in
-  // registered memory, where they are averaged. That takes less time than averaging elsewhere.
+  // Multiplies even by a factor of 1: DistributedDataParallel makes autograd store the products in
+  // registered memory, where they are averaged. That is faster than averaging elsewhere.
   static variable_list backward(AutogradContext* context, const variable_list& outputs) {
     require(
         !at::GradMode::is_enabled(),
@@ -65,7 +65,7 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
             "the first one: call forward() again, also in place of retain_graph");
     std::vector<at::Tensor> gradients = std::exchange(kept, c10::IValue()).toTensorVector();
     variable_list result{at::Tensor()};     // `compute` has none.
-    for (at::Tensor& gradient : gradients)  // Each is released as soon as it has its product.
+    for (at::Tensor& gradient : gradients)  // Each is released after its multiplication.
       result.push_back(std::exchange(gradient, at::Tensor()) * outputs[0]);
     return result;
   }
@@ -73,7 +73,7 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
 
 // --- Names ---------------------------------------------------------------------------------------
 
-// The first of a tensor's names that the file has takes its values; the others are ignored.
+// The first of a tensor's names in the file is used; the others are ignored.
 NameTable names_for(const std::vector<ParameterForm>& parameters,
                     const std::filesystem::path& weights) {
   const WeightFiles files(weights);
@@ -126,8 +126,7 @@ bool fits(const at::Tensor& tensor, const InputForm& input) {
   return true;
 }
 
-// The compiled code reads memory by these strides without a look at the tensor's own, nor at an
-// operation that is pending.
+// The compiled code uses these strides and ignores the tensor's own, as well as pending operations.
 at::Tensor laid_out(const at::Tensor& tensor, const TensorForm& form) {
   const auto strides = form.strides_for(tensor.sizes());
   if (has_strides(tensor, strides) && !tensor.is_conj() && !tensor.is_neg()) return tensor;
@@ -225,11 +224,11 @@ at::Tensor CompiledModule::train_on(const std::vector<at::Tensor>& inputs) {
     std::vector<at::Tensor> results = call(*package_->train, inputs);
     return StepResults{results[0], {results.begin() + 1, results.end()}};
   };
-  // Autograd differentiates the tensors of a TensorList, and silently not those of a vector.
+  // Autograd differentiates the tensors of a TensorList, but silently not those of a vector.
   return CompiledStep::apply(compute, at::TensorList(trained));
 }
 
-// Returns the loss and the gradients. The caller has switched autograd off.
+// Returns the loss and the gradients. Requires: autograd is off.
 std::vector<at::Tensor> CompiledModule::call(const compiled::Code& code,
                                              const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> all = state_;

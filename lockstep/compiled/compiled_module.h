@@ -1,4 +1,4 @@
-// Trains a model that was written and compiled in Python, without Python.
+// Trains a model that was written and compiled in Python, without Python (docs/guide/compiled.md).
 //
 //   python -m lockstep_export my_model:make --batch 32 --dynamic-batch --out step.pt2
 //
@@ -12,30 +12,12 @@
 //   }
 //
 // forward() computes the loss and all gradients in one call of compiled code. backward() multiplies
-// them by the gradient that it gets, and hands them to autograd: hooks, accumulation and
-// DistributedDataParallel see a graph of one node. The module has the parameters and buffers of the
-// Python model under their names there, so checkpoints and weights are exchanged with it. Tied
-// weights have the first of their names.
-//
-// Training mode is the mode of make(): what was in evaluation mode there, as a backbone may be, is
-// in it always. In training mode, forward() changes buffers as BatchNorm does, with or without
-// gradients; without (NoGradGuard), the gradients are computed in vain. In evaluation mode,
-// model->eval(), it runs code without a backward pass and its loss has no gradient. Random numbers
-// are those of LibTorch's generator, as in the Python model. Results differ from the Python model's
-// by rounding, 1e-6 of a value, because operations are fused.
-//
-// The compiled code has its own precision (--bf16) and number of threads (--threads). Autocast has
-// no effect on it, and load() logs a warning if the process has another number of threads.
-//
-// docs/guide/compiled.md has a whole program.
+// these gradients by the incoming one and passes them to autograd, as a graph of one node.
+// Parameters and buffers have their names in the Python model, so checkpoints and weights can be
+// exchanged. A tied weight has its first name. Results differ from Python by rounding, 1e-6 of a
+// value, because operations are fused.
 //
 // Thread safety: none; one training loop uses it.
-// Errors: misuse, naming what is wrong, for inputs of another number, type or shape than those of
-// the export, for inputs that require a gradient or are not on the CPU, for parameters of another
-// type, shape or layout, for submodules that were replaced, and for a parameter that requires a
-// gradient but was frozen when it was exported. A second backward() through one forward(), and one
-// with create_graph, throw misuse. unsupported for parameters that a FullyShardedDataParallel
-// brings and takes away.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -59,10 +41,10 @@ struct LoadedPackage;
 
 class LOCKSTEP_API CompiledModule : public torch::nn::Module {
  public:
-  // Loads the package that lockstep_export wrote, and initial weights: files of safetensors
-  // (lockstep/checkpoint/weights.h) with the names of the Python model, such as the one that the
-  // exporter writes beside the package. A package is a
-  // program: load only those of people whom you trust.
+  // Loads the package that lockstep_export wrote, and initial weights: safetensors files
+  // (lockstep/checkpoint/weights.h) with the names of the Python model, such as the exporter's file
+  // beside the package. A package is a program: load only packages from trusted sources.
+  // Logs a warning if the process has another number of threads than the compiled code (--threads).
   // Errors: system if a file cannot be read; corrupt, naming the file, if it is damaged;
   // unsupported if the package was compiled with another minor version of PyTorch, or for a CPU
   // with instructions that this one lacks; as load_weights().
@@ -72,13 +54,23 @@ class LOCKSTEP_API CompiledModule : public torch::nn::Module {
   ~CompiledModule() override;
 
   // Returns the loss, for the inputs of the Python model's forward(), in their order.
+  //
+  // In training mode, it changes buffers as BatchNorm does, and computes gradients even under
+  // NoGradGuard. Modules that make() put into evaluation mode, such as a backbone, stay in it.
+  // After model->eval() it runs code without a backward pass, and the loss has no gradient. Random
+  // numbers come from LibTorch's generator. The code has its own precision (--bf16); Autocast has
+  // no effect on it.
+  // Errors: misuse, naming the cause, for inputs of another number, type or shape than exported,
+  // that require a gradient, or are not on the CPU. Also for parameters of another type, shape or
+  // layout, for replaced submodules, and for parameters that require a gradient but were exported
+  // as frozen. Unsupported for parameters whose memory a FullyShardedDataParallel attaches and
+  // detaches. backward(): misuse for a second call after one forward(), and for create_graph.
   template <std::same_as<at::Tensor>... Inputs>
   at::Tensor forward(const Inputs&... inputs) {
     return run({inputs...});
   }
 
-  // Further results of the Python model's forward() in the last call, such as logits, without
-  // gradients.
+  // The other results of the last forward(), such as logits, without gradients.
   const std::vector<at::Tensor>& outputs() const { return outputs_; }
 
  private:

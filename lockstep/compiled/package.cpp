@@ -35,10 +35,10 @@ constexpr const char* description = "extra/lockstep.json";
   throw Error(Fault::corrupt, file + ": " + what);
 }
 
-// A file of another kind is told from a package, of which a part is missing.
+// Distinguishes another kind of file from a package with a missing part.
 void require_archive(const fs::path& file) {
   const std::string name = file.string();
-  std::error_code ignored;  // Opening it says what is wrong.
+  std::error_code ignored;  // Opening it reports the cause.
   if (fs::is_directory(file, ignored)) throw_errno(name, EISDIR);
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw_errno(name);
@@ -49,8 +49,7 @@ void require_archive(const fs::path& file) {
     refuse(name, "it is no archive, and so no package of lockstep_export");
 }
 
-// The files of an archive in the form of torch.save(). LibTorch's own messages speak of
-// checkpoints.
+// The files of an archive in the form of torch.save(). LibTorch's own messages mention checkpoints.
 class Archive {
  public:
   explicit Archive(const fs::path& file) : name_(file.string()) {
@@ -92,7 +91,7 @@ std::string_view text_of(const at::Tensor& bytes) {
 fs::path unpack(const Archive& archive, const std::string& file, const GraphForm& graph,
                 const fs::path& folder) {
   fs::path library;
-  std::error_code ignored;  // write_file() says what is wrong.
+  std::error_code ignored;  // write_file() reports the cause.
   fs::create_directory(folder, ignored);
   for (const auto& [record, digest] : graph.files) {
     const at::Tensor bytes = archive.read(record);

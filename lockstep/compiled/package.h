@@ -31,8 +31,8 @@ class Code {
   const GraphForm& form() const { return form_; }
 
   // Takes parameters, buffers and inputs, and returns the results of GraphForm. Nothing is checked:
-  // another shape or layout than that of the export reads or writes foreign memory. Errors: corrupt
-  // if the code has not as many results as GraphForm says.
+  // another shape or layout than exported causes accesses out of bounds. Errors: corrupt if the
+  // number of results differs from GraphForm.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
  private:
@@ -46,10 +46,10 @@ struct LoadedPackage {
   std::unique_ptr<const Code> eval;
 };
 
-// Loads a package's code into this process. Its files lie in a folder of TMPDIR meanwhile. A
-// package is a program: load only those of people whom you trust. Errors: system if the file cannot
-// be read, or the folder cannot be written; corrupt, naming the file, if it is damaged or no such
-// package; unsupported as require_runnable().
+// Loads a package's code into this process, using a temporary folder in TMPDIR. A package is a
+// program: load only packages from trusted sources.
+// Errors: system if the file cannot be read, or the folder cannot be written; corrupt, naming the
+// file, if it is damaged or not such a package; unsupported as require_runnable().
 LoadedPackage load_package(const std::filesystem::path& file);
 
 }  // namespace lockstep::compiled

@@ -1,5 +1,5 @@
-// Descriptions and packages as lockstep_export writes them, without its compiled code:
-// tests/python/compiled_test.py runs that.
+// Uses descriptions and packages like lockstep_export's, but without compiled code, which
+// tests/python/compiled_test.py runs.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/compiled/package.h"
@@ -48,7 +48,7 @@ Json parameter(const Json& names, const std::string& role, Json form) {
   return named(names, std::move(form));
 }
 
-// A convolution with channels_last, a tied weight that is frozen, one that is unused, and a norm.
+// A convolution with channels_last, a frozen tied weight, an unused one, and a norm.
 Json description() {
   Json input = tensor({4, 3}, {0, 1});
   input["batch_dim"] = 0;
@@ -183,7 +183,7 @@ class CompiledPackage : public testing::Test {
   const std::string file_ = testing::TempDir() + "compiled_package_test.pt2";
 };
 
-// A description that this CPU can run, of one file.
+// A description with one file, which this CPU can run.
 std::string with_file(const std::string& record, const std::string& digest) {
   Json json = description();
   json["instruction_sets"] = Json::array();

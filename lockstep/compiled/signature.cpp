@@ -88,7 +88,7 @@ std::vector<Form> all(const Json& list, Form (*read)(const Json&)) {
   return forms;
 }
 
-// They are names of submodules, separated by dots, and of a tensor.
+// Names consist of submodules and a tensor, separated by dots.
 void demand_names(const Signature& signature) {
   std::set<std::string> found;
   const auto demand_new = [&](const NamedForm& tensor) {

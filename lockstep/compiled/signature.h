@@ -21,10 +21,10 @@ namespace lockstep::compiled {
 struct TensorForm {
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> sizes = {};
-  std::vector<std::size_t> order = {};     // Dimensions as they lie in memory, the outermost first.
+  std::vector<std::size_t> order = {};     // Dimensions in memory order, outermost first.
   std::vector<std::int64_t> strides = {};  // For `sizes`; in elements.
 
-  // Strides of a dense tensor of other sizes with that layout.
+  // Strides of a dense tensor of other sizes with the same layout.
   std::vector<std::int64_t> strides_for(at::IntArrayRef other_sizes) const;
 
   // Returns an uninitialised tensor of this form.
@@ -38,8 +38,8 @@ struct NamedForm {
 
 enum class Role {
   trained,
-  frozen,  // It did not require a gradient when it was exported.
-  unused,  // It has no part in the loss.
+  frozen,  // Required no gradient at the export.
+  unused,  // Does not affect the loss.
 };
 
 struct ParameterForm : NamedForm {
@@ -48,24 +48,24 @@ struct ParameterForm : NamedForm {
 
 struct InputForm {
   TensorForm form = {};
-  std::optional<std::size_t> batch_dim = {};  // The dimension that is not fixed.
+  std::optional<std::size_t> batch_dim = {};  // The dimension of variable size.
 };
 
-// Results of one graph: first the new values of the buffers that it changes, then the loss, further
-// outputs and, in training mode, the gradients of the trained parameters.
+// Results of one graph: the new values of changed buffers, the loss, further outputs and, in
+// training mode, the gradients of the trained parameters.
 struct GraphForm {
   std::vector<std::size_t> updated = {};  // Indices of these buffers.
   std::size_t outputs = 1;                // With the loss.
   std::size_t results = 1;                // All of them.
   std::int64_t least_batch = 1;
   std::int64_t most_batch = std::numeric_limits<std::int64_t>::max();
-  std::map<std::string, std::string> files = {};  // Places in the package, with their sha256().
+  std::map<std::string, std::string> files = {};  // Paths in the package, with their sha256().
 };
 
 struct Signature {
   std::string torch = {};  // Version of the exporter's PyTorch, such as "2.13.0+cpu".
-  std::vector<std::string> instruction_sets = {};  // The code may use them; as in /proc/cpuinfo.
-  int threads = 0;  // Intra-op threads of the code; 0 for as many as the process has.
+  std::vector<std::string> instruction_sets = {};  // That the code may use; as in /proc/cpuinfo.
+  int threads = 0;  // Intra-op threads of the code; 0: those of the process.
   std::vector<ParameterForm> parameters = {};
   std::vector<NamedForm> buffers = {};
   std::vector<InputForm> inputs = {};
@@ -74,8 +74,8 @@ struct Signature {
 };
 
 // Reads the description in JSON. `file` is for messages.
-// Errors: corrupt, naming the file, if it is not of the exporter's form; unsupported for another
-// version of that form.
+// Errors: corrupt, naming the file, if the form is not the exporter's; unsupported for another
+// version of the form.
 Signature read_signature(std::string_view file, std::string_view json);
 
 // Errors: unsupported if this process cannot run the code: LibTorch has another minor version, or

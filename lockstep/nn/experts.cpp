@@ -102,7 +102,7 @@ Rows rows_of(const torch::Tensor& chosen, const ExpertsOptions& options) {
 struct Census {
   torch::Tensor taken;   // [ranks of the group, experts]: rows.
   torch::Tensor chosen;  // [experts]: choices on all ranks and replicas.
-  std::int64_t tokens;   // Of all ranks.
+  std::int64_t tokens;   // Over all ranks.
   std::int64_t dropped;  // Choices on all ranks.
 };
 

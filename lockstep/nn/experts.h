@@ -5,7 +5,7 @@
 //   loss = loss + 0.01 * balance_loss;
 //
 // A linear router and a softmax give each token a probability per expert. The output is the sum of
-// the outputs of the top_k experts, weighted by their probabilities. Of equal probabilities, the
+// the outputs of the top_k experts, weighted by their probabilities. Among equal probabilities, the
 // first expert is chosen.
 //
 // Expert parallelism: parallelize_module(model, mesh["ep"], {{"...", ExpertParallel()}}) leaves
@@ -116,7 +116,7 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
 
-  ExpertsOptions options;  // Of the whole layer.
+  ExpertsOptions options;  // The whole layer's.
   torch::Tensor router;    // [num_experts, features]; whole on each rank.
 
   // Weights of all experts, or of this rank's experts once the layer is cut.

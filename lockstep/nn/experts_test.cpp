@@ -38,7 +38,7 @@ Experts filled(const ExpertsOptions& options) {
 // --- A plain formulation, token by token ---------------------------------------------------------
 
 struct Plain {
-  Tensors outputs;  // Of each rank.
+  Tensors outputs;  // Per rank.
   at::Tensor balance_loss, z_loss;
   std::vector<std::int64_t> tokens_per_expert;
   std::int64_t dropped = 0;

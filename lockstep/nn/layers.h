@@ -57,7 +57,7 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
   void adapt(std::shared_ptr<LoraAdapter> adapter);
   const std::shared_ptr<LoraAdapter>& adapter() const { return adapter_; }
 
-  torch::nn::LinearOptions options;  // Of the whole layer.
+  torch::nn::LinearOptions options;  // The whole layer's.
   torch::Tensor weight;              // [out_features, in_features], or this rank's part.
   torch::Tensor bias;                // [out_features]; undefined without bias.
 
@@ -94,7 +94,7 @@ class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
 
   std::string misfit(const ParallelStyle& style, int ranks) const override;
 
-  torch::nn::EmbeddingOptions options;  // Of the whole layer.
+  torch::nn::EmbeddingOptions options;  // The whole layer's.
   torch::Tensor weight;                 // [num_embeddings, embedding_dim], or this rank's part.
 
  private:

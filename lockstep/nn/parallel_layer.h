@@ -81,7 +81,7 @@ struct SequenceParallel {
 // For nn::Experts only (experts.h).
 struct ExpertParallel {
   // The ranks that have the same experts as this one, such as mesh["dp"] beside mesh["ep"].
-  // Default: none but this rank.
+  // Default: only this rank.
   std::optional<ProcessGroup> replicas = {};
 };
 

@@ -1,4 +1,4 @@
-// Gradients of complex parameters are averaged as pairs of reals.
+// Tests that gradients of complex parameters are averaged as pairs of reals.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

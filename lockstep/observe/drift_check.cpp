@@ -25,12 +25,12 @@
 namespace lockstep {
 namespace {
 
-// A short form of the state that must be equal on all ranks.
+// A digest of the state that must be equal on all ranks.
 struct ReplicaState {
   Facts settings;      // Types and shapes of tensors, and hyperparameters.
   Facts fingerprints;  // XXH3, 64 bits, of each tensor's elements.
-  Facts parts;         // The same of parameters that are cut over ranks.
-  std::string boxes;   // Which parts these are.
+  Facts parts;         // The same for parameters that are cut over ranks.
+  std::string boxes;   // The boxes of these parts.
 };
 
 std::string layout_of(const at::Tensor& tensor) {
@@ -45,7 +45,7 @@ std::string fingerprint_of(const at::Tensor& tensor) {
   return {text.data(), end.ptr};
 }
 
-// What ranks exchange at first.
+// Exchanged first by the ranks.
 struct Hashes {
   std::uint64_t whole = 0, parts = 0, boxes = 0;
 };
@@ -55,7 +55,7 @@ Hashes hashes_of(const ReplicaState& state) {
           hash_of_elements(encode(state.parts)), hash_of_elements(state.boxes)};
 }
 
-// Whether a member is equal on all ranks.
+// Returns whether a member is equal on all ranks.
 bool agree(const std::vector<Hashes>& all, std::uint64_t Hashes::*member) {
   return std::all_of(all.begin(), all.end(),
                      [&](const Hashes& each) { return each.*member == all.front().*member; });
@@ -100,7 +100,7 @@ ReplicaState state_of(const NamedTensors& tensors, const Layouts& layouts,
 }
 
 // Collective. Sends 24 bytes per rank, and all of `state` only if these differ. Parts of parameters
-// are compared if all ranks hold the same ones. `call` names the caller; ranks with another name
+// are compared if all ranks have the same ones. `call` names the caller; ranks with another name
 // get a mismatch from `group`.
 // Errors: mismatch, on all ranks with the same text, if the states differ; `group` stays usable.
 void require_equal(const ReplicaState& state, const ProcessGroup& group, std::string_view call) {
@@ -132,7 +132,7 @@ DriftCheck::DriftCheck(const torch::nn::Module& module, const torch::optim::Opti
 
 void DriftCheck::step() {
   if (++steps_ % options_.every != 0) return;
-  // Collected anew each time, because a module may have got other tensors since.
+  // Collected in each call, because the module may have new tensors.
   const NamedTensors tensors =
       options_.buffers ? named_tensors(module_) : named_parameters(module_);
   require_equal(state_of(tensors, layouts_of(module_), optimizer_), group_,

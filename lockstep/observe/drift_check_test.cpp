@@ -94,7 +94,7 @@ const Ranks one_bit("drift: one bit", [](const Rank& rank) {
   for (int step = 2; step < 4; ++step) job.drift.step();
   std::string text = job.found();
   text.erase(0, text.find("drift"));
-  EXPECT_EQ(text.substr(0, text.find(" [")),  // The rest names the place in the library.
+  EXPECT_EQ(text.substr(0, text.find(" [")),  // The rest is the position in the source.
             "drift check after step 4: the replicas have drifted apart:\n  " +
                 std::string(rank.world_size == 2 ? "rank 0 differs from rank 1"
                                                  : "rank 1 differs from ranks 0, 2") +

@@ -51,8 +51,8 @@ bool has_one_copy(MemorySharing sharing) {
 
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
 
-// Bytes on one rank, as GradientBuckets, GradientSlices and GradientPool lay them out. A single
-// rank has no pool, and buckets only for SharedOptimizer. Stage 2 of ZeRO has no buckets.
+// Bytes on one rank, as allocated by GradientBuckets, GradientSlices and GradientPool. A single
+// rank has no pool, and buckets only for SharedOptimizer. ZeRO stage 2 has no buckets.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::fully_sharded)
     return bytes_of_unit_gradients(trained, plan.units, plan.ranks);
@@ -79,8 +79,8 @@ std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
   return bytes;
 }
 
-// Autograd sums the gradients of a parameter with several names, such as the weights of a tied
-// embedding. Meanwhile the pool has no room for a large sum.
+// Autograd sums the gradients of a parameter with several names, such as a tied embedding's
+// weights. A large sum is outside the pool.
 std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& plan) {
   const bool keeps_gradients =
       plan.sharing == MemorySharing::none || plan.sharing == MemorySharing::zero_stage_1;

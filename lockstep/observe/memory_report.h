@@ -1,5 +1,4 @@
-// The memory that data-parallel training takes on each rank and on the host: predicted and
-// measured.
+// The memory of data-parallel training on each rank and on the host: predicted and measured.
 //
 //   loss.backward();
 //   adam.step();
@@ -13,11 +12,10 @@
 //   std::cout << to_string(lockstep::predict_memory(
 //       *net, {.ranks = 8, .sharing = MemorySharing::one_copy}));
 //
-// Byte counts are those of storages. Memory that several tensors share counts once; on the host,
-// memory that several ranks have mapped counts once. Of a parameter that is cut over ranks, each
-// rank has its part; a whole parameter is there on each rank. The table leaves out activations, the
-// module's buffers (for example running means) and LibTorch itself; each process's resident memory
-// includes them.
+// Byte counts are sizes of storages. Memory that several tensors share counts once; on the host,
+// memory that several ranks have mapped counts once. For a parameter that is cut over ranks, each
+// rank counts its part; each rank counts whole parameters. The table excludes activations, the
+// module's buffers (for example running means) and LibTorch itself; resident memory includes them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,18 +45,18 @@ struct MemoryParts {
   // others have mapped it too.
   std::size_t parameters = 0;
 
-  // `.grad` of these parameters, without those that lie in the buckets.
+  // `.grad` of these parameters, without those in the buckets.
   std::size_t gradients = 0;
 
-  // Tensors that the optimizer keeps for parameters: for Adam, two of each parameter's size.
+  // Tensors of the optimizer for parameters: for Adam, two of each parameter's size.
   std::size_t optimizer_state = 0;
 
   // Memory for gradients: the buckets of small ones and a rank's own part of the pool of large
-  // ones; with `deterministic` also the sums over pieces. Gradients lie there after backward(). The
-  // memory stays allocated while they are undefined.
+  // ones; with `deterministic` also the sums over microbatches. It contains the gradients after
+  // backward(), and stays allocated while they are undefined.
   std::size_t buckets = 0;
 
-  // Memory for data, such as decoded images (HostCache): only if memory_report() is given it.
+  // Memory for data, such as decoded images (HostCache), if it is passed to memory_report().
   std::size_t caches = 0;
 
   std::size_t total() const { return parameters + gradients + optimizer_state + buckets + caches; }
@@ -71,10 +69,10 @@ struct MemoryTable {
 
 // How the ranks of a host divide parameters, gradients and optimizer state.
 enum class MemorySharing {
-  none,          // DistributedDataParallel: each rank has everything.
-  one_copy,      // share_parameters and SharedOptimizer: one copy of the weights, and of the state.
-  zero_stage_1,  // ZeroRedundancyOptimizer: each rank has the state of its own parameters.
-  zero_stage_2,  // Also only the gradients of its own parameters, with shard_gradients().
+  none,           // DistributedDataParallel: each rank has everything.
+  one_copy,       // share_parameters and SharedOptimizer: shared weights and state.
+  zero_stage_1,   // ZeroRedundancyOptimizer: each rank has the state of its own parameters.
+  zero_stage_2,   // Also only the gradients of its own parameters, with shard_gradients().
   fully_sharded,  // FullyShardedDataParallel: as one_copy, with gradients of two units.
 };
 
@@ -82,11 +80,11 @@ struct MemoryPlan {
   int ranks = 1;
   MemorySharing sharing = MemorySharing::none;
 
-  // Tensors that the optimizer keeps for each parameter, in its type and size: 2 for Adam and
-  // AdamW, 3 with amsgrad, 1 for SGD with momentum, 0 for SGD without.
+  // Tensors of the optimizer per parameter, in its type and size: 2 for Adam and AdamW, 3 with
+  // amsgrad, 1 for SGD with momentum, 0 for SGD without.
   int state_tensors = 2;
 
-  int deterministic = 0;  // Number of pieces, as the option of that name.
+  int deterministic = 0;  // Number of microbatches, as in the option of that name.
 
   std::vector<std::string> units = {};  // FullyShardedOptions::units.
 
@@ -94,48 +92,49 @@ struct MemoryPlan {
 };
 
 // Predicts the table between the optimizer's step() and zero_grad(), for the replicas of `module`:
-// if its parameters are cut, these are the ranks that have the same parts. Assumes that every
-// parameter that requires a gradient has one, and that all are in one param group. A parameter with
-// several names, such as the weights of a tied embedding, counts once. Exact except for some cache
-// lines, and for large gradients that autograd sums from several uses of one parameter: the pool
-// has no room for the sum. Only a parameter with several names is recognised as used several times.
+// if its parameters are cut, for the ranks that have the same parts. Assumes that every parameter
+// that requires a gradient has one, and that all are in one param group. A parameter with several
+// names, such as a tied embedding's weights, counts once.
+// Exact except for some cache lines, and for large gradients that autograd sums from several uses
+// of one parameter: the sum is outside the pool. Only a parameter with several names is recognised
+// as used several times.
 // Errors: misuse for no ranks or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 
 // Proportional set size, in bytes: resident pages, each divided by the number of processes that
-// have touched it. The host's value is the sum over its processes, so shared memory counts once.
+// have accessed it. The host's value is the sum over its processes, so shared memory counts once.
 struct ResidentMemory {
   std::size_t process = 0;  // The whole process.
 
-  // Bytes of the mappings that hold only these parts. Empty if the parts share mappings with other
-  // data, for example in memory from malloc().
+  // Bytes of the mappings that contain only these parts. Empty if the parts share mappings with
+  // other data, for example in memory from malloc().
   std::optional<std::size_t> parameters = {};
   std::optional<std::size_t> buckets = {};
 };
 
 struct MemoryReport {
   MemoryTable predicted;
-  MemoryTable measured;                  // Bytes of the tensors that exist now.
+  MemoryTable measured;                  // Bytes of the current tensors.
   std::vector<ResidentMemory> resident;  // One entry per rank.
   ResidentMemory resident_host;          // Sum over all processes.
 };
 
-// Reports on `ddp`'s module and `optimizer` in their current state, for all ranks of ddp's group;
-// the result is equal on each rank. Collective; reads /proc/self/smaps, which takes some ms.
+// Reports on the current state of `ddp`'s module and `optimizer`, for all ranks of ddp's group; the
+// result is equal on each rank. Collective; reads /proc/self/smaps, which takes some ms.
 // Errors: unsupported for ranks on several hosts, for parameters on a device, and for optimizers
-// other than LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad; the type of their state decides.
-// system if /proc cannot be read; those of ProcessGroup.
+// other than LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad, determined by the type of their
+// state. System if /proc cannot be read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);
 
-// As memory_report(), for all ranks of `all`, such as those of a whole mesh, in its order. Each is
-// a rank of its own ddp's group, and `all` holds these groups whole.
+// Like memory_report(), for all ranks of `all`, such as those of a whole mesh, in its order. Each
+// belongs to its own ddp's group, and `all` contains these groups completely.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer,
                                         const ProcessGroup& all);
 
-// As memory_report(), and on the memory of caches, such as DecodedImages::cache_memory(). It is
-// predicted as it is. Caches that all ranks have mapped count once on the host.
+// Like memory_report(), with the memory of caches, such as DecodedImages::cache_memory(). Their
+// prediction is their measured value. Caches that all ranks have mapped count once on the host.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer,
                                         const ProcessGroup& all,

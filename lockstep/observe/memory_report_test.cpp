@@ -33,7 +33,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// Has small gradients, which lie in buckets, and large ones, which do not: 6.3 MiB in all.
+// Has small gradients, which are in buckets, and large ones, which are not: 6.3 MiB in all.
 struct Net : torch::nn::Module {
   Net() {
     register_module("a", a);
@@ -84,7 +84,7 @@ void expect_near(const MemoryReport& report) {
   expect_near(report.measured.host, report.predicted.host);
 }
 
-// Trains with the optimizer that `make` makes, and reports.
+// Trains with the optimizer from `make`, and reports.
 template <class Make>
 MemoryReport report_of(const ProcessGroup& group, Make make,
                        const DistributedDataParallelOptions& options = {}) {
@@ -269,7 +269,7 @@ struct Cut : torch::nn::Module {
 constexpr std::size_t small_bytes =
     sizeof(float) * (std::size_t{2} * 300 + 20 * 300 + 20 + 300 * 20 + 300);
 
-// Of the rank with `rows` rows of the embedding.
+// For the rank with `rows` rows of the embedding.
 constexpr std::size_t bytes_of_part(std::size_t rows) {
   return sizeof(float) * rows * 300 + small_bytes;
 }

@@ -1,8 +1,8 @@
 // The kernel's data about this process's memory, from /proc/self/smaps and smaps_rollup, and the
-// places of tensors in it. Needs no LibTorch.
+// positions of tensors in it. Needs no LibTorch.
 //
 // PSS, the proportional set size, divides each resident page by the number of processes that have
-// touched it. The PSS of all processes adds up to the memory that they take together.
+// accessed it. The PSS of all processes adds up to their total memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,11 +39,11 @@ std::size_t proportional_bytes_of_this_process();
 // Returns the mapping that contains `address`; null if there is none.
 const Mapping* find_mapping(const std::vector<Mapping>& mappings, std::uintptr_t address);
 
-// A range of bytes in a file that is mapped MAP_SHARED, or else at an address of one process. All
-// processes of a host name shared memory alike, so that what several tensors or ranks use counts
-// once.
+// A range of bytes in a file that is mapped MAP_SHARED, otherwise at an address of one process. All
+// processes of a host have the same extents for shared memory, so memory of several tensors or
+// ranks counts once.
 struct Extent {
-  // The file's device, as in Mapping; for an address, no_device and the process's id.
+  // The file's device, as in Mapping; for an address, no_device and the process id.
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::uint64_t begin = 0;
@@ -54,7 +54,7 @@ struct Extent {
 
 inline constexpr std::uint64_t no_device = ~std::uint64_t{0};
 
-// The extent of `bytes` bytes at `data` in this process, whose mappings are `mappings`.
+// The extent of `bytes` bytes at `data` in this process, which has these `mappings`.
 Extent extent_of(const void* data, std::size_t bytes, const std::vector<Mapping>& mappings);
 
 // Total bytes of all extents; overlaps count once.

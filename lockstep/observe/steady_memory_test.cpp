@@ -1,4 +1,4 @@
-// Tests that the training of a model that lies on several ranks leaves no memory behind.
+// Tests that training a model that is spread over several ranks leaks no memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -43,15 +43,15 @@ struct Net : torch::nn::Module {
     return x + dropout(out(torch::gelu(in(norm(x)))));
   }
 
-  nn::Embedding wte{51, 64};  // Wide, so that sums lie in the registered pool.
+  nn::Embedding wte{51, 64};  // Wide, so that sums are in the registered pool.
   nn::LayerNorm norm{torch::nn::LayerNormOptions({64})};
   nn::Linear in{64, 128}, out{128, 64};
   nn::Dropout dropout{0.1};
 };
 
 struct Footprint {
-  std::size_t resident = 0;  // Without files, whose pages other processes may load or share.
-  std::size_t shared = 0;    // All that is mapped MAP_SHARED. Staging buffers touch page by page.
+  std::size_t resident = 0;  // Excludes files, whose pages other processes may load or share.
+  std::size_t shared = 0;    // All that is mapped MAP_SHARED. Staging buffers grow page by page.
   std::ptrdiff_t descriptors = 0;
   std::ptrdiff_t threads = 0;
 };
@@ -82,7 +82,7 @@ Footprint footprint() {
 void expect_nothing_left(const Footprint& before, const Footprint& after) {
   std::printf("%zu bytes are resident after 1,000 steps, %zu after 200\n", after.resident,
               before.resident);
-  // A tensor that each step would leave has more than 300 bytes.
+  // A tensor leaked in each step would have more than 300 bytes.
   EXPECT_LT(after.resident, before.resident + 800 * 300);
   EXPECT_EQ(after.shared, before.shared);
   EXPECT_EQ(after.descriptors, before.descriptors);
@@ -134,7 +134,7 @@ struct StageImpl : torch::nn::Module {
 };
 TORCH_MODULE(Stage);
 
-// Each step has other rows than the one before, and an evaluation follows with others again.
+// Each step has other rows than the previous one. An evaluation with other rows follows.
 const test::Ranks pipelined("a thousand steps of a pipeline", [](const test::Rank& /*rank*/) {
   torch::set_num_threads(1);
   auto world = init_process_group();

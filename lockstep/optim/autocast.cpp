@@ -15,8 +15,8 @@ namespace {
 
 using namespace at::autocast;
 
-// Whether LibTorch hands products of float16 to oneDNN, if it has it and the program has not
-// switched it off. Its own loops take their place otherwise.
+// Returns whether LibTorch passes products of float16 to oneDNN, if it has it and the program has
+// not disabled it. Otherwise it uses its own loops.
 bool has_fast_float16() {
   static const bool is_supported = [] {
     const auto asked =

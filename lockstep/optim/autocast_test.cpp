@@ -20,7 +20,7 @@ namespace {
 
 using test::fault_of;
 
-// Whether it is on, its type, and whether weights are cast once.
+// Whether autocasting is on, its type, and whether weights are cast once.
 using State = std::tuple<bool, at::ScalarType, bool>;
 
 State state() {
@@ -88,7 +88,8 @@ TEST(Autocast, AnExceptionEndsItLikeAReturn) {
   at::autocast::decrement_nesting();
 }
 
-// A weight that changes between two uses under one object is used as it was: its cast is kept.
+// A weight that changes between two uses under one object keeps its first value, because its cast
+// is cached.
 TEST(Autocast, CastsOfWeightsAreKeptUntilTheOutermostEnds) {
   const torch::Tensor weight = torch::ones({2, 2}).requires_grad_(), x = torch::ones({2, 2});
   const auto product = [&] { return x.mm(weight)[0][0].item<float>(); };
@@ -134,7 +135,7 @@ TEST(Autocast, RefusesOtherTypesAndDevicesAndChangesNothing) {
   const Autocast unchecked(at::kCUDA, at::kFloat, /*enabled=*/false);
 }
 
-// LibTorch itself must agree with /proc/cpuinfo on the CPU.
+// On CPUs, compare LibTorch with /proc/cpuinfo.
 TEST(Autocast, Float16NeedsACpuThatHasIt) {
   const NumberFormats formats = number_formats();
   const auto capabilities = at::cpu::get_cpu_capabilities();

@@ -1,5 +1,5 @@
-// The parts that optimizers share: options of param groups, closures, which parameters ATen's fused
-// kernels can step, and the batch of one kernel call.
+// Common parts of optimizers: options of param groups, closures, the choice of parameters for
+// ATen's fused kernels, and the batch of one kernel call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,32 +22,31 @@ using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::Opti
 // Runs `closure` with gradients enabled and returns its loss; undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// Gives `groups` the options with which they were `given`. LibTorch merges those of its own
-// optimizers with the `defaults`; options of other types it replaces by the defaults
-// (Optimizer::add_param_group()).
+// Sets the options of `groups` to `given`. LibTorch merges options of its own optimizers with the
+// `defaults`, and replaces options of other types by the defaults (Optimizer::add_param_group()).
 // Errors: misuse for given options of another type than the defaults.
 void take_options(const std::vector<ParamGroup>& given,
                   const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups);
 
-// Leaves each tensor once in its group.
+// Removes repeated tensors from each group.
 void drop_repeated(std::vector<ParamGroup>& groups);
 
-// Checks all parameters that have a gradient, so that a refused step changes nothing. `optimizer`
-// begins the message.
+// Checks all parameters that have a gradient, so that a refused step changes nothing. Messages
+// begin with `optimizer`.
 // Errors: unsupported if a gradient is sparse, or a parameter is not floating-point or not dense in
-// memory; misuse if a gradient has another shape than its parameter.
+// memory; misuse if the shapes of a gradient and its parameter differ.
 void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer);
 
 // Errors: misuse if `tensor`, part of the state of `parameter`, is undefined or has another shape.
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor);
 
 // Replaces `tensor`, a gradient or state of `parameter`, by a copy with the parameter's strides if
-// its own differ. The kernels walk the memory of both side by side and ignore strides and sizes.
+// necessary. The kernels iterate over both memories in parallel and ignore strides and sizes.
 // `tensor` has the parameter's shape.
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor);
 
-// The tensors of one kernel call; optimizers add the state. All tensors of a batch have one type
-// and device, and one step or the value that stands for it.
+// The tensors of one kernel call; optimizers add the state. All tensors of a batch have the same
+// type, device, and step (or its substitute).
 struct KernelBatch {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
@@ -58,12 +57,12 @@ struct KernelBatch {
   bool takes(const at::Tensor& parameter, std::int64_t at_step) const;
   void add(const at::Tensor& parameter);
 
-  // Call after the kernel, which does not tell autograd that it has written to the parameters.
+  // Call after the kernel, which does not notify autograd that it wrote the parameters.
   void note_written() const;
 };
 
-// Returns the batch for `parameter`, with the parameter and its gradient added. There is one batch
-// for each type; more only if some parameters had no gradient in some steps.
+// Adds the parameter and its gradient to a batch and returns it. There is one batch per type; more
+// only if some parameters had no gradient in some steps.
 template <class B>
 B& add_to_batch(std::vector<B>& batches, const at::Tensor& parameter, std::int64_t step) {
   auto batch = std::find_if(batches.begin(), batches.end(),

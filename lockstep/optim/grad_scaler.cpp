@@ -43,7 +43,7 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   return distinct(std::move(parameters));
 }
 
-// The gradients of `tensors` by device and type: a call of the kernel takes one group.
+// The gradients of `tensors` by device and type, because a kernel call takes one group.
 std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -85,7 +85,7 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   if (!options_.enabled) return outputs.vec();
   has_scaled_ = true;
-  // A copy: update() may come between the backward() of two outputs, and changes scale_ in place.
+  // A copy: update() changes scale_ in place, perhaps between the backward() of two outputs.
   const at::Tensor factor = scale_.clone();
   std::vector<at::Tensor> scaled;
   for (const at::Tensor& output : outputs) scaled.push_back(output * factor.to(output.device()));
@@ -101,7 +101,7 @@ void GradScaler::require_scaled(const char* function) const {
 
 GradScaler::Found GradScaler::unscale_gradients(const std::vector<at::Tensor>& tensors) const {
   const at::NoGradGuard no_grad;
-  // Some compilers' division of floats is not exact (grad_scaler.py).
+  // With some compilers, division of floats is not exact (grad_scaler.py).
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   Found found = Found::no_gradient;
   for (const std::vector<at::Tensor>& group : grouped_gradients(tensors)) {

@@ -118,7 +118,7 @@ TEST(GradScaler, TheScaleNeverGrowsToInfinity) {
   EXPECT_EQ(scaler.get_scale(), 0x1p127);
 }
 
-// Each optimizer omits its own steps; the scale is common.
+// Each optimizer skips its own steps; the scale is common.
 TEST(GradScaler, OneOptimizersInfinityIsNotTheOthers) {
   GradScaler scaler({.init_scale = 8});
   Weight one, other;
@@ -332,7 +332,7 @@ TEST(GradScaler, ARankThatCannotUnscaleDoesNotLetTheOthersWait) {
     EXPECT_TRUE(has(text, "float16")) << text;
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << "timeout";
   };
-  // The end of a group that was aborted tells it, too.
+  // An aborted group is also reported at its end.
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::aborted);
 }
 

@@ -6,19 +6,18 @@
 //
 // They work like other optimizers: param groups, schedulers, archives and optimizer_state(). Pass
 // all groups to the constructor: LibTorch's add_param_group() ignores the options of a group. Each
-// step reads a parameter twice: once for the norms, once to step it. Norms are summed in double
+// step reads a parameter twice: for the norms and for the update. Norms are summed in double
 // precision.
 //
-// They also step parts of parameters: in SharedOptimizer and FullyShardedOptimizer, ranks add up
-// the sums of squares of their parts, 16 bytes a parameter, in one all_reduce per step. Weights
-// equal those of the plain optimizer, except for the last bit where two orders of a sum in double
-// precision round to different numbers of single precision. ZeroRedundancyOptimizer has whole
-// parameters and sends nothing.
+// They can also step parts of parameters: in SharedOptimizer and FullyShardedOptimizer, one
+// all_reduce per step adds the sums of squares, 16 bytes per parameter. Weights equal those of the
+// plain optimizer, up to the last bit: another order of the sum may round differently.
+// ZeroRedundancyOptimizer has whole parameters and sends nothing.
 //
 // Thread safety: none; one training loop uses an optimizer.
-// Errors: as Adam's (optimizers.h); also misuse, at construction, for options out of their ranges
-// and for param groups with options of another optimizer; unsupported for parameters that are not
-// float or double in CPU memory, and for parameters that are cut over ranks by tensor parallelism.
+// Errors: as Adam's (optimizers.h). Also misuse, at construction, for options that are out of range
+// and for param groups with options of another optimizer. Unsupported for parameters that are not
+// float or double in CPU memory, or are cut over ranks by tensor parallelism.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -41,14 +40,14 @@ namespace lockstep {
 // Sums of squares over the elements of one parameter.
 struct SquareSums {
   double weights = 0;
-  double update = 0;  // The gradient's for LARS, that of the unscaled step for LAMB.
+  double update = 0;  // LARS: of the gradient. LAMB: of the unscaled step.
 };
 
 // An optimizer whose steps depend on the norms of whole parameters, and that may step parts.
 class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
  public:
-  // Adds to the sums of this optimizer's parameters, in the order of its param groups, those of
-  // their parts on other ranks.
+  // Adds the sums of the parts on other ranks to the sums of this optimizer's parameters, in the
+  // order of its param groups.
   using AddParts = std::function<void(std::vector<SquareSums>& sums)>;
 
   // Called once in each step, also if no parameter has a gradient.
@@ -63,7 +62,7 @@ class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
   virtual std::string_view name() const = 0;
 
   // The two passes over a parameter with a gradient, which has the parameter's strides. The second
-  // one gets the sums over the whole parameter.
+  // pass gets the sums over the whole parameter.
   virtual SquareSums measure(const at::Tensor& parameter, const at::Tensor& gradient,
                              const torch::optim::OptimizerOptions& options) = 0;
   virtual void apply(const at::Tensor& parameter, const at::Tensor& gradient,
@@ -84,14 +83,14 @@ struct LOCKSTEP_API LARSOptions : public torch::optim::OptimizerCloneableOptions
   TORCH_ARG(double, weight_decay) = 0;
   TORCH_ARG(bool, nesterov) = false;
 
-  // The trust coefficient: the norm of a step as a share of that of the weights, before `lr`.
+  // The trust coefficient: the ratio of a step's norm to the weights' norm, before `lr`.
   TORCH_ARG(double, trust_coefficient) = 0.02;
   TORCH_ARG(double, eps) = 1e-8;
 
-  // Whether scaling may only shorten a step: no learning rate is larger than `lr`.
+  // If true, scaling only shortens steps: no learning rate exceeds `lr`.
   TORCH_ARG(bool, clip) = false;
 
-  // Whether steps are scaled at all.
+  // If false, steps are not scaled.
   TORCH_ARG(bool, adapt) = true;
 
  public:
@@ -110,12 +109,12 @@ struct LOCKSTEP_API LARSParamState
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// SGD with momentum, whose gradients are scaled by layers (You, Gitman, Ginsburg 2017). With the
-// formula of NVIDIA apex (LARC.py):
+// SGD with momentum and layerwise scaled gradients (You, Gitman, Ginsburg 2017), with the formula
+// of NVIDIA apex (LARC.py):
 //   scale = trust_coefficient * |w| / (|g| + weight_decay * |w| + eps)
 //   scale = min(scale / lr, 1) with `clip`
 //   g = (g + weight_decay * w) * scale, where neither norm is 0; otherwise g is left as it is
-// Unlike LARC, which wraps another optimizer, a group with adapt(false) is stepped as by SGD.
+// LARC wraps another optimizer; here, groups with adapt(false) are stepped as by SGD.
 class LOCKSTEP_API LARS : public LayerwiseOptimizer {
  public:
   LARS(const std::vector<torch::optim::OptimizerParamGroup>& groups, LARSOptions defaults);
@@ -142,7 +141,7 @@ struct LOCKSTEP_API LAMBOptions : public torch::optim::OptimizerCloneableOptions
   TORCH_ARG(double, eps) = 1e-6;
   TORCH_ARG(double, weight_decay) = 0;
 
-  // Whether steps are scaled at all.
+  // If false, steps are not scaled.
   TORCH_ARG(bool, adapt) = true;
 
  public:
@@ -163,7 +162,7 @@ struct LOCKSTEP_API LAMBParamState
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// AdamW, whose steps are scaled by layers (You et al. 2020, algorithm 2), with Adam's m and v:
+// AdamW with layerwise scaled steps (You et al. 2020, algorithm 2), with Adam's m and v:
 //   u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w
 //   w = w - lr * |w| / |u| * u, where neither norm is 0; otherwise w - lr * u
 class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
@@ -184,9 +183,9 @@ class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
 
 // --- Which parameters ----------------------------------------------------------------------------
 
-// Two param groups of the module's parameters: those with at least two dimensions, with `options`,
-// and the others, which are biases and the parameters of normalisation, with neither weight decay
-// nor scaling. Without this, large batches train clearly worse.
+// Returns two param groups of the module's parameters. Those with at least two dimensions get
+// `options`. The others, biases and the parameters of normalisation, get neither weight decay nor
+// scaling. Without this, large batches train clearly worse.
 template <class Options>
   requires requires(Options options) { options.weight_decay(0).adapt(false); }
 std::vector<torch::optim::OptimizerParamGroup> decayed_and_not(const torch::nn::Module& module,

@@ -14,7 +14,7 @@
 namespace lockstep::optim {
 namespace {
 
-// Elements that one thread works on at a time.
+// Elements that one thread processes at a time.
 constexpr std::int64_t chunk = 16384;
 
 // Calls run(begin, end) for all chunks of `count` elements.
@@ -24,7 +24,7 @@ void for_chunks(std::int64_t count, const Run& run) {
              [&](std::int64_t i) { run(i * chunk, std::min(count, (i + 1) * chunk)); });
 }
 
-// Partial sums side by side, which the compiler turns into vectors.
+// Parallel partial sums, which the compiler turns into vectors.
 class Lanes {
  public:
   static constexpr std::int64_t count = 8;
@@ -49,7 +49,7 @@ class Lanes {
   std::array<double, count> updates_{};
 };
 
-// The sums over all elements of weights[i] and of update(i), which is called once for each.
+// Returns the sums over all elements of weights[i] and of update(i), which is called once for each.
 template <class T, class Update>
 SquareSums sums_over(std::int64_t count, const T* weights, const Update& update) {
   std::vector<SquareSums> parts(static_cast<std::size_t>((count + chunk - 1) / chunk));

@@ -1,6 +1,6 @@
 // The passes of LARS and LAMB over one parameter: sums of squares, then the step.
 //
-// All tensors of a call have one type, float or double, and one layout without gaps, in CPU memory.
+// All tensors of a call have one type, float or double, and the same dense layout, in CPU memory.
 // Sums have the same bits for every number of threads.
 //
 // Thread safety: any thread, for different parameters.
@@ -14,7 +14,7 @@
 
 namespace lockstep::optim {
 
-// Both sums: that of the weights, and that of `update`.
+// The sums of squares of the weights and of `update`.
 SquareSums square_sums(const at::Tensor& weights, const at::Tensor& update);
 
 // d = (gradient + decay * weights) * scale
@@ -22,7 +22,7 @@ SquareSums square_sums(const at::Tensor& weights, const at::Tensor& update);
 // weights -= lr * (momentum_buffer, with nesterov d + momentum * momentum_buffer)
 struct LarsPass {
   double lr;
-  double momentum;  // If it is 0, there is no buffer.
+  double momentum;  // 0: there is no buffer.
   double decay;
   double scale;
   bool nesterov;

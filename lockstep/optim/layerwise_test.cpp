@@ -170,7 +170,7 @@ TYPED_TEST(Layerwise, HasTheSameBitsForEveryNumberOfThreads) {
   torch::set_num_threads(before);
 }
 
-// Two optimizers that each step one half of a weight, and tell each other their sums.
+// Two optimizers each step one half of a weight and exchange their sums.
 TYPED_TEST(Layerwise, StepsPartsOfParametersAsTheWhole) {
   torch::manual_seed(11);
   const at::Tensor whole = torch::randn({1000}, at::kDouble);

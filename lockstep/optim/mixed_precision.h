@@ -1,5 +1,5 @@
-// Mixed precision: operators compute in bfloat16 or float16, weights and their gradients stay
-// float32. After Python's torch.autocast and torch.amp.GradScaler.
+// Mixed precision: operators compute in bfloat16 or float16; weights and their gradients stay
+// float32. Follows Python's torch.autocast and torch.amp.GradScaler.
 //
 //   for (auto& batch : *loader) {
 //     adam.zero_grad();
@@ -12,7 +12,7 @@
 //     adam.step();
 //   }
 //
-// float16 has so small a range that gradients become zero. There, multiply the loss by a scale:
+// With float16, small gradients underflow. Scale the loss to prevent that:
 //   lockstep::GradScaler scaler;
 //   ...
 //     scaler.scale(loss).backward();
@@ -39,23 +39,23 @@
 
 namespace lockstep {
 
-// While it lives, operators of this thread on `device` compute in `dtype` where that is faster and
-// safe: products, convolutions and attention; LibTorch casts their arguments. Objects may be
-// nested, and end in the reverse order; one with `enabled` false switches autocasting off.
+// During its lifetime, operators of this thread on `device` compute in `dtype` where that is faster
+// and safe: products, convolutions and attention. LibTorch casts their arguments. Objects may be
+// nested, and end in reverse order; one with `enabled` false switches autocasting off.
 //
-// Put it around forward() and the loss. backward() needs none, as each operator's gradient has the
-// type of its result. The optimizer's step must be outside: casts of the weights are kept until the
+// Use it for forward() and the loss. backward() needs none, because each operator's gradient has
+// the type of its result. The optimizer's step must be outside: casts of weights are kept until the
 // outermost object ends.
 //
 // Thread safety: it belongs to its thread. Other threads, such as a loader's, are not affected.
-// Errors: unsupported for a device without autocasting, for CUDA without a CUDA device, for types
-// other than bfloat16 and float16, and for float16 on a CPU that emulates it, which takes 8 to 16
-// times as long as float32 (measured: a CNN and a GPT on Zen 4). Python's torch disables itself in
-// most of these cases. Nothing is checked if `enabled` is false.
+// Errors, unless `enabled` is false: unsupported for a device without autocasting, for CUDA without
+// a CUDA device, and for types other than bfloat16 and float16. Also for float16 on a CPU that
+// emulates it, which takes 8 to 16 times as long as float32 (measured: a CNN and a GPT on Zen 4).
+// Python's torch disables itself in most of these cases.
 class LOCKSTEP_API Autocast {
  public:
-  // Without `dtype`: the thread's for this device, at first bfloat16 on a CPU and float16 on CUDA.
-  // `cache_enabled`: whether each weight is cast once; as it was if not given.
+  // Default of `dtype`: the thread's type for this device, initially bfloat16 on a CPU and float16
+  // on CUDA. `cache_enabled`: whether each weight is cast once; unchanged by default.
   explicit Autocast(c10::DeviceType device, std::optional<at::ScalarType> dtype = {},
                     bool enabled = true, std::optional<bool> cache_enabled = {});
   ~Autocast();
@@ -72,38 +72,37 @@ class LOCKSTEP_API Autocast {
 // Names and defaults are Python's.
 struct GradScalerOptions {
   double init_scale = 65536.0;
-  double growth_factor = 2.0;           // Of the scale, after growth_interval steps in a row.
-  double backoff_factor = 0.5;          // Of the scale, after an update() without a step.
+  double growth_factor = 2.0;           // Factor of the scale after growth_interval steps in a row.
+  double backoff_factor = 0.5;          // Factor of the scale after an update() without a step.
   std::int64_t growth_interval = 2000;  // In calls of update().
-  bool enabled = true;                  // If false, losses keep their scale and all steps are made.
+  bool enabled = true;                  // If false, losses are not scaled and no step is skipped.
 };
 
-// Scales losses, so that small gradients are not rounded to zero, and omits steps whose gradients
+// Scales losses, so that small gradients do not underflow, and skips steps whose gradients
 // overflow. Scale, steps and state equal those of Python's GradScaler.
 //
-// All ranks make the same steps. DistributedDataParallel's gradients are means, so all ranks have
-// the same infinities; its option `non_finite` must be NonFinite::ignore. The same holds of
-// ZeroRedundancyOptimizer, for which gradients must be equal on all ranks: others would make ranks
-// decide differently, and their next collectives fail. With shard_gradients(), and with
-// SharedOptimizer and FullyShardedOptimizer, each rank has a part of the means, and step()
-// exchanges one byte. Where the step would begin with a barrier, the byte takes its place: with
-// FullyShardedOptimizer, and with SharedOptimizer after clipping. Otherwise it is a collective of
-// its own, because only the means tell whether a sum has overflowed. SharedOptimizer makes them
-// after the reports that ranks exchange in backward(); with shard_gradients(), the reports could
-// tell of them only after one more pass over all means, which takes longer.
+// All ranks make the same steps. DistributedDataParallel averages gradients, so all ranks have the
+// same infinities; its option `non_finite` must be NonFinite::ignore. ZeroRedundancyOptimizer also
+// needs equal gradients: otherwise ranks decide differently, and their next collectives fail. With
+// shard_gradients(), SharedOptimizer and FullyShardedOptimizer, each rank has a part of the means,
+// and step() exchanges one byte. This exchange replaces the barrier before the step, if there is
+// one: with FullyShardedOptimizer, and with SharedOptimizer after clipping. Otherwise it is an
+// additional collective, because overflows are known only after averaging. SharedOptimizer averages
+// after the reports that ranks exchange in backward(). With shard_gradients(), the reports could
+// contain it only after another pass over all means, which takes longer.
 //
-// Where ranks have other parameters, as with tensor parallel layers, experts and pipelines, pass a
-// `group` of these ranks: step() then asks all of them. All unscale and step the same number of
-// optimizers, in the same order. One of them at least calls scale(): in a pipeline, the one that
-// computes the loss.
+// If ranks have different parameters, as with tensor parallel layers, experts and pipelines, pass a
+// `group` of these ranks: step() then queries all of them. All ranks unscale and step the same
+// number of optimizers, in the same order. At least one of them calls scale(): in a pipeline, the
+// rank that computes the loss.
 //
 // A TrainingState saves it: state.add("scaler", scaler). Values have Python's names.
 //
 // Thread safety: none; one training loop uses it.
 // Blocking: unscale_() and step() wait for the device.
-// Errors: misuse for a growth_factor of at most 1 or a backoff_factor of at least 1; and for calls
-// in an order that Python refuses, too. If gradients cannot be unscaled on one rank, the group and
-// that of the ShardedOptimizer are aborted: the other ranks get Error(aborted).
+// Errors: misuse for a growth_factor of at most 1, a backoff_factor of at least 1, and for calls in
+// an order that Python refuses too. If gradients cannot be unscaled on one rank, the group and that
+// of the ShardedOptimizer are aborted: the other ranks get Error(aborted).
 class LOCKSTEP_API GradScaler : public Stateful {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
@@ -115,25 +114,25 @@ class LOCKSTEP_API GradScaler : public Stateful {
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(at::TensorList outputs);
 
-  // Divides the gradients of the optimizer by the scale and looks for infinities and NaN. Once
-  // between two calls of update(), before step(), which otherwise does it. Collective for a
-  // ShardedOptimizer.
+  // Divides the gradients of the optimizer by the scale and searches for infinities and NaN. Call
+  // at most once between two calls of update(), before step(), which otherwise does it. Collective
+  // for a ShardedOptimizer.
   // Errors: misuse for the second call, for a call after step(), and for a gradient of float16;
-  // those of the optimizer's step(), as some make their gradients here.
+  // those of the optimizer's step(), because some compute their gradients here.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   // Steps the optimizer if all gradients of all ranks are finite, and returns whether it did.
-  // Collective as unscale_() and the optimizer's step(), and with a group.
-  // Errors: in addition, misuse if no rank has a gradient, and for the second call before update().
+  // Collective as unscale_() and the optimizer's step(), and if there is a group.
+  // Errors: also misuse if no rank has a gradient, and for the second call before update().
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Lowers the scale if an optimizer was not stepped, and raises it after enough calls. Once after
-  // the steps of all optimizers. Collective as step() for those that were only unscaled.
-  // Errors: misuse if none was unscaled or stepped.
+  // Lowers the scale if a step was skipped, and raises it after enough calls. Call once after the
+  // steps of all optimizers. Collective like step() for optimizers that were only unscaled.
+  // Errors: misuse if no optimizer was unscaled or stepped.
   void update();
 
-  // Sets the scale, with a group to the same on all ranks. Errors: misuse before the first scale(),
-  // without a group.
+  // Sets the scale; with a group, to the same on all ranks. Errors: misuse before the first
+  // scale(), without a group.
   void update(double new_scale);
 
   // 1 if it is not enabled.
@@ -147,7 +146,7 @@ class LOCKSTEP_API GradScaler : public Stateful {
   void set_backoff_factor(double factor) { options_.backoff_factor = factor; }
   void set_growth_interval(std::int64_t interval) { options_.growth_interval = interval; }
 
-  // To be saved after update(). Empty if it is not enabled, and such a scaler loads nothing.
+  // Save after update(). Empty if the scaler is not enabled; such a scaler loads nothing.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
@@ -155,15 +154,15 @@ class LOCKSTEP_API GradScaler : public Stateful {
  private:
   enum class Stage : std::uint8_t { ready, unscaled, stepped };
 
-  // In rising order: the largest of all ranks counts.
+  // In rising order: the maximum over all ranks applies.
   enum class Found : std::uint8_t { no_gradient, finite, non_finite };
 
-  // An optimizer's, since the last update().
+  // Progress of one optimizer since the last update().
   struct Step {
-    const torch::optim::Optimizer* optimizer;  // May be gone.
-    std::optional<ProcessGroup> apart = {};    // Ranks with other gradients, of a ShardedOptimizer.
+    const torch::optim::Optimizer* optimizer;  // May dangle.
+    std::optional<ProcessGroup> apart = {};    // Ranks with different gradients.
     Stage stage = Stage::ready;
-    Found found = Found::no_gradient;  // Of this rank until all ranks agree.
+    Found found = Found::no_gradient;  // This rank's, until all ranks agree.
   };
 
   struct Seen {
@@ -179,10 +178,10 @@ class LOCKSTEP_API GradScaler : public Stateful {
 
   GradScalerOptions options_;
   const std::optional<ProcessGroup> group_;
-  bool has_scaled_ = false;          // This rank, or another one of the group.
+  bool has_scaled_ = false;          // On this rank or another one of the group.
   const at::Tensor scale_;           // float32,
   const at::Tensor growth_tracker_;  // and int32: of one element each, in CPU memory.
-  std::vector<Step> steps_;          // In the order of the calls, the same on all ranks.
+  std::vector<Step> steps_;          // In calling order, which is the same on all ranks.
 };
 
 }  // namespace lockstep

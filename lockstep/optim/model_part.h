@@ -1,4 +1,4 @@
-// Clips the gradients of a model of which each rank holds a part.
+// Clips the gradients of a model that is spread over ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,9 +17,9 @@
 namespace lockstep {
 
 struct ModelPart {
-  NamedTensors parameters;  // Of this rank.
+  NamedTensors parameters;  // This rank's parameters.
   Layouts layouts = {};
-  std::set<std::string> copies = {};        // Names of those that another rank counts.
+  std::set<std::string> copies = {};        // Names of the parameters that another rank counts.
   std::optional<ProcessGroup> stages = {};  // Ranks that hold different parameters.
 };
 
@@ -29,10 +29,10 @@ struct CountedParameters {
   std::vector<at::Tensor> parameters = {};
 };
 
-// The whole ones, perhaps none, then those of each group. Copies are in none of them.
+// The whole parameters, perhaps none, then those of each group. Omits copies.
 std::vector<CountedParameters> counted_parameters(const ModelPart& model);
 
-// As clip_grad_norm_() of the module that all ranks' parts together are.
+// Like clip_grad_norm_() for the module that all ranks' parts form.
 at::Tensor clip_parts(const ModelPart& model, double max_norm, double norm_type,
                       bool error_if_nonfinite);
 

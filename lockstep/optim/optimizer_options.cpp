@@ -64,7 +64,7 @@ void add_all(InputArchive& archive, const std::string& prefix, ArchivedValues& v
   for (const std::string& key : archive.keys()) {
     IValue value;
     archive.read(key, value);
-    if (value.isModule()) {  // An archive within this one.
+    if (value.isModule()) {  // A nested archive.
       InputArchive inner;
       archive.read(key, inner);
       add_all(inner, prefix + key + '.', values);
@@ -116,7 +116,7 @@ IValue ivalue_of(const StateValue& value) {
       value);
 }
 
-// Whether the values have one type and, if they are tuples, one length.
+// Returns whether the values have one type and, if they are tuples, one length.
 bool are_alike(const StateValue& a, const StateValue& b) {
   if (a.index() != b.index()) return false;
   const auto* numbers = std::get_if<std::vector<double>>(&a);
@@ -133,7 +133,7 @@ StateValue require_plain(const OptimizerOptions& options, const std::string& nam
   return *std::move(plain);
 }
 
-// Writes the entries of `present`, with their values replaced by `values`.
+// Writes the entries of `present`, with values replaced by `values`.
 void write_all(InputArchive& present, const std::string& prefix, const StateValues& values,
                OutputArchive& archive) {
   for (const std::string& key : present.keys()) {

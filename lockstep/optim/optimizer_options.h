@@ -1,10 +1,10 @@
 // The options of a param group as named plain values, for every type of options: the values that
 // they write to an archive.
 //
-// Options that do not override serialize() have only their learning rate. An archive within an
-// archive has a dot in its names, for example "warmup.steps".
-// Takes 0.1 ms for one group and 0.06 ms for each further one (measured), because only an archive
-// gives names and values.
+// Options that do not override serialize() have only their learning rate. Names in a nested archive
+// contain a dot, for example "warmup.steps".
+// Takes 0.1 ms for one group and 0.06 ms for each further one (measured), because names and values
+// can only be read from an archive.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,9 +26,9 @@ namespace lockstep {
 std::vector<std::pair<std::string, c10::IValue>> archived_values(
     const torch::optim::OptimizerOptions& options);
 
-// A tuple of numbers, for example betas, becomes a vector of doubles. An optional without a value
-// is left out.
-// Errors: in addition, unsupported, naming it, for a value that is no StateValue.
+// A tuple of numbers, such as betas, becomes a vector of doubles. Omits an optional without a
+// value.
+// Errors: also unsupported, naming it, for a value that is not a StateValue.
 StateValues state_values_of(const torch::optim::OptimizerOptions& options);
 
 // Explains, in sentences, why `values` cannot come from state_values_of() for options of this type.
@@ -37,13 +37,13 @@ std::vector<std::string> misfits_of(const torch::optim::OptimizerOptions& option
                                     const StateValues& values);
 
 // Sets the options to `values`. An option that is None and has no value stays None.
-// Errors: misuse for the first of misfits_of(); unsupported for options that can only be read.
+// Errors: misuse for the first of misfits_of(); unsupported for read-only options.
 void set_state_values(torch::optim::OptimizerOptions& options, const StateValues& values);
 
 // The hyperparameters of an optimizer, by name, as texts that ranks can compare: the optimizer's
 // class, the number of its param groups, the number of parameters in each, and all serialised
 // options: "param group 0: lr" is "0.001". Numbers are equal if their texts are.
-// Errors: as archived_values(). Takes as long as that function.
+// Errors and cost: as archived_values().
 Facts hyperparameters_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace lockstep

@@ -30,8 +30,8 @@ struct Parameter {
   std::string name;
   at::Tensor tensor;
   std::size_t group = 0;
-  at::ScalarType type = at::kFloat;      // In which it is stepped.
-  std::vector<std::int64_t> shape = {};  // Of the whole,
+  at::ScalarType type = at::kFloat;      // The type in which it is stepped.
+  std::vector<std::int64_t> shape = {};  // The shape of the whole,
   Boxes boxes = {};                      // of which the tensor is these parts.
 };
 
@@ -63,7 +63,7 @@ ElementRange needed_of(const Part& part) {
   return {0, part.whole.tensor.numel(), {}, part.whole.boxes};
 }
 
-// The part's elements of `data`, which holds those of `range`. Copies only if necessary.
+// The part's elements of `data`, which contains those of `range`. Copies only if necessary.
 at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& range) {
   const at::Tensor& parameter = part.whole.tensor;
   at::Tensor here = data.to(parameter.device());
@@ -77,7 +77,7 @@ at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& ran
   return is_fragment(part) ? fragment_of(here, part.shard, parameter).clone() : here;
 }
 
-// Whether some options work without this tensor.
+// Returns whether some options work without this tensor.
 bool is_optional(std::string_view part) {
   return part == "max_exp_avg_sq" || part == "momentum_buffer" || part == "grad_avg";
 }
@@ -96,7 +96,8 @@ StateValues options_in(const StateDict& saved, std::size_t group) {
   return values;
 }
 
-// Adds all saved names that are not in `known`. An unknown parameter is listed once, by its name.
+// Reports all saved names that are not in `known`. An unknown parameter is listed once, by its
+// name.
 void find_strangers(const StateDict& saved, const std::set<std::string>& known, Misfits& misfits) {
   constexpr std::string_view mark = ".param_group";
   std::set<std::string> strangers;
@@ -141,7 +142,7 @@ class OptimizerState final : public Stateful {
                 Misfits& misfits) const;
   void look_for_options(std::size_t group, const StateDict& saved, std::set<std::string>& known,
                         Misfits& misfits) const;
-  // The constructor makes the state and step() relies on it.
+  // The constructor creates the state and step() relies on it.
   bool makes_state_itself() const { return prototype_parts_.optimizer == "Adagrad"; }
 
   StateRequest request(const StateDict& saved) const;
@@ -150,17 +151,16 @@ class OptimizerState final : public Stateful {
 
   Optimizer& optimizer_;  // The program's optimizer.
   ShardedOptimizer* const sharded_;
-  Optimizer& stepping_;  // The optimizer that has the state.
-  const NamedTensors
-      named_;  // Keeps the tensors alive, so that no other tensor gets their address.
+  Optimizer& stepping_;       // The optimizer that has the state.
+  const NamedTensors named_;  // Keeps the tensors alive, so that their addresses are not reused.
   const Layouts layouts_;
   std::unordered_map<const void*, std::string> names_;
   const std::unique_ptr<OptimizerParamState> prototype_;
   const OptimizerStateParts prototype_parts_;
 };
 
-// The parameters of all groups, in order. Collected anew each time, because plain optimizers may
-// get further groups.
+// The parameters of all groups, in order. Collected in each call, because plain optimizers may get
+// further groups.
 std::vector<Parameter> OptimizerState::parameters() const {
   std::vector<Parameter> all;
   const auto& groups = optimizer_.param_groups();

@@ -1,6 +1,6 @@
-// The state of an optimizer under the names of its parameters: what it keeps for each parameter,
-// and its options. A sharded optimizer has the same form as a plain one, so each loads the other's
-// state, with any number of ranks. Each rank describes, requests and keeps only its own shards.
+// The state of an optimizer under the names of its parameters. Sharded and plain optimizers have
+// the same form, so each loads the other's state, with any number of ranks. Each rank describes,
+// requests and keeps only its own shards.
 //
 //   type                     "Adam", also for lockstep::Adam and classes derived from either
 //   param_groups             their number
@@ -9,7 +9,7 @@
 //   conv.weight.step         for each parameter that was stepped
 //   conv.weight.exp_avg      a tensor, shaped as the parameter
 //
-// Options become the saved ones. Parameters without saved state are as if never stepped.
+// Loading replaces the options. Parameters without saved state become as before their first step.
 //
 // Thread safety: none.
 // Errors: unsupported, naming it, for an optimizer other than SGD, Adam, AdamW, Adagrad, RMSprop,
@@ -34,8 +34,8 @@ namespace lockstep {
 // parameter that is cut over ranks is saved and loaded as that of the whole one. Neither this
 // function nor the members of its result are collective.
 // Lifetime: `optimizer` outlives the result.
-// Errors: misuse for a parameter without a name. wanted() throws misuse, naming the misfits, for
-// the state of another kind of optimizer or of other parameters or param groups.
+// Errors: misuse for a parameter without a name. wanted() throws misuse, naming each mismatch, for
+// the state of another kind of optimizer, other parameters or other param groups.
 LOCKSTEP_API std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer,
                                                        const NamedTensors& parameters,
                                                        const Layouts& layouts = {});

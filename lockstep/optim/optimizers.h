@@ -15,16 +15,15 @@
 
 namespace lockstep {
 
-// torch::optim::Adam with the same options, state and archives. Its step() runs ATen's fused
-// kernel, which reads and writes parameters and state once. Weights and state equal those of
-// Python's torch.optim.Adam(fused=True), bit for bit. A gradient or state with other strides than
-// its parameter is copied first; Python pairs it with the wrong weights. A parameter that is given
-// several times, as tied weights are by module.parameters(), is stepped once.
+// torch::optim::Adam with the same options, state and archives. step() runs ATen's fused kernel,
+// which reads and writes parameters and state once. Weights and state equal those of Python's
+// torch.optim.Adam(fused=True), bit for bit. A gradient or state with other strides than its
+// parameter is copied first; Python pairs it with the wrong weights. A repeated parameter, such as
+// a tied weight in module.parameters(), is stepped once.
 //
-// Errors: unsupported for sparse gradients, and for parameters that are not floating-point or are
-// views with gaps in memory; misuse for a gradient of another shape, and for state of another shape
-// or without the tensors that the options need. All are checked before the first parameter is
-// stepped.
+// Errors, before any parameter is stepped: unsupported for sparse gradients, and for parameters
+// that are not floating-point or are views with gaps in memory. Misuse for a gradient of another
+// shape, and for state of another shape or without the tensors that the options need.
 class LOCKSTEP_API Adam : public torch::optim::Adam {
  public:
   using torch::optim::Adam::Adam;
@@ -32,8 +31,8 @@ class LOCKSTEP_API Adam : public torch::optim::Adam {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// torch::optim::AdamW with the differences that Adam has from torch::optim::Adam. Weights and state
-// equal those of Python's torch.optim.AdamW(fused=True), bit for bit.
+// torch::optim::AdamW with the changes of Adam above. Weights and state equal those of Python's
+// torch.optim.AdamW(fused=True), bit for bit.
 //
 // Errors: as Adam's.
 class LOCKSTEP_API AdamW : public torch::optim::AdamW {
@@ -43,9 +42,8 @@ class LOCKSTEP_API AdamW : public torch::optim::AdamW {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// torch::optim::SGD with the differences that Adam has from torch::optim::Adam. Supports momentum,
-// dampening, Nesterov and weight decay. Weights and state equal those of Python's
-// torch.optim.SGD(fused=True), bit for bit.
+// torch::optim::SGD with the changes of Adam above. Supports momentum, dampening, Nesterov and
+// weight decay. Weights and state equal those of Python's torch.optim.SGD(fused=True), bit for bit.
 //
 // Errors: as Adam's; also unsupported for parameters of half precision, because ATen's kernel
 // updates only the last few of their weights (FusedSGDKernel.cpp, LibTorch 2.13).
@@ -59,9 +57,8 @@ class LOCKSTEP_API SGD : public torch::optim::SGD {
 template <class T, class... Types>
 concept OneOf = (std::same_as<T, Types> || ...);
 
-// Whether an optimizer steps each element of a parameter separately, so that it also works on
-// fragments of a parameter. Specialise it for your own type, also if that derives from one of
-// these:
+// True if an optimizer steps each element of a parameter independently, so that it also works on
+// fragments. Specialise it for your own type, even if it derives from one of these:
 //   template <> inline constexpr bool lockstep::is_elementwise<Lion> = true;
 template <class Optimizer>
 inline constexpr bool is_elementwise =

@@ -1,6 +1,6 @@
-// The state of a learning rate schedule. Learning rates belong to the optimizer's state.
+// The state of a learning rate schedule. The learning rates are part of the optimizer's state.
 //
-// Errors: wanted() throws misuse if values are missing or are not those of such a state.
+// Errors: wanted() throws misuse if values are missing or do not belong to such a state.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// Saves the number of steps, "step_count", which is the whole state of LibTorch's schedules.
-// Further state of your own type is not saved.
+// Saves the number of steps, "step_count", which is the whole state of LibTorch's schedules. Does
+// not save further state of your own type.
 // Lifetime: `schedule` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule);
 

@@ -51,7 +51,7 @@ void require_distinct(const std::vector<at::Tensor>& parameters) {
     const auto text = [&](const char* reason) {
       return "parameter " + std::to_string(i) + " of a sharded optimizer is " + reason;
     };
-    // They are the same up to the first repeated one.
+    // They are equal up to the first repeated one.
     require(parameters[i].defined() && i < each.size() && parameters[i].is_same(each[i]),
             [&] { return text("undefined or was given before: give each tensor once"); });
     require(!parameters[i].is_meta(), [&] { return text("on the meta device and has no values"); });
@@ -71,7 +71,7 @@ std::string line_at(const std::string& text, std::ptrdiff_t number) {
   return line;
 }
 
-// All ranks see the same descriptions, so all throw.
+// All ranks compare the same descriptions, so all throw.
 void require_same_on_all_ranks(const std::string& description, const ProcessGroup& group) {
   const auto all = all_gather_bytes(description, group, {.label = "parameters of an optimizer"});
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
@@ -93,8 +93,8 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
   return gradients;
 }
 
-// Combines powers: their sum or, for the infinity norm, their maximum, which is NaN if one of them
-// is.
+// Combines powers: their sum or, for the infinity norm, their maximum, which is NaN if any power is
+// NaN.
 double sum_of(const std::vector<double>& powers, double norm_type) {
   double sum = 0;
   for (const double power : powers)
@@ -162,7 +162,7 @@ void ShardedOptimizer::add_up_parts() {
           Fault::unsupported,
           "a sharded LARS or LAMB: a parameter" + part +
               ", cut over other ranks than those that step it: its whole norm is not known");
-  std::vector<std::size_t> order;  // By stepped tensor, in the order of `local_`: its parameter.
+  std::vector<std::size_t> order;  // The parameters of stepped tensors, in the order of `local_`.
   for (std::size_t group = 0; group < param_groups_.size(); ++group)
     for (const Shard& shard : own_shards_)
       if (group_of_[shard.parameter] == group) order.push_back(shard.parameter);
@@ -237,8 +237,8 @@ void ShardedOptimizer::make_gradients() {}
 
 std::vector<at::Tensor> ShardedOptimizer::tensors_with_gradients() { return all_parameters_; }
 
-// Own shards are added up by the ranks among which their parameters are cut, in the order of all
-// parameters, which is that of all ranks of the optimizer.
+// The ranks among which a parameter is cut add its shards, in the order of all parameters, which is
+// equal on all ranks of the optimizer.
 double ShardedOptimizer::gradient_norm(const ModelPart& model, double norm_type) {
   make_gradients();
   const std::vector<CountedParameters> counted = counted_parameters(model);
@@ -312,7 +312,7 @@ double ShardedOptimizer::clip(const std::function<double()>& norm, double max_no
 
 // --- State --------------------------------------------------------------------------------------
 
-// Makes the plain optimizer. It has no state unless its constructor makes some.
+// Creates the plain optimizer. It has no state unless its constructor creates some.
 std::unique_ptr<Optimizer> ShardedOptimizer::make_whole() const {
   auto whole = make_(param_groups_);
   copy_options(param_groups_, whole->param_groups());

@@ -1,8 +1,8 @@
 // An optimizer whose state is spread over the ranks: each rank steps its own shards of the
 // parameters.
 //
-// It holds the user's param groups like any optimizer, so schedulers, zero_grad() and options work
-// on it. It also holds an optimizer of the user's type over this rank's shards only.
+// It holds the user's param groups like any optimizer, so schedulers, zero_grad() and options work.
+// Internally, an optimizer of the user's type steps this rank's shards.
 //
 // Its archives are those of the plain optimizer: torch::load() reads them into torch::optim::Adam,
 // and any number of ranks can continue from them.
@@ -10,17 +10,17 @@
 //   if (world.rank() == 0) torch::save(optimizer, "adam.pt");
 //   ...
 //   torch::load(optimizer, "adam.pt");                                    // Every rank, the same.
-// Consolidating temporarily takes the memory of the whole state on one rank; loading takes it on
-// every rank. optimizer_state() (optimizer_stateful.h) avoids both.
+// Consolidating temporarily needs memory for the whole state on one rank; loading needs it on every
+// rank. optimizer_state() (optimizer_stateful.h) avoids both.
 //
 // Param groups are fixed at construction and equal on all ranks.
 // Thread safety: none; one training loop uses it.
-// Errors: mismatch if the ranks' parameters differ; misuse for no parameters or for a parameter
-// in two groups (listed twice in a group it counts once); unsupported for LBFGS, which needs all
-// parameters at once, and for LARS and LAMB with fragments of parameters that are cut over other
-// ranks, too; those of ProcessGroup. If the inner optimizer throws in step() on one rank, the group
-// is aborted and step() throws Error(aborted) on the other ranks. Exceptions of a closure do not
-// abort the group.
+// Errors: mismatch if the ranks' parameters differ; misuse for no parameters or for a parameter in
+// two groups (in one group, a repeated one counts once). Unsupported for LBFGS, which needs all
+// parameters at once, and for LARS and LAMB with fragments of parameters that are also cut over
+// other ranks. Those of ProcessGroup. If the inner optimizer's step() throws on one rank, the group
+// is aborted and step() throws Error(aborted) on the others. Exceptions of a closure do not abort
+// the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,8 +43,7 @@ namespace lockstep {
 
 struct ModelPart;
 
-// A part of a parameter: elements [begin, end) of a parameter in memory order, and the rank that
-// steps them.
+// A part of a parameter: elements [begin, end) in memory order, and the rank that steps them.
 struct Shard {
   std::size_t parameter = 0;  // Index over all param groups.
   std::int64_t begin = 0;
@@ -58,17 +57,17 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   torch::Tensor step(LossClosure closure = nullptr) final;
 
   // Multiplies the gradients by min(1, max_norm / (total + 1e-6)) and returns total: the norm of
-  // all ranks' gradient shards as one vector. A norm_type of infinity takes the largest absolute
-  // value. Use this instead of lockstep::clip_grad_norm_() if each rank has its own part of the
-  // gradients. Collective.
+  // all ranks' gradient shards as one vector. For a norm_type of infinity, the norm is the largest
+  // absolute value. Use this instead of lockstep::clip_grad_norm_() if each rank has its own part
+  // of the gradients. Collective.
   // Errors: misuse for parameters that are cut over other ranks, a negative max_norm and a
   // norm_type that is not positive; corrupt, on all ranks, if error_if_nonfinite is set and total
   // is not finite.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
-  // The same of parameters of `module` that may be cut over other ranks (sharded_module.h): parts
-  // are added up. Collective over the group of each layout too. Errors: in addition, misuse for a
-  // parameter that is not one of the module.
+  // The same for parameters of `module` that may be cut over other ranks (sharded_module.h): parts
+  // are added. Also collective over the group of each layout. Errors: also misuse for a parameter
+  // that does not belong to the module.
   double clip_grad_norm_(const torch::nn::Module& module, double max_norm, double norm_type = 2.0,
                          bool error_if_nonfinite = false);
   double clip_grad_norm_(const ModelPart& model, double max_norm, double norm_type,
@@ -83,8 +82,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // since the last step().
   void save(torch::serialize::OutputArchive& archive) const override;
 
-  // Reads an archive of the plain optimizer or of save(), and keeps this rank's shards. Options
-  // become the archive's.
+  // Reads an archive of the plain optimizer or of save(), and keeps this rank's shards. The
+  // archive's options replace the current ones.
   void load(torch::serialize::InputArchive& archive) override;
 
   // The optimizer over this rank's shards. Its options are those of the last step().
@@ -97,37 +96,38 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
 
-  // Collective. `make` makes the user's optimizer, with the same `defaults`, over given tensors.
+  // Collective. `make` creates the user's optimizer, with the same `defaults`, over given tensors.
   // Call set_shards() before any other member.
   ShardedOptimizer(const Groups& groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                    Make make, const ProcessGroup& group);
 
   // Call once. `shards` are equal on all ranks; the shards of a parameter together cover it.
-  // `stepped` are the tensors that stand for this rank's shards, in the same order. Each is a leaf
+  // `stepped` are the tensors that represent this rank's shards, in the same order. Each is a leaf
   // with its own gradient: the parameter itself, or a flat view or copy of the shard's elements.
-  // `types` are those of the stepped tensors, by parameter, if not the parameters' own.
+  // `types` are the types of the stepped tensors, by parameter, if they differ from the
+  // parameters'.
   void set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped,
                   std::vector<at::ScalarType> types = {});
 
   // Called around the step of the shards, with gradients disabled, to exchange the other ranks'
-  // parts. `have_met`: all ranks have come to this step, and none reads parameters any more.
+  // parts. `have_met`: all ranks have reached this step, and none reads parameters any more.
   virtual void before_step(bool /*have_met*/) {}
   virtual void after_step() {}
 
-  // Makes the gradients of this rank's shards, if they are not there yet.
+  // Computes the gradients of this rank's shards, unless that is done.
   virtual void make_gradients();
 
-  // The norm of all shards' gradients. It may have to make these gradients first.
+  // The norm of all shards' gradients. May first have to compute these gradients.
   virtual double gradient_norm(double norm_type);
 
-  // The tensors on this rank whose gradients step() uses or the program may read before. Makes
-  // these gradients, if they are not there yet: collective.
+  // The tensors on this rank whose gradients step() uses or the program may read before. Computes
+  // these gradients, unless that is done: collective.
   virtual std::vector<at::Tensor> tensors_with_gradients();
 
-  // Whether each rank has other gradients in these tensors.
+  // True if each rank has different gradients in these tensors.
   virtual bool has_gradients_apart() const { return true; }
 
-  // Instead of a step, after tensors_with_gradients(): drops gradients that step() would use up.
+  // Replaces a step, after tensors_with_gradients(): drops gradients that step() would use up.
   virtual void omit_step() {}
 
   // The sum of the norm_type-th powers of the tensors' gradients, or their largest absolute value
@@ -160,7 +160,7 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   std::vector<Shard> shards_;
   std::vector<Shard> own_shards_;
   std::vector<at::Tensor> stepped_;
-  std::vector<at::ScalarType> types_;  // By parameter; empty if they are the parameters' own.
+  std::vector<at::ScalarType> types_;  // By parameter; empty if equal to the parameters' types.
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::unique_ptr<torch::optim::Optimizer> whole_;  // Null unless consolidated on this rank.
 };

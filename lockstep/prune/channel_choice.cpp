@@ -11,8 +11,8 @@
 namespace lockstep::prune {
 namespace {
 
-// Indices of channels, the least important first; of equal ones the last first, as topk() of the
-// rest would keep them.
+// Indices of channels in rising order of importance. Among equal ones the last comes first,
+// consistent with topk() of the rest.
 std::vector<std::size_t> ranked(const std::vector<double>& importances) {
   std::vector<std::size_t> order(importances.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
@@ -22,14 +22,14 @@ std::vector<std::size_t> ranked(const std::vector<double>& importances) {
   return order;
 }
 
-// How many of `wanted` channels can go, if a multiple of `round_to` stays.
+// Returns how many of `wanted` channels can be removed so that a multiple of `round_to` remains.
 std::size_t removable(std::size_t channels, std::size_t wanted, std::int64_t round_to) {
   const auto multiple = static_cast<std::size_t>(round_to);
   const std::size_t kept = std::max<std::size_t>(channels - std::min(wanted, channels), 1);
   return channels - std::min(channels, (kept + multiple - 1) / multiple * multiple);
 }
 
-// Rounded down, where 0.7 of 10 is no 6.999...
+// Rounded down, with a tolerance: 0.7 of 10 is 7, not 6.999...
 std::size_t share_of(double sparsity, std::size_t channels) {
   return static_cast<std::size_t>(sparsity * static_cast<double>(channels) + 1e-9);
 }
@@ -39,8 +39,8 @@ void choose(Choice& choice, std::size_t count) {
   choice.removed.resize(count);
 }
 
-// The least important channels of all choices. Channels that stay because of round_to, or as the
-// last of their group, are not replaced by others.
+// Selects the least important channels of all choices. Channels that stay because of round_to, or
+// as the last of their group, are not replaced by others.
 void choose_globally(std::vector<Choice*>& choices, const ChannelPrunerOptions& options) {
   std::vector<std::pair<double, std::size_t>> all;  // With the choice.
   for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -1,4 +1,4 @@
-// The choice of the channels that are removed, by their importances.
+// Selects the channels to remove by their importances.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,18 +15,18 @@
 
 namespace lockstep::prune {
 
-// A group, and what is removed of it.
+// A group, and its channels to remove.
 struct Choice {
   const TracedGroup* group;
   std::vector<double> importances = {};   // By channel; empty if the group stays whole.
-  std::optional<double> sparsity = {};    // Its own, in place of that of the options.
+  std::optional<double> sparsity = {};    // The group's own; replaces that of the options.
   std::vector<std::size_t> removed = {};  // Channels of the group.
 };
 
 // Fills `removed`.
 void choose_channels(std::vector<Choice>& choices, const ChannelPrunerOptions& options);
 
-// The indices that are left, for each dimension that loses some. Groups may each have a part of a
+// The remaining indices of each dimension that loses some. Several groups may have parts of one
 // dimension.
 std::vector<ChannelCut> cuts_of(std::span<const Choice> choices, const ChannelTrace& trace);
 

@@ -9,9 +9,9 @@
 namespace lockstep::prune {
 namespace {
 
-using Dimension = std::pair<std::size_t, std::size_t>;  // Of a tensor.
+using Dimension = std::pair<std::size_t, std::size_t>;  // A tensor's.
 
-// By set of labels, whose order is that of the tensors in the model.
+// By set of labels, in the order of the tensors in the model.
 std::map<Label, Channel> channels_of(const ChannelTrace& trace) {
   std::map<Label, Channel> channels;
   for (std::size_t t = 0; t < trace.tensors.size(); ++t) {
@@ -33,7 +33,8 @@ std::set<Dimension> dimensions_of(const std::vector<ChannelPlace>& places) {
   return dimensions;
 }
 
-// "layer1.0.conv1" of "layer1.0.conv1.weight"; a parameter of the model itself is its own layer.
+// Returns "layer1.0.conv1" for "layer1.0.conv1.weight"; a parameter of the model itself is its own
+// layer.
 std::string layer_of(const std::string& tensor) {
   const std::size_t dot = tensor.rfind('.');
   return dot == std::string::npos ? tensor : tensor.substr(0, dot);
@@ -43,7 +44,8 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
-// Whether a layer takes the channels: its weight has them in one dimension, and filters in another.
+// Returns whether a layer reads the channels: its weight has them in one dimension, and filters in
+// another.
 bool is_taken(const ChannelTrace& trace, const std::set<Dimension>& filters, Dimension place) {
   if (filters.contains(place)) return false;
   const auto& dims = trace.tensors[place.first].shape.dims;

@@ -1,4 +1,4 @@
-// How much a channel contributes, as a number.
+// The importance of a channel as a number.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,8 +12,9 @@
 
 namespace lockstep::prune {
 
-// By channel of the group. None for Importance::batch_norm and a group without a BatchNorm.
-// Errors: misuse, naming it, for a weight without a gradient and Importance::taylor, and for a
+// Returns importances by channel of the group; empty for Importance::batch_norm and a group without
+// a BatchNorm.
+// Errors: misuse, naming it, for a weight without a gradient with Importance::taylor, and for a
 // layer whose importances are not finite.
 std::optional<std::vector<double>> importances_of(const TracedGroup& group,
                                                   const ChannelTrace& trace, Importance importance);

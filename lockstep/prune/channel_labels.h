@@ -16,7 +16,7 @@ namespace lockstep::prune {
 
 using Label = std::int32_t;
 
-// The labels of one dimension, one for each index; empty if none are known, as for a batch.
+// The labels of one dimension, one for each index; empty if unknown, as for a batch.
 using LabelledDim = std::vector<Label>;
 
 // A union-find structure (Tarjan, 1975), whose sets may be pinned.
@@ -24,22 +24,22 @@ class ChannelLabels {
  public:
   LabelledDim add(std::int64_t count);
 
-  // The label that stands for all that are united with `label`.
+  // The representative of all labels that are united with `label`.
   Label set_of(Label label) const;
 
   void unite(Label one, Label other);
 
-  // Unites two dimensions index by index, where both are known; `dim` becomes known if one is. Pins
-  // both if their sizes differ.
+  // Unites two dimensions index by index if both are known; if only one is, `dim` becomes known.
+  // Pins both if their sizes differ.
   void unite(LabelledDim& dim, const LabelledDim& other);
 
-  // Keeps these channels. The first reason counts.
+  // Keeps these channels. The first reason is reported.
   void pin(const LabelledDim& dim, const std::string& reason);
 
-  // Why the set of `label` is kept; null if it need not be.
+  // Returns why the set of `label` is kept; null if it may be removed.
   const std::string* pinned(Label label) const;
 
-  // Channels that layers with weights make: only sets with such a label are pruned.
+  // Marks channels that layers with weights compute: only sets with such a label are pruned.
   void mark_filters(const LabelledDim& dim);
   bool is_filter(Label label) const { return filters_[static_cast<std::size_t>(label)]; }
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view made_by = "ChannelPruner";
 
-// Collective: importances become their means over the ranks.
+// Collective: replaces importances by their means over the ranks.
 void average(std::vector<Choice>& choices, const ProcessGroup& group) {
   for (Choice& choice : choices)
     if (!choice.importances.empty())
@@ -51,7 +51,7 @@ ModelSize size_of(const ChannelTrace& trace, const std::vector<ChannelCut>& cuts
   return size;
 }
 
-// Collective: what decides about the plan, besides the importances, is equal.
+// Collective: requires equal inputs of the plan on all ranks, besides the importances.
 void require_equal(const std::vector<Choice>& choices, const ChannelPrunerOptions& options,
                    const ProcessGroup& group) {
   Facts facts{{"sparsity", std::to_string(options.sparsity)},

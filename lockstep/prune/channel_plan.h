@@ -15,14 +15,13 @@
 
 namespace lockstep::prune {
 
-// A plan, and what each of its groups alone would cut.
+// A plan, and the cuts of each of its groups alone.
 struct PlannedCuts {
   PruningPlan plan;
   std::vector<std::vector<ChannelCut>> by_group;
 };
 
-// The sparsity of the program's own choice for the group that these layers make, if any; 0 excludes
-// it.
+// Returns the sparsity that the program set for the group of these layers, if any; 0 excludes it.
 using OwnSparsity = std::function<std::optional<double>(const std::vector<std::string>& layers)>;
 
 // Collective with a group: importances are means over its ranks.

@@ -45,12 +45,13 @@ void require_sparsity(double sparsity) {
   });
 }
 
-// Those of layers that stay whole are of the model before, too.
+// Also for layers that stay whole: their gradients belong to the model before pruning.
 void forget_gradients(const torch::nn::Module& model) {
   for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
 }
 
-// In place of this model's optimizer, whose moments would keep their sizes.
+// Rejects an optimizer of another model, because the moments of this model's would keep their
+// sizes.
 void require_of_model(const torch::optim::Optimizer& optimizer, const torch::nn::Module& model) {
   std::set<const at::TensorImpl*> own;
   for (const at::Tensor& parameter : model.parameters())
@@ -97,7 +98,8 @@ void ChannelPruner::set_sparsity(const std::string& layers, double sparsity) {
   sparsities_.emplace_back(layers, sparsity);
 }
 
-// Empty if no pattern names one of `layers`. The least of the layers' own counts for their group.
+// Empty if no pattern matches one of `layers`. The smallest sparsity of the layers applies to their
+// group.
 std::optional<double> ChannelPruner::sparsity_of(const std::vector<std::string>& layers) const {
   std::optional<double> least;
   for (const std::string& layer : layers) {
@@ -124,7 +126,7 @@ namespace {
 
 using Forward = std::function<std::vector<at::Tensor>()>;
 
-// The error of forward() after `cut`, which is undone if there is one.
+// Applies `cut` and runs forward(). If that throws, undoes the cut and returns the error.
 std::optional<std::string> error_after(const ModuleCut& cut, torch::nn::Module& model,
                                        const Forward& forward) {
   cut.apply();
@@ -142,7 +144,7 @@ std::optional<std::string> error_after(const ModuleCut& cut, torch::nn::Module& 
   return std::nullopt;
 }
 
-// The layers of groups that alone make forward() fail.
+// The layers of groups that make forward() fail on their own.
 std::string culprits(const PlannedCuts& planned, torch::nn::Module& model, const Forward& forward) {
   std::string found;
   for (std::size_t i = 0; i < planned.by_group.size(); ++i) {
@@ -198,7 +200,7 @@ void ChannelPruner::remember(const std::vector<ChannelCut>& cuts) {
 
 namespace {
 
-// "conv1.weight.0" names what is left of dimension 0.
+// "conv1.weight.0" contains the remaining indices of dimension 0.
 std::string name_of(const std::pair<std::string, std::int64_t>& dimension) {
   return dimension.first + "." + std::to_string(dimension.second);
 }
@@ -264,7 +266,7 @@ std::unique_ptr<CheckpointReader> undamaged(const std::filesystem::path& checkpo
   return saved;
 }
 
-// Null if there is none at all; the error of the oldest one if all are damaged.
+// Null if there is no checkpoint; throws the error of the oldest one if all are damaged.
 std::unique_ptr<CheckpointReader> newest_undamaged(const std::filesystem::path& directory) {
   std::exception_ptr error;
   for (const std::filesystem::path& checkpoint : list_checkpoints(directory)) try {

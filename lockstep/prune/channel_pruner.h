@@ -1,5 +1,5 @@
-// Removes the channels of a model that contribute least. What is left is a smaller dense model,
-// which computes faster without any support of the hardware.
+// Structured pruning: removes the least important channels of a model (docs/guide/pruning.md). The
+// result is a smaller dense model, which is faster on any hardware.
 //
 //   lockstep::ChannelPruner pruner(*model, batch.data, world, {.sparsity = 0.5});
 //   pruner.exclude("layer4");
@@ -8,27 +8,20 @@
 //   lockstep::DistributedDataParallel ddp(model, world);
 //   ...                                     // Fine-tuning.
 //
-// forward() runs once on the example, in evaluation mode, and autograd's graph of it tells which
-// channels belong together: across additions, concatenations, BatchNorm, flatten(), depthwise and
-// grouped convolutions, squeeze-and-excitation. Channels of Conv and Linear layers are removed.
-// Groups that reach the output, or an operation that the pruner does not know, stay whole; the plan
-// says why. The pruned model computes what the whole one does with zeros in place of the removed
-// weights.
-//
-// Parameters remain the same tensors; options such as out_channels are adapted. Gradients become
-// undefined. Optimizers stay valid if apply() gets them: pass each one that has made a step, as in
-// apply(adam, sgd), because the moments of others keep their size. AveragedModel,
-// DistributedDataParallel and other objects that know sizes are made afterwards.
+// A forward() on the example, in evaluation mode, finds in autograd's graph which channels belong
+// together: across additions, concatenations, BatchNorm, flatten(), depthwise and grouped
+// convolutions, squeeze-and-excitation. Channels of Conv and Linear layers are removed. Groups that
+// reach the output, or an unknown operation, stay whole; the plan reports why. The pruned model
+// computes the same as the whole one with zeros in place of the removed weights.
 //
 // A checkpoint of a pruned model has other shapes than the program's model. Add the pruner to the
 // TrainingState, and call apply_saved() before a resume():
-//   pruner.apply_saved("runs/a");  // Nothing if no checkpoint is there yet.
-//
+//   pruner.apply_saved("runs/a");  // Does nothing without a checkpoint.
 // Lifetime: the model outlives it. Thread safety: none.
-// Errors: misuse for a pattern that fits no layer, a sparsity outside of [0, 1), a model whose
-// weights ranks share, that is on the meta device, or that a DistributedDataParallel still has;
-// unsupported for layers that are cut over ranks; mismatch for ranks with other plans; those of
-// ProcessGroup.
+// Errors: misuse for a pattern that matches no layer and a sparsity outside [0, 1). Also for a
+// model whose weights ranks share, that is on the meta device, or that a DistributedDataParallel
+// still uses. Unsupported for layers that are cut over ranks; mismatch for ranks with different
+// plans; those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -61,7 +54,7 @@ struct PlannedCuts;
 
 namespace lockstep {
 
-// Importance of a channel: the mean over the layers that make it of
+// Importance of a channel: the mean over the layers that compute it of
 enum class Importance : std::uint8_t {
   l1,          // the L1 norm of the filter (Li et al., 2017),
   l2,          // its L2 norm,
@@ -71,25 +64,24 @@ enum class Importance : std::uint8_t {
 };
 
 struct ChannelPrunerOptions {
-  double sparsity = 0.5;  // Share of the channels that is removed, rounded down. In [0, 1).
+  double sparsity = 0.5;  // Share of the channels to remove, rounded down. In [0, 1).
 
   Importance importance = Importance::l1;
 
-  // Whether the share is of all channels together, so that layers lose unequal shares. Importances
-  // are then divided by their mean in the group. Otherwise each group loses the share.
+  // True: the share applies to all channels together, so layers lose different shares. Importances
+  // are then divided by their mean in the group. False: each group loses the share.
   bool global = false;
 
-  // Each group keeps a multiple of so many channels, and at least so many. Vector instructions like
-  // multiples of 8 or 16.
+  // Each group keeps a multiple of so many channels, and at least so many. Vector instructions are
+  // efficient for multiples of 8 or 16.
   std::int64_t round_to = 1;
 };
 
 class LOCKSTEP_API ChannelPruner final : public Stateful {
  public:
-  // `example` is an input of model.forward(); for another number of inputs, a function that calls
-  // it: ChannelPruner(*model, [&] { return model->forward(images, sizes); }). With a `group`,
-  // plan() and apply() are collective, importances are means over its ranks, and plans are
-  // compared.
+  // `example` is an input of model.forward(). For several inputs, pass a function that calls it:
+  // ChannelPruner(*model, [&] { return model->forward(images, sizes); }). With a `group`, plan()
+  // and apply() are collective, importances are means over its ranks, and plans are compared.
   template <std::derived_from<torch::nn::Module> Model, class Example>
   ChannelPruner(Model& model, Example example, const std::optional<ProcessGroup>& group,
                 const ChannelPrunerOptions& options = {})
@@ -98,35 +90,41 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   ChannelPruner(Model& model, Example example, const ChannelPrunerOptions& options = {})
       : ChannelPruner(model, std::move(example), std::nullopt, options) {}
 
-  // Keeps all channels that these layers make, and so their groups whole. `layers` is a pattern of
-  // names, such as "layer2" for all of a module, or "features.*.conv".
+  // Keeps all channels that these layers compute, and so their whole groups. `layers` is a pattern
+  // of names, such as "layer2" for all of a module, or "features.*.conv".
   void exclude(const std::string& layers);
 
-  // Another sparsity for the groups of these layers, also with `global`. The last call counts.
+  // Sets another sparsity for the groups of these layers, also with `global`. The last call
+  // applies.
   void set_sparsity(const std::string& layers, double sparsity);
 
   PruningPlan plan() const;
 
-  // Carries out plan(), also on the state of the optimizers, and returns it. Errors: in addition,
-  // misuse, with nothing changed, if there is no channel to remove; for an optimizer that has no
-  // parameter of the model; and if forward() fails
-  // afterwards, because it has sizes as numbers, such as view({-1, 4096}): the message names the
-  // layers and the error. unsupported for an optimizer whose state cannot be read
-  // (optimizer_stateful.h) or is spread over ranks.
+  // Executes plan(), also on the state of the optimizers, and returns it. Parameters remain the
+  // same tensors; options such as out_channels are adapted. Gradients become undefined. Pass each
+  // optimizer that has made a step, as in apply(adam, sgd); moments of others keep their size.
+  // Create AveragedModel, DistributedDataParallel and other objects that depend on sizes
+  // afterwards.
+  // Errors, with nothing changed: also misuse if there is no channel to remove, and for an
+  // optimizer without a parameter of the model. Also if forward() of the pruned model fails because
+  // it contains sizes, such as view({-1, 4096}): the message names the layers and the error.
+  // Unsupported for an optimizer whose state cannot be read (optimizer_stateful.h) or is spread
+  // over ranks.
   template <std::derived_from<torch::optim::Optimizer>... Optimizers>
   PruningPlan apply(Optimizers&... optimizers) {
     return apply_to({&optimizers...});
   }
 
-  // Prunes as the newest undamaged checkpoint in `directory`, of which it reads all bytes; or as
-  // the checkpoint `directory`. resume() refuses a newer one that is damaged, if its shapes differ.
-  // `part` is a pruner's. Returns whether there is one. Not collective. Optimizers are made
-  // afterwards. Errors: those of CheckpointReader; misuse if it is of another model, or this one is
-  // pruned already.
+  // Prunes like the newest undamaged checkpoint in `directory`, reading all its bytes, or like the
+  // checkpoint `directory`. If a newer, damaged checkpoint has other shapes, resume() refuses it.
+  // `part` is a pruner's. Returns whether there is a checkpoint. Not collective. Create optimizers
+  // afterwards.
+  // Errors: those of CheckpointReader; misuse if it belongs to another model, or this one is
+  // already pruned.
   bool apply_saved(const std::filesystem::path& directory, const std::string& part = "pruning");
 
-  // The channels that are left of the model as it was made. Loading prunes a model that is not yet
-  // pruned; of a pruned one it checks that the same channels are left.
+  // The channels that remain of the original model. Loading prunes a model that is not pruned; for
+  // a pruned one it checks that the same channels remain.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
@@ -153,7 +151,7 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
     };
   }
 
-  // A copy through which autograd sees the model's input.
+  // A copy that makes the model's input visible to autograd.
   static at::Tensor input_like(const at::Tensor& example);
 
   PruningPlan apply_to(const std::vector<torch::optim::Optimizer*>& optimizers);
@@ -167,7 +165,7 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   const ChannelPrunerOptions options_;
   std::vector<std::pair<std::string, double>> sparsities_;  // By pattern of layers.
 
-  // The indices that are left of those of the model as it was made, by tensor and dimension.
+  // The remaining indices of the original model, by tensor and dimension.
   std::map<std::pair<std::string, std::int64_t>, std::vector<std::int64_t>> left_;
 };
 

@@ -68,7 +68,7 @@ std::string digest_of(const torch::nn::Module& model) {
   return sha256(tensors);
 }
 
-// Zeros in place of what the plan removes.
+// Replaces the weights that the plan removes by zeros.
 void mask(const torch::nn::Module& model, const PruningPlan& plan) {
   const torch::NoGradGuard no_grad;
   auto tensors = tensors_of(model);
@@ -82,7 +82,7 @@ void mask(const torch::nn::Module& model, const PruningPlan& plan) {
   }
 }
 
-// BatchNorms with statistics and scales that differ between channels.
+// Gives BatchNorms statistics and scales that differ between channels.
 void vary_norms(const torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : named_tensors(model))
@@ -191,8 +191,8 @@ TEST(ChannelPruner, FollowsConcatenationsGroupsAndPermutations) {
   EXPECT_EQ(model.last->options.out_channels(), 3);
 }
 
-// The two groups of a convolution read other channels each, which so leave in pairs. Four pairs
-// have a channel of the model's input.
+// The two groups of a convolution read different channels, which are therefore removed in pairs.
+// Four pairs contain a channel of the model's input.
 TEST(ChannelPruner, KeepsChannelsWhosePartnerStays) {
   Mixed model;
   const PruningPlan plan = ChannelPruner(model, torch::randn({2, 4, 9, 9})).plan();
@@ -452,7 +452,7 @@ TEST(ChannelPruner, NamesTheLayerBehindWhichForwardHasANumber) {
   EXPECT_EQ(group_of(pruner.apply(), "linear1").kept, 256);
 }
 
-// Convolutions whose `groups` change when few channels are left, and a forward() that then throws.
+// Convolutions whose `groups` change if few channels remain, and a forward() that then throws.
 struct Grouped : torch::nn::Module {
   Grouped() {
     register_module("first", first);
@@ -499,7 +499,7 @@ TEST(ChannelPruner, ChangesNothingWhenItRefuses) {
   for (std::size_t i = 0; i < gradients.size(); ++i)
     EXPECT_TRUE(torch::equal(parameters[i].grad(), gradients[i])) << i;
   pruner.exclude("grouped");
-  pruner.apply();  // Which needs the gradients.
+  pruner.apply();  // Needs the gradients.
   EXPECT_EQ(model.depthwise->options.out_channels(), 2);
   for (const at::Tensor& parameter : model.parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
@@ -554,7 +554,7 @@ TEST(ChannelPruner, RefusesTheOptimizerOfAnotherModel) {
   EXPECT_EQ(fault_of([&] { pruner.apply(own, foreign); }, &text), Fault::misuse);
   EXPECT_NE(text.find("an optimizer that has no parameter of this model"), text.npos) << text;
   EXPECT_EQ(model.conv1->weight.size(0), channels) << "nothing is changed";
-  pruner.apply(own);  // Of a layer that keeps its channels.
+  pruner.apply(own);  // An optimizer of a layer that keeps its channels.
 }
 
 TEST(ChannelPruner, RefusesParametersInUseAndStateOfSeveralRanks) {
@@ -635,7 +635,7 @@ TEST(ChannelPruner, ResumesFromACheckpointOfAPrunedModel) {
     ChannelPruner pruner(model, images);
     EXPECT_FALSE(pruner.apply_saved(scratch.path()));
     pruner.apply();
-    pruner.apply();  // A quarter is left.
+    pruner.apply();  // A quarter remains.
     saved = digest_of(model);
     Checkpointer checkpoints(scratch.path(), world);
     const auto weights = module_state(model);

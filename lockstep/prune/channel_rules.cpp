@@ -65,7 +65,7 @@ void elementwise(TracedCall& call) {
     if (input != nullptr) unite_aligned(call, *input, call.outputs.front());
 }
 
-// Pooling, padding and the like, which change the sizes of places.
+// Pooling, padding and similar operations, which change the spatial sizes.
 void over_places(TracedCall& call) {
   const LabelledShape* const input = call.inputs.front();
   if (input == nullptr) return;
@@ -87,8 +87,8 @@ void along_dim(TracedCall& call) {
 
 // --- Layers --------------------------------------------------------------------------------------
 
-// Each group of a convolution has its part of the inputs and makes its part of the outputs. Groups
-// stay equally large: the same channel leaves all of them.
+// Each group of a convolution reads its part of the inputs and computes its part of the outputs.
+// Groups keep equal sizes: the same channel is removed from all of them.
 void unite_groups(TracedCall& call, const LabelledShape& input, const LabelledShape& weight,
                   std::int64_t groups) {
   ChannelLabels& labels = call.trace.labels;
@@ -96,7 +96,7 @@ void unite_groups(TracedCall& call, const LabelledShape& input, const LabelledSh
   const LabelledDim& filters = weight.dims[0];
   const auto part = static_cast<std::size_t>(weight.sizes[1]);
   const std::size_t made = filters.size() / static_cast<std::size_t>(groups);
-  if (part == 1) {  // Depthwise: a group leaves with its only input.
+  if (part == 1) {  // Depthwise: a group is removed with its only input.
     if (in.empty()) labels.pin(filters, "depthwise over channels that stay");
     for (std::size_t i = 0; i < filters.size() && !in.empty(); ++i)
       labels.unite(filters[i], in[i / made]);
@@ -151,7 +151,7 @@ void multiply(TracedCall& call, const LabelledShape* left, const LabelledShape* 
   if (left != nullptr) call.trace.labels.unite(inner, left->dims[last]);
 }
 
-// Both dimensions of a weight belong to one tensor; an activation has channels in one only.
+// A weight has channels in both dimensions; an activation in only one.
 bool is_weight(const TracedCall& call, const LabelledShape& matrix) {
   if (matrix.dims[0].empty() || matrix.dims[1].empty()) return false;
   const std::size_t owner = call.owner_of(matrix.dims[0].front());
@@ -199,7 +199,7 @@ void batch_norm(TracedCall& call) {
     call.trace.norm_scales.insert(call.owner_of(scale->dims[0].front()));
 }
 
-// The mean over channels would be another one without some of them.
+// Without some channels, the mean over channels would differ.
 void layer_norm(TracedCall& call) {
   const LabelledShape* const input = call.inputs[0];
   if (input == nullptr) return;
@@ -224,8 +224,8 @@ LabelledDim repeated(const LabelledShape& input, std::size_t dim, std::size_t be
   return labels;
 }
 
-// Dimensions [begin, end) of the input become [out_begin, out_end) of the output. Channels can be
-// followed where they become a part of one dimension, as in flatten().
+// Maps dimensions [begin, end) of the input to [out_begin, out_end) of the output. Channels can be
+// followed if they become a part of one dimension, as in flatten().
 void reshape_part(TracedCall& call, std::size_t begin, std::size_t end, std::size_t out_begin,
                   std::size_t out_end) {
   const LabelledShape& input = *call.inputs.front();
@@ -291,7 +291,7 @@ void permute(TracedCall& call) {
   reorder(call, dims);
 }
 
-// Removes dimensions; sizes in the others are as before.
+// Removes dimensions; the sizes of the others do not change.
 void reduce_dims(TracedCall& call, const std::vector<bool>& reduced, bool keeps_dims) {
   const LabelledShape& input = *call.inputs.front();
   LabelledShape& output = call.outputs.front();
@@ -316,8 +316,8 @@ void reduction(TracedCall& call) {
   reduce_dims(call, reduced, node.keepdim);
 }
 
-// Numbers in forward() say where to cut, so the channels stay. SelectBackward and UnbindBackward
-// drop the dimension.
+// Pins the channels, because numbers in forward() determine the slice. SelectBackward and
+// UnbindBackward drop the dimension.
 template <class N>
 void divided(TracedCall& call) {
   const LabelledShape* const input = call.inputs.front();
@@ -336,7 +336,7 @@ void divided(TracedCall& call) {
     call.trace.labels.pin(input->dims[dim], name_of(call) + " divides the channels");
 }
 
-// The labels of all inputs in a row. Those of a constant are new and stay.
+// Joins the labels of all inputs. Labels of a constant are new and stay.
 void concatenate(TracedCall& call) {
   const auto& node = node_of<nodes::CatBackward0>(call);
   LabelledShape& output = call.outputs.front();
@@ -345,7 +345,7 @@ void concatenate(TracedCall& call) {
   bool known = false;
   for (std::size_t i = 0; i < call.inputs.size(); ++i) {
     const auto& sizes = node.tensors_args_sizes_symint[i];
-    if (sizes.size() != output.dims.size()) continue;  // An old exception of cat(): empty ones.
+    if (sizes.size() != output.dims.size()) continue;  // cat() still accepts empty tensors.
     const LabelledShape* const input = call.inputs[i];
     LabelledDim part = input == nullptr ? LabelledDim{} : input->dims[dim];
     known = known || !part.empty();

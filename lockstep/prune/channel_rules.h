@@ -1,4 +1,4 @@
-// How operations pass channels on: a rule for each kind of node of the autograd graph.
+// Rules for each kind of node of the autograd graph: how operations propagate channels.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,17 +18,17 @@ namespace lockstep::prune {
 struct TracedCall {
   const torch::autograd::Node& node;
   std::vector<const LabelledShape*> inputs;  // By edge; null for a value without a gradient.
-  std::vector<LabelledShape> outputs;        // Their sizes are known; the rule adds labels.
+  std::vector<LabelledShape> outputs;        // Sizes are known; the rule adds labels.
   ChannelTrace& trace;
 
-  // Index in trace.tensors of a tensor that the operation saved; -1 if it is none of these.
+  // Index in trace.tensors of a tensor that the operation saved; -1 if it is another one.
   std::function<int(const at::Tensor& saved)> index_of;
 
-  // The one that has these labels, as a layer's weight has.
+  // The tensor with these labels, such as a layer's weight.
   std::function<std::size_t(Label label)> owner_of;
 };
 
-// Applies the rule of `call.node`. Without one, pins all channels of its inputs.
+// Applies the rule of `call.node`. Without a rule, pins all channels of its inputs.
 void apply_rule(TracedCall& call);
 
 }  // namespace lockstep::prune

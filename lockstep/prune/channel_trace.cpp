@@ -20,7 +20,7 @@ namespace {
 
 using torch::autograd::Node;
 
-// The nodes that lead to `outputs`, each after all that it depends on.
+// The nodes that lead to `outputs`, in topological order.
 std::vector<Node*> in_order_of_forward(const std::vector<at::Tensor>& outputs) {
   std::vector<Node*> ordered;
   std::set<const Node*> seen;
@@ -104,7 +104,7 @@ class Tracer {
     return shape;
   }
 
-  // Labels that rules have added have no owner either.
+  // Labels that rules added have no owner either.
   std::size_t owner_of(Label label) const {
     const auto place = static_cast<std::size_t>(label);
     return place < owners_.size() ? owners_[place] : trace_.tensors.size();

@@ -1,6 +1,6 @@
-// The channels of a model, found in the autograd graph of one forward(): where each is in the
-// parameters, and which belong together. After DepGraph (Fang et al., 2023), with a label for each
-// channel in place of mappings between layers.
+// Finds the channels of a model in the autograd graph of one forward(): their places in the
+// parameters, and which belong together. Follows DepGraph (Fang et al., 2023), but with a label per
+// channel instead of mappings between layers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,7 +35,7 @@ struct LabelledTensor {
   LabelledShape shape;
 };
 
-// A product with a weight, at so many places of all samples.
+// A product with a weight, at a number of places of all samples.
 struct WeightProduct {
   std::size_t weight;  // Index in ChannelTrace::tensors.
   std::int64_t places;
@@ -48,8 +48,8 @@ struct ChannelTrace {
   std::vector<WeightProduct> products;
 };
 
-// Follows the graph of `outputs`, of a forward() in which all parameters require a gradient.
-// Channels that reach a node without a rule are pinned, with its name as the reason.
+// Follows the graph of `outputs` of a forward() in which all parameters require a gradient. Pins
+// channels that reach a node without a rule; the reason is the node's name.
 ChannelTrace trace_channels(const torch::nn::Module& module,
                             const std::vector<at::Tensor>& outputs);
 

@@ -66,7 +66,7 @@ bool GradualPruner::is_due() const {
   return steps_ == options_.end || (steps_ - options_.begin) % options_.every == 0;
 }
 
-// From all elements: those that are zero are the least.
+// Selects from all elements: zeros have the smallest absolute value.
 void GradualPruner::renew_masks() {
   for (const std::string& name : parameters_)
     if (masks_.mask(name).defined()) masks_.remove(name);

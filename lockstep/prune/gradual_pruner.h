@@ -1,4 +1,4 @@
-// Magnitude pruning that grows over a training: masks of a cubic schedule (Zhu and Gupta, 2017).
+// Gradual magnitude pruning: masks with a cubic schedule (Zhu and Gupta, 2017).
 //
 //   lockstep::GradualPruner pruner(*model, world, {.final_sparsity = 0.9, .begin = 1000,
 //                                                  .end = 10'000, .every = 100});
@@ -10,13 +10,13 @@
 //
 // After step t the sparsity is that of torch.ao.pruning.CubicSL:
 //   final + (initial - final) * (1 - (t - begin) / (end - begin))^3
-// New masks come every so many steps from `begin` to `end`: in each parameter, the elements of the
-// least absolute value. Between them and afterwards, zeros stay zero.
+// Masks are renewed every `every` steps from `begin` to `end`: they select the elements of the
+// smallest absolute value in each parameter. Otherwise zeros stay zero.
 //
-// Saved as a part of a checkpoint, with its step: TrainingState::add("pruner", pruner).
+// Checkpoints save it with its step: TrainingState::add("pruner", pruner).
 //
 // Lifetime: the model outlives it. Thread safety: none.
-// Errors: those of PruningMasks; misuse for sparsities outside of [0, 1] or in the wrong order, and
+// Errors: those of PruningMasks; misuse for sparsities outside [0, 1] or in the wrong order, and
 // for steps in the wrong order.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -41,20 +41,20 @@ struct GradualPrunerOptions {
   double initial_sparsity = 0;
   double final_sparsity = 0.9;
 
-  // Steps of the optimizer, counted from 1. The first masks come after step `begin`, the last ones
-  // after step `end`.
+  // Steps of the optimizer, counted from 1. The first masks are computed after step `begin`, the
+  // last ones after step `end`.
   std::int64_t begin = 0;
   std::int64_t end = 1;
 
-  // Steps between masks. Each new mask costs a search of all elements, on rank 0 a broadcast of a
-  // byte for each.
+  // Steps between masks. A renewal costs a search of all elements, on rank 0, and a broadcast of a
+  // byte per element.
   std::int64_t every = 100;
 
   // Patterns of names, such as "features.*.weight". Empty: all parameters of two or more
   // dimensions.
   std::vector<std::string> parameters = {};
 
-  // Whether the sparsity is that of all parameters together, so that they lose unequal shares.
+  // True: the sparsity applies to all parameters together, so they lose different shares.
   bool global = false;
 };
 
@@ -65,10 +65,10 @@ class LOCKSTEP_API GradualPruner final : public Stateful {
   GradualPruner(torch::nn::Module& model, const GradualPrunerOptions& options)
       : GradualPruner(model, std::nullopt, options) {}
 
-  // Call after each step of the optimizer. Collective, where new masks are due.
+  // Call after each step of the optimizer. Collective when masks are renewed.
   void step(torch::optim::Optimizer& optimizer);
 
-  // Of the schedule, at the last step.
+  // The schedule's sparsity at the last step.
   double scheduled_sparsity() const;
 
   std::int64_t steps() const { return steps_; }

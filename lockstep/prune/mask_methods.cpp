@@ -25,7 +25,8 @@ std::vector<std::int64_t> other_dims(const at::Tensor& tensor, std::int64_t dim)
   return dims;
 }
 
-// The mask of `values` with zeros at `chosen` of the elements that it has left.
+// Returns the mask of `values`, with zeros at the elements that `choose` selects from the remaining
+// ones.
 template <class Choose>
 at::Tensor among_elements(const at::Tensor& values, const at::Tensor& mask, PruningAmount amount,
                           const Choose& choose) {
@@ -40,8 +41,7 @@ at::Tensor among_elements(const at::Tensor& values, const at::Tensor& mask, Prun
   return result;
 }
 
-// `slices_of(left, count)` tells which of the slices that are left stay, as indices or truth
-// values.
+// `slices_of(left, count)` selects which of the remaining slices to keep, as indices or booleans.
 template <class Choose>
 at::Tensor among_slices(const at::Tensor& values, const at::Tensor& mask, PruningAmount amount,
                         std::int64_t dim, const Choose& slices_of) {

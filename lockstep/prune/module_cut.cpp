@@ -74,7 +74,7 @@ void visit_layer(Module& module, LayerTypes<Layers...>, const Use& use) {
   (visit(module.as<Layers>()) || ...);
 }
 
-// A depthwise convolution keeps the number of filters of a group; other groups keep their number.
+// A depthwise convolution keeps the number of filters per group; others keep the number of groups.
 template <class Conv>
 void adopt_conv(Conv& conv) {
   auto& options = conv.options;
@@ -86,7 +86,7 @@ void adopt_conv(Conv& conv) {
   options.out_channels(transposed ? columns * options.groups() : rows);
 }
 
-// Sizes of the options become those of the layer's tensors.
+// Sets sizes in the options to those of the layer's tensors.
 template <class Layer>
 void adopt(Layer& layer) {
   auto& options = layer.options;
@@ -161,7 +161,7 @@ void ModuleCut::add_layers() {
   const auto is_cut = [&](const at::Tensor& tensor) {
     return cut.contains(tensor.unsafeGetTensorImpl());
   };
-  std::vector<Module*> modules{&module_};  // The root itself may lie on the stack.
+  std::vector<Module*> modules{&module_};  // The root itself may be on the stack.
   for (const auto& child : module_.modules(/*include_self=*/false)) modules.push_back(child.get());
   for (Module* const module : modules) {
     const auto parameters = module->parameters(/*recurse=*/false);

@@ -1,4 +1,4 @@
-// Removes indices from the tensors of a module in place, and puts them back.
+// Removes indices from the tensors of a module in place, and restores them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ class TensorCut {
 
   void add(std::int64_t dim, const std::vector<std::int64_t>& kept);
 
-  // What is left of `values`, which have the tensor's shape before the cut.
+  // The remaining part of `values`, which have the tensor's shape before the cut.
   at::Tensor left_of(const at::Tensor& values) const;
 
   const at::Tensor& tensor() const { return tensor_; }
@@ -44,18 +44,18 @@ class TensorCut {
 class ModuleCut {
  public:
   // Changes nothing. Lifetime: `module` outlives it.
-  // Errors: misuse, naming it, for a tensor that the module lacks or that has no such indices, and
+  // Errors: misuse, naming it, for a tensor that the module lacks or that has no such indices. Also
   // for a parameter that is in use: autograd, or a DistributedDataParallel, relies on its size.
   ModuleCut(torch::nn::Module& module, const std::vector<ChannelCut>& cuts);
 
-  // Tensors and the options of layers, such as out_channels, become those of the cut model.
-  // Gradients of these tensors become undefined.
+  // Cuts tensors and adapts the options of layers, such as out_channels. Gradients of these tensors
+  // become undefined.
   void apply() const;
 
-  // Gives back all that apply() has changed.
+  // Restores all that apply() has changed.
   void undo() const;
 
-  // Cuts what the optimizer keeps for these parameters, such as momentum.
+  // Cuts the optimizer's state for these parameters, such as momentum.
   void cut_state(torch::optim::Optimizer& optimizer) const;
 
  private:

@@ -1,4 +1,4 @@
-// What pruning asks of a model: parameters that are this rank's own, and whole.
+// Checks that a model's parameters are this rank's own, and whole, as pruning requires.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace lockstep::prune {
 
-// Errors: misuse for a parameter without values; misuse for one that all ranks share, with the
-// reason `if_shared`; unsupported for one that is cut over ranks, with `if_cut`. Their texts begin
-// with `call`, and name the parameter.
+// Errors: misuse for a parameter without values, and, with the reason `if_shared`, for one that all
+// ranks share. Unsupported, with `if_cut`, for one that is cut over ranks. Texts begin with `call`
+// and name the parameter.
 void require_own_parameters(const torch::nn::Module& model, std::string_view call,
                             std::string_view if_shared, std::string_view if_cut);
 

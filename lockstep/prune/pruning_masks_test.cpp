@@ -38,7 +38,7 @@ at::Tensor weight_of(const torch::nn::Sequential& model) {
   return model->named_parameters()["0.weight"];
 }
 
-// Values in another order on each rank, so that ranks would choose other masks.
+// Values have another order on each rank, so ranks would choose different masks.
 at::Tensor weights_of_rank(int rank, const at::Tensor& parameter) {
   const at::Tensor values = torch::linspace(-1, 2, parameter.numel()).view_as(parameter);
   return rank == 0 ? values : values.flip(0);
@@ -188,8 +188,8 @@ TEST(GradualPruner, FollowsTheCubicSchedule) {
   EXPECT_NEAR(pruner.scheduled_sparsity(), 0.9, 1e-12);
 }
 
-// Trains on two ranks with weights and inputs of their own; in a resumed training a pruner of a
-// later step takes over. Returns the digest of each rank's masks.
+// Trains on two ranks with different weights and inputs; a resumed training continues with a pruner
+// of a later step. Returns the digest of each rank's masks.
 std::vector<std::string> trained(bool resumed) {
   std::vector<std::string> digests(2);
   run_in_process(2, [&](ProcessGroup& world) {

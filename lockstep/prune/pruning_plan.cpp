@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-// A name or two, and how many more there are.
+// One or two names, and the number of the others.
 std::string text_of(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 3;
   std::string text;

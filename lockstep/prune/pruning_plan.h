@@ -1,5 +1,5 @@
-// The plan of a ChannelPruner: which channels of a model leave together, and the model's size
-// before and after.
+// The plan of a ChannelPruner: channels that are removed together, and the model's size before and
+// after.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,7 +13,7 @@
 namespace lockstep {
 
 // Channels that can only be removed together, such as those of two convolutions whose results are
-// added. A removed channel leaves every layer of the group.
+// added. A channel is removed from every layer of the group.
 struct ChannelGroup {
   std::vector<std::string> outputs;  // Layers that lose the channels of their output.
   std::vector<std::string> inputs;   // Layers that lose the channels of their input.
@@ -22,7 +22,7 @@ struct ChannelGroup {
   std::string whole_because = {};    // Why no channel can be removed; empty if some can.
 };
 
-// One dimension of a parameter or buffer loses all but some of its indices.
+// One dimension of a parameter or buffer, and the indices that remain.
 struct ChannelCut {
   std::string tensor;  // Its name in the module.
   std::int64_t dim = 0;
@@ -33,7 +33,7 @@ struct ChannelCut {
 
 struct ModelSize {
   std::int64_t parameters = 0;
-  std::int64_t macs = 0;  // Multiplications and additions of the weights' products, for one sample.
+  std::int64_t macs = 0;  // Multiplications and additions in products with weights, for one sample.
 };
 
 struct PruningPlan {

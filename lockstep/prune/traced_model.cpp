@@ -10,7 +10,7 @@
 namespace lockstep::prune {
 namespace {
 
-// Frozen parameters are a part of the graph, too.
+// Frozen parameters belong to the graph too.
 class AllRequireGradients {
  public:
   explicit AllRequireGradients(const torch::nn::Module& module) {

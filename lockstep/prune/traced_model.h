@@ -1,4 +1,4 @@
-// One forward() of a model for its trace, which leaves no trace in the model.
+// Traces one forward() of a model without changing the model.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace lockstep::prune {
 
-// Evaluation mode, in which BatchNorm keeps its statistics. At its end all modules have their modes
-// again, and the default generator its state.
+// Sets evaluation mode, in which BatchNorm keeps its statistics. Its destructor restores the modes
+// of all modules and the state of the default generator.
 class InEvaluation {
  public:
   explicit InEvaluation(torch::nn::Module& module);
@@ -35,10 +35,10 @@ class InEvaluation {
 
 struct TracedModel {
   ChannelTrace trace;
-  std::int64_t samples;  // Of the example.
+  std::int64_t samples;  // In the example.
 };
 
-// Errors: those of `forward`; misuse if it returns nothing that depends on a parameter.
+// Errors: those of `forward`; misuse if its result does not depend on any parameter.
 TracedModel trace_model(torch::nn::Module& module,
                         const std::function<std::vector<at::Tensor>()>& forward);
 

@@ -367,7 +367,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     const UnchangedBuffers buffers(call->block.buffers);
     const Tensors outputs = second_forward(*call, inputs, all.slice(variables).vec());
     variable_list found = gradients_of(outputs, gradients, asked, parameters);
-    found.insert(found.begin(), at::Tensor());  // Of `call`.
+    found.insert(found.begin(), at::Tensor());  // For `call`.
     return found;
   }
 };

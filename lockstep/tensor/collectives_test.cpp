@@ -203,7 +203,7 @@ TEST(TensorCollectives, TruncateAveragesOfIntegersTowardsZero) {
         }
       const at::Tensor large = at::full({2}, 100, at::kChar);
       all_reduce(large, group, ReduceOp::average);
-      EXPECT_EQ(large[1].item<int>(), ranks == 2 ? -28 : 14);  // Of -56, and of 44.
+      EXPECT_EQ(large[1].item<int>(), ranks == 2 ? -28 : 14);  // For -56, and for 44.
     });
 }
 
@@ -304,7 +304,7 @@ std::vector<at::Tensor> list_of(int rank) {
           thirds.t().div(7),
           at::empty({0, 3}),
           values({2, 2}, rank, at::kComplexFloat),
-          at::full({9 << 20}, 1.0F / static_cast<float>(rank + 3)),  // More than a piece by itself.
+          at::full({9 << 20}, 1.0F / static_cast<float>(rank + 3)),  // Exceeds a chunk.
           at::full({}, static_cast<float>(rank) + 0.1F),
           values({4}, rank, at::kUInt16)};
 }

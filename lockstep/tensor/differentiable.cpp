@@ -162,7 +162,7 @@ at::Tensor exchanged(const at::Tensor& x, const ProcessGroup& group, std::int64_
                      const CallOptions& options) {
   const at::Tensor input = packed(x, dim, sizes);
   const Buffer source = movable(input);
-  const Sizes received = with_size(x.sizes(), dim, sizes[own(group)]);  // But for joined_dim.
+  const Sizes received = with_size(x.sizes(), dim, sizes[own(group)]);  // Except along joined_dim.
   const at::Tensor block = block_of(
       c10::multiply_integers(with_size(received, joined_dim, c10::sum_integers(joined_sizes))),
       input);

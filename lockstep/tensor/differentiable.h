@@ -1,9 +1,5 @@
-// Collectives with gradients, for layers that are sharded over ranks.
-//
-//   auto x = copy_to_parallel_region(input, tp);           // Whole input, own rows of the weight.
-//   auto y = at::linear(x, own_rows);                      // Own part of the features.
-//   auto z = at::linear(y, own_columns);                   // A part of the sum.
-//   z = reduce_from_parallel_region(z, tp) + bias;         // Whole output.
+// Collectives with gradients, for layers that are sharded over ranks
+// (docs/guide/model-parallel.md).
 //
 //   function                          forward         backward
 //   copy_to_parallel_region           the input       all_reduce
@@ -21,16 +17,16 @@
 // Parts are those of chunk_sizes() along `dim`; later ranks may get less or nothing. Gathers and
 // all_to_all accept any sizes along `dim`, at the cost of a collective that exchanges the sizes.
 // Negative dims count from the end.
-// Memory: a result is a new contiguous tensor, except in a group of one rank, where functions
-// return their input. The result of copy_to_parallel_region() shares the input's memory.
-// All_reduces run in registered memory; the group keeps two to four times the largest one.
+// Memory: results are new contiguous tensors, but that of copy_to_parallel_region() shares the
+// input's memory. A group of one rank returns the input. All_reduces run in registered memory, of
+// which the group keeps two to four times the largest one.
 // Autograd: gradients are differentiable; forward mode is not supported. If an input requires no
 // gradient, which must be so on all ranks, backward() does not communicate.
 // Types: as in collectives.h. bfloat16 is summed in float32.
-// Options: Errors of the forward and the backward call contain options.label. The timeout applies
-// to each call. options.keep_alive is ignored.
-// Thread safety, Blocking: as ProcessGroup's. backward() calls in the order of autograd, which is
-// equal on ranks with equal graphs.
+// Options: Errors of forward and backward contain options.label. The timeout applies to each call.
+// options.keep_alive is ignored.
+// Thread safety, Blocking: as ProcessGroup's. backward() calls in autograd's order, which is equal
+// on ranks with equal graphs.
 // Errors: as in collectives.h, also from backward(). Misuse for a dim that does not exist.
 // Mismatch, on all ranks, if types, or sizes other than along `dim`, differ between ranks.
 

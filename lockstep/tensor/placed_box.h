@@ -39,7 +39,7 @@ at::Tensor view_in_whole(const at::Tensor& tensor, const Box& box);
 at::Tensor view_in_data(const at::Tensor& data, const PlacedBox& box);
 
 // Returns the data of `elements` elements as a one-dimensional view of `whole`, which is
-// contiguous. Undefined if the data is not one run there, or has elements outside of `boxes`.
+// contiguous. Undefined if the data is no single run there, or has elements outside of `boxes`.
 // Requires: at least one box.
 at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& boxes,
                         std::int64_t elements);

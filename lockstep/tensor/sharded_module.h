@@ -30,7 +30,7 @@ namespace lockstep {
 
 // The layout of this rank's part in the whole parameter.
 struct ParameterLayout {
-  std::vector<std::int64_t> shape;  // Of the whole.
+  std::vector<std::int64_t> shape;  // Shape of the whole.
   Boxes boxes;                      // This rank's part: the boxes that the parameter consists of.
   ProcessGroup group;               // The ranks that have all parts; each element once.
 

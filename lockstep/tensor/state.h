@@ -38,7 +38,7 @@ struct StateTensor {
   // dimension. The local tensor is the whole one, or the one that `boxes` form.
   at::Tensor data;
 
-  std::vector<std::int64_t> shape;  // Of the whole.
+  std::vector<std::int64_t> shape;  // Shape of the whole.
 
   // Strides of the whole in memory, if parts are counted in memory order. Empty if they are counted
   // row by row, and if there are boxes.

@@ -70,7 +70,7 @@ bool reads_nothing(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view name = schema.name();
   if (name.ends_with("_like") || name.starts_with("aten::new_")) return true;
-  if (name == "aten::_has_compatible_shallow_copy_type") return true;  // Of set_data().
+  if (name == "aten::_has_compatible_shallow_copy_type") return true;  // From set_data().
   if (schema.arguments().empty()) return true;
   const c10::AliasInfo* const alias = schema.arguments().front().alias_info();
   return alias != nullptr && !alias->isWrite() && !schema.returns().empty();

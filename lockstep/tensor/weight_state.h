@@ -25,7 +25,7 @@ namespace lockstep {
 // A tensor that a state accepts.
 struct StateTarget {
   at::ScalarType type = at::kFloat;  // The type in which the tensor is loaded.
-  std::vector<std::int64_t> shape;   // Of the whole.
+  std::vector<std::int64_t> shape;   // Shape of the whole.
   std::string first_name;            // Tied weights have several names of one tensor.
   bool has_value = true;             // False after construction on the meta device.
 };

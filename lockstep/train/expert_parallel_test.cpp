@@ -1,5 +1,5 @@
-// A mixture of experts that ranks train together: the weights of one process after some steps, and
-// checkpoints that any number of ranks loads.
+// A mixture of experts on several ranks: compares weights after some steps with one process, and
+// tests checkpoints that any number of ranks loads.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ struct Training {
     return whole;
   }
 
-  // Two passes, each of 8 rows, of which each rank takes its part.
+  // Two passes of 8 rows each, of which each rank takes its part.
   void backward(int number, const std::function<at::Tensor(const at::Tensor&)>& scaled) {
     adamw.zero_grad();
     for (const int pass : {0, 1}) {
@@ -128,7 +128,7 @@ struct Training {
   DistributedDataParallel<Net> ddp;
   AdamW adamw;
   TrainingState state;
-  std::vector<double> norms;  // Of each step's gradients.
+  std::vector<double> norms;  // Norm of each step's gradients.
 };
 
 TEST(ExpertParallel, TrainsToTheWeightsOfOneProcess) {
@@ -155,7 +155,7 @@ TEST(ExpertParallel, TrainsToTheWeightsOfOneProcess) {
     });
 }
 
-// In every third step, one rank's experts alone have an infinite gradient.
+// In every third step, only one rank's experts have an infinite gradient.
 TEST(ExpertParallel, AScalerOmitsAStepInWhichAnExpertOverflows) {
   constexpr int all_steps = 7;
   const auto is_bad = [](int step) { return step % 3 == 1; };
@@ -316,7 +316,7 @@ TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
   });
 }
 
-// As many ranks as it should have, but others.
+// The right number of ranks, but other ranks.
 TEST(ExpertParallel, RefusesAsManyOtherRanks) {
   run_in_process(4, [](ProcessGroup& world) {
     const DeviceMesh mesh(world, {{"ep", 2}, {"tp", 2}});

@@ -79,13 +79,13 @@ std::shared_ptr<Net> source() {
   return net;
 }
 
-// Rank 0's work that the others see.
+// Runs work on rank 0; the other ranks see its results.
 void on_rank_0(const ProcessGroup& world, const std::function<void()>& work) {
   if (world.rank() == 0) work();
   world.barrier();
 }
 
-// Tensors that belong to the file of this number, of several.
+// Tensors that belong to file number `file` of `files`.
 NamedTensors part_of(const torch::nn::Module& net, std::size_t file, std::size_t files) {
   NamedTensors part;
   const NamedTensors all = named_tensors(net);
@@ -115,7 +115,7 @@ const Ranks kinds("load_weights: kinds", [](const Rank& rank) {
   checkpoints.save(3, state);
   on_rank_0(world, [&] {
     save_weights(*saved, rank.scratch / "one.safetensors");
-    NamedTensors once;  // As Python's save_model() does.
+    NamedTensors once;  // Like Python's save_model().
     for (const auto& each : named_tensors(*saved))
       if (each.first != "tied") once.push_back(each);
     save_safetensors(rank.scratch / "once.safetensors", once);
@@ -268,7 +268,7 @@ struct Mlp : torch::nn::Module {
   nn::Linear up{8, 12}, down{12, 6};
 };
 
-// Parts of a weight, of the whole one on the disk.
+// Parts of a weight whose whole is on the disk.
 const Ranks cut("load_weights: cut", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   DeviceMesh mesh(world, {{"dp", 2}, {"tp", 2}});

@@ -1,4 +1,4 @@
-// LoRA in a whole training: on two ranks, with checkpoints of the adapters alone.
+// LoRA in a whole training: on two ranks, with checkpoints of the adapters only.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -113,7 +113,7 @@ TEST(LoraTraining, OnTwoRanksIsThatOfOneAndContinuesFromItsCheckpoint) {
   EXPECT_EQ(saved.contents("lora").tensors.size(), 2U);
 }
 
-// edit_parameters() runs on rank 0 alone: a merge there would leave the other ranks' adapters.
+// edit_parameters() runs on rank 0 only: a merge there would leave the other ranks' adapters.
 TEST(LoraTraining, RefusesMergesOfOneRankAndOfSharedWeights) {
   for (const bool shares : {false, true})
     run_in_process(2, [&](ProcessGroup& world) {

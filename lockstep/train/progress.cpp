@@ -23,7 +23,7 @@ constexpr auto log_interval = 5s;
 constexpr auto phases_interval = 2s;
 constexpr int usual_columns = 80;
 
-// Where the loop loses time. Empty for a program that enters no phases.
+// Reports where the loop loses time. Empty for a program that enters no phases.
 std::string text_of(const StepTimes& times) {
   if (times.total() == times[StepPhase::other]) return "";
   std::string text = describe(times, StepPhase::data);
@@ -39,7 +39,7 @@ int relayed_columns() {
 
 }  // namespace
 
-// What its line says of the times, which changes at most every few seconds.
+// The displayed times, updated at most every few seconds.
 struct Progress::State : train::ProgressState {
   const StepTimes at_start = step_times();
   StepTimes shown = at_start;
@@ -103,7 +103,7 @@ void Progress::draw(Clock::time_point now, bool last) {
   if (last || !on_terminal_) text += '\n';
 
   // Uses a single write, so that no other output comes between. Errors are ignored; the next write
-  // says more.
+  // displays more.
   [[maybe_unused]] const auto ignored = ::write(fd_, text.data(), text.size());
   drawn_ = now;
   ended_ = last;

@@ -1,4 +1,4 @@
-// A display on stderr of the progress of a training loop.
+// Displays the progress of a training loop on stderr.
 //
 //   lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "epoch 1/5"});
 //   for (auto& batch : *loader) {
@@ -6,12 +6,12 @@
 //     progress.step(batch.data.size(0) * world.size(), loss.item<double>());
 //   }
 //
-// On a terminal, the display is one line, redrawn at most ten times a second. Elsewhere, for
-// example in a log, it writes a line every five seconds. Both end with the last step or with the
-// object's destruction. The line ends with the share of time that this rank has waited for data and
-// for other ranks (job/step_times.h), in the last seconds and at the end in all: "data 3 %, wait
-// 5 % for rank 3". `lockstep run` relays its ranks' output, and sets LOCKSTEP_TERMINAL=<columns> if
-// it writes to a terminal.
+// On a terminal, it redraws one line at most ten times a second. Elsewhere, such as in a log, it
+// writes a line every five seconds. Both end with the last step or in the destructor. The line ends
+// with the share of time that this rank waited for data and for other ranks (job/step_times.h):
+// "data 3 %, wait 5 % for rank 3". It covers the last seconds, and at the end the whole loop.
+// `lockstep run` relays its ranks' output, and sets LOCKSTEP_TERMINAL=<columns> if it writes to a
+// terminal.
 //
 // Thread safety: none.
 // Errors: misuse. Write errors are ignored.
@@ -33,7 +33,7 @@
 namespace lockstep {
 
 struct ProgressOptions {
-  bool enabled = true;     // Enable it on one rank; on the others step() costs nothing.
+  bool enabled = true;     // Enable it on one rank; elsewhere step() costs nothing.
   std::string label = {};  // Start of each line.
   int fd = STDERR_FILENO;  // File descriptor to write to.
   std::int64_t done = 0;   // Steps already done by earlier runs of a resumed training.
@@ -46,7 +46,7 @@ class LOCKSTEP_API Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Counts one more step, in which all ranks together took `samples`.
+  // Counts a step, in which all ranks together processed `samples`.
   void step(std::int64_t samples, std::optional<double> loss = std::nullopt);
 
  private:

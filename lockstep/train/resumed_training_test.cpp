@@ -42,8 +42,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t all_steps = 12;
 
-// Sends gradients as bfloat16 and adds this rank's rounding error to the next ones. Errors are kept
-// by name, because parameters change places when buckets are rebuilt.
+// Sends gradients as bfloat16 and adds this rank's rounding error to the next ones. Errors are
+// stored by name, because rebuilding buckets moves parameters.
 class ErrorFeedback final : public Stateful {
  public:
   explicit ErrorFeedback(int rank) : prefix_("rank." + std::to_string(rank) + ".") {}
@@ -155,7 +155,7 @@ fs::path folder_of(const test::Rank& rank, Kind kind) {
   return rank.scratch / std::to_string(static_cast<int>(kind));
 }
 
-// Trains without a stop; saves each step in the background, and the digest of the weights.
+// Trains without interruption; saves each step in the background, and the digest of the weights.
 void train_and_save(const test::Rank& rank, Kind kind) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(world.rank());
@@ -170,7 +170,7 @@ void train_and_save(const test::Rank& rank, Kind kind) {
   destroy_process_group(world);
 }
 
-// Resumes from each of them, as a new process would.
+// Resumes from each of them, like a new process.
 void resume_all(const test::Rank& rank, Kind kind) {
   ProcessGroup world = init_process_group();
   std::string expected;
@@ -233,7 +233,7 @@ void train_then_resume(const test::Rank& rank, Kind kind) {
   resume_all(rank, kind);
 }
 
-// Fully sharded, perhaps with bfloat16 parameters, whose optimizer steps float masters.
+// Fully sharded, with float parameters, or bfloat16 ones whose optimizer steps float masters.
 struct Halved {
   Halved(const ProcessGroup& world, std::optional<at::ScalarType> type)
       : fsdp(net, world, {.param_type = type}),

@@ -1,4 +1,4 @@
-// Tests the phases of real training loops, and that a slow rank is found with what it is slow in.
+// Tests the phases of real training loops, and that a slow rank and its slow phase are identified.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/step_times.h"
@@ -58,7 +58,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear fc{16, 4};
 };
 
-// Samples that are slow to read, if asked for.
+// Samples that are slow to read on request.
 class Samples final : public BatchDataset {
  public:
   Samples(int count, bool slow) : samples_(static_cast<std::size_t>(count)), slow_(slow) {}
@@ -79,7 +79,7 @@ class Samples final : public BatchDataset {
   const bool slow_;
 };
 
-// Trains `steps` steps, and returns where this rank's time went.
+// Trains `steps` steps, and returns how this rank's time was spent.
 StepTimes times_of_training(const ProcessGroup& world, StepPhase slow_in,
                             const DistributedDataParallelOptions& options) {
   const StepPhase slow = world.rank() == slow_rank ? slow_in : StepPhase::other;
@@ -131,7 +131,7 @@ std::vector<RankTimes> all_times(const ProcessGroup& world, const StepTimes& own
   return found;
 }
 
-// The verdict of the launcher: it must name the phase, too.
+// The launcher's verdict, which must include the phase.
 void expect_the_phase_is_found(const ProcessGroup& world, StepPhase slow_in,
                                const StepTimes& times) {
   const std::vector<RankTimes> all = all_times(world, times);
@@ -156,7 +156,7 @@ void expect_the_slow_rank_is_found(const ProcessGroup& world, StepPhase slow_in,
     return;
   }
   EXPECT_EQ(times.latest_rank(), slow_rank) << told;
-  // The last step's delay may be nobody's loss.
+  // The last step's delay may cost no other rank time.
   ASSERT_TRUE(times.waited_for.contains(slow_rank)) << told;
   EXPECT_GE(times.waited_for.at(slow_rank), (steps - 1) * delay / 2) << told;
   EXPECT_LT(times[slow_in], times[StepPhase::wait]) << told;
@@ -175,7 +175,7 @@ const Ranks overlapped("step times, overlapped",
 const Ranks shared("step times, shared parameters",
                    [](const Rank&) { find_slow_ranks({.share_parameters = true}); });
 
-// What a loop does besides is told, too, and accumulation without communication.
+// Other activities of a loop are reported too, and accumulation without communication.
 const Ranks others("step times, other phases", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Net>(StepPhase::backward);

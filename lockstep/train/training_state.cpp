@@ -95,7 +95,7 @@ void TrainingState::add(const std::string& name, LRScheduler& schedule) {
   add(name, static_cast<Stateful&>(schedule));
 }
 
-// A schedule with a state of its own may come as a reference to LibTorch's class.
+// A schedule with its own state may be passed as a reference to LibTorch's class.
 void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {
   if (auto* const stateful = dynamic_cast<Stateful*>(&schedule)) return add(name, *stateful);
   keep(name, schedule_state(schedule));

@@ -1,6 +1,6 @@
-// The complete state that a training needs to resume as if it had never been interrupted. Its
-// entries, under names of the program's choice, are the parts of the checkpoints. Or the weights
-// alone, to begin a training with them.
+// The complete state of a training, for resuming it as if it had not been interrupted. Its entries,
+// with names of the program's choice, are the parts of the checkpoints. load_weights() loads only
+// the weights, to start another training.
 //
 //   lockstep::TrainingState state;
 //   state.add("model", ddp);                           // Or the module, if there is no ddp.
@@ -62,7 +62,7 @@ class LOCKSTEP_API TrainingState {
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, const torch::jit::Module& script);
 
-  // Adds those of ddp's module. Ranks read a part of shared parameters each.
+  // Adds those of ddp's module. Each rank reads a part of shared parameters.
   void add(const std::string& name, DataParallelBase& ddp);
 
   // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
@@ -74,21 +74,21 @@ class LOCKSTEP_API TrainingState {
   // Adds an optimizer of pipeline.parameters(), under the names of the whole model.
   void add(const std::string& name, torch::optim::Optimizer& optimizer, const Pipeline& pipeline);
 
-  // Adds the whole state of one of our schedules (optim/schedules), and the number of steps of
-  // another one. Learning rates belong to the optimizer.
+  // Adds the whole state of a schedule of optim/schedules, or the number of steps of another one.
+  // Learning rates belong to the optimizer.
   void add(const std::string& name, LRScheduler& schedule);
   void add(const std::string& name, torch::optim::LRScheduler& schedule);
   void add(const std::string& name, torch::optim::ReduceLROnPlateauScheduler& schedule);
 
-  // Adds epoch and offset, which follow from the program's calls of consume().
+  // Adds epoch and offset, which depend on the program's calls of consume().
   void add(const std::string& name, const DistributedSampler& sampler);
 
   void add(const std::string& name, const RandomGenerators& generators);
 
   // Adds a variable of the program, equal on all ranks: a bool, an integer, a float or double, a
   // text, or a tensor, whose values are copied into it on load. Saved as `value`.
-  // Errors: loading throws misuse for another kind of value and for a tensor of another type or
-  // shape. It also throws misuse for an integer or float that does not fit the variable.
+  // Errors: loading throws misuse for another kind of value, a tensor of another type or shape, and
+  // an integer or float that does not fit the variable.
   template <VariableType T>
   void add(const std::string& name, T& value) {
     add_value(name, value);
@@ -111,8 +111,8 @@ class LOCKSTEP_API TrainingState {
   NamedStates parts_;
 };
 
-// Collective: loads and saves the weights of ddp's module alone, as load_weights() and
-// save_weights() of its state do (lockstep/checkpoint/weights.h). A module that was made on the
+// Collective: loads or saves only the weights of ddp's module, like load_weights() and
+// save_weights() of its state (lockstep/checkpoint/weights.h). A module that was constructed on the
 // meta device (lockstep/tensor/on_meta.h) needs no other values.
 LOCKSTEP_API LoadedWeights load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
                                         const LoadWeightsOptions& options = {});

@@ -20,8 +20,8 @@ namespace {
 
 using test::fault_of;
 
-// saved() and load() act like a checkpoint: one copies the state, the other loads the wanted
-// tensors whole.
+// saved() and load() act like a checkpoint: one copies the state, the other loads the requested
+// tensors as a whole.
 std::vector<StateDict> saved(const TrainingState& state) {
   std::vector<StateDict> parts;
   for (const auto& [name, part] : state.parts()) {
@@ -193,7 +193,7 @@ TEST(TrainingState, GoesOnAsIfATrainingHadNeverBeenInterrupted) {
   }
 }
 
-// Saved by its number of steps alone, it would go on with the option of the new object.
+// Saved only by its number of steps, it would continue with the option of the new object.
 TEST(TrainingState, AScheduleHasItsWholeStateThroughAReferenceToLibTorchsClass) {
   torch::nn::Linear net{4, 2};
   torch::optim::Adam adam{net->parameters(), 0.01};

@@ -46,7 +46,7 @@ class VariableState : public Stateful {
   void load_state_dict(StateDict state) override { variable_ = value_in(state); }
 
  private:
-  // Needed because std::in_range() takes no characters and no bool.
+  // std::in_range() does not accept characters and bool.
   static auto widened(T value) {
     if constexpr (std::unsigned_integral<T>)
       return static_cast<std::uint64_t>(value);

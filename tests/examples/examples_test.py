@@ -179,7 +179,8 @@ class Examples(unittest.TestCase):
         whole = hash_of(self.train(1, PROGRAMS.deterministic, "--steps", 12, "--print-hash"))
         for ranks in (1, 4, 8):
             folder = self.folder / f"to-{ranks}"
-            # Eight steps are an epoch: it is interrupted within one, at its end, and in the next.
+            # An epoch has eight steps. The training is interrupted within one, at its end, and in
+            # the next.
             for step, these in ((3, 2), (8, 4), (9, 2)):
                 self.train(these, PROGRAMS.deterministic, "--steps", step, "--checkpoint", folder,
                            "--resume", "auto")
@@ -383,7 +384,7 @@ class Examples(unittest.TestCase):
                     self.assertIn(reason, done.stderr)
 
     def as_nobody(self, program, *options, closed):
-        """Runs a command as a user who may not look into `closed`, as root may look everywhere."""
+        """Runs a command as a user without access to `closed`; root would have access."""
         as_root = os.geteuid() == 0 and shutil.which("setpriv")
         nobody = ("setpriv", "--reuid=65534", "--clear-groups") if as_root else ()
         closed.chmod(0)
@@ -472,9 +473,9 @@ class Examples(unittest.TestCase):
         text = self.folder / "text"
         text.write_text("to be, or not to be, that is the question. " * 50)
         first, own = self.folder / "first", self.folder / "own"
-        # First weights depend on the order in which layers are made, so all continue from the same.
-        # Adam's steps do not get smaller with a gradient: where it is small, its rounding moves a
-        # weight. So they are short ones.
+        # Initial weights depend on the order of construction, so all continue from the same ones.
+        # Adam's steps do not shrink with small gradients, whose rounding then moves a weight. So
+        # the steps are short.
         options = ("--text", text, "--width", 32, "--layers", 4, "--batch", 8, "--length", 24,
                    "--sample", 0, "--lr", 1e-4, "--checkpoint", own)
 

@@ -1,5 +1,5 @@
-// A GPT on pipelines, replicas, tensor parallel and fully sharded ranks: all train alike, and each
-// continues from a checkpoint of any other.
+// Trains a GPT with pipelines, replicas, tensor parallel and fully sharded ranks. Results are
+// equal, and each layout continues from a checkpoint of any other.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ const std::vector<Layout> three_dimensional{
 
 constexpr std::int64_t vocabulary = 40, length = 8, rows = 8;
 
-// Threads of one process share the default generator, so first weights follow from their places.
+// Threads of one process share the default generator, so initial weights depend on their positions.
 void fill(const NamedTensors& parameters) {
   const torch::NoGradGuard no_grad;
   for (auto [name, parameter] : parameters) {
@@ -171,8 +171,8 @@ void expect_same(const std::filesystem::path& one, const std::filesystem::path& 
   });
 }
 
-// In double, as AdamW's steps do not get smaller with a gradient: where it is small, its rounding,
-// which each layout has its own, moves a weight. In float, losses differ by some 1e-5.
+// Uses double: AdamW's steps do not shrink with small gradients, whose rounding, different in each
+// layout, moves a weight. In float, losses differ by about 1e-5.
 void expect_near(const std::vector<double>& losses, const std::vector<double>& expected) {
   ASSERT_EQ(losses.size(), expected.size());
   for (std::size_t i = 0; i < losses.size(); ++i)
@@ -185,12 +185,12 @@ void save(Training& training, const std::filesystem::path& path, const ProcessGr
   checkpoints.wait();
 }
 
-// First weights, and the losses of one process.
+// Saves initial weights, and returns the losses of one process.
 std::vector<double> make_first(const std::filesystem::path& first) {
   std::vector<double> losses;
   run_in_process(1, [&](ProcessGroup& world) {
     Training training(layouts.front(), world, false);
-    training.step(-1);  // So that the optimizer has a state.
+    training.step(-1);  // Gives the optimizer a state.
     save(training, first, world);
     losses = training.steps(0, 6);
   });

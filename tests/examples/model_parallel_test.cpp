@@ -1,5 +1,5 @@
-// The GPT of the examples on meshes of ranks: the same losses as on one, and checkpoints that each
-// of them loads.
+// Trains the GPT of the examples on meshes of ranks: losses equal those of one rank, and each mesh
+// loads all checkpoints.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -40,8 +40,8 @@ at::Tensor tokens_of(int step) {
   return (all * 7 + 3 * step).remainder(51);  // Each token is its predecessor plus 7.
 }
 
-// Four sequences a step, of which each replica takes its part, and each of its ranks a part of
-// each.
+// Four sequences per step. Each replica takes its part of them, and each rank of a replica its part
+// of each sequence.
 const test::Ranks train("a GPT on a mesh", [](const test::Rank& /*rank*/) {
   auto world = init_process_group();
   const int cp = std::atoi(variable("GPT_CP")), tp = std::atoi(variable("GPT_TP"));

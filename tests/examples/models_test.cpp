@@ -1,4 +1,4 @@
-// The models of examples/: published size, Python's names, and able to learn.
+// Tests the models of examples/: published size, Python's names, and that they can be trained.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -76,8 +76,7 @@ TEST(ResNet, TakesAnotherNorm) {
   expect_to_learn_images(net);
 }
 
-// Code that converts batch norms looks for them in Sequentials; typed members could not be
-// replaced.
+// Code that converts batch norms searches Sequentials, because typed members cannot be replaced.
 template <class Model>
 void expect_norms_in_sequentials(const Model& net) {
   std::size_t norms = 0;
@@ -137,7 +136,7 @@ TEST(EfficientNet, EveryBatchNormCanBeReplaced) {
 
 TEST(Gpt, HasTheParametersOfGpt2Small) { EXPECT_EQ(parameters_of(Gpt({})), 124'439'808); }
 
-// Of a decoder with a vocabulary of 50.
+// For a decoder with a vocabulary of 50.
 template <class Net>
 void expect_to_learn_tokens(Net& net) {
   const torch::Tensor tokens = torch::randint(50, {3, 13});
@@ -208,7 +207,7 @@ TEST(Llama, ATokenSeesOnlyThoseBeforeIt) {
   expect_causal(net);
 }
 
-// Products of queries and keys depend on the distance of their tokens alone.
+// Products of queries and keys depend only on the distance of their tokens.
 TEST(Llama, PositionsAreRelative) {
   const auto angles = torch::arange(9, torch::kDouble).unsqueeze(1) * torch::tensor({1.0, 0.1});
   const torch::Tensor rotary = torch::stack({angles.cos(), angles.sin()});

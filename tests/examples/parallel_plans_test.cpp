@@ -1,5 +1,5 @@
-// The LLaMA and the ViT of the examples, cut by their plans: 20 steps as on one rank, and the
-// Errors of a model that does not fit.
+// Cuts the LLaMA and the ViT of the examples by their plans: 20 steps equal those of one rank.
+// Tests the Errors for a model that cannot be cut.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ namespace {
 
 using test::fault_of;
 
-// Gives all parameters values that depend on their places alone: ranks are threads, and share the
-// default generator.
+// Gives all parameters values that depend only on their positions, because ranks are threads and
+// share the default generator.
 template <class Model>
 std::shared_ptr<Model> filled(std::shared_ptr<Model> model) {
   model->to(torch::kDouble);

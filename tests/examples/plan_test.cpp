@@ -1,5 +1,5 @@
-// A GPT is measured as `lockstep plan` does, and then trained in several layouts: the memory of
-// each is what was predicted, and the layout that was predicted to be the fastest is fast.
+// Measures a GPT like `lockstep plan`, and trains it in several layouts. Their memory is as
+// predicted, and the predicted fastest layout is fast.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/plan/plan.h"
@@ -103,7 +103,7 @@ double bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// Some steps, after which train() returns the bytes of registered memory.
+// Runs some steps. train() then returns the bytes of registered memory.
 class Training {
  public:
   Training(const PredictedLayout& predicted, const ProcessGroup& world)
@@ -126,7 +126,7 @@ class Training {
     return registered_() + static_cast<double>(tensor::RegisteredPool::of(mesh_["tp"])->bytes());
   }
 
-  // Of the fastest step.
+  // The fastest step.
   double seconds() const { return seconds_; }
 
  private:
@@ -213,7 +213,7 @@ const test::Ranks train("plan test: train", [](const test::Rank& rank) {
 });
 
 struct Trained {
-  double bytes = 0;  // Of the fullest rank.
+  double bytes = 0;  // The maximum over ranks.
   double seconds = 0;
 };
 
@@ -269,7 +269,7 @@ TEST(Plan, MemoryOfFourRanksIsAsPredicted) {
                        {.pp = 4, .microbatches = 8}});
 }
 
-// Other programs may run at the same time, so the factor is loose; ./dev bench plan has figures.
+// Other programs may run concurrently, so the factor is loose; ./dev bench plan has figures.
 TEST(Plan, TheFirstChoiceIsAmongTheFastest) {
   const auto all = layouts_of(2);
   double first = 0, fastest = 1e9;

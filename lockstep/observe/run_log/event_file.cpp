@@ -129,7 +129,7 @@ Histogram Histogram::of(std::span<const double> values) {
     const auto end = std::ranges::upper_bound(ends, value);
     ++counts[static_cast<std::size_t>(end - ends.begin())];
   }
-  // The first interval begins where the one before it ends, so that one is there too.
+  // The first interval starts where the previous one ends, so that one is included.
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const bool is_before = i + 1 < counts.size() && counts[i + 1] != 0;
     if (result.limits.empty() && counts[i] == 0 && !is_before) continue;
@@ -165,7 +165,7 @@ void EventFile::histogram(std::string_view tag, std::int64_t step, double time,
   add_record(summary_event(time, step, value));
 }
 
-// A tensor of one string, for the plugin that shows texts.
+// A tensor of one string, for the plugin that displays texts.
 void EventFile::text(std::string_view tag, std::int64_t step, double time, std::string_view text) {
   constexpr std::uint64_t type_string = 7;
   ProtoMessage plugin;

@@ -2,8 +2,8 @@
 //
 // The file is a sequence of TFRecords. Each is an Event in protocol buffers' encoding, with its
 // length and masked CRC-32C values (tensorflow/core/lib/io/record_writer.h,
-// tensorboard/compat/proto/event.proto). Records are appended whole: the file of a killed run can
-// be loaded.
+// tensorboard/compat/proto/event.proto). Records are appended as a whole, so the file of a killed
+// run can be loaded.
 //
 // Thread safety: none.
 // Errors: system, naming the file.
@@ -32,8 +32,7 @@ struct Histogram {
   std::vector<double> limits;  // Upper ends of the intervals.
   std::vector<double> counts;
 
-  // In TensorFlow's intervals, whose ends grow by a tenth each. Values that are not finite are left
-  // out.
+  // Uses TensorFlow's intervals, whose ends grow by a tenth each. Omits values that are not finite.
   static Histogram of(std::span<const double> values);
 };
 
@@ -47,7 +46,7 @@ class EventFile {
   void histogram(std::string_view tag, std::int64_t step, double time, const Histogram& histogram);
   void text(std::string_view tag, std::int64_t step, double time, std::string_view text);
 
-  // Appends what came since the last flush. After an Error it is lost.
+  // Appends all data since the last flush. After an Error the data is lost.
   void flush();
 
  private:

@@ -1,8 +1,8 @@
-// The part of a training that a rank reports to rank 0: its steps, the scalars that it has logged,
-// and where its time went so far.
+// The data that a rank reports to rank 0: its steps, its logged scalars, and how its time was spent
+// so far.
 //
 // Ranks of one job exchange reports as bytes; no other version reads them.
-// Errors: corrupt for bytes that are no report.
+// Errors: corrupt for bytes that are not a report.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,12 +30,13 @@ struct LoggedScalar {
 
 struct RankReport {
   int rank = 0;
-  std::int64_t step = 0;     // The step under way. All scalars of earlier ones have been reported.
-  std::int64_t samples = 0;  // Of `rows`.
-  bool is_last = false;      // Nothing comes after it.
+  std::int64_t step = 0;     // The current step. All scalars of earlier steps have been reported.
+  std::int64_t samples = 0;  // Samples of `rows`.
+  bool is_last = false;      // No report follows.
   std::vector<StepRow> rows = {};  // The steps since the rank's last report.
-  std::map<std::string, std::vector<LoggedScalar>, std::less<>> scalars = {};  // The same, by name.
-  // Since the log began. `waited_for` leaves out its first step: ranks begin at different times.
+  std::map<std::string, std::vector<LoggedScalar>, std::less<>> scalars = {};  // By name.
+  // Since the log began. `waited_for` excludes the first step, which the ranks begin at different
+  // times.
   StepTimes times = {};
 };
 

@@ -1,6 +1,5 @@
-// Reports of ranks on their way to rank 0, as messages of a group of their own. Nobody waits for
-// them before the end, and no Error of theirs leaves this header: without reports, the training
-// goes on.
+// Messages with the reports of ranks to rank 0, in a separate group. No rank waits for them before
+// the end. Their Errors are not thrown: without reports, the training continues.
 //
 // Thread safety: one thread at a time uses an object.
 
@@ -26,15 +25,15 @@ class ReportOutbox {
  public:
   explicit ReportOutbox(ProcessGroup group) : group_(std::move(group)) {}
 
-  // Whether the last report has been sent. While rank 0 takes none, it stays false.
+  // True once the last report has been sent. It stays false until rank 0 receives.
   bool is_idle() const { return !work_ || work_->completed(); }
 
-  // Whether reports no longer reach rank 0.
+  // True if reports no longer reach rank 0.
   bool is_broken() const { return is_broken_ || (work_ && work_->error()); }
 
   void send(const RankReport& report);
 
-  // Sends the last report after all others. Blocks until it is on its way, or the deadline.
+  // Sends the last report after all others. Blocks until it is sent, or the deadline.
   void finish(const RankReport& report, Deadline deadline);
 
  private:
@@ -48,13 +47,13 @@ class ReportInbox {
  public:
   explicit ReportInbox(ProcessGroup group);
 
-  // The reports that have come. Never blocks.
+  // The reports that have arrived. Never blocks.
   std::vector<RankReport> take();
 
-  // Whether no more can come: all ranks have sent their last one, or one was lost.
+  // True if no more can arrive: all ranks have sent their last one, or one was lost.
   bool is_over() const { return is_lost_ || have_all_ended(); }
 
-  // Whether all ranks have sent their last one.
+  // True if all ranks have sent their last report.
   bool have_all_ended() const { return ended_ == group_.size() - 1; }
 
  private:
@@ -64,7 +63,7 @@ class ReportInbox {
 
   const ProcessGroup group_;
   const std::shared_ptr<std::uint64_t> length_ = std::make_shared<std::uint64_t>(0);
-  std::shared_ptr<std::string> report_;  // The one that comes; null before its length has come.
+  std::shared_ptr<std::string> report_;  // Being received; null until its length has arrived.
   int sender_ = 0;                       // Its rank.
   Work next_;                            // Receives the length, then the report.
   int ended_ = 0;

@@ -90,14 +90,14 @@ bool RunCollector::receive() noexcept {
   }
 }
 
-// Returns whether other ranks' reports have come.
+// Returns whether other ranks' reports have arrived.
 bool RunCollector::take_in() {
   std::unique_lock lock(mutex_);
   const Own own = std::exchange(own_, {.all_reduce_bytes = own_.all_reduce_bytes});
   lock.unlock();
   std::vector<RankReport> others;
   if (inbox_ && !inbox_->is_over()) others = inbox_->take();
-  if (error_) return !others.empty();  // Nobody would take them out of here again.
+  if (error_) return !others.empty();  // No thread would take them from here again.
   record_.set_all_reduce_bytes(own.all_reduce_bytes);
   for (const RankReport& report : own.reports) add(report);
   if (files_.events)

@@ -1,9 +1,9 @@
-// Rank 0's part of a RunLog: receives the reports of all ranks, and writes the files, on a thread
-// of its own.
+// Rank 0's part of a RunLog: receives the reports of all ranks, and writes the files, on its own
+// thread.
 //
 // Thread safety: any thread may call any member at any time, except that finish() is called once.
-// Errors: system of the files. The first one is logged, ends the writing and comes out of finish().
-// From then on, reports are received and forgotten.
+// Errors: system, for the files. The first one is logged, ends the writing and is thrown by
+// finish(). Later reports are received and discarded.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,7 +28,7 @@
 
 namespace lockstep::observe {
 
-// The files of a run, those that it has.
+// The files of a run; each is optional.
 struct RunFiles {
   std::optional<EventFile> events = {};
   std::filesystem::path json = {};
@@ -36,12 +36,12 @@ struct RunFiles {
 
 class RunCollector {
  public:
-  // `inbox` has the reports of the other ranks, if there are any. Writes at most once in
-  // `interval`, and less often if that takes more than a hundredth of the time.
+  // `inbox` provides the reports of the other ranks, if there are any. Writes at most once per
+  // `interval`, and less often if writing takes more than a hundredth of the time.
   RunCollector(RunFiles files, RunFacts facts, std::optional<ReportInbox> inbox,
                std::chrono::milliseconds interval);
 
-  // Without finish(), run.json says that the run has failed.
+  // Without finish(), run.json reports that the run has failed.
   ~RunCollector();
   RunCollector(const RunCollector&) = delete;
   RunCollector& operator=(const RunCollector&) = delete;
@@ -49,15 +49,15 @@ class RunCollector {
   // A report of this rank itself. `all_reduce_bytes`: of a step so far.
   void take(RankReport report, double all_reduce_bytes);
 
-  // Adds events of this rank by `add`, on the thread that writes.
+  // Adds events of this rank by `add`, on the writing thread.
   void take_events(std::function<void(EventFile&)> add);
 
-  // Waits for the last reports of all other ranks until the deadline, and writes everything.
-  // run.json says that the run has failed if some are missing.
+  // Waits for the last reports of all other ranks until the deadline, and writes everything. If
+  // some are missing, run.json reports that the run has failed.
   void finish(Deadline deadline);
 
  private:
-  // What has come from this rank.
+  // Data of this rank that has arrived.
   struct Own {
     std::vector<RankReport> reports = {};
     std::vector<std::function<void(EventFile&)>> events = {};
@@ -81,7 +81,7 @@ class RunCollector {
   bool is_stopping_ = false;
   Own own_;
 
-  // The thread that writes has them, and after its end the last one that is here.
+  // Belong to the writing thread, and after its end to the caller of finish() or the destructor.
   RunFiles files_;
   RunRecord record_;
   ScalarMeans means_;

@@ -36,7 +36,7 @@ using observe::RunCollector;
 using observe::RunFacts;
 using observe::RunFiles;
 
-// The first character of rank 0's answer to whether there is something to write.
+// The first character of rank 0's answer, which states whether there are files.
 constexpr char no_files = '-';
 constexpr char has_files = '+';
 constexpr char cannot_write = 'x';  // Followed by the reason.
@@ -68,7 +68,7 @@ std::vector<int> job_ranks(const ProcessGroup& group) {
   return ranks;
 }
 
-// The RunLogs of a group on this rank, which end with it if the program does not end them.
+// The RunLogs of a group on this rank. They end with the group, unless the program ends them.
 struct Kept {
   std::vector<std::shared_ptr<void>> logs;
 };
@@ -84,7 +84,7 @@ class RunLog::State {
   void end_step();
   void scalar(std::string_view name, double value);
 
-  // Whether this rank adds events of its own.
+  // Returns whether this rank adds its own events.
   bool adds_events() const { return collector_ && !is_closed_; }
   void add_events(std::function<void(EventFile&)> add) { collector_->take_events(std::move(add)); }
   std::int64_t current_step() const { return report_.step; }
@@ -101,7 +101,7 @@ class RunLog::State {
 
   const std::chrono::milliseconds interval_;
   const std::chrono::milliseconds timeout_;
-  StepClock* const clock_ = StepClock::adopted();  // Null if another thread has the loop.
+  StepClock* const clock_ = StepClock::adopted();  // Null if another thread runs the loop.
   StepTimes at_start_;
   StepTimes after_first_step_;
   const std::weak_ptr<const std::atomic<std::uint64_t>> reduced_bytes_;
@@ -116,8 +116,8 @@ class RunLog::State {
   RankReport report_;  // The next one.
   Clock::time_point reported_ = Clock::now();
 
-  // For reports. It ends with the group that it was made from: a rank that dropped it earlier would
-  // break it for the others.
+  // For reports. It is kept until its parent group ends: dropping it earlier would break it for the
+  // other ranks.
   std::optional<ProcessGroup> own_group_;
   std::optional<RunCollector> collector_;  // On rank 0.
   std::optional<ReportOutbox> outbox_;     // On the others.
@@ -148,7 +148,7 @@ RunLog::State::State(const ProcessGroup& group, RunLogOptions options, RunFiles 
   if (const auto bytes = reduced_bytes_.lock()) reduced_at_start_ = *bytes;
   row_began_ = ticks_now();
   if (clock_ != nullptr) spent_before_ = clock_->spent_until(row_began_);
-  at_start_ = step_times();  // The waits above are not the training's.
+  at_start_ = step_times();  // Excludes the waits above.
 }
 
 void RunLog::State::begin_step(std::int64_t samples) {
@@ -196,7 +196,7 @@ RankReport RunLog::State::take_report() {
   return std::exchange(report_, {.rank = report_.rank, .step = report_.step});
 }
 
-// Of a group that has ended, the last known.
+// After the group has ended, the last known value.
 double RunLog::State::reduced_bytes_per_step() {
   if (const auto bytes = reduced_bytes_.lock(); bytes && steps_ > 0)
     reduced_per_step_ =
@@ -208,7 +208,7 @@ void RunLog::State::report_now_and_then() {
   if (Clock::now() - reported_ < interval_) return;
   if (collector_) return collector_->take(take_report(), reduced_bytes_per_step());
   if (outbox_->is_broken())
-    static_cast<void>(take_report());  // Nobody wants it any more.
+    static_cast<void>(take_report());  // Discarded.
   else if (outbox_->is_idle())
     outbox_->send(take_report());
 }

@@ -177,7 +177,7 @@ void await_steps(const fs::path& file, int ranks) {
   }
 }
 
-// Waits until run.json says that the run has `ended` so.
+// Waits until run.json reports this end of the run.
 void await_end(const fs::path& file, const std::string& ended) {
   const auto limit = std::chrono::steady_clock::now() + 20s;
   while (read_run(file).at("ended") != ended) {
@@ -186,7 +186,7 @@ void await_end(const fs::path& file, const std::string& ended) {
   }
 }
 
-// run.json says in the end that the run has `ended` so.
+// Checks that run.json finally reports this end of the run.
 void lose_a_rank(const Rank& rank, int victim, const std::string& ended) {
   const fs::path file = rank.scratch / "run.json";
   const auto run_until_the_loss = [&] {
@@ -214,7 +214,7 @@ const Ranks without_rank_1("run log: without rank 1",
 const Ranks without_rank_0("run log: without rank 0",
                            [](const Rank& rank) { lose_a_rank(rank, 0, "running"); });
 
-// Asserts that `victim` was killed, and that no other rank was, by itself or at the deadline.
+// Asserts that `victim` was killed, and no other rank was, neither by itself nor at the deadline.
 void expect_killed(int victim, const std::vector<test::Exit>& exits) {
   for (const test::Exit& exit : exits) {
     EXPECT_EQ(exit.signal, exit.rank == victim ? SIGKILL : 0) << "rank " << exit.rank;
@@ -222,7 +222,7 @@ void expect_killed(int victim, const std::vector<test::Exit>& exits) {
   }
 }
 
-// A program that catches the loss, and ends its log as if nothing had been.
+// A program that catches the loss, and ends its log normally.
 const Ranks ends_in_spite_of_a_loss("run log: ends in spite of a loss", [](const Rank& rank) {
   const ProcessGroup group = init_process_group({.timeout = 20s});
   RunLog log(group, {.json = rank.scratch / "run.json"});

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view format = "lockstep-run-1";
-constexpr int digits = 5;  // Of a step's seconds.
+constexpr int digits = 5;  // Digits of a step's seconds.
 
 double seconds_of(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
@@ -130,7 +130,7 @@ void RunRecord::add(const ScalarMean& mean) {
   keep_every_second(series.values);
 }
 
-// Of a long run most of the text, so not made of one object for each number.
+// The largest part of the text for a long run, so it avoids an object per number.
 std::string RunRecord::rows_json() const {
   std::string text = "[";
   text.reserve(rows_ * 90);

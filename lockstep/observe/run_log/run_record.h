@@ -1,8 +1,8 @@
-// The content of run.json: what a run was, and where the time of its steps went. docs/run-json.md
-// defines the file.
+// The content of run.json: a description of a run, and how the time of its steps was spent
+// (docs/run-json.md).
 //
-// Memory is bounded: beyond a number of steps, every second one is left out, then three of four,
-// and so on. Totals have all steps.
+// Memory is bounded: beyond a number of steps, it keeps every second one, then every fourth, and so
+// on. Totals include all steps.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,19 +19,19 @@
 
 namespace lockstep::observe {
 
-// The time of an all_reduce of n bytes, among the ranks that have measured it, is about latency_s +
-// n / bytes_per_s.
+// An all_reduce of n bytes, among the ranks that measured it, takes about latency_s + n /
+// bytes_per_s.
 struct LinkSpeed {
   std::string name;
   double latency_s = 0;
   double bytes_per_s = 0;  // 0 if unknown.
 };
 
-// Known when a run begins.
+// Known at the start of a run.
 struct RunFacts {
   double started = 0;  // Seconds since 1970.
   std::vector<int> host_of_rank = {0};
-  std::vector<int> job_ranks = {0};  // The number in the job of each rank.
+  std::vector<int> job_ranks = {0};  // The rank in the job of each rank.
   std::map<std::string, std::string> options = {};
   std::vector<LinkSpeed> links = {};
   std::int64_t first_step = 0;
@@ -39,8 +39,7 @@ struct RunFacts {
 
 class RunRecord {
  public:
-  // `most_rows` of all ranks together, at some 80 bytes of the file each; `most_values` of each
-  // scalar.
+  // `most_rows`: over all ranks, about 80 bytes of the file each; `most_values`: per scalar.
   explicit RunRecord(RunFacts facts, std::size_t most_rows = 100'000,
                      std::size_t most_values = 20'000);
 
@@ -53,7 +52,7 @@ class RunRecord {
 
  private:
   struct OfRank {
-    std::int64_t steps = 0;  // All, of which `rows` has every every_-th.
+    std::int64_t steps = 0;  // All; `rows` has every every_-th.
     std::vector<StepRow> rows;
     StepTimes times;
   };
@@ -72,7 +71,7 @@ class RunRecord {
   const std::size_t most_values_;
   std::vector<OfRank> ranks_;
   std::int64_t every_ = 1;
-  std::size_t rows_ = 0;  // Of all ranks.
+  std::size_t rows_ = 0;  // Over all ranks.
   std::int64_t samples_ = 0;
   double all_reduce_bytes_ = 0;
   std::map<std::string, Series> scalars_;

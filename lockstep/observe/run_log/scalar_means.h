@@ -1,10 +1,9 @@
-// Means over ranks of the scalars that they log, without a collective: ranks may log different
-// scalars, and differently often.
+// Means over ranks of logged scalars, without a collective: ranks may log different scalars, and
+// differently often.
 //
-// A mean is complete once every rank has reported a later step, or its end. It is the mean over the
-// ranks that have logged the scalar in that step; of a rank that has done so several times, the
-// last value counts. Values are added in the order of ranks, so the mean does not depend on when
-// reports come.
+// A mean is complete once every rank has reported a later step, or its end. It covers the ranks
+// that logged the scalar in that step; the last value of a rank counts. Values are added in rank
+// order, so the mean does not depend on when reports arrive.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,20 +30,20 @@ class ScalarMeans {
 
   void add(const RankReport& report);
 
-  // No reports come any more, from any rank.
+  // No more reports arrive, from any rank.
   void end();
 
-  // As above, but from `rank`.
+  // The same for all ranks but `rank`.
   void end_all_but(int rank);
 
   // In the order of steps.
   std::vector<ScalarMean> take_complete();
 
  private:
-  // The steps before it have been reported by all ranks.
+  // All ranks have reported all steps before it.
   std::int64_t complete_until() const;
 
-  std::vector<std::int64_t> reported_;  // By rank: all steps before this one have been.
+  std::vector<std::int64_t> reported_;  // By rank: all steps before this one have been reported.
 
   using ByRank = std::map<int, LoggedScalar>;
   std::map<std::int64_t, std::map<std::string, ByRank>> open_;  // By step and name.

@@ -1,4 +1,4 @@
-// After Python's lr_scheduler.py, operation by operation: results have its bits. Compiled without
+// Follows Python's lr_scheduler.py operation by operation, to reproduce its bits. Compiled without
 // contraction of products and sums (CMakeLists.txt).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,7 @@ namespace {
 using std::numbers::pi;
 using torch::optim::Optimizer;
 
-// Why cycle_momentum can't be true; empty if it can be.
+// Explains why cycle_momentum cannot be true; empty if it can.
 std::string obstacle_of(const Optimizer& optimizer) {
   if (optim::have_momenta(optimizer)) return "";
   return " is true, but the optimizer has no option momentum or betas";
@@ -35,8 +35,8 @@ MomentumRange momenta_of(const Optimizer& optimizer, const CyclicLROptions& opti
           .max = options.max_momentum.of(optimizer, "CyclicLR: max_momentum")};
 }
 
-// Checks all options before it gives the optimizer its lowest rates, which are the initial ones if
-// it has no other schedule.
+// Checks all options before it sets the optimizer's lowest rates. They are its initial ones if it
+// has no other schedule.
 Optimizer& prepared(Optimizer& optimizer, const CyclicLROptions& options) {
   require(options.step_size_up >= 1, "CyclicLR: step_size_up must be at least 1");
   require(options.step_size_down.value_or(0) >= 0, "CyclicLR: step_size_down must be at least 0");
@@ -72,7 +72,7 @@ CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options)
   set_base_lrs(options.base_lr.of(optimizer, "CyclicLR: base_lr"));
 }
 
-// The height of the cycles at present, as a share of the first one's.
+// The current height of the cycles, relative to the first one.
 double CyclicLR::height(double cycle) const {
   const double x = scale_mode_ == CyclicScale::cycle ? cycle : static_cast<double>(last_epoch());
   if (scale_fn_) return scale_fn_(x);
@@ -168,7 +168,7 @@ OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
   corners_[initial_lr] = quotients(corners_[max_lr], options.div_factor);
   corners_[min_lr] = quotients(corners_[initial_lr], options.final_div_factor);
   start();
-  set_initial_lrs(corners_[initial_lr]);  // Only now: a refused schedule changes no others.
+  set_initial_lrs(corners_[initial_lr]);  // Only here: a refused schedule must not change others.
 }
 
 double OneCycleLR::annealed(double from, double to, double share) const {
@@ -205,7 +205,7 @@ std::vector<double> OneCycleLR::rates() {
   return rates;
 }
 
-// Python has the last values in the param groups.
+// Python saves the last values in the param groups.
 void OneCycleLR::list(optim::ScheduleFields& fields) {
   fields.add("total_steps", total_steps_, 1);
   for (std::size_t phase = 0; phase < end_steps_.size(); ++phase) {

@@ -1,10 +1,10 @@
-// The schedules of Python's torch.optim.lr_scheduler that raise the rate and lower it again, and
-// move the momentum the other way.
+// The schedules of Python's torch.optim.lr_scheduler that raise and lower the rate, and move the
+// momentum in the opposite direction.
 //
 // Options have Python's names and defaults; those without a default must be given.
-// Errors: misuse, naming it, for an option that Python refuses, or with which it would divide by
-// zero in some step, such as step_size_up of 0; and for cycle_momentum with an optimizer whose
-// options have neither `momentum` nor `betas`, also if it is that of a loaded state.
+// Errors: misuse, naming it, for an option that Python refuses, or that makes Python divide by zero
+// in some step, such as step_size_up of 0. Also for cycle_momentum, including a loaded one, with an
+// optimizer whose options have neither `momentum` nor `betas`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,17 +37,17 @@ struct CyclicLROptions {
   PerGroup base_lr;
   PerGroup max_lr;
   std::int64_t step_size_up = 2000;                 // At least 1.
-  std::optional<std::int64_t> step_size_down = {};  // As step_size_up if not given.
-  CyclicMode mode = CyclicMode::triangular;         // How the height of cycles changes.
+  std::optional<std::int64_t> step_size_down = {};  // Default: step_size_up.
+  CyclicMode mode = CyclicMode::triangular;         // Changes the height of cycles.
   double gamma = 1.0;                               // For exp_range.
-  std::function<double(double)> scale_fn = {};      // Instead of `mode`. It is not saved.
+  std::function<double(double)> scale_fn = {};      // Replaces `mode`. Not saved.
   CyclicScale scale_mode = CyclicScale::cycle;      // The argument of scale_fn.
   bool cycle_momentum = true;                       // Between max_momentum and base_momentum.
   PerGroup base_momentum = 0.8;
   PerGroup max_momentum = 0.9;
 };
 
-// Moves the rate between base_lr and max_lr, and the momentum the other way.
+// Moves the rate between base_lr and max_lr, and the momentum in the opposite direction.
 class LOCKSTEP_API CyclicLR : public LRScheduler {
  public:
   CyclicLR(torch::optim::Optimizer& optimizer, const CyclicLROptions& options);
@@ -70,7 +70,7 @@ class LOCKSTEP_API CyclicLR : public LRScheduler {
 
 struct OneCycleLROptions {
   PerGroup max_lr;
-  std::int64_t total_steps = 0;  // Or both of the next two.
+  std::int64_t total_steps = 0;  // Alternatively set both of the next two.
   std::int64_t epochs = 0;
   std::int64_t steps_per_epoch = 0;
   double pct_start = 0.3;  // Share of the steps in which the rate rises.
@@ -83,8 +83,8 @@ struct OneCycleLROptions {
   bool three_phase = false;       // Falls to the initial rate before it falls to the last one.
 };
 
-// Raises the rate to max_lr and lowers it again, once. Other schedules of the optimizer that are
-// made later begin at its initial rate. Errors: in addition, misuse in a step beyond total_steps.
+// Raises the rate to max_lr and lowers it again, once. Schedules of the same optimizer that are
+// created later start at its initial rate. Errors: also misuse in a step beyond total_steps.
 class LOCKSTEP_API OneCycleLR : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
@@ -95,7 +95,7 @@ class LOCKSTEP_API OneCycleLR : public LRScheduler {
   double annealed(double from, double to, double share) const;
 
   std::int64_t total_steps_;
-  std::vector<double> end_steps_;  // The last step of each phase, of which there are two or three.
+  std::vector<double> end_steps_;  // The last step of each of the two or three phases.
   AnnealStrategy anneal_strategy_;
   bool cycle_momentum_;
   std::array<std::vector<double>, 3> corners_;  // Initial, highest and last rates.

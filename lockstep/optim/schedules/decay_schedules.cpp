@@ -1,5 +1,5 @@
-// After Python's lr_scheduler.py and swa_utils.py, operation by operation: results have its bits.
-// Compiled without contraction of products and sums (CMakeLists.txt).
+// Follows Python's lr_scheduler.py and swa_utils.py operation by operation, to reproduce their
+// bits. Compiled without contraction of products and sums (CMakeLists.txt).
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -265,7 +265,7 @@ SWALR::SWALR(Optimizer& optimizer, const SWALROptions& options)
   start();
 }
 
-// Python counts a step before it computes the rates of it.
+// Python counts a step before it computes its rates.
 std::vector<double> SWALR::rates() { return rates_at(std::int64_t{step_count_}); }
 
 std::vector<double> SWALR::first_rates() { return rates_at(std::int64_t{step_count_} - 1); }

@@ -1,4 +1,4 @@
-// After Python's lr_scheduler.py: LRScheduler, SequentialLR and ChainedScheduler.
+// Follows Python's lr_scheduler.py: LRScheduler, SequentialLR and ChainedScheduler.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/optim/schedules/lr_scheduler.h"
@@ -136,7 +136,7 @@ CompositeLRScheduler::CompositeLRScheduler(const char* name, Optimizer& optimize
   last_lr_ = get_current_lrs();
 }
 
-// Python's have neither base rates nor a count of steps.
+// Python's composite schedules have neither base rates nor a count of steps.
 void CompositeLRScheduler::list_progress(optim::ScheduleFields& fields) {
   fields.add("_last_lr", last_lr_);
   fields.add_list("_schedulers", children_.size());

@@ -1,5 +1,5 @@
-// Learning rate schedules: their base class, and schedules that are made of others. schedules.h and
-// cyclic_schedules.h have the single ones.
+// Learning rate schedules: the base class, and combinations of schedules. The single schedules are
+// in schedules.h and cyclic_schedules.h.
 //
 //   lockstep::Adam adam(net->parameters(), torch::optim::AdamOptions(1e-3));
 //   lockstep::LinearLR warm_up(adam, {.start_factor = 1e-3, .total_iters = 500});
@@ -11,25 +11,16 @@
 //   ...
 //   state.add("schedule", schedule);  // A TrainingState saves the two children, too.
 //
-// Rates and momenta are those of Python's torch.optim.lr_scheduler, bit for bit; names are
-// Python's, too. Either can resume from the other's state. Two things follow from this. A schedule
-// sets the rates already when it is made, so make schedules before a checkpoint is loaded. And most
-// schedules multiply the rate that they find in the optimizer: a rate that the program sets by hand
-// stays in effect.
+// Names, rates and momenta are those of Python's torch.optim.lr_scheduler, bit for bit. Either can
+// resume from the other's state. As in Python, the constructor sets rates, so create schedules
+// before loading a checkpoint. Most schedules multiply the optimizer's current rate, so a rate that
+// the program sets stays in effect.
 //
-// The schedules of one optimizer share the rates that its param groups had before the first of them
-// was made. Python keeps these in the groups, as "initial_lr"; here they live as long as one of the
-// schedules. A group that was added later has the rate that the next schedule finds.
-//
-// Any optimizer will do, also sharded and shared ones. It and its number of param groups are fixed.
-// Lifetime: the optimizer outlives its schedules, and children outlive what is made of them. All
-// schedules of an optimizer must be gone before another one is made in its place, as by
-// std::optional::emplace(): those of the new one would begin at the old one's initial rates.
-// Thread safety: none; one training loop uses them. Schedules of different optimizers may be made
-// in different threads.
-// Errors: misuse, naming it, for an option that is out of range; and in step(), for a param group
-// that was added to the optimizer after the schedule was made. A step that fails, also in a
-// function of the program, is not counted and may be tried again.
+// Lifetime: the optimizer outlives its schedules, and children outlive their parents. Destroy all
+// schedules of an optimizer before creating another one at its address, as by
+// std::optional::emplace().
+// Thread safety: none; one training loop uses them. Different threads may create schedules of
+// different optimizers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -54,26 +45,35 @@ class ScheduleFields;
 
 namespace lockstep {
 
+// Works with any optimizer, also sharded and shared ones, whose number of param groups is fixed.
 // step() is that of torch::optim::LRScheduler, so a schedule may be stepped through a reference to
 // either class.
+//
+// The schedules of an optimizer share its initial rates: those before the first schedule. A group
+// that was added later has the rate that the next schedule finds. Python stores them in the groups
+// ("initial_lr"); here they exist as long as one of the schedules.
+//
+// Errors: misuse, naming it, for an option that is out of range. step(): misuse for a param group
+// that was added after the schedule was created. A step that fails, also in a function of the
+// program, is not counted and may be repeated.
 class LOCKSTEP_API LRScheduler : public torch::optim::LRScheduler, public Stateful {
  public:
   LRScheduler(const LRScheduler&) = delete;
   LRScheduler& operator=(const LRScheduler&) = delete;
 
-  // The rates that the last step has set, one for each param group.
+  // The rates of the last step, one for each param group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
 
-  // Steps since the schedule began; 0 when it is new. A child of a SequentialLR begins at its
-  // milestone, and has -1 before. A SequentialLR that is the first child of another one is one step
-  // ahead, as in Python. Python's ChainedScheduler has none: after its state was loaded, this goes
-  // on from the present value.
+  // Steps since the schedule began; 0 initially. A child of a SequentialLR begins at its milestone,
+  // and has -1 before. A SequentialLR that is the first child of another one is one step ahead, as
+  // in Python. Python's ChainedScheduler does not save it: after loading its state, this continues
+  // from the present value.
   std::int64_t last_epoch() const { return last_epoch_; }
 
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
-  // Python's state_dict() without functions: hyperparameters and progress. A loaded hyperparameter
-  // replaces that of the constructor. Rates and momenta themselves belong to the optimizer's state.
+  // Python's state_dict() without functions: hyperparameters and progress. Loaded hyperparameters
+  // replace those of the constructor. Rates and momenta belong to the optimizer's state.
   StateDict state_dict() override;
 
   // Ignores values that a schedule of this type does not have.
@@ -83,29 +83,29 @@ class LOCKSTEP_API LRScheduler : public torch::optim::LRScheduler, public Statef
  protected:
   explicit LRScheduler(torch::optim::Optimizer& optimizer);
 
-  // Checks the options and makes the first step. Constructors call it at their end.
+  // Checks the options and makes the first step. Call it at the end of a constructor.
   void start();
 
-  // Returns the rates of step last_epoch(), which may follow from the present ones.
+  // Returns the rates of step last_epoch(), which may depend on the present ones.
   virtual std::vector<double> rates() = 0;
 
-  // The rates of step 0 if another schedule has come before. They follow from the initial rates
-  // where Python has a closed form, and otherwise from the last ones of that schedule.
+  // The rates of step 0 if another schedule ran before. They derive from the initial rates where
+  // Python has a closed form, and otherwise from the last rates of that schedule.
   virtual std::vector<double> first_rates() { return rates(); }
 
-  // Lists the members that make the state, except those of all schedules.
+  // Lists the state's members that are specific to this schedule.
   virtual void list(optim::ScheduleFields& /*fields*/) {}
 
-  // Takes back the constructor's step.
+  // Undoes the constructor's step.
   virtual void undo_start() { --last_epoch_; }
 
   bool is_starting() const { return is_starting_; }
 
-  // The rates to which those of the steps refer.
+  // The rates that the steps' rates are relative to.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
   void set_base_lrs(std::vector<double> rates) { base_lrs_ = std::move(rates); }
 
-  // Sets the base rates, also those of schedules of the optimizer that are made later.
+  // Sets the base rates, also for schedules of the optimizer that are created later.
   void set_initial_lrs(const std::vector<double>& rates);
 
  private:
@@ -128,7 +128,7 @@ class LOCKSTEP_API LRScheduler : public torch::optim::LRScheduler, public Statef
   const std::shared_ptr<std::vector<double>> initial_lrs_;  // Shared by the optimizer's schedules.
 };
 
-// A schedule that steps others. Their states are part of its own.
+// A schedule that steps its children. Their states are part of its state.
 class LOCKSTEP_API CompositeLRScheduler : public LRScheduler {
  protected:
   // `name` begins messages.
@@ -146,14 +146,14 @@ class LOCKSTEP_API CompositeLRScheduler : public LRScheduler {
 };
 
 // Steps one child after the other: child i + 1 begins at step milestones[i], from the initial rate.
-// A MultiplicativeLR and a SWALR begin at the last rate of the child before, as in Python. After it
-// is made, step this schedule only.
+// A MultiplicativeLR and a SWALR begin at the last rate of the previous child, as in Python.
+// Afterwards step this schedule only.
 //
 // A ReduceLROnPlateau cannot be a child, because it needs a metric: this does not compile. Step it
-// beside a schedule that leaves the rate alone once it is through, such as LinearLR.
-// Errors: misuse unless there is one child more than milestones, in rising order, which Python does
-// not require; and for a SequentialLR or ChainedScheduler as a later child, which Python refuses at
-// the milestone.
+// beside a schedule that no longer changes the rate after its end, such as LinearLR.
+// Errors: misuse unless there is one child more than milestones, in rising order (Python does not
+// require the order). Also for a SequentialLR or ChainedScheduler as a later child, which Python
+// refuses at the milestone.
 class LOCKSTEP_API SequentialLR : public CompositeLRScheduler {
  public:
   SequentialLR(torch::optim::Optimizer& optimizer, std::vector<LRScheduler*> schedulers,
@@ -167,8 +167,8 @@ class LOCKSTEP_API SequentialLR : public CompositeLRScheduler {
   std::vector<std::int64_t> milestones_;
 };
 
-// Steps all children in each step, one after the other: factors multiply. If a step fails in one of
-// them, those before it have made it.
+// Steps all children in each step, one after the other: factors multiply. If a child's step fails,
+// the earlier children have made their step.
 class LOCKSTEP_API ChainedScheduler : public CompositeLRScheduler {
  public:
   explicit ChainedScheduler(std::vector<LRScheduler*> schedulers);

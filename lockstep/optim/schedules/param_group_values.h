@@ -1,4 +1,4 @@
-// The values of param groups that schedules read and set: learning rates and momenta.
+// Values of param groups that schedules read and set: learning rates and momenta.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,16 +10,16 @@
 
 namespace lockstep::optim {
 
-// The rates that the optimizer has now, one for each param group.
+// The current rates of the optimizer, one for each param group.
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
 
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
 
-// Returns the rates that the optimizer had when the first of its schedules asked. A param group
-// that was added later has the rate that it had when the next one asked.
+// Returns the optimizer's rates at the first call for it. A param group that was added later has
+// its rate at the next call.
 //
-// Python keeps them in the param groups, which have no room for them in C++. Here a table of the
-// process leads from an optimizer's address to them, as long as one of its schedules holds them.
+// Python stores them in the param groups, which cannot hold them in C++. Here a process-wide table
+// maps an optimizer's address to them, as long as one of its schedules holds them.
 // Thread safety: full, for different optimizers.
 std::shared_ptr<std::vector<double>> initial_rates(const torch::optim::Optimizer& optimizer);
 

@@ -22,8 +22,8 @@ class LOCKSTEP_API PerGroup {
 
   bool is_list() const { return is_list_; }
 
-  // One for each param group of `optimizer`. Errors: misuse, naming the option, for a list of
-  // another length.
+  // One number for each param group of `optimizer`. Errors: misuse, naming the option, for a list
+  // of another length.
   std::vector<double> of(const torch::optim::Optimizer& optimizer, const char* option) const;
 
  private:

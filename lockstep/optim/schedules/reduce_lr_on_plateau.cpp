@@ -1,4 +1,4 @@
-// After Python's lr_scheduler.py: ReduceLROnPlateau.
+// Follows Python's lr_scheduler.py: ReduceLROnPlateau.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/optim/schedules/reduce_lr_on_plateau.h"

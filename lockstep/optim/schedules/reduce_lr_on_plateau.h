@@ -1,4 +1,4 @@
-// The schedule of Python's torch.optim.lr_scheduler that follows a metric, such as a validation
+// The schedule of Python's torch.optim.lr_scheduler that depends on a metric, such as a validation
 // loss.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -29,21 +29,21 @@ struct ReduceLROnPlateauOptions {
   PlateauMode mode = PlateauMode::min;  // Whether a better metric is lower or higher.
   double factor = 0.1;                  // Less than 1.
   std::int64_t patience = 10;           // Steps without a better metric before the rate is reduced.
-  double threshold = 1e-4;              // A metric that is better by less does not count.
+  double threshold = 1e-4;              // Smaller improvements of the metric do not count.
   ThresholdMode threshold_mode = ThresholdMode::rel;
   std::int64_t cooldown = 0;  // Steps after a reduction that do not count.
   PerGroup min_lr = 0.0;
-  double eps = 1e-8;  // A reduction by less is omitted.
+  double eps = 1e-8;  // Smaller reductions are skipped.
 };
 
-// Multiplies the rate by `factor` when a metric has not become better for more than `patience`
-// steps. It begins when it is made: making it changes no rate.
+// Multiplies the rate by `factor` if a metric has not improved for more than `patience` steps. The
+// constructor does not change the rate.
 //
 // Unlike LibTorch's ReduceLROnPlateauScheduler, it computes in double, as Python does.
 // Lifetime: the optimizer outlives it.
 // Thread safety: none.
-// Errors: misuse, naming it, for an option that is out of range; and for a param group that was
-// added later if min_lr is a list. Add param groups before a state is loaded that has them.
+// Errors: misuse, naming it, for an option that is out of range, and for a param group that was
+// added later if min_lr is a list. Add param groups before loading a state that has them.
 class LOCKSTEP_API ReduceLROnPlateau : public Stateful {
  public:
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
@@ -51,7 +51,7 @@ class LOCKSTEP_API ReduceLROnPlateau : public Stateful {
   ReduceLROnPlateau(const ReduceLROnPlateau&) = delete;
   ReduceLROnPlateau& operator=(const ReduceLROnPlateau&) = delete;
 
-  // `metric` must be equal on all ranks: otherwise their rates drift apart.
+  // `metric` must be equal on all ranks; otherwise their rates diverge.
   void step(double metric);
 
   // Takes the mean of the ranks' metrics, which has the same bits on all ranks. Collective.

@@ -1,4 +1,4 @@
-// The learning rate for a global batch that is larger than the one for which the rate was found.
+// The learning rate for a global batch that is larger than the one for which the rate was tuned.
 //
 //   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));  // For 256 samples.
 //   lockstep::ScaledLearningRate schedule(
@@ -7,15 +7,15 @@
 //     sgd.step();
 //     schedule.step();
 //
-// More ranks make a larger batch and fewer steps in an epoch. With the same rate, accuracy falls.
-// The linear rule multiplies the rate by k = global_batch / base_batch, and begins with a warm-up
-// from the base rate, because the full one diverges at first (Goyal et al. 2017, "Accurate, Large
-// Minibatch SGD"). The square root of k is used with Adam (Malladi et al. 2022, "On the SDEs and
+// More ranks make a larger batch and fewer steps per epoch; with the same rate, accuracy falls. The
+// linear rule multiplies the rate by k = global_batch / base_batch. It begins with a warm-up from
+// the base rate, because the full rate diverges at first (Goyal et al. 2017, "Accurate, Large
+// Minibatch SGD"). With Adam, use the square root of k (Malladi et al. 2022, "On the SDEs and
 // Scaling Rules for Adaptive Gradient Algorithms").
 //
-// It multiplies the rates of all param groups by k when it is made. Rates are then those of a
-// LinearLR from 1 / k to 1. Schedules that are made later begin at the scaled rates, so it may
-// be followed by another one, or chained with it:
+// The constructor multiplies the rates of all param groups by k. The rates then follow a LinearLR
+// from 1 / k to 1. Schedules that are created later start at the scaled rates, so they can follow
+// it or be chained with it:
 //   lockstep::CosineAnnealingLR cosine(sgd, {.T_max = all_steps - schedule.warmup_steps()});
 //   lockstep::SequentialLR both(sgd, {&schedule, &cosine}, {schedule.warmup_steps()});
 
@@ -34,30 +34,29 @@ namespace lockstep {
 enum class RateRule : std::uint8_t {
   linear,  // k.
   sqrt,    // The square root of k.
-  none,    // 1. A checkpoint of another global batch is still noticed.
+  none,    // 1. Still detects a checkpoint of another global batch.
 };
 
 struct ScaledLearningRateOptions {
-  std::int64_t base_batch = 0;    // Samples for which the optimizer's rate was found.
-  std::int64_t global_batch = 0;  // Samples of one optimizer step, of all ranks together.
+  std::int64_t base_batch = 0;    // Samples for which the optimizer's rate was tuned.
+  std::int64_t global_batch = 0;  // Samples of one optimizer step, over all ranks.
   RateRule rule = RateRule::linear;
   std::int64_t warmup_steps = 0;  // Goyal et al. take 5 epochs. No warm-up if k is at most 1.
 };
 
-// Its state also has the global batch to which the rate belongs. When a checkpoint of another one
-// is loaded, each rank logs by which factor the rule would change the rate. The rate remains that
-// of the checkpoint, and so does the batch to which it belongs, also in later checkpoints.
+// Its state includes the global batch of the rate. If a loaded checkpoint has another one, each
+// rank logs the factor by which the rule would change the rate. The rate and its batch remain those
+// of the checkpoint, also in later checkpoints.
 //
-// It multiplies the rates that it finds: do not make it again for an optimizer whose rates it has
-// scaled already.
+// It multiplies the current rates: do not create it again for an optimizer with scaled rates.
 // Errors: misuse for a global_batch, or a base_batch with a rule, of less than 1; for negative
-// warmup_steps; and for an optimizer that has other schedules already, which would not be scaled.
+// warmup_steps; and for an optimizer with other schedules, which would not be scaled.
 class LOCKSTEP_API ScaledLearningRate : public LinearLR {
  public:
   ScaledLearningRate(torch::optim::Optimizer& optimizer, const ScaledLearningRateOptions& options);
 
-  // The scaled rates divided by the base rates: k, its square root or 1. That of a loaded state is
-  // the checkpoint's, as the rates are.
+  // The scaled rates divided by the base rates: k, its square root or 1. After loading, that of the
+  // checkpoint.
   double factor() const { return factor_; }
   std::int64_t warmup_steps() const { return options_.warmup_steps; }
 

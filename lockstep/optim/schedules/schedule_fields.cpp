@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* other_type = " has another type";
 
-// Python saves whole numbers as integers where a float is meant, too.
+// Python may save whole numbers as integers where a float is expected.
 std::optional<double> number_in(const StateValue& value) {
   if (const auto* number = std::get_if<double>(&value)) return *number;
   if (const auto* count = std::get_if<std::int64_t>(&value)) return static_cast<double>(*count);
@@ -37,7 +37,7 @@ std::string misfit_of(double number, const Range& range) {
   return text.str();
 }
 
-// Whether a double has this whole number, and its neighbours, exactly.
+// Returns whether a double represents this whole number and its neighbours exactly.
 bool is_whole(double number) { return std::abs(number) < 0x1p53 && number == std::trunc(number); }
 
 std::string sizes_text(std::size_t found, std::size_t expected) {

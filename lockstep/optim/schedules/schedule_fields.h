@@ -1,5 +1,5 @@
-// The members of a schedule that make its state, under the names that Python gives them. One list
-// of them serves to check the options, to save, to check what was saved, and to load.
+// The state of a schedule: its members, under Python's names. One list of them serves to check the
+// options, save, check saved values, and load.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace lockstep::optim {
 
-// The numbers that a field may have.
+// The valid range of a field.
 struct Range {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
@@ -35,13 +35,13 @@ class ScheduleFields {
 
   void add(const std::string& name, double& number, const Range& range = {});
 
-  // `obstacle` says why the flag can't be true, such as " is true, but ..."; empty if it can be.
+  // `obstacle` explains why the flag cannot be true, such as " is true, but ..."; empty if it can.
   void add(const std::string& name, bool& flag, const std::string& obstacle = "");
 
   // One number for each param group: their count is fixed.
   void add(const std::string& name, std::vector<double>& numbers);
 
-  // The same, for an optimizer that has `groups` now. Those that were added to it since may lack
+  // The same, for an optimizer that currently has `groups`. Groups that were added later may lack
   // numbers.
   void add(const std::string& name, std::vector<double>& numbers, std::size_t groups);
 
@@ -61,7 +61,7 @@ class ScheduleFields {
         [&count](std::int64_t saved) { count = static_cast<T>(saved); });
   }
 
-  // A count that is no member: `set` gets the saved one.
+  // A count that is not a member: `set` gets the saved one.
   void add_count(const std::string& name, const Range& range, std::function<std::int64_t()> get,
                  std::function<void(std::int64_t)> set);
 
@@ -73,13 +73,13 @@ class ScheduleFields {
         [&choice](std::size_t saved) { choice = static_cast<Enumeration>(saved); });
   }
 
-  // Python's states of this schedule do not have the fields that follow.
+  // Python's states of this schedule lack the fields that follow.
   void begin_own() { all_are_required_ = false; }
 
   // The fields of element I begin with NAME.I. More saved elements than `size` are refused.
   void add_list(const std::string& name, std::size_t size) { lists_.push_back({name, size}); }
 
-  // Adds those of another schedule, with a prefix.
+  // Adds the fields of another schedule, with a prefix.
   void add_all(const std::string& prefix, const ScheduleFields& others);
 
   StateValues values() const;

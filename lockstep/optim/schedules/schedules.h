@@ -1,12 +1,12 @@
 // The schedules of Python's torch.optim.lr_scheduler and swa_utils.py, except cycles
-// (cyclic_schedules.h), ReduceLROnPlateau (reduce_lr_on_plateau.h), and those that are made of
-// others (lr_scheduler.h).
+// (cyclic_schedules.h), ReduceLROnPlateau (reduce_lr_on_plateau.h), and combinations
+// (lr_scheduler.h).
 //
 // Options have Python's names and defaults; those without a default must be given.
-// Errors: misuse, naming it, for an option that Python refuses, and for one with which it would
-// divide by zero in some step: step_size or T_max of 0, factor of 0 in a ConstantLR, a negative
-// power. These are refused, too, though Python accepts them: step_size, T_max or total_iters of
-// less than 1, and gamma of at most 0 in an ExponentialLR.
+// Errors: misuse, naming it, for an option that Python refuses, or that makes Python divide by
+// zero: step_size or T_max of 0, factor of 0 in a ConstantLR, a negative power. Also, although
+// Python accepts them, for step_size, T_max or total_iters of less than 1, and for gamma of at most
+// 0 in an ExponentialLR.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +25,7 @@ namespace lockstep {
 
 // --- Functions of the program --------------------------------------------------------------------
 
-// A factor for each step. As in Python, functions are not saved: a resumed program gives the same.
+// A factor for each step. As in Python, functions are not saved: a resumed program passes the same.
 using LRFactor = std::function<double(std::int64_t epoch)>;
 
 // The initial rate times a factor.
@@ -73,7 +73,7 @@ class LOCKSTEP_API StepLR : public LRScheduler {
 };
 
 struct MultiStepLROptions {
-  std::vector<std::int64_t> milestones = {};  // A repeated one counts as often as it is there.
+  std::vector<std::int64_t> milestones = {};  // A repeated one counts each time.
   double gamma = 0.1;
 };
 
@@ -114,7 +114,7 @@ struct LinearLROptions {
   std::int64_t total_iters = 5;   // At least 1.
 };
 
-// Changes the factor of the rate evenly over total_iters steps.
+// Changes the factor of the rate linearly over total_iters steps.
 class LOCKSTEP_API LinearLR : public LRScheduler {
  public:
   explicit LinearLR(torch::optim::Optimizer& optimizer, const LinearLROptions& options = {});
@@ -168,7 +168,7 @@ class LOCKSTEP_API PolynomialLR : public LRScheduler {
 // --- Cosines -------------------------------------------------------------------------------------
 
 struct CosineAnnealingLROptions {
-  std::int64_t T_max = 0;  // Steps to the lowest rate; at least 1. The rate rises again after it.
+  std::int64_t T_max = 0;  // Steps to the lowest rate; at least 1. Afterwards the rate rises again.
   double eta_min = 0.0;    // The lowest rate.
 };
 
@@ -191,7 +191,7 @@ struct CosineAnnealingWarmRestartsOptions {
   double eta_min = 0.0;     // The lowest rate.
 };
 
-// The same, begun again after T_0 steps, then after T_mult times as many, and so on.
+// The same, restarted after T_0 steps, then after T_mult times as many, and so on.
 class LOCKSTEP_API CosineAnnealingWarmRestarts : public LRScheduler {
  public:
   CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer,

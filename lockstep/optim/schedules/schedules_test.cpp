@@ -1,5 +1,5 @@
-// Rates and states are compared with Python's in tests/python/schedules_test.py. Here are what has
-// no counterpart there, and errors.
+// tests/python/schedules_test.py compares rates and states with Python's. This file tests errors,
+// and behaviour that Python lacks.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/optim/schedules/schedules.h"
@@ -39,7 +39,7 @@ using torch::optim::SGDOptions;
 
 std::vector<at::Tensor> weights() { return {torch::zeros({1}, torch::requires_grad())}; }
 
-// An optimizer of `rates.size()` param groups.
+// An optimizer with `rates.size()` param groups.
 SGD sgd_of(const std::vector<double>& rates) {
   std::vector<OptimizerParamGroup> groups;
   for (const double rate : rates)
@@ -201,7 +201,7 @@ TEST(Schedules, MomentumCyclesInOptionsOfEveryType) {
 // --- ReduceLROnPlateau ---------------------------------------------------------------------------
 
 TEST(Schedules, RanksReduceTheirRatesTogetherAtTheMeanOfTheirMetrics) {
-  // Rank 0 alone would never reduce its rate, and rank 1 always.
+  // Rank 0 alone would never reduce its rate; rank 1 would always do so.
   const auto metric_of = [](int rank, int epoch) {
     return rank == 0 ? 1.0 / (1 + epoch) : 1.0 + 0.01 * (epoch % 7);
   };
@@ -251,13 +251,14 @@ TEST(Schedules, APlateauWithANewParamGroupIsResumed) {
             refusal_of([&] { refuses.wanted(plateau.state_dict()); }));
 }
 
-// A plateau needs a metric, so it can neither be stepped without one nor be a part of another.
+// A plateau needs a metric, so it can neither be stepped without one nor be a child of another
+// schedule.
 static_assert(!std::is_convertible_v<ReduceLROnPlateau*, LRScheduler*>);
 static_assert(!std::is_convertible_v<ReduceLROnPlateau*, torch::optim::LRScheduler*>);
 
 // --- States --------------------------------------------------------------------------------------
 
-// Saves in step 7, loads into new objects with other options, and compares the steps after it.
+// Saves in step 7, loads into new objects with other options, and compares the following steps.
 template <class Make>
 void expect_to_resume(Make make) {
   Adam adam(weights(), AdamOptions(0.5)), other(weights(), AdamOptions(0.5));
@@ -465,7 +466,7 @@ TEST(Schedules, RefuseCyclesThatCannotBe) {
   expect_in("give total_steps", one_cycle({.max_lr = 1, .epochs = 3}));
   expect_in("total_steps must be", one_cycle({.max_lr = 1, .total_steps = -1}));
   expect_in("pct_start", one_cycle({.max_lr = 1, .total_steps = 5, .pct_start = 1.5}));
-  // The first phase would end where it begins, and Python divides by its length.
+  // The first phase would have length 0, by which Python divides.
   expect_in("phase 0 has no steps", one_cycle({.max_lr = 1, .total_steps = 10, .pct_start = 0.1}));
   expect_in("div_factor", one_cycle({.max_lr = 1, .total_steps = 5, .div_factor = 0}));
   expect_in("momentum or betas",
