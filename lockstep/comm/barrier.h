@@ -7,9 +7,7 @@
 
 namespace lockstep {
 
-// Returns once every rank of the group has called it: group.barrier(options). CUDA work that a rank
-// has enqueued may still run. Errors: as ProcessGroup's; on a timeout, every rank that came names
-// all absent ranks.
+// Calls group.barrier(options). CUDA work that a rank has enqueued may still run.
 inline void barrier(const ProcessGroup& group, const CallOptions& options = {}) {
   group.barrier(options);
 }

@@ -1,8 +1,8 @@
-// How a group's collectives take turns: one at a time, in the order in which they were begun.
+// Runs a group's collectives one at a time, in the order in which they were started.
 //
-// A blocking one runs on its caller. An asynchronous one is run by whoever waits for it or for a
-// later one, and a thread of the queue takes over what nobody waits for (takeover.h), a long call
-// at once.
+// A blocking call runs on its caller's thread. An asynchronous call runs on the thread that first
+// waits for it or for a later call. The queue's thread takes over calls for which no thread waits
+// (takeover.h), and long calls immediately.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -26,13 +26,13 @@ class CallQueue {
 
  public:
   CallQueue();
-  // Waits for the running call, unless that is calling. Those that have not begun fail with
-  // Error(aborted).
+  // Waits for the running call, unless that call runs the destructor. Calls that have not started
+  // fail with Error(aborted).
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // The right to run a call on this thread, until this object goes. Empty without that right.
+  // The right to run a call on this thread, until this object is destroyed. May be empty.
   class Turn {
    public:
     Turn() = default;
@@ -48,21 +48,21 @@ class CallQueue {
     std::unique_ptr<Shared, End> shared_;
   };
 
-  // Returns the turn if no call is running or waiting.
+  // Returns the right if no call is running or waiting; otherwise empty.
   Turn try_turn();
 
-  // Blocks until all earlier calls have ended. Runs those that have not begun itself, if they take
-  // no longer than `timeout`. Empty if one of them has still to be run at the deadline.
+  // Blocks until all earlier calls have ended. Runs those that have not started, if their time
+  // limit is at most `timeout`. Empty if one of them still has to run at the deadline.
   Turn take_turn(std::chrono::milliseconds timeout, Deadline deadline);
   Turn take_turn() { return take_turn(std::chrono::milliseconds::max(), no_deadline); }
 
   struct Options {
-    std::chrono::milliseconds timeout = default_timeout;  // The call takes no longer.
+    std::chrono::milliseconds timeout = default_timeout;  // Upper limit of the call's time.
     bool is_long = false;                                 // Compared with a hand-over.
   };
 
-  // Runs `call` after all earlier ones. The first call of this starts the thread. Errors: system
-  // when the thread cannot start.
+  // Runs `call` after all earlier ones. The first submit() starts the thread. Errors: system when
+  // the thread cannot start.
   Work submit(std::function<void()> call, Options options);
 
  private:

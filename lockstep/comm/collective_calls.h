@@ -1,5 +1,5 @@
-// Calls of a ProcessGroup as a rank enters them: the arguments are checked, and described for the
-// comparison with other ranks.
+// Builds the calls of a ProcessGroup: checks the arguments, and describes them for the comparison
+// with other ranks.
 //
 // Errors: misuse and unsupported, on this rank alone: the call is not numbered, nothing is sent,
 // and the group is not broken.
@@ -33,12 +33,12 @@ Collective gather_of(const Buffer& input, const Buffer& output, int root, const 
 Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                       const ProcessGroup& group);
 
-// `pairs` is empty, or has the counts sent to each rank and then those received from each.
+// `pairs` is empty, or has the counts sent to each rank, then those received from each.
 Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
                          const ProcessGroup& group);
 Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, const ProcessGroup& group);
 
-// Refuses buffers in device memory with which `backend` cannot do `collective`.
+// Rejects device buffers with which `backend` cannot do `collective`.
 void require_possible(const Collective& collective, Backend& backend);
 
 // --- Messages and groups -------------------------------------------------------------------------
@@ -47,8 +47,8 @@ void require_possible(const Collective& collective, Backend& backend);
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
                                     std::int64_t tag, const ProcessGroup& group);
 
-// Returns this rank's place in the `ranks` of a new group; nothing if it is not one of them. `what`
-// begins the messages.
+// Returns this rank's index in the `ranks` of a new group; nothing if absent. Error messages start
+// with `what`.
 std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group,
                             const char* what);
 

@@ -5,17 +5,15 @@
 //   mesh[{"dp", "tp"}]    // The group of the ranks that differ in these two alone.
 //   mesh.rank("tp")       // This rank's coordinate, equal to mesh["tp"].rank().
 //
-// Coordinates and groups are those of PyTorch's init_device_mesh(), that is row-major: the last
-// axis varies fastest. Ranks that differ in the last axis alone are neighbours, so they usually
-// share a host.
+// Coordinates and groups are those of PyTorch's init_device_mesh(): row-major, the last axis varies
+// fastest. Ranks that differ only in the last axis are neighbours and usually share a host.
 // Thread safety: any thread may call any member.
-// Blocking: the constructor, and operator[] with a set of axes that it has not seen. Both are
-// collective over the mesh's whole group.
-// Errors: misuse, on all ranks and before any group is made: the product of the sizes is not the
-// number of ranks; two sizes are -1; a name is empty or repeated. Mismatch, on all ranks, when the
-// axes differ between ranks; the given group stays usable. Misuse for an unknown axis.
-// Lifetime: a copyable handle; copies share the groups. The groups end with the group that the mesh
-// was made of.
+// Blocking: the constructor, and operator[] with a new set of axes. Both are collective over the
+// mesh's whole group.
+// Errors: misuse, on all ranks and before any group is made, when the product of the sizes is not
+// the number of ranks, two sizes are -1, or a name is empty or repeated. Mismatch, on all ranks,
+// when the axes differ between ranks; the given group stays usable. Misuse for an unknown axis.
+// Lifetime: a copyable handle; copies share the groups. The groups end with the mesh's group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,7 +31,7 @@ namespace lockstep {
 
 struct MeshDim {
   std::string name;
-  int size = -1;  // -1, for one axis at most: as many as the other axes leave.
+  int size = -1;  // -1, for at most one axis: as many as the other axes leave.
 };
 
 class LOCKSTEP_API DeviceMesh {
@@ -41,17 +39,17 @@ class LOCKSTEP_API DeviceMesh {
   // Splits `group` once for each axis, in their order. All ranks pass the same `dims`.
   DeviceMesh(const ProcessGroup& group, const std::vector<MeshDim>& dims);
 
-  // The ranks that differ from this one in axis `name` alone, ordered by their coordinate. An
+  // The ranks that differ from this one only in axis `name`, ordered by their coordinate. An
   // ordinary group, named after the axis: "world.2.tp:3".
   ProcessGroup operator[](std::string_view name) const;
 
-  // The ranks that differ from this one in axes `names` alone, in the mesh's row-major order,
-  // whatever the order of `names`. Collective at the first call with a set of several axes: all
+  // The ranks that differ from this one only in axes `names`, in the mesh's row-major order,
+  // whatever the order of `names`. The first call with a set of several axes is collective: all
   // ranks make these first calls in the same order. Later calls return the same group.
   ProcessGroup operator[](std::initializer_list<std::string_view> names) const;
   ProcessGroup operator[](const std::vector<std::string>& names) const;
 
-  // The group of all ranks of the mesh, as it was given.
+  // The group of all ranks of the mesh.
   const ProcessGroup& group() const;
 
   const std::vector<std::string>& names() const;

@@ -1,7 +1,7 @@
 // The messages of one group on this rank, and their record.
 //
 // Thread safety: any thread may call any member at any time.
-// Errors: misuse after the group's end; every Error of a message breaks the group, unless its peer
+// Errors: misuse after the group's end. Every Error of a message breaks the group, unless its peer
 // has left.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -28,25 +28,25 @@ namespace lockstep::comm {
 
 class GroupMessages {
  public:
-  // All arguments must outlive it.
+  // All arguments must outlive this object.
   GroupMessages(const GroupIdentity& group, const GroupLife& life, GroupFailure& failure,
                 std::shared_ptr<Backend> backend);
 
   // Blocks until `message` is complete, and returns its origin.
   Source run(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout);
 
-  // run() in the background, where `keep_alive` is released at the end. This object exists while
+  // Like run(), in the background; releases `keep_alive` at the end. This object exists while
   // `owner` does. A message may outlive it.
   Work start(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout,
              std::shared_ptr<const void> keep_alive, std::weak_ptr<const void> owner);
 
-  // Number of messages to or from this rank that were sent but not received. Before close().
+  // Number of messages to or from this rank that were sent but not received. Call before close().
   std::size_t pending() const { return messages_->pending(); }
 
   // Makes all messages fail with `error`. False after close().
   bool end(const std::exception_ptr& error);
 
-  // end(), and lets the backend go. There are no messages after it.
+  // Calls end() and releases the backend. No messages follow.
   void close(const std::exception_ptr& error);
 
   const FlightRecorder& record() const { return record_; }
@@ -55,7 +55,7 @@ class GroupMessages {
   std::shared_ptr<PointToPoint> usable() const;
   enum class Call { blocking, asynchronous };
 
-  // Shows the message as what this rank does, or has begun. Returns its number in the record.
+  // Shows the message as this rank's current or started one. Returns its number in the record.
   std::uint64_t note_begin(const Message& message, Call call);
   void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
                 std::chrono::milliseconds timeout);
@@ -66,7 +66,7 @@ class GroupMessages {
   GroupFailure& failure_;
   mutable std::mutex mutex_;  // Guards the rest.
   std::shared_ptr<PointToPoint> messages_;
-  std::shared_ptr<RankInJob> in_job_;  // Null after close(), like the former.
+  std::shared_ptr<RankInJob> in_job_;  // Null after close(), like messages_.
   std::uint64_t begun_ = 0;
   FlightRecorder record_;
 };

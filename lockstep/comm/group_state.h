@@ -1,7 +1,7 @@
 // The state that all copies of a ProcessGroup share: the parts of the group, the order of its
 // calls, the groups made from it, and its end.
 //
-// Thread safety, Blocking, Errors: as ProcessGroup's.
+// Thread safety, Blocking, Errors: as ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,8 +34,8 @@
 
 namespace lockstep {
 
-// Counts the tries of members to make a group alone. Each needs another name: stores and
-// connections keep what these ranks told each other under an earlier one. Any thread may call it.
+// Counts the attempts of group_of(). Each attempt needs a new name, because stores and connections
+// keep messages of earlier ones. Thread safety: any thread may call it.
 class ChildTries {
   struct Tries {
     std::timed_mutex mutex;
@@ -50,7 +50,7 @@ class ChildTries {
     Turn(ChildTries& all, const std::string& name, const std::vector<int>& ranks,
          Deadline deadline);
 
-    // Returns the number of the next try: from 1, and not below `least`.
+    // Returns the number of the next attempt: from 1, and at least `least`.
     std::uint64_t next(std::uint64_t least) {
       return tries_.last = std::max(tries_.last + 1, least);
     }
@@ -77,13 +77,13 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
     comm::GroupIdentity identity;  // All but the backend's name and place.
     std::shared_ptr<comm::Backend> backend;
     std::shared_ptr<comm::RankInJob> in_job;
-    std::function<void()> finish = [] {};   // The group ends in order, on all ranks.
-    std::function<void()> leave = [] {};    // This rank leaves it in order.
-    std::function<void()> abandon = [] {};  // It does not.
+    std::function<void()> finish = [] {};   // Ends the group in order, on all ranks.
+    std::function<void()> leave = [] {};    // Leaves it in order, on this rank.
+    std::function<void()> abandon = [] {};  // Ends this rank's part in any other case.
   };
 
-  // A fork()ed child has copies of the handles, but no part in the group: there, the last one to go
-  // leaves the State as it is.
+  // A fork()ed child has copies of the handles but is no member of the group: destroying the last
+  // handle there leaves the State unchanged.
   static std::shared_ptr<State> make(Parts parts);
   ~State();
   State(const State&) = delete;
@@ -94,11 +94,11 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   // Errors: misuse in a fork()ed child, and for a destroyed group.
   std::shared_ptr<comm::RankInJob> in_job() const;
 
-  // On this thread, after all that came before, whose time is this call's too. Counts and options
-  // are those of the caller.
+  // Runs the collective on this thread, after all earlier calls, whose time counts for this call
+  // too. Counts and options belong to the caller.
   void run(comm::Collective&& collective, const CallOptions& options);
 
-  // By whoever waits for it, or the queue's thread. `counts` are what collective.counts refers to.
+  // Submits the collective to the queue. `counts` owns what collective.counts refers to.
   Work submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
               const CallOptions& options);
 
@@ -108,12 +108,12 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   Source message(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
   Work message_async(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
 
-  // A group of those ranks whose `color` is this one's, ordered by key and rank; null when this
-  // rank has no color. `layout` is a hash of what all ranks must give alike.
+  // Makes a group of the ranks with this rank's `color`, ordered by key and rank; null without a
+  // color. `layout` is a hash of the arguments that must be equal on all ranks.
   std::shared_ptr<State> split(std::optional<int> color, int key, std::uint64_t layout,
                                const CallOptions& options);
 
-  // A group of those `ranks`, called by them alone.
+  // Makes a group of those `ranks`; only they call it.
   std::shared_ptr<State> group_of(const std::vector<int>& ranks, std::string_view name,
                                   const CallOptions& options);
 
@@ -148,7 +148,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   comm::GroupCollectives collectives_;
   comm::GroupMessages messages_;
 
-  std::uint64_t splits_ = 0;  // For the call whose turn it is.
+  std::uint64_t splits_ = 0;  // Only for the thread that holds the turn.
 
   std::mutex last_acts_mutex_;
   std::vector<std::weak_ptr<const std::function<void()>>> last_acts_;
@@ -160,10 +160,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::mutex companions_mutex_;
   std::map<std::type_index, std::shared_ptr<void>> companions_;
 
-  comm::CallQueue calls_;  // Last, so that its thread ends before what it uses.
+  comm::CallQueue calls_;  // Last: its thread must end before the members it uses.
 };
 
-// How the rest of the library makes groups, and what they share.
+// Lets the rest of the library make groups, and reach their shared state.
 struct GroupAccess {
   static ProcessGroup::State& state_of(const ProcessGroup& group) { return group.state(); }
 

@@ -1,4 +1,4 @@
-// A group whose ranks are threads of this process. For unit tests of programs that communicate, and
+// A group whose ranks are threads of this process: for unit tests of communicating programs, and
 // for running them under ThreadSanitizer or a debugger.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// Calls `body` on each of `world_size` threads, with a group of all of them. The group supports
-// everything that a group of processes does, and is destroyed when `body` returns.
+// Calls `body` on each of `world_size` threads, with a group of all of them. The group supports all
+// features of a group of processes, and is destroyed when `body` returns.
 // Blocking: until all threads have ended.
 // Errors: the exception of the first `body` that throws. Calls on the other threads then fail with
 // peer_lost, as if that rank had died. Misuse when world_size is not positive.

@@ -1,7 +1,7 @@
 // Drives a group's messages.
 //
-// A thread that waits for one message advances all of them. A background thread does so for
-// asynchronous ones that nobody waits for.
+// A thread that waits for one message advances all of them. A background thread advances
+// asynchronous messages for which no thread waits.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -23,26 +23,26 @@
 
 namespace lockstep::comm {
 
-// The first Error ends it. Every unfinished message is dropped, so that its buffer is not touched
-// again, and fails with that Error. Later messages fail with it too.
+// The first Error ends it. Every unfinished message is dropped, so its buffer is no longer
+// accessed, and fails with that Error. Later messages fail with it too.
 class PointToPoint {
  public:
   // Receives the Error of a message once, null for success; must not throw.
   using Done = std::function<void(std::exception_ptr)>;
 
   explicit PointToPoint(std::shared_ptr<Backend> backend);
-  // As end(), with aborted.
+  // Calls end() with aborted.
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // Blocks until `message` is complete. Errors: its own; timeout, which contains the text from
+  // Blocks until `message` is complete. Errors: the message's; timeout, with the text from
   // `describe`.
   void run(const std::shared_ptr<Message>& message, const std::function<std::string()>& describe,
            Deadline deadline);
 
-  // run() in the background, after a first try here; `what` is its description. Calls `done` at the
-  // end and then drops it.
+  // Like run(), in the background, after a first attempt on this thread. `what` describes the
+  // message. Calls `done` at the end and then destroys it.
   Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline, Done done);
 
   // Returns the number of messages to or from this rank that were sent but not received.

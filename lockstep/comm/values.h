@@ -5,16 +5,16 @@
 //   const std::string settings = broadcast_bytes(group.rank() == 0 ? read(path) : "", group);
 //   const auto hosts = all_gather_bytes(host_name(), group);  // hosts[r] is rank r's.
 //
-// Values are numbers, enumerations, and plain structs of these. They are sent as they lie in
-// memory, so they must contain no pointer. Send other types as byte strings, for example
+// Values are numbers, enumerations, and plain structs of these. Their bytes are sent unchanged, so
+// they must contain no pointer. Send other types as byte strings, for example
 // json::parse(broadcast_bytes(settings.dump(), group)).
-// Byte strings have any length: names, settings, file lists, JSON. Each call is two collectives;
-// the first one sends the lengths. Timeouts hold for each. Limit: 1 GiB for all strings of a call
+// Byte strings have any length: names, settings, file lists, JSON. Each call is two collectives
+// with one timeout each; the first sends the lengths. Limit: 1 GiB for all strings of a call
 // together, checked before allocation. Send large data with Buffers or tensors.
-// Blocking: as ProcessGroup's.
-// Errors: as ProcessGroup's. Mismatch when the ranks' values have different sizes. Misuse beyond
-// the limit of byte strings: a sender finds it before anything is sent; if only the sum is too
-// large, all ranks find it. Corrupt for an impossible length.
+// Blocking: as ProcessGroup.
+// Errors: as ProcessGroup. Mismatch when values have different sizes. Misuse beyond the limit of
+// byte strings: on the sender, before anything is sent; on all ranks if only the sum is too large.
+// Corrupt for an impossible length.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -25,25 +25,25 @@ class Runner;
 // must stay valid until it is complete.
 class LOCKSTEP_API Work {
  public:
-  // Has no operation: all members except copies and this one throw misuse.
+  // Has no operation: only copying and destruction do not throw misuse.
   Work() = default;
 
-  // Blocks until the operation is complete. Without a deadline it runs the operation, and those
-  // before it, on this thread, as far as they have not begun: it then costs little more than the
-  // blocking call. Errors: the operation's own; timeout when `deadline` passes first, and then the
-  // operation continues.
+  // Blocks until the operation is complete. Without a deadline, this thread runs the operation and
+  // those before it that have not started, so it costs little more than the blocking call. Errors:
+  // the operation's; timeout when `deadline` passes first, after which the operation continues.
   void wait(Deadline deadline = no_deadline) const;
 
-  // True once it is complete or has failed. Otherwise a background thread takes it over.
+  // True when it is complete or has failed. Otherwise a background thread starts to run it.
   bool completed() const;
 
-  // Calls `act` once when the operation is complete or has failed: on the thread that completes it,
-  // or now, on this one, if it is. A background thread takes over what has not begun. `act` may
-  // start operations and wait for them, but for no other thread that waits for messages of the
-  // group; it must not throw. Acts that were given before the end are called in their order.
+  // Calls `act` once when the operation is complete or has failed: on the completing thread, or
+  // immediately on this thread if it has already ended. A background thread runs what has not
+  // started. `act` must not throw. It may start operations and wait for them, but not for another
+  // thread that waits for messages of the group. Acts registered before the end are called in
+  // order.
   void on_completion(std::function<void()> act) const;
 
-  // Returns the operation's exception; null before its end and after success.
+  // Returns the operation's exception; null before it ends and after success.
   std::exception_ptr error() const;
 
   // Returns the origin of a completed receive; otherwise any_source and any_tag.

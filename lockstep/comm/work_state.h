@@ -1,4 +1,4 @@
-// The shared state of a Work's copies, made by the code that runs the operation.
+// The state that a Work's copies share, created by the code that runs the operation.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,17 +19,17 @@ namespace lockstep {
 
 namespace comm {
 
-// What runs operations of one kind for a group.
+// Runs operations of one kind for a group.
 // Thread safety: any thread may call any member at any time.
 class Runner {
  public:
   virtual ~Runner() = default;
 
-  // Runs on this thread what is needed for `work`, as far as no other thread does so. Returns when
-  // it is complete, or another thread runs it.
+  // Runs on this thread what `work` needs, unless another thread does. Returns when `work` is
+  // complete or another thread runs it.
   virtual void help(const Work::State& work) = 0;
 
-  // Nobody helps: a background thread should do so now.
+  // No thread helps: a background thread should start now.
   virtual void hurry() = 0;
 };
 
@@ -40,7 +40,7 @@ struct Work::State {
 
   const pid_t pid = this_process();  // Process whose threads run the operation.
   const std::shared_ptr<comm::Runner> runner;
-  bool begun = false;  // For the runner alone.
+  bool begun = false;  // Used only by the runner.
 
   std::mutex mutex;
   std::condition_variable done;
@@ -49,7 +49,7 @@ struct Work::State {
   std::exception_ptr error;
   std::vector<std::function<void()>> acts;  // on_completion()
 
-  // Returns the acts that the caller has to call.
+  // Returns the acts that the caller must call.
   [[nodiscard]] std::vector<std::function<void()>> finish(std::exception_ptr failure) {
     const std::lock_guard lock(mutex);
     error = std::move(failure);
