@@ -89,7 +89,7 @@ Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& gro
   return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
 }
 
-// Returns the bytes that both share.
+// Returns the number of bytes in both buffers.
 std::size_t overlap_of(const Buffer& a, const Buffer& b) {
   const auto begin_of = [](const Buffer& one) {
     return reinterpret_cast<std::uintptr_t>(one.data);
@@ -117,7 +117,7 @@ void require_apart(const Buffer& input, const Buffer& output, std::string_view w
 
 // --- Signatures ----------------------------------------------------------------------------------
 
-// Returns a hash that is neither 0 nor a layout with its own meaning.
+// Returns a hash that is neither 0 nor a reserved layout.
 template <class Number>
 std::uint64_t layout_of(const std::vector<Number>& numbers) {
   return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
@@ -136,8 +136,8 @@ Signature signature_of(Operation operation, DType dtype, std::size_t each, const
 
 // --- Parts ---------------------------------------------------------------------------------------
 
-// An operation in which one buffer, `part`, is this rank's part of the other, `whole`. gather and
-// scatter have a whole buffer on the root only.
+// One of the two buffers, `part`, is this rank's part of the other, `whole`. gather and scatter
+// have a whole buffer on the root only.
 Collective in_parts(Operation operation, const Buffer& input, const Buffer& output,
                     const Counts& counts, const ProcessGroup& group, bool has_whole = true) {
   const std::string_view what = name(operation);
@@ -265,13 +265,13 @@ Counts pairs_of(const Counts& send_counts, const Counts& receive_counts,
   return pairs;
 }
 
-// There is nothing that a backend could not do in the CPU's memory.
+// Backends support every collective in CPU memory.
 void require_possible(const Collective& collective, Backend& backend) {
   if (!is_on_device(collective)) return;
   const auto what = name(collective.signature.operation);
   const Buffer& input = collective.input;
   const Buffer& output = collective.output;
-  const auto is_none = [](const Buffer& buffer) {  // In place, or another rank's alone.
+  const auto is_none = [](const Buffer& buffer) {  // In place, or used on another rank only.
     return buffer.data == nullptr && buffer.count == 0 && buffer.device == DeviceKind::cpu;
   };
   require(is_none(input) || is_none(output) ||

@@ -29,7 +29,7 @@ std::string text_of(const std::vector<MeshDim>& dims) {
   return parts.empty() ? "no axes" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
-// Ranks whose text differs from that of most ranks; all of them without a majority.
+// Returns ranks whose text differs from the majority's; all ranks without a majority.
 std::vector<int> ranks_to_blame(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> by_text;
   std::vector<int> all;
@@ -70,7 +70,7 @@ void require_names(const std::vector<MeshDim>& dims, const std::string& what) {
   }
 }
 
-// The product of the sizes that are given; the largest number if it is beyond all numbers.
+// The product of the given sizes; the largest number on overflow.
 std::int64_t product_of(const std::vector<MeshDim>& dims) {
   std::int64_t product = 1;
   for (const MeshDim& dim : dims)
@@ -153,7 +153,7 @@ class DeviceMesh::State {
     return axes;
   }
 
-  // The lock is held while ranks meet, so that two threads do not make one group twice.
+  // The lock is held during the collective, so that two threads do not make one group twice.
   ProcessGroup group_of(const Axes& axes) {
     const std::lock_guard lock(mutex_);
     const auto found = groups_.find(axes);

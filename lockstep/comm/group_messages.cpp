@@ -57,7 +57,7 @@ Work GroupMessages::start(const std::shared_ptr<Message>& message,
     return messages->start(message, group_.describe(*message), in(timeout),
                            [this, number, message, timeout, owner = std::move(owner),
                             kept = std::move(keep_alive)](std::exception_ptr error) {
-                             // The group may have gone with what the message kept alive.
+                             // The group may have been destroyed with what the message kept alive.
                              if (const auto strong = owner.lock())
                                note_end(number, *message, error, timeout);
                            });
@@ -111,7 +111,7 @@ bool GroupMessages::end(const std::exception_ptr& error) {
   return messages != nullptr;
 }
 
-// The thread of messages ends outside of the lock.
+// The thread of messages ends outside the lock.
 void GroupMessages::close(const std::exception_ptr& error) {
   end(error);
   std::shared_ptr<PointToPoint> messages;

@@ -47,19 +47,19 @@ comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backe
   return identity;
 }
 
-// Returns the number of a rank's latest try to make the group, if it is under way or
-// `counts_ended`; of one that has ended, the number after it. Else 0.
+// Returns the number of a rank's latest attempt to make the group, if it still runs or
+// `counts_ended`; for one that has ended, the number after it. Otherwise 0.
 std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool counts_ended) {
   const std::uint64_t before = making.state.load();
   for (std::size_t i = 0; i < name.size(); ++i)
     if (making.group[i].load() != name[i]) return 0;
   const std::uint64_t number = making.state.load() >> 16;
-  if (number != before >> 16 || number == 0) return 0;  // It changes just now.
+  if (number != before >> 16 || number == 0) return 0;  // It is being changed.
   if (making.inside()) return number;
   return counts_ended ? number + 1 : 0;
 }
 
-// Returns the latest one of these ranks of the job that this one can see.
+// Returns the latest attempt of these ranks of the job that this rank can see.
 std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& ranks,
                         const GroupName& name, bool counts_ended) {
   std::uint64_t latest = 0;
@@ -69,14 +69,14 @@ std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& r
   return latest;
 }
 
-// Shows in this rank's activity which group it makes, and in which try. Other threads may show
-// groups of theirs: the last one counts.
+// Publishes in this rank's activity which group it makes, and in which attempt. Other threads may
+// publish their groups here too: the last one counts.
 class ShownMaking {
  public:
   ShownMaking(Activity& activity, const GroupName& name, std::uint64_t number)
       : making_(activity.making), name_(name), number_(number) {
-    // As ShownCall::enter(), but others see it in this order, too: shown_try() does not take an old
-    // number for this name's.
+    // Like ShownCall::enter(), but seq_cst, so that shown_try() does not take an old number for
+    // this name's.
     making_.state.store(0);
     for (std::size_t i = 0; i < name_.size(); ++i) making_.group[i].store(name_[i]);
     making_.since.store(ticks_now());
@@ -114,8 +114,8 @@ ChildTries::Turn::Turn(ChildTries& all, const std::string& name, const std::vect
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
             if (state->identity_.pid == this_process()) return delete state;
-            // The parent's, which a fork()ed child must not touch. Kept, so that no leak is
-            // reported.
+            // This belongs to the parent: a fork()ed child must not access it. Kept, so that no
+            // leak is reported.
             static std::mutex mutex;
             static auto& parents = *new std::vector<State*>;
             const std::lock_guard lock(mutex);
@@ -142,12 +142,12 @@ ProcessGroup::State::State(Parts parts)
 
 ProcessGroup::State::~State() {
   if (life_.is_over()) return;
-  abandon_();  // First, so that peers learn of the rank and not only that the group is over.
+  abandon_();  // First, so that peers see the rank's exit and not only that the group is over.
   life_.give_up(
       {.fault = Fault::peer_lost,
        .ranks = {identity_.rank},
        .reason = fmt::format("rank {} left it without destroy_process_group()", identity_.rank)});
-  // Its thread may outlive us for a moment, but touches nobody's memory any more.
+  // Its thread may outlive this object for a moment, but no longer accesses the users' memory.
   messages_.end(std::make_exception_ptr(
       Error(Fault::aborted, fmt::format("group {} was left", identity_.name))));
 }
@@ -167,7 +167,7 @@ std::string ProcessGroup::State::flight_record() const {
 
 // --- Collectives --------------------------------------------------------------------------------
 
-// The right to enter `collective`, whose timeout becomes what the calls before it have left of it.
+// The right to run `collective`, whose timeout becomes the time that earlier calls have left.
 comm::CallQueue::Turn ProcessGroup::State::take_turn(comm::Collective& collective) {
   identity_.require_own_process();
   auto turn = calls_.try_turn();
@@ -277,10 +277,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
   return child;
 }
 
-// Without a turn: calls of other ranks of this group may be under way.
+// Takes no turn: other ranks of this group may be in calls meanwhile.
 //
-// A try that has failed on one member fails on all, but a member that comes late does not know of
-// it. Members therefore show their tries, and follow those of this host that are further.
+// An attempt that fails on one member fails on all, but a late member does not know of it. Members
+// therefore publish their attempts, and catch up with the latest attempt of members on this host.
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::vector<int>& ranks,
                                                                    std::string_view name,
                                                                    const CallOptions& options) {
@@ -293,7 +293,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
   const std::string base = fmt::format("{}.{}", identity_.name, name);
   const GroupName shown = pack_group_name(fmt::format("{} {}", base, list));
   ChildTries::Turn turn(child_tries_, base, ranks, deadline);
-  std::vector<int> others;  // As the job calls them.
+  std::vector<int> others;  // Ranks of the job.
   for (const int member : ranks)
     if (member != identity_.rank) others.push_back(identity_.world_rank(member));
   const auto in_job = life_.in_job();
@@ -306,7 +306,8 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
     };
     try {
       auto child = make_child(ranks, name_of_try(base, number), until(deadline), watch);
-      child->collectives_.perform(meeting, [](const comm::Collective&) {});  // All gave this list.
+      // Checks that all passed this list.
+      child->collectives_.perform(meeting, [](const comm::Collective&) {});
       return child;
     } catch (const Error& error) {
       least = shown_try(*in_job, others, shown, false);
@@ -333,11 +334,12 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   Parts parts;
   try {
     parts.backend = backend->among(members, name, timeout, watch);
-  } catch (const comm::GroupGivenUp&) {  // This group was, and those are its own ranks.
+  } catch (const comm::GroupGivenUp&) {  // This group was aborted; the ranks in the error are this
+                                         // group's.
     throw;
   } catch (const Error& error) {
     if (error.ranks().empty()) throw;
-    std::vector<int> ranks;  // As this group calls them.
+    std::vector<int> ranks;  // Ranks of this group.
     for (const int rank : ranks_within(error.ranks(), static_cast<int>(members.size())))
       ranks.push_back(members[static_cast<std::size_t>(rank)]);
     throw Error(error.fault(), bare_text(error), std::move(ranks));
@@ -364,7 +366,7 @@ void ProcessGroup::State::destroy() {
                               .timeout = identity_.timeout};
   const auto turn = take_turn(collective);
   collectives_.perform(collective, [&](comm::Collective& entered) {
-    // Now that all are here, nobody sends or receives any more.
+    // All ranks have entered, so none sends or receives any more.
     entered.signature.count = messages_.pending();
     life_.backend().enter(entered);
     for (int peer = 0; peer < identity_.size; ++peer)
@@ -378,7 +380,7 @@ void ProcessGroup::State::destroy() {
   retire(End::with_all);
 }
 
-// A broken group can be left, too. Calls under way have their own time limits.
+// A broken group can be left too. Running calls have their own time limits.
 void ProcessGroup::State::leave() {
   identity_.require_own_process();
   const auto turn = calls_.take_turn();
@@ -402,8 +404,8 @@ std::shared_ptr<void> ProcessGroup::State::companion(
   return found;
 }
 
-// The last one first: the timeline, which came first, sends what the others have written.
-// Without the lock, as they may be waiting for calls of this group.
+// In reverse order: the timeline, which was registered first, sends what the others have written.
+// Without the lock, because acts may wait for calls of this group.
 void ProcessGroup::State::run_last_acts() {
   std::unique_lock lock(last_acts_mutex_);
   const auto acts = last_acts_;
@@ -414,15 +416,15 @@ void ProcessGroup::State::run_last_acts() {
     if (const auto act = weak->lock()) (*act)();
 }
 
-// Ends the use of all that is shared with other ranks, though handles may live on. A rank that dies
-// while it waits for the turn of a child is lost; only then has it left.
+// Ends the use of everything shared with other ranks, though handles may remain. If a rank dies
+// while it waits for the turn of a child, peers must see it as lost. It must not have left yet.
 void ProcessGroup::State::retire(End end) {
   life_.begin_end();
   for (const auto& child : children()) {
     const auto turn = child->calls_.take_turn();
     if (!child->life_.is_over()) child->retire(end);
   }
-  // Another thread may be sending. Nothing more may come from a rank that is known to have left.
+  // Another thread may be sending. Nothing may follow from a rank that is known to have left.
   messages_.close(std::make_exception_ptr(
       Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   if (end == End::alone) {
@@ -436,8 +438,8 @@ void ProcessGroup::State::retire(End end) {
 
 void ProcessGroup::State::abort(std::string_view reason) {
   identity_.require_own_process();
-  if (failure_.is_broken()) return;  // All ranks know why, or learn it.
-  // The others shall not take for an abort what follows from a loss, of which they hear, too.
+  if (failure_.is_broken()) return;  // All ranks have the reason or will receive it.
+  // A consequence of a loss must not appear as an abort. The other ranks receive the loss, too.
   const Fault fault = life_.knows_of_loss() ? Fault::peer_lost : Fault::aborted;
   life_.note_abort();
   end_with(fault, reason);

@@ -48,7 +48,7 @@ LaunchEnvironment identify(const InitOptions& options) {
   return who;
 }
 
-// The worlds of this process. Its fork()ed children have none of them.
+// The worlds of this process. Its fork()ed children have no part in them.
 class Worlds {
  public:
   void require_not_forked() {
@@ -92,15 +92,15 @@ class Worlds {
   std::vector<World> all_;
 };
 
-// A program that does not know `lockstep plan` would train instead of being measured.
+// A program that ignores `lockstep plan` would train instead of being measured.
 void require_no_plan() {
   require(read_variable("LOCKSTEP_PLAN") == nullptr,
           "init_process_group: `lockstep plan` started this program, which has to call "
           "lockstep::plan_if_asked() before init_process_group()");
 }
 
-// Whether the launcher's variables suffice for all ranks to meet on this host. An agent of
-// `lockstep run` counts more than the variables.
+// Whether the launcher's variables suffice for a rendezvous of all ranks on this host. An agent of
+// `lockstep run` takes precedence over the variables.
 bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
   const bool told = who.local_world_size == who.world_size || (who.agent_fd && who.store.empty());
   return told && !options.store && options.mpi_communicator == nullptr &&
@@ -111,7 +111,7 @@ bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
   return is_on_one_host(who, options) && comm::is_shared_memory(comm::backend_asked_for(options));
 }
 
-// Whether MASTER_ADDR is missing: a mistake for ranks on several hosts, but not on one host.
+// Whether MASTER_ADDR is missing: an error for ranks on several hosts, but not on one host.
 bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
   return who.launcher == "environment" && who.master.empty() && is_simple(who, options);
 }
@@ -233,7 +233,7 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
   parts.identity = {
       .name = name, .rank = session->rank(), .size = session->size(), .timeout = timeout};
   parts.in_job = rank_in_job(joined);
-  // An earlier group asked for it.
+  // An earlier group requested it.
   if (keeps_preemption_signals()) parts.in_job->expect_preemption();
   const std::weak_ptr<HostSession> host = session;
   const std::weak_ptr<comm::HostsContext> hosts = joined.context;
@@ -252,7 +252,7 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
     const auto session_left = host.lock();
     if (!session_left) return;
     session_left->abandon();
-    // A rank that leaves because of a lost rank reports which one.
+    // A rank that leaves because of a lost rank reports that rank.
     if (const auto strong = hosts.lock())
       strong->lines->tell_failure(comm::news_of_leaving(*session_left));
   };
@@ -265,7 +265,7 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
 ProcessGroup init_process_group(const InitOptions& options) {
   static Worlds worlds;
   static std::mutex without_name;
-  static int tries = 0;  // A failed try may have left values in a store.
+  static int tries = 0;  // A failed attempt may have left values in a store.
 
   catch_last_words();
   require_known_log_level();

@@ -58,14 +58,14 @@ void answer_with_clock(const ProcessGroup& world, int peer) {
   }
 }
 
-// Rank 0's clock minus this one's lies in between, in nanoseconds.
+// Bounds of rank 0's clock minus this one's, in nanoseconds.
 struct ClockBounds {
   std::int64_t low = 0;
   std::int64_t high = 0;
 };
 
-// An answer's time lies between the question and the arrival of the answer: all answers together
-// tell more than the fastest one.
+// An answer's time lies between the question and the arrival of the answer. All answers together
+// give tighter bounds than the fastest one.
 ClockBounds ask_for_clock(const ProcessGroup& world) {
   ClockBounds bounds{std::numeric_limits<std::int64_t>::min(),
                      std::numeric_limits<std::int64_t>::max()};
@@ -113,7 +113,7 @@ std::string receive_text(const ProcessGroup& world, int peer) {
   return text;
 }
 
-// A file's content; empty if there is no file.
+// A file's content; empty if it does not exist.
 std::string content_of(const fs::path& file) {
   return fs::exists(file) ? read_file(file.string()) : "";
 }
@@ -125,16 +125,16 @@ void write_unless_empty(const fs::path& file, const std::string& content) {
   to.commit_unsynced();
 }
 
-// Whether `file` is there, of the process that has this stamp.
+// Whether `file` exists and belongs to the process with this stamp.
 bool is_file_of(const fs::path& file, std::uint64_t stamp) {
   try {
     return stamp_of_rank_timeline(file) == stamp;
   } catch (const Error&) {
-    return false;  // Left by something else.
+    return false;  // Another program wrote it.
   }
 }
 
-// Which ranks' files rank 0 does not see: an 'x' for each of them. The same on all ranks.
+// Marks with 'x' the ranks whose files rank 0 does not see. The same on all ranks.
 std::string missing_at_rank_0(const ProcessGroup& world, int attempt, const fs::path& folder) {
   const auto stamps = all_gather_value(TimelineRecorder::current()->stamp(), world);
   std::string missing(stamps.size(), '-');
@@ -165,7 +165,7 @@ void bring_files_to_rank_0(const ProcessGroup& world, int attempt) {
   }
 }
 
-// Before `world` is destroyed. Without it, the timeline lacks ranks of other hosts.
+// Called before `world` is destroyed. Otherwise the timeline lacks ranks of other hosts.
 void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>& host_of_rank) {
   try {
     align_clocks(world, host_of_rank);
@@ -176,8 +176,8 @@ void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>
   }
 }
 
-// Tells a job's files from those of others in the folder. The id that `lockstep run` gives is that
-// of one job, also after a restart. Other launchers may give the next job the same one.
+// Distinguishes a job's files from others in the folder. `lockstep run` gives each job its own id,
+// which a restart keeps. Other launchers may reuse an id for the next job.
 std::uint64_t number_of_job(const LaunchEnvironment& who) {
   if (who.agent_fd) return hash_of_elements(who.job_id);
   return random_number();
@@ -188,7 +188,7 @@ std::uint64_t number_of_job(const LaunchEnvironment& who) {
 void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who) {
   const char* const folder = read_variable(TimelineRecorder::variable);
   if (folder == nullptr) return;
-  // The label is what a mismatch, or a timeout, says where other ranks go on without a timeline.
+  // If other ranks run without a timeline, a mismatch or timeout shows this label.
   const std::uint64_t job = broadcast_value(
       number_of_job(who), world, 0,
       {.label = "timeline: LOCKSTEP_TIMELINE_DIR is to be set on all ranks or on none"});
@@ -201,7 +201,7 @@ void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who) {
                              .host = host_name()});
   const std::vector<int> host_of_rank = host_of_ranks(world);
   align_clocks(world, host_of_rank);
-  static std::shared_ptr<const std::function<void()>> last_act;  // As long as the group.
+  static std::shared_ptr<const std::function<void()>> last_act;  // Lives as long as the group.
   const std::weak_ptr<ProcessGroup::State> weak = GroupAccess::state_of(world).weak_from_this();
   last_act =
       std::make_shared<const std::function<void()>>([weak, attempt = who.attempt, host_of_rank] {

@@ -20,7 +20,7 @@ bool is_complete(const Message& message) {
   return message.complete.load(std::memory_order_acquire);
 }
 
-// Whether its end is none of the group's.
+// Whether its result does not concern the rest of the group.
 bool has_own_end(const Message& message) {
   return is_complete(message) && (!message.error || message.peer_left);
 }
@@ -77,17 +77,17 @@ class PointToPoint::Shared final : public Runner {
 
   std::mutex moving_;        // Guards the backend's messages, which one thread moves at a time, and
                              // `over_`.
-  std::exception_ptr over_;  // Set when messages no longer move; the reason.
+  std::exception_ptr over_;  // The reason why messages no longer move; null while they do.
 
   std::atomic<int> ending_{0};  // Threads that complete Works.
 
-  std::mutex mutex_;  // Guards the members below. Never held while user code runs.
+  std::mutex mutex_;  // Guards the members below. Not held while user code runs.
   std::condition_variable changed_;
   std::vector<Started> started_;
   int helpers_ = 0;         // Threads in help().
   std::thread::id driver_;  // One of them, or the background thread: it advances all messages.
   bool stopping_ = false;
-  Takeover takeover_;  // By the background thread: it becomes the driver, if there is none.
+  Takeover takeover_;  // For the background thread: it becomes the driver if there is none.
 };
 
 // --- All messages --------------------------------------------------------------------------------
@@ -122,14 +122,14 @@ PointToPoint::Shared::Acts PointToPoint::Shared::complete(Started& one,
                                                           const std::exception_ptr& failure) {
   const std::exception_ptr error = has_own_end(*one.message) ? one.message->error : failure;
   one.done(error);
-  one.done = nullptr;  // The objects it keeps alive go before the end is visible.
+  one.done = nullptr;  // Releases the objects it keeps alive before the completion is visible.
   if (one.message->operation == Operation::recv && !error)
     one.work->source = {one.message->peer, one.message->tag};
   return one.work->finish(error);
 }
 
-// Returns the messages that are complete. When one has failed or was too late, or the group is
-// over, returns all of them; `failure` then has the reason.
+// Returns the messages that are complete. Returns all messages, and sets `failure` to the reason,
+// when one has failed or timed out, or the group is over.
 std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     std::exception_ptr& failure) {
   const std::lock_guard lock(mutex_);
@@ -150,7 +150,7 @@ std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
   return ended;
 }
 
-// Moves all messages as far as they go. Returns whether some have ended.
+// Moves all messages as far as possible. Returns whether some have completed.
 bool PointToPoint::Shared::advance() {
   ending_.fetch_add(1);
   std::exception_ptr failure;
@@ -192,7 +192,7 @@ void PointToPoint::Shared::start(Started started) {
 // --- Who advances them ---------------------------------------------------------------------------
 
 // Another thread may have moved the last bytes, which rings the bell, and complete the Work only
-// then. An act of advance() may wait for a message, and drives within the outer call.
+// afterwards. An act of advance() may wait for a message, and then drives inside the outer call.
 template <class GoesOn>
 void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
   const auto outer = std::exchange(driver_, std::this_thread::get_id());
@@ -214,7 +214,7 @@ void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
 
 void PointToPoint::Shared::help(const Work::State& work) {
   Lock lock(mutex_);
-  ++helpers_;  // The background thread makes room.
+  ++helpers_;  // The background thread lets this one drive.
   while (!work.completed) {
     if (may_drive())
       drive(lock, [&] { return !work.completed; });
@@ -283,7 +283,7 @@ void PointToPoint::run(const std::shared_ptr<Message>& message,
       const std::uint32_t seen = shared->backend->message_bell();
       try {
         shared->progress();
-      } catch (...) {  // Of others; this message may have completed before.
+      } catch (...) {  // An error of other messages; this one may have completed before.
         if (!is_complete(*message)) throw;
       }
       if (is_complete(*message)) break;

@@ -195,7 +195,7 @@ RegisteredMemory ProcessGroup::allocate_shared(std::size_t bytes,
 void ProcessGroup::on_preemption() const {
   const auto in_job = state().in_job();
   keep_preemption_signals();
-  // The handlers come first: from now on a signal ends no process.
+  // The handlers come first: from now on, no such signal ends the process.
   in_job->expect_preemption();
 }
 

@@ -21,7 +21,7 @@ Work::State& Work::state() const {
   return *state_;
 }
 
-// With a deadline it only watches: a call that it ran itself could take longer.
+// With a deadline, it only watches: running the call here could take longer.
 void Work::wait(Deadline deadline) const {
   State& shared = state();
   if (!shared.completed)

@@ -1,16 +1,16 @@
-// The interface of a backend: a way of moving bytes between the ranks of one group.
+// The interface of a backend, which moves bytes between the ranks of one group.
 //
-// The code above it serves all backends: argument checks (comm/collective_calls.h), the numbering
-// and comparison of calls and the operations that a backend does not do itself
-// (comm/group/group_collectives.h), asynchronous calls and the flight recorder. A backend may rely
-// on it that collectives come one at a time, in the same order on all ranks, with arguments that
-// are valid on this rank; messages may come at the same time from another thread, also one at a
-// time.
+// The code above serves all backends: argument checks (comm/collective_calls.h), numbering and
+// comparison of calls, composed operations (comm/group/group_collectives.h), asynchronous calls and
+// the flight recorder. It guarantees that collectives come one at a time, in the same order on all
+// ranks, with arguments that are valid on this rank. Messages may come at the same time from
+// another thread, also one at a time.
 //
 // Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
-// used. Their Errors: peer_lost; timeout after the collective's time, which names every rank that
-// did not come; what give_up() was told on any rank. After any of them the group is broken and
-// nothing but give_up() is called.
+// reused.
+// Errors: peer_lost; timeout after the collective's time, with every rank that did not come; the
+// reason that any rank gave to give_up(). After any of them the group is broken and only give_up()
+// may be called.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,7 +36,7 @@
 
 namespace lockstep::comm {
 
-// A collective as this rank entered it. What it reads and writes, by operation:
+// A collective as this rank entered it. Data by operation:
 //   all_reduce, broadcast, reduce   `output`, in place
 //   all_gather, gather              part r of `output` (the root's, for gather) is rank r's `input`
 //   scatter                         `output` is part rank() of the root's `input`
@@ -46,34 +46,33 @@ namespace lockstep::comm {
 struct Collective {
   Signature signature;
   std::uint64_t sequence = 0;                           // Counts the group's operations from 1.
-  std::chrono::milliseconds timeout = default_timeout;  // From the first wait for a rank on.
+  std::chrono::milliseconds timeout = default_timeout;  // Starts at the first wait for a rank.
   Buffer input = {};
   Buffer output = {};
 
-  // Elements of each part, one for each rank; of all_to_all, counts[s * size + d] from rank s to
-  // rank d. Empty when all parts are equal, of signature.count elements; else that is their sum.
+  // Elements of each rank's part; for all_to_all, counts[s * size + d] go from rank s to rank d.
+  // Empty when all parts have signature.count elements; otherwise signature.count is the sum.
   std::span<const std::size_t> counts = {};
 
-  // The caller's, cut to most_carried_label_bytes: the text of signature.label.
+  // The caller's label, cut to most_carried_label_bytes: the text of signature.label.
   std::string_view label = {};
 
-  // Entered only to learn what all ranks say: there are no buffers, and no run() follows.
+  // Only compares all ranks' calls: there are no buffers, and no run() follows.
   bool only_says = false;
 };
 
-// One end of a message, as a rank posted it. Ends match by rank and tag, in the order of posting.
+// One end of a message, as a rank posted it. Ends match by rank and tag, in posting order.
 struct Message {
   Operation operation = Operation::send;  // Or recv.
   Buffer buffer = {};
-  int peer = 0;          // Receiver, or sender. A receive may have any_source; the match replaces
-                         // it.
+  int peer = 0;          // Receiver or sender. A match replaces any_source.
   std::int64_t tag = 0;  // Not negative. A receive may have any_tag.
   std::exception_ptr error = {};
-  bool peer_left = false;  // The reason for `error`, which then concerns no other message.
-  std::atomic<bool> complete{false};  // Once set, no member changes any more.
+  bool peer_left = false;  // The reason for `error`, which then affects no other message.
+  std::atomic<bool> complete{false};  // Once set, no member changes.
 };
 
-// The beginnings of messages about a call by `rank` of `group`, such as "all_reduce #812 of group
+// Return the start of messages about a call by `rank` of `group`, such as "all_reduce #812 of group
 // world on rank 3" and "recv of 8 float32 from rank 1 with any tag in group world on rank 3".
 // given_up.h takes the part before " on rank ".
 std::string describe_call(const Collective& collective, std::string_view group, int rank);
@@ -89,89 +88,88 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // This rank among those of the group that share its host.
+  // This rank among the group's ranks on its host.
   struct Place {
     int rank = 0;
     int size = 1;
   };
   virtual Place local() const = 0;
 
-  // Whether run() does this itself. True for all_gather and all_to_all of every type: ProcessGroup
-  // composes all others from them. False for an operation that run() does not list. `op` matters to
-  // reductions only.
+  // Whether run() does this operation itself. True for all_gather and all_to_all of every type:
+  // ProcessGroup composes all others from them. False for an operation not listed above. `op` only
+  // matters for reductions.
   virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
 
-  // Why it cannot do `collective`, of which a buffer is in a device's memory; empty when run() does
-  // it, whatever native() says. Asked on this rank alone, from any thread, before it is entered.
+  // Why it cannot do `collective`, which has a buffer in device memory; empty when run() can,
+  // regardless of native(). Called on this rank alone, from any thread, before enter().
   virtual std::string refusal_on_device(const Collective&) {
     return "this group moves CPU memory only";
   }
 
-  // Begins `collective`: blocks until all ranks have entered one, and writes to no user's memory.
+  // Starts `collective`: blocks until all ranks have entered one, and writes no user memory.
   virtual void enter(const Collective& collective) = 0;
 
-  // The rank that came last to the collective, if this one has waited for it.
+  // The last rank to enter the collective, if this rank waited for it.
   virtual std::optional<int> last_to_enter() const { return std::nullopt; }
 
   // The signature with which `rank` has entered the collective.
   virtual const Signature& entered(int rank) const = 0;
 
-  // Each rank's label for `collective`, which all have entered and in which they differ. All of
-  // them call this instead of run(), as all see that they differ. Blocking, Errors: as enter().
+  // Returns each rank's label for `collective`, which all ranks have entered and in which they
+  // differ. All ranks call it instead of run(). Blocking, Errors: as enter().
   virtual std::vector<std::string> labels(const Collective& collective) = 0;
 
   // Completes the collective that was entered last.
   virtual void run(const Collective& collective) = 0;
 
-  // Memory of signature.count bytes after enter(): of allocate for every rank, of allocate_shared
-  // for all ranks of the host together. When there is too little, no rank gets any, all get
-  // the same `refusal`, and the group can still be used.
+  // Allocates signature.count bytes after enter(): for every rank with allocate, for all ranks of
+  // the host together with allocate_shared. When there is too little, no rank gets memory, all get
+  // the same `refusal`, and the group stays usable.
   struct Allocation {
     RegisteredMemory memory;
     std::string refusal;
   };
   virtual Allocation allocate(const Collective& collective) = 0;
 
-  // Registered memory of this rank alone, from any thread at any time. Errors: system when there is
-  // too little.
+  // Allocates registered memory for this rank alone, from any thread at any time. Errors: system
+  // when there is too little.
   virtual RegisteredMemory allocate_local(std::size_t bytes) = 0;
 
-  // Begins to send or receive `message`, which must not be changed until it is complete. What is
-  // wrong with one message is in its `error`.
+  // Starts to send or receive `message`, which must not be changed until it is complete. Errors of
+  // one message are in its `error`.
   virtual void post(std::shared_ptr<Message> message) = 0;
 
-  // Moves all posted messages as far as they go. Never waits for a peer. Errors: corrupt, and those
-  // of await_messages().
+  // Moves all posted messages as far as possible. Never waits for a peer. Errors: corrupt, and
+  // those of await_messages().
   virtual void progress() = 0;
 
-  // Forgets all posted messages: their buffers are not touched again.
+  // Drops all posted messages: their buffers are no longer accessed.
   virtual void drop_messages() = 0;
 
-  // How many messages of or to this rank have been sent and not received.
+  // Number of messages from or to this rank that were sent and not received.
   virtual std::size_t messages_pending() const = 0;
 
-  // Blocks until the bell is no longer `seen`, after which progress() may have more to do, or some
-  // 20 ms have passed. Errors: peer_lost, and what give_up() was told. These two may be called by
-  // any number of threads, beside the members above.
+  // await_messages() blocks until the bell differs from `seen` and progress() may have more to do,
+  // or for about 20 ms. Errors: peer_lost, and the reason given to give_up(). Any number of threads
+  // may call these two, beside the members above.
   virtual std::uint32_t message_bell() const = 0;
   virtual void await_messages(std::uint32_t seen) = 0;
 
-  // A backend of the same kind for a group of `ranks`, of which this is one. Blocks until all of
-  // these have called it; the others do not take part. May be called by any number of threads,
+  // Returns a backend of the same kind for a group of `ranks`, which include this one. Blocks until
+  // all of them have called it; other ranks do not take part. Any number of threads may call it,
   // beside the members above. `watch` is called meanwhile, and may throw. Errors: also peer_lost,
-  // when one of `ranks` has left this group; GroupGivenUp, when this group was given up. After an
-  // Error on any rank, no rank gets a group that works, and `group` is never used again.
+  // when one of `ranks` has left this group; GroupGivenUp, when this group was aborted. After an
+  // Error on any rank, no rank gets a working group, and `group` is never reused.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout,
                                          const std::function<void()>& watch) = 0;
 
-  // This rank makes no more calls. A rank that waits for it from now on, or does already, gets an
-  // Error(peer_lost) with its number; others notice nothing. Called once, when no collective is
-  // under way.
+  // This rank makes no more calls. A rank that waits for it, now or later, gets an Error(peer_lost)
+  // with its number; other ranks are not affected. Called once, when no collective is running.
   virtual void leave() = 0;
 
-  // Makes calls that are under way, here and on all other ranks, and all later ones throw a
-  // GroupGivenUp at their next wait. May be called from any thread at any time.
+  // Aborts the group: running calls on all ranks, and all later ones, throw a GroupGivenUp at their
+  // next wait. May be called from any thread at any time.
   virtual void give_up(const GivenUp& why) = 0;
 };
 

@@ -1,5 +1,5 @@
 // The plain types of a group's calls: element types, reductions, buffers in CPU or CUDA memory, and
-// where a message came from.
+// the origin of a message.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,8 +19,8 @@ namespace lockstep {
 
 // --- Elements, and how they are combined ---------------------------------------------------------
 
-// The element types of collectives. Sums and products of integers wrap, as in LibTorch.
-// Part of the engine ABI: values are frozen, new ones are added at the end.
+// The element types of collectives. Sums and products of integers wrap, as in LibTorch. Part of the
+// engine ABI: values are frozen, new ones are added at the end.
 enum class DType : std::uint8_t {
   float32 = 0,
   float64 = 1,
@@ -65,7 +65,7 @@ LOCKSTEP_API std::size_t size_of(DType dtype);
 // How reductions combine elements. Stored in call signatures: values are frozen.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
-  average = 1,  // Sum times 1 / world_size. Of integers: truncated towards zero. Not of booleans.
+  average = 1,  // Sum times 1 / world_size. Truncates integers towards zero. No booleans.
   product = 2,
   min = 3,  // NaN on any rank gives NaN, as in torch.minimum().
   max = 4,
@@ -83,8 +83,8 @@ LOCKSTEP_API std::string_view name(ReduceOp op);
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
 // The data of a collective: contiguous elements. Does not own `data`, which must stay valid until
-// the collective is complete. Elements are float32 by default; buffer_of() takes the type from a
-// container. Part of the engine ABI: the layout is frozen.
+// the collective is complete. buffer_of() takes the element type from a container. Part of the
+// engine ABI: the layout is frozen.
 struct Buffer {
   void* data = nullptr;
   std::size_t count = 0;  // Elements, not bytes.
@@ -106,15 +106,15 @@ Buffer buffer_of(Values& values) {
           .dtype = dtype_of<Value>};
 }
 
-// Number of elements of each rank's part, in rank order; the same list on all ranks. Empty when all
+// Number of elements of each rank's part, in rank order; the same on all ranks. Empty when all
 // parts are equal. The parts are contiguous in their buffer.
 using Counts = std::vector<std::size_t>;
 
-// Memory that all ranks of a host have mapped: collectives on it copy nothing. Made
-// by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared(). Zero at first.
-// Thread safety: as a shared_ptr's.
-// Lifetime: a copyable handle. The memory stays mapped until its last handle is gone, even after
-// the group was destroyed.
+// Zero-initialized memory that all ranks of a host have mapped: collectives on it copy nothing.
+// Made by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared().
+// Thread safety: as a shared_ptr.
+// Lifetime: a copyable handle. The memory stays mapped until its last handle is destroyed, even
+// after the group was destroyed.
 class RegisteredMemory {
  public:
   RegisteredMemory() = default;
@@ -123,7 +123,7 @@ class RegisteredMemory {
   RegisteredMemory(std::shared_ptr<const void> owner, void* data, std::size_t bytes)
       : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
 
-  // This rank's own part, 64-byte aligned; peers write into it during collectives only. From
+  // This rank's own part, 64-byte aligned; peers write into it during collectives only. With
   // allocate_shared(), the one block.
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

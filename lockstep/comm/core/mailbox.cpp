@@ -61,7 +61,7 @@ void Mailbox::progress() {
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
   first_ = (first_ + 1) % size;
-  if (completed) pipes_.ring(rank_);  // Wakes other threads that wait for a completed message.
+  if (completed) pipes_.ring(rank_);  // Wakes threads that wait for a completed message.
   if (fail_what_the_left_miss()) pipes_.ring(rank_);
 }
 
@@ -123,7 +123,7 @@ bool Mailbox::pull(int from, Incoming& incoming) {
     if (incoming.receive) {
       to = static_cast<std::byte*>(incoming.receive->buffer.data) + incoming.read;
     } else {
-      // Grows with the bytes that have come, not with the header's claim.
+      // Grows with the received bytes, not with the size in the header.
       auto& kept = incoming.kept.back().bytes;
       kept.resize(incoming.read + std::min(all - incoming.read, incoming.pipe->readable()));
       to = kept.data() + incoming.read;
@@ -144,7 +144,7 @@ bool Mailbox::pull(int from, Incoming& incoming) {
   return completed;
 }
 
-// Reads the next header if it is there and a receive waits for this or a later message.
+// Reads the next header if it has arrived and a receive waits for this or a later message.
 bool Mailbox::begin_message(int from, Incoming& incoming) {
   if (!is_awaited(from) || incoming.pipe->readable() < sizeof(MessageHeader)) return false;
   MessageHeaderBytes bytes;
@@ -154,7 +154,7 @@ bool Mailbox::begin_message(int from, Incoming& incoming) {
   incoming.receive = take_receive(from, header.tag);
   if (incoming.receive && !fits(from, header, *incoming.receive)) {
     finish(*incoming.receive);
-    incoming.receive = nullptr;  // The message is kept, so that those behind it can be read.
+    incoming.receive = nullptr;  // The message is kept, so that later ones can be read.
   }
   if (!incoming.receive) incoming.kept.push_back({header, {}});
   return true;
@@ -188,7 +188,7 @@ bool Mailbox::fits(int from, const MessageHeader& header, Message& receive) cons
   return false;
 }
 
-// Gives kept messages to receives that were posted later.
+// Delivers kept messages to receives that were posted later.
 bool Mailbox::deliver_kept(int from, Incoming& incoming) {
   bool completed = false;
   const bool last_is_whole = !incoming.header || incoming.receive;
@@ -234,7 +234,7 @@ bool Mailbox::fail_what_the_left_miss() {
   return failed;
 }
 
-// First reads what the rank had sent before it left.
+// First reads what the rank sent before it left.
 bool Mailbox::fail_messages_with(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   bool ended = pull(peer, incoming);
@@ -272,7 +272,7 @@ bool Mailbox::fail_receives_from_anybody() {
   return fail(missed, others);
 }
 
-// A loss may have made `left` leave, and is then known here, too.
+// If a loss made `left` leave, this rank knows of it by now.
 bool Mailbox::fail(std::span<const std::shared_ptr<Message>> messages, const std::vector<int>& left,
                    std::string_view progress) const {
   if (messages.empty()) return false;

@@ -1,13 +1,13 @@
-// Messages between the ranks of a group: their form in its pipes, and their matching.
+// Messages between the ranks of a group: their format in pipes, and their matching.
 //
 // A send is complete once the pipe has taken all of it. A message without a matching receive stays
-// in the pipe. If the receiver waits for a later message, it is kept in memory.
+// in the pipe. If the receiver waits for a later message, the earlier one is kept in memory.
 //
 // Thread safety: one thread at a time, except await(), which any thread may call at any time.
 // Errors: a message that does not fit its receive is an Error(mismatch) of that receive. A message
-// from or to a rank that has left, which it can no longer send or take, fails with peer_lost.
-// progress() throws corrupt when a pipe's bytes are not a message, and as Pipes::throw_if_over()
-// when a rank has left and the group is over.
+// from or to a rank that has left and cannot complete it fails with peer_lost. progress() throws
+// corrupt when a pipe's bytes are not a message, and as Pipes::throw_if_over() when a rank has left
+// and the group is over.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -51,12 +51,12 @@ inline MessageHeaderBytes to_bytes(const MessageHeader& header) {
   return std::bit_cast<MessageHeaderBytes>(header);
 }
 
-// Errors: corrupt for bytes that are no such header.
+// Errors: corrupt for bytes that are not such a header.
 MessageHeader parse_message_header(std::span<const std::byte, sizeof(MessageHeader)> bytes);
 
 class Mailbox {
  public:
-  // `pipes` must outlive the mailbox; `group` is for messages.
+  // `pipes` must outlive the mailbox; error messages contain `group`.
   Mailbox(Pipes& pipes, std::string group);
 
   void post(std::shared_ptr<Message> message);
@@ -70,11 +70,11 @@ class Mailbox {
     Pipe* pipe = nullptr;  // Set by the first message; null once the receiver has left.
     std::list<std::shared_ptr<Message>> queue = {};
     std::size_t written = 0;  // Bytes written of the front message's header, then of its elements.
-    bool counted = false;     // The message is counted as sent once, even if a full pipe takes
+    bool counted = false;     // Whether it was counted as sent: once, even if a full pipe takes
                               // nothing yet.
     bool header_written = false;
   };
-  // A message that came before its receive.
+  // A message that arrived before its receive.
   struct Kept {
     MessageHeader header;
     std::vector<std::byte> bytes;
@@ -82,8 +82,7 @@ class Mailbox {
   struct Incoming {
     Pipe* pipe = nullptr;                      // Set once that rank has sent something.
     std::optional<MessageHeader> header = {};  // Header of the incoming message.
-    std::shared_ptr<Message> receive = {};     // Receive that gets the message; null when it is
-                                               // kept.
+    std::shared_ptr<Message> receive = {};  // Receive that gets the message; null when it is kept.
     std::size_t read = 0;
     std::list<Kept> kept = {};  // The last one is incomplete when header && !receive.
   };
@@ -107,8 +106,8 @@ class Mailbox {
   Pipes& pipes_;
   const std::string group_;
   const int rank_;
-  // By peer. Most are never used, so an idle one must be small: lists, because an empty deque takes
-  // 576 bytes.
+  // By peer. Most are never used, so an idle entry must be small: lists, because an empty deque
+  // takes 576 bytes.
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::deque<std::shared_ptr<Message>> receives_;  // Posted and unmatched, in order.

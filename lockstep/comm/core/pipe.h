@@ -1,5 +1,5 @@
-// A byte stream of messages from one rank to another. Implemented by shared memory and by
-// connections between hosts.
+// A byte stream of messages from one rank to another, over shared memory or a connection between
+// hosts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +17,7 @@
 
 namespace lockstep::comm {
 
-// The sender writes, the receiver reads; neither ever blocks. Bounded: write() takes nothing more
-// when nobody reads.
+// The sender writes, the receiver reads; neither blocks. Bounded: a full pipe takes no more bytes.
 class Pipe {
  public:
   virtual ~Pipe() = default;
@@ -30,8 +29,8 @@ class Pipe {
   virtual std::size_t read(std::byte* data, std::size_t bytes) = 0;
   virtual std::size_t readable() const = 0;
 
-  // Count messages that were begun, and messages given to a receive. pending() is valid only once
-  // all ranks have met after their last message.
+  // Count messages that were started, and messages given to a receive. pending() is valid only once
+  // all ranks have synchronized after their last message.
   virtual void count_sent() = 0;
   virtual void count_received() = 0;
   virtual std::size_t pending() const = 0;
@@ -51,52 +50,51 @@ class Pipes {
   // Creates the pipe at the first call; its address never changes.
   virtual Pipe& to(int peer) = 0;
 
-  // Frees the memory of that pipe, as `peer` has left and will not read it.
+  // Frees the memory of that pipe, because `peer` has left and will not read it.
   virtual void release(int /*peer*/) {}
 
-  // Null until that rank has sent something; is_opening() while its pipe is on its way.
+  // Null until that rank has sent something; is_opening() while its pipe is in transit.
   virtual Pipe* from(int peer) = 0;
   virtual bool is_opening(int peer) const = 0;
 
-  // Whether that rank has left the group. Nothing more comes than what is in its pipe.
+  // Whether that rank has left the group. Its pipe then contains all that it sent.
   virtual bool has_left(int peer) const = 0;
 
-  // Why that rank has left, if it did so because another rank of this host had left; by the numbers
-  // of the job.
+  // Why that rank has left, if it left because another rank of this host had left; with job ranks.
   virtual std::optional<Failure> why_left(int peer) const = 0;
 
-  // Tells `peer` that its pipe to or from this rank has changed. With rank() itself it wakes other
+  // Notifies `peer` that its pipe to or from this rank has changed. With rank(), wakes other
   // threads of this process.
   virtual void ring(int peer) = 0;
 
-  // Blocks until the bell is no longer `seen`, at most about 20 ms. Then throws like
+  // await() blocks until the bell differs from `seen`, at most about 20 ms. Then throws like
   // throw_if_over() if the group has ended.
   virtual std::uint32_t bell() const = 0;
   virtual void await(std::uint32_t seen) = 0;
 
-  // Whether throw_if_over() would throw the error given to give_up(). Costs nothing.
+  // Whether throw_if_over() would throw the error given to give_up(). Very cheap.
   virtual bool is_given_up() const = 0;
 
   // Errors: peer_lost, and the error given to give_up(). `context` begins the message.
   virtual void throw_if_over(const std::string& context) const = 0;
 };
 
-// Returns the Error of a call that waits in vain for `ranks`, which have left `group`. `why` is why
-// the first of them left (Pipes::why_left()): the Error then names the rank that left before.
+// Returns the Error of a call that waits for `ranks`, which have left `group`. `why` is why the
+// first of them left (Pipes::why_left()): the Error then names the rank that left earlier.
 Error error_of_the_left(const std::string& context, const std::vector<int>& ranks,
                         std::string_view group, const std::optional<Failure>& why,
                         std::source_location where = std::source_location::current());
 
-// For `ranks`, which make group `made` of theirs: throws when they will not all come. Called
-// repeatedly while one of them waits for the others. `pipes` are those of the group they are from,
-// `group`, and must outlive it. `watch` is called, too.
+// Returns a function that throws when not all of `ranks`, which make group `made`, will come.
+// Called repeatedly while one of them waits. `pipes` belong to their current group `group`, and
+// must outlive it. It also calls `watch`.
 std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
                                        std::vector<int> ranks, std::function<void()> watch);
 
 class GroupGivenUp;
 
-// Throws the Error of a making that ended with `error`, by a `watch` of watch_the_making(). Only if
-// the group was given up from which the other is made, it is a GroupGivenUp.
+// Throws the Error of a group creation that ended with `error`; `watch` is from watch_the_making().
+// It is a GroupGivenUp only if the parent group was aborted.
 [[noreturn]] void throw_for_the_making(const GroupGivenUp& error,
                                        const std::function<void()>& watch);
 

@@ -63,8 +63,7 @@ std::string describe(const Signature& signature, std::string_view label) {
   const std::string_view shown = cut_text(label, most_label_bytes);
   text += fmt::format(", label '{}'", clean_text(shown));
   if (shown.size() == label.size()) return text;
-  return text + fmt::format(" and more ({:016x})", signature.label);  // The difference may be in
-                                                                      // the part not shown.
+  return text + fmt::format(" and more ({:016x})", signature.label);  // The hidden part may differ.
 }
 
 std::uint64_t hash_of(const void* data, std::size_t bytes) {

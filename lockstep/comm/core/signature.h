@@ -31,23 +31,23 @@ struct Signature {
 // A bit of Signature::layout: the buffers are in CUDA memory. No hash of counts sets it.
 constexpr std::uint64_t layout_on_cuda = 4;
 
-// Signature::layout of an all_to_all of uneven parts, whose counts no rank knows all yet: its
-// Collective::counts are this rank's, those sent to each rank and then those received from each.
+// Signature::layout of an uneven all_to_all before ranks have exchanged all counts.
+// Collective::counts are then this rank's: those sent to each rank, then those received from each.
 constexpr std::uint64_t layout_uneven_pairs = 1;
 
-// Bytes of a label that messages show, and bytes that ranks send to each other. The latter is
-// larger, so that a cut is visible.
+// Bytes of a label that messages show, and bytes that ranks exchange. The latter is larger, so that
+// a cut is visible.
 constexpr std::size_t most_label_bytes = 200;
 constexpr std::size_t most_carried_label_bytes = most_label_bytes + longest_character;
 
 // Returns text such as "all_reduce(sum) of 1024 float32" or "broadcast from rank 0 of 8 int64".
-// `label` is the text behind the hash, possibly cut; without it the hash is shown.
+// `label` is the hash's text, possibly cut; without it the hash is shown.
 std::string describe(const Signature& signature, std::string_view label = {});
 
 // Returns the FNV-1a hash, never 0.
 std::uint64_t hash_of(const void* data, std::size_t bytes);
 
-// Who called what when ranks called different things.
+// Describes which ranks called which operations when their calls differed.
 struct Disagreement {
   // Ranks outside the majority's call; all ranks when no call has more than half of them.
   std::vector<int> differing;
