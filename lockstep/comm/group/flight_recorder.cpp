@@ -78,7 +78,7 @@ std::string FlightRecorder::json() const {
     one["phase"] = name(phase);
     one["entered_us"] = microseconds(time_of(entry.entered));
     if (phase != Phase::entered) one["left_us"] = microseconds(time_of(entry.left));
-    if (begun_.load() > i + capacity) continue;  // A later operation was writing it meanwhile.
+    if (begun_.load() > i + capacity) continue;  // A later operation was overwriting it meanwhile.
     all.push_back(std::move(one));
   }
   return all.dump();
@@ -105,7 +105,7 @@ void save_flight_record(const FlightRecordHeader& header, std::string_view json)
     const char* folder = read_variable("LOCKSTEP_FLIGHT_RECORD");
     if (folder != nullptr && save_in(folder, header, json)) return;
     log(LogLevel::info, fmt::format("flight record: {}", json));
-  } catch (...) {  // For example out of memory. The caller's first error matters more.
+  } catch (...) {  // Such as out of memory. The caller's first error matters more.
   }
 }
 

@@ -22,7 +22,7 @@ class FlightRecorder {
 
   enum class Phase : std::uint8_t { entered, completed, failed };
 
-  // Returns the number that leave() needs.
+  // Returns the number to pass to leave().
   std::uint64_t enter(const Signature& signature, std::uint64_t sequence, Ticks now) {
     constexpr auto release = std::memory_order_release;  // After `begun_`: see json().
     const std::uint64_t number = recorded_.load(std::memory_order_relaxed);
@@ -67,8 +67,8 @@ class FlightRecorder {
   };
 
   std::array<Entry, capacity> entries_;
-  std::atomic<std::uint64_t> begun_{0};     // Number of operations whose entry was begun,
-  std::atomic<std::uint64_t> recorded_{0};  // and of those whose entry was completed.
+  std::atomic<std::uint64_t> begun_{0};     // Number of operations with a started entry,
+  std::atomic<std::uint64_t> recorded_{0};  // and of those with a complete entry.
 };
 
 // The origin and reason of a flight record.
@@ -80,13 +80,13 @@ struct FlightRecordHeader {
   std::string error = {};  // Empty when the user asked for the record.
 };
 
-// Returns the whole record of one rank's group as a JSON object; docs/protocol.md has its members.
+// Returns one rank's record of a group as a JSON object; docs/protocol.md defines its members.
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages);
 
-// Writes `json` into the folder LOCKSTEP_FLIGHT_RECORD, as a file of this group, rank and process
-// that only this user may read. Without that variable, or when the file cannot be written, writes
-// to the log at level info. Never throws, because the caller is about to report another error.
+// Writes `json` to a file in the folder LOCKSTEP_FLIGHT_RECORD, named after this group, rank and
+// process; only this user may read it. Without that variable, or if writing fails, logs it at level
+// info. Never throws, because the caller is about to report another error.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
 }  // namespace lockstep::comm

@@ -23,7 +23,7 @@ void GroupCollectives::throw_unless_all_agree(const Collective& collective) cons
     if (life_.backend().entered(peer) != first) throw_mismatch(collective);
 }
 
-// All ranks see the same signatures, so all of them say the same.
+// All ranks see the same signatures, so they report the same.
 void GroupCollectives::throw_mismatch(const Collective& collective) const {
   std::vector<Signature> calls;
   for (int peer = 0; peer < group_.size; ++peer) calls.push_back(life_.backend().entered(peer));
@@ -36,7 +36,7 @@ void GroupCollectives::throw_mismatch(const Collective& collective) const {
               found.differing);
 }
 
-// Empty where not all ranks live to tell: that they differ is the better news.
+// Empty if a rank died before it sent its label. The mismatch is then reported without labels.
 std::vector<std::string> GroupCollectives::labels_of(const Collective& collective) const {
   Collective telling = collective;
   telling.timeout = std::min<std::chrono::milliseconds>(telling.timeout, std::chrono::seconds(2));
@@ -50,7 +50,7 @@ std::vector<std::string> GroupCollectives::labels_of(const Collective& collectiv
 void GroupCollectives::execute(Collective& collective) {
   if (collective.signature.layout != layout_uneven_pairs)
     return perform(collective, [this](const Collective& entered) { complete(entered); });
-  Collective announced = collective;  // The backend cannot know enough of the buffers yet.
+  Collective announced = collective;  // The backend does not have all counts yet.
   announced.only_says = true;
   announced.counts = {};
   perform(announced, [&](const Collective& entered) {
@@ -87,8 +87,8 @@ void GroupCollectives::all_gather_words(const Collective& outer, std::span<const
   run_native(inner);
 }
 
-// Each rank knows its own row and column only: all of them learn the whole table, and see that
-// what one sends is what the other receives.
+// Each rank has only its own row and column. All ranks gather the table, and check that sent and
+// received counts agree.
 void GroupCollectives::all_to_all_of_uneven_parts(const Collective& collective) {
   const auto n = static_cast<std::size_t>(group_.size);
   const std::vector<std::int64_t> mine(collective.counts.begin(), collective.counts.end());

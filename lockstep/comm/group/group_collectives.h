@@ -1,7 +1,7 @@
-// Runs the collectives of one group on this rank, one at a time: numbers them, sees that all ranks
-// call the same, and records them.
+// Runs the collectives of one group on this rank, one at a time: numbers them, checks that all
+// ranks call the same, and records them.
 //
-// Thread safety: one thread at a time, the one whose turn it is; any may read record().
+// Thread safety: one thread at a time, which holds the turn; any thread may read record().
 // Errors: every Error of a collective breaks the group.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -34,7 +34,7 @@ class GroupCollectives {
   // Completes `collective`, and sets its sequence.
   void execute(Collective& collective);
 
-  // Enters `collective` with all other ranks, sees that they do the same, then calls
+  // Enters `collective` with all other ranks, checks that their calls are equal, then calls
   // act(collective). Sets its sequence.
   template <class Act>
   void perform(Collective& collective, Act act) {
@@ -71,14 +71,14 @@ class GroupCollectives {
     span.end(packed_name_, collective, end);
   }
 
-  // Inside of `outer`, which is performed: gathers every rank's words in the order of the ranks.
+  // Within the performed `outer`: gathers every rank's words in rank order.
   void all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
                         std::vector<std::int64_t>& all);
 
   const FlightRecorder& record() const { return record_; }
 
  private:
-  // By its number in the job.
+  // Returns the rank's number in the job.
   std::optional<int> last_to_enter() const {
     const auto last = life_.backend().last_to_enter();
     return last ? std::optional(group_.world_rank(*last)) : std::nullopt;

@@ -9,14 +9,15 @@
 namespace lockstep::comm {
 namespace {
 
-// Whether another rank had noticed who left, and told this one (Pipes::why_left()).
+// Whether another rank had detected who left, and reported it (Pipes::why_left()).
 bool was_noticed_by_another(const Error& error) {
   const auto& failure = error.failure();
   return failure && failure->left && !failure->ranks.empty();
 }
 
 bool must_be_told(const Error& error) {
-  // Of a rank that died, or gave its group up, all learn by themselves; not why one left in order.
+  // Every rank detects a death or an abort itself. Only the reason for an orderly exit has to be
+  // forwarded.
   if (error.fault() == Fault::peer_lost) return !error.failure() || was_noticed_by_another(error);
   return error.fault() != Fault::aborted;
 }
@@ -32,7 +33,7 @@ void GroupFailure::throw_first() const {
   std::rethrow_exception(first_);
 }
 
-// By the numbers that the job has for its ranks. Another process may have said who is to blame.
+// Converts group ranks to job ranks. Another process may have supplied them.
 Failure GroupFailure::in_the_job(Failure failure) const {
   failure.detected_by = group_.world_rank(failure.detected_by);
   failure.ranks = ranks_within(std::move(failure.ranks), group_.size);
@@ -54,7 +55,7 @@ void GroupFailure::note(const std::exception_ptr& error, const std::string& cont
     std::rethrow_exception(error);
   } catch (const Error& known) {
     tell_of_break(known, context, {});
-  } catch (...) {  // Nobody is to blame.
+  } catch (...) {  // No rank caused it.
   }
 }
 

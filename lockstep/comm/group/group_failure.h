@@ -20,13 +20,12 @@ namespace lockstep::comm {
 
 class GroupFailure {
  public:
-  // Called once each at most, in this order, on the thread whose call broke the group; the first
-  // one also by note(). May not throw.
+  // Each is called at most once, in this order, on the thread whose call broke the group; note()
+  // may also call the first one. May not throw.
   struct Reactions {
-    // Ranks are to blame that live or have left, by their numbers in the job.
+    // Ranks that live or have left caused it; their numbers are those of the job.
     std::function<void(Failure)> tell_of_break = [](const Failure&) {};
-    // Ranks may no longer agree on where they are. Those that did not see the Error would wait for
-    // ever.
+    // Ranks may disagree on the current call. Those that did not see the Error would wait forever.
     std::function<void(const GivenUp&)> give_up = [](const GivenUp&) {};
     // Always, with the Error's text.
     std::function<void(const std::string&)> save_record = [](const std::string&) {};
@@ -40,12 +39,12 @@ class GroupFailure {
     if (is_broken()) throw_first();
   }
 
-  // Breaks the group, unless it is broken. `context` begins the message of `error`, from a call
-  // that had `timeout`.
+  // Breaks the group, unless it is broken. `context` begins the message of `error`; `timeout` is
+  // its call's.
   void break_with(std::exception_ptr error, const std::string& context,
                   std::chrono::milliseconds timeout);
 
-  // Tells of an error that ended a call, and leaves the group as it is.
+  // Reports an error that ended a call, and leaves the group unchanged.
   void note(const std::exception_ptr& error, const std::string& context) const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Rank 1 of a group of three, and what others learn of its failure.
+// Rank 1 of a group of three, and what it reports of its failure.
 struct Rank {
   const GroupIdentity identity{.name = "part", .rank = 1, .size = 3, .members = {4, 7, 9}};
   std::optional<Failure> told = {};

@@ -61,7 +61,7 @@ RegisteredMemory GroupLife::allocate_local(std::size_t bytes) const {
   std::unique_lock lock(mutex_);
   require_usable();
   const auto in_job = in_job_;
-  const auto backend = backend_;  // Goes first.
+  const auto backend = backend_;  // Released first.
   lock.unlock();
   return backend->allocate_local(bytes);
 }
@@ -73,10 +73,11 @@ bool GroupLife::knows_of_loss() const {
   return in_job && in_job->knows_of_loss();
 }
 
-// Outside of the lock, as a backend may wait for its engine.
+// Released outside the lock, because a backend may wait for its engine.
 void GroupLife::end() {
   std::shared_ptr<RankInJob> in_job;
-  std::shared_ptr<Backend> backend;  // Goes first: it may use what `in_job` keeps alive.
+  std::shared_ptr<Backend> backend;  // Released first: it may use objects that `in_job` keeps
+                                     // alive.
   const std::lock_guard lock(mutex_);
   backend.swap(backend_);
   in_job.swap(in_job_);

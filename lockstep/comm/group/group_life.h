@@ -1,7 +1,7 @@
-// The parts of a group that go at its end, though handles of the group may live on.
+// The parts of a group that are released at its end, even if handles remain.
 //
-// Thread safety: any thread may call any member at any time, but backend(), activity() and
-// count_reduced_bytes() only the thread whose turn it is, before the end.
+// Thread safety: any thread may call any member at any time. Only the thread that holds the turn
+// may call backend(), activity() and count_reduced_bytes(), before the end.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,7 +55,7 @@ class GroupLife {
   // From now on the group is unusable.
   void begin_end() { is_over_ = true; }
 
-  // Releases all parts. No call of the group may be under way.
+  // Releases all parts. No call of the group may be running.
   void end();
 
  private:
@@ -65,7 +65,7 @@ class GroupLife {
   std::atomic<bool> is_over_{false};
   mutable std::mutex mutex_;  // Guards the next two.
   std::shared_ptr<RankInJob> in_job_;
-  std::shared_ptr<Backend> backend_;  // May use what the rank's part in the job keeps alive.
+  std::shared_ptr<Backend> backend_;  // May use objects that in_job_ keeps alive.
 };
 
 }  // namespace lockstep::comm

@@ -1,6 +1,6 @@
-// Which threads have met the Error of a broken group. What such a thread calls next shows that its
-// program goes on, so the break is not the cause of a later end (JobPage::cause_of()). Other
-// threads, such as the one that writes a checkpoint, go on in any case.
+// Marks threads that got the Error of a broken group. The next call of such a thread shows that its
+// program continues, so the break is not the cause of a later end (JobPage::cause_of()). Calls of
+// other threads, such as one that writes a checkpoint, show nothing.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,11 +9,11 @@
 
 namespace lockstep::comm {
 
-// Whether this thread has met one, and has called nothing since. Other libraries would have a
-// variable of their own: they call the functions of group_hooks.h.
+// Whether this thread got such an Error, and has made no call since. Other libraries would have
+// their own copy of the variable: they call the functions of group_hooks.h.
 inline constinit thread_local bool has_met_break = false;
 
-// Before each call.
+// Call it before each call.
 inline void note_going_on(Activity& activity) {
   if (!has_met_break) [[likely]]
     return;

@@ -1,5 +1,5 @@
-// A rank's place in the job, which all of its groups share: where the rank shows its activity and
-// its training step, and whom it tells of preemption and of broken groups.
+// A rank's connection to the job, which all of its groups share: its published activity and
+// training step, and hooks to report preemption and broken groups.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -17,19 +17,19 @@
 
 namespace lockstep::comm {
 
-// Calls into the rest of the process. The first two do nothing if no agent has started the job.
+// Calls into the rest of the process. Without an agent, the first two do nothing.
 struct RankHooks {
-  std::function<void()> expect_preemption = [] {};    // Tells the agent.
-  std::function<void()> agree_on_preemption = [] {};  // The same.
-  // Tells the host, the agent and the log of ranks of the job that ended a call of this one.
+  std::function<void()> expect_preemption = [] {};    // Notifies the agent.
+  std::function<void()> agree_on_preemption = [] {};  // Notifies the agent.
+  // Reports ranks of the job that ended a call to the host, the agent and the log.
   std::function<void(Failure)> tell_of_break = [](const Failure&) {};
-  // Tells other hosts if this process ends for want of another rank.
+  // Reports to other hosts if this process ends because of another rank.
   std::function<void()> tell_why_it_ends = [] {};
-  // What a rank of the job shows; null for one of another host.
+  // Returns a rank's published activity; null for a rank on another host.
   std::function<std::shared_ptr<const Activity>(int rank)> activity_of = [](int) {
     return nullptr;
   };
-  // Whether a rank of the job was lost, as far as this one knows, and not for its own abort().
+  // Whether this rank knows that a rank of the job was lost, except by its own abort().
   std::function<bool()> knows_of_loss = [] { return false; };
 };
 
@@ -46,13 +46,13 @@ class RankInJob {
     activity_->step.store(step, std::memory_order_relaxed);
   }
 
-  // For a program that never sets it.
+  // For a program that never calls set_step().
   void count_step() {
     if (!step_is_told_.load(std::memory_order_relaxed))
       activity_->step.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // That this rank has given to collectives that combine elements.
+  // Counts bytes passed to collectives that combine elements.
   void count_reduced_bytes(std::uint64_t bytes) {
     reduced_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -63,7 +63,7 @@ class RankInJob {
   void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
   std::shared_ptr<const Activity> activity_of(int rank) const { return hooks_.activity_of(rank); }
 
-  // Only the first call does: it is said for all groups of the rank.
+  // Reports at the first call only, for all groups of the rank.
   void tell_why_it_ends() {
     if (!why_is_told_.exchange(true)) hooks_.tell_why_it_ends();
   }

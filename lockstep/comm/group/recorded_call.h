@@ -19,7 +19,7 @@
 
 namespace lockstep::comm {
 
-// The larger one of what the collective reads and writes on this rank.
+// The larger of the bytes that the collective reads and writes on this rank.
 inline std::uint64_t bytes_of(const Collective& collective) {
   return std::max(collective.input.bytes(), collective.output.bytes());
 }
@@ -29,7 +29,7 @@ class RecordedCall {
   explicit RecordedCall(Ticks begin)
       : recorder_(TimelineRecorder::current()), begin_(begin), waited_until_(begin) {}
 
-  // All ranks have come. `last`: the one of the job for which this one has waited, if it has.
+  // All ranks have entered. `last`: the last rank of the job, if this one waited for it.
   void end_wait(std::optional<int> last) {
     if (recorder_ == nullptr || !last) return;
     last_ = *last;
@@ -40,7 +40,7 @@ class RecordedCall {
     record(group, collective, now, std::nullopt);
   }
 
-  // In the handler of the exception that ends it.
+  // Call it in the handler of the exception that ends the collective.
   void fail(const GroupName& group, const Collective& collective, Ticks now) const {
     record(group, collective, now, fault_in(std::current_exception()).value_or(Fault::aborted));
   }

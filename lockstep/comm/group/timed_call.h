@@ -1,5 +1,5 @@
-// One collective in the times of the training loop (job/step_times.h): the wait until all ranks
-// have entered it, and what follows.
+// Adds one collective to the times of the training loop (job/step_times.h): the wait until all
+// ranks have entered it, and the rest.
 //
 // Thread safety: one thread uses it. On a thread without a training loop, it counts only while a
 // loop waits for that thread.
@@ -25,7 +25,7 @@ class TimedCall {
   TimedCall(const TimedCall&) = delete;
   TimedCall& operator=(const TimedCall&) = delete;
 
-  // All ranks have come. `last`: the one of the job for which this one has waited, if it has.
+  // All ranks have entered. `last`: the last rank of the job, if this one waited for it.
   void end_wait(std::optional<int> last) const {
     if (clock_ != nullptr)
       clock_->end_wait(last, last ? ticks_now() : 0);

@@ -152,7 +152,7 @@ class Composition {
     }
   }
 
-  // Each rank reduces its share of a piece; then all ranks, or the root, get all shares.
+  // Each rank reduces its share of a chunk; then all ranks, or the root, get all shares.
   void reduce_shares(const Buffer& piece, std::byte* scratch) {
     const Counts shares = shares_of(piece.count);
     Buffer mine = piece;

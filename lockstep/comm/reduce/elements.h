@@ -1,5 +1,5 @@
-// Storage of each element type, and the type in which it is combined. A part of loops.h; the first
-// comment there applies here too.
+// Storage of each element type, and the type in which it is combined. A part of loops.h, whose
+// first comment applies here too.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,7 +43,7 @@ struct BFloat16 {
   }
 };
 
-// Gives the same bits as processors with such conversions. No float32 here is subnormal, because
+// Gives the same bits as hardware conversions. No float32 here is subnormal, because
 // torch::set_flush_denormal() would make it zero.
 struct Float16 {
   using Stored = std::uint16_t;
@@ -77,7 +77,7 @@ struct Float16 {
     return static_cast<Stored>(sign | bits);
   }
 
-  // Compilers do not vectorise these conversions, so this converts one vector of them.
+  // Compilers do not vectorize these conversions, so this converts one vector.
 #if defined(__AVX512F__)  // With all-ones masks: without masks g++ 12 warns of its own header.
   static constexpr std::size_t vector = 16;
   static void load_vector(const std::byte* from, float* to) {

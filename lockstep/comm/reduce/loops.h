@@ -1,7 +1,7 @@
-// The reductions as plain loops that the compiler vectorises. kernels_*.cpp and reduce.cpp define
+// The reductions as plain loops that the compiler vectorizes. kernels_*.cpp and reduce.cpp define
 // LOCKSTEP_KERNELS, the namespace, include this once, and are built with the flags of one
 // instruction set. Never call an inline function of another header here: the linker keeps one copy
-// of it for the whole library, which might contain AVX-512. (Intrinsics are always inlined, and
+// of it for the whole library, which might contain AVX-512. (Intrinsics are always inlined;
 // builtins are no functions.)
 
 // SPDX-License-Identifier: Apache-2.0
@@ -32,7 +32,7 @@ struct Add {
 };
 struct Average : Add {};  // finish() follows the last combination.
 
-// Sums wrap, as unsigned numbers do. The quotient is truncated towards zero, as NCCL's average is.
+// Sums wrap, like unsigned numbers. The quotient is truncated towards zero, as in NCCL.
 template <class T>
 struct IntegerAverage : Add {
   using Quotient = std::conditional_t<(sizeof(T) < sizeof(int)), int, T>;  // Holds any rank count.
@@ -52,7 +52,7 @@ struct Multiply {
   static T combine(T a, T b) {
     return a * b;
   }
-  // As int, the language's choice, the product could overflow.
+  // In int, which the language chooses, the product could overflow.
   static std::uint16_t combine(std::uint16_t a, std::uint16_t b) {
     return static_cast<std::uint16_t>(1U * a * b);
   }
@@ -68,7 +68,7 @@ bool is_nan(T x) {
     return false;
 }
 
-// These return the NaN of a number and a NaN, as torch::minimum() and torch::maximum() do.
+// For a number and a NaN, these return the NaN, like torch::minimum() and torch::maximum().
 struct Min {
   template <class T>
   static T combine(T a, T b) {
@@ -155,7 +155,7 @@ template <class Type, class Op>
   }
 }
 
-// Makes averages of the sums of `sources` arrays; other operations need no such step.
+// Turns the sums of `sources` arrays into averages; other operations need no such step.
 template <class Op, class Sum>
 [[gnu::noinline]] void finish(Sum* sums, int sources, std::size_t size) {
   if constexpr (std::is_same_v<Op, Average>) {

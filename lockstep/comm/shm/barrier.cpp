@@ -23,23 +23,23 @@
 namespace lockstep::comm {
 namespace {
 
-// A rank of another host that leaves after its last call has all that it needs of that call. What
-// others need of it may still be on its way from ranks that have not left.
+// A rank of another host that leaves after its last call has received everything it needs. Data
+// that others need may still be in transit from ranks that have not left.
 constexpr std::chrono::seconds time_for_others{1};
 
-// How often a rank gives its core away before it sleeps, where there are too few.
+// How often a rank yields before it sleeps, when there are too few cores.
 constexpr int yields = 20;
 
-// How long a rank spins inside a call: the others are at work there. To read 1 MB takes them less
-// time than to wake this rank, which is some 40 us in a virtual machine.
+// How long a rank spins inside a call, where its peers are working. Reading 1 MB takes them less
+// time than waking this rank, which is some 40 us in a virtual machine.
 constexpr std::chrono::microseconds spin_in_call{200};
 
-// A rank that leaves because of an Error sends its reason first. Its end can become known before:
-// by the job page, which a host's ranks share even where their groups use connections only. The
-// thread that reads the connections has to run first, and a busy host delays it.
+// A rank that leaves because of an Error sends its reason first. The job control block may show its
+// end earlier, even for groups that use connections only. The thread that reads the connections has
+// to run first, and a busy host delays it.
 constexpr std::chrono::milliseconds time_for_reason{200};
 
-// Spins after which a rank that waits for a message looks for ranks on its core.
+// Spins after which a rank that waits for a message checks for ranks on its core.
 constexpr int spins_before_a_look = 200;
 
 bool outnumber_cores(const GroupSegment& segment, int ranks) {
@@ -49,16 +49,16 @@ bool outnumber_cores(const GroupSegment& segment, int ranks) {
   return CPU_COUNT(&all) < ranks;
 }
 
-// The numbers by which messages name `ranks`: those of the whole group.
+// Returns the numbers that messages use for `ranks`: those of the whole group.
 std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
 }
 
-// Describes the rank of this host that gave the group up because its last handle was destroyed. The
-// rank was alive at that time: callers look for lost ranks first. If this process ends because of
-// it, `Failure::ranks` makes the job's report name that rank as the cause.
+// Describes the rank of this host that aborted the group because its last handle was destroyed. The
+// rank was alive then: callers check for lost ranks first. If this process ends because of it, the
+// job's report names that rank as the cause, by `Failure::ranks`.
 Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   const int slot = peers.slot(common.giver);
   Failure failure{.rank = slot, .host = host_name(), .pid = common.pid};
@@ -69,8 +69,8 @@ Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   return failure;
 }
 
-// Whether the lost rank may have given the group up before it ended. A killed rank has not. One
-// whose connection has ended may have, but then its reason came before that end.
+// Whether the lost rank may have aborted the group before it ended. A killed rank has not. A rank
+// whose connection has ended may have, but its reason then came before the end.
 bool may_have_given_up(const Error& loss) {
   const auto& failure = loss.failure();
   if (!failure) return true;
@@ -78,7 +78,7 @@ bool may_have_given_up(const Error& loss) {
   return !was_killed && failure->connection.empty();
 }
 
-// Whether the flag is raised meanwhile.
+// Spins; returns whether the flag was raised.
 bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
   std::optional<Deadline> end;
   do {
@@ -91,7 +91,7 @@ bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
   return false;
 }
 
-// The same, of a rank that gives its core away.
+// Yields; returns whether the flag was raised.
 bool yield(const Flag& flag, std::uint32_t target) {
   for (int i = 0; i < yields; ++i) {
     ::sched_yield();
@@ -117,7 +117,7 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
   const Collective making{.signature = {.operation = Operation::none}, .timeout = timeout};
   try {
     step(making);
-  } catch (const Error& error) {  // Those that come later do not count this rank.
+  } catch (const Error& error) {  // Ranks that come later do not count this rank.
     give_up(given_up_for(error, peers_->number(rank_), context(making)));
     throw;
   }
@@ -135,8 +135,8 @@ void Barrier::enter(const Collective& collective) {
     return segment_.lane(peer).entry[entries_ & 1].arrived;
   };
   last_to_enter_ = await_all(flag_of, entries_, collective, /*in_call=*/false);
-  // A rank that came and then failed may have returned: its memory is not ours to write any more.
-  // One that has left after its last call is no matter.
+  // A rank that came and then failed may have returned: its memory must no longer be written. A
+  // rank that left after its last call does not matter.
   if (is_given_up() && !given_up()->is_own_loss()) throw_if_over(context(collective));
 }
 
@@ -146,11 +146,10 @@ void Barrier::step(const Collective& collective) {
             /*in_call=*/true);
 }
 
-// With a core for each rank, everybody looks at everybody's flag: one cache line's way. A rank
-// sleeps at once if the one for which it waits needs its core: giving it away without sleeping
-// would give it to other programs, too, for milliseconds. With fewer cores, the last one to come
-// wakes all others at once, so that nobody is woken twice. Returns the last one, if this rank has
-// waited for it.
+// With a core for each rank, every rank polls every flag: the latency is one cache line transfer. A
+// rank sleeps immediately if the awaited rank needs its core. Yielding instead would also give the
+// core to other programs, for milliseconds. With fewer cores, the last rank wakes all others
+// together, so that no rank is woken twice. Returns the last rank, if this rank waited for it.
 template <class FlagOf>
 std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
                                       const Collective& collective, bool in_call) {
@@ -162,7 +161,7 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
   };
   if (!crowded_) {
     raise(flag_of(rank_), target);
-    std::optional<int> last;  // Whoever is waited for comes after all before it.
+    std::optional<int> last;  // The awaited rank is later than all before it.
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !flag_of(peer).reached(target)) {
         if (shares_core_.with(peer) || !spin(flag_of(peer), target, spins_, in_call))
@@ -185,7 +184,8 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
 }
 
 void Barrier::raise(Flag& flag, std::uint32_t value) const {
-  flag.value.store(value);  // Ordered before the load, or a rank about to sleep could be missed.
+  flag.value.store(value);  // Ordered before the load; otherwise a rank about to sleep could be
+                            // missed.
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
 }
 
@@ -194,7 +194,7 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
                            Absent absent) {
   const auto begin = Clock::now();
   if (!deadline_) deadline_ = in(collective.timeout);
-  int fair_slices = 0;  // Since this process was last kept from running.
+  int fair_slices = 0;  // Since this process was last descheduled.
   for (auto before = begin;;) {
     flag.sleepers.fetch_add(1);
     const std::uint32_t seen = flag.value.load();
@@ -208,13 +208,15 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     fair_slices = fair ? fair_slices + 1 : 0;
     before = now;
     const std::string context = this->context(collective);
-    if (watch_) watch_();  // First: who is gone may have left for what this knows better.
+    if (watch_) watch_();  // First: it may have a better reason for a missing rank.
     throw_if_waited_in_vain(absent(), context);
     throw_if_they_left(absent, context);
     throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
-    if (fair_slices < enough_slices) continue;  // The peers may have been stopped like us.
+    if (fair_slices < enough_slices)
+      continue;  // The peers may have been stopped like this
+                 // process.
     throw_timeout(absent(), context, begin);
   }
 }
@@ -240,8 +242,8 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
   return text;
 }
 
-// Waits for it up to `limit`. The memory is other processes' as well: numbers that cannot be right
-// are left out.
+// Waits for it up to `limit`. Other processes write this memory too, so impossible numbers are left
+// out.
 std::optional<GivenUp> Barrier::given_up(std::chrono::milliseconds limit) const {
   constexpr std::chrono::milliseconds pause{1};
   const auto& common = segment_.common();
@@ -258,7 +260,7 @@ std::optional<GivenUp> Barrier::given_up(std::chrono::milliseconds limit) const 
   return why;
 }
 
-// Whether a rank of another host waited for some of these, as far as it said.
+// Whether a rank of another host reported that it waited for some of these ranks.
 bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   const auto why = given_up();
   if (!why) return segment_.common().is_awaited_in_vain.load() != 0;
@@ -269,8 +271,8 @@ bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   });
 }
 
-// This host knows best who is absent here. A rank here that gave up has said whom it waited for,
-// and may be absent itself by now.
+// This host has the best knowledge of its absent ranks. An aborting rank publishes the ranks it
+// waited for. It may have exited since.
 void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
                                       const std::string& context) const {
   if (absent.empty()) return;
@@ -280,22 +282,22 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
                 numbers_of(*peers_, absent));
   const auto why = given_up();
   if (!why) return;
-  // One that stands still here is not seen by those who gave up because of it.
+  // Ranks that aborted because of a stopped rank on this host cannot see that it is stopped.
   const bool stalled =
       std::ranges::any_of(absent, [&](int peer) { return peers_->stall_of(peer).has_value(); });
   if (why->fault == Fault::timeout || (why->fault == Fault::aborted && stalled))
     throw GroupGivenUp(text(), *why);
 }
 
-// A rank leaves after all of its calls, so one that is absent once it has left never comes. If it
-// gave the group up before, or a rank of another host did, that is the better reason.
+// A rank leaves after all of its calls, so a rank that has left and is absent never comes. If it
+// aborted the group before, or a rank of another host did, that reason takes precedence.
 template <class Absent>
 void Barrier::throw_if_they_left(Absent absent, const std::string& context) const {
   std::vector<int> left;
   for (int peer = 0; peer < size_; ++peer)
     if (has_left(peer)) left.push_back(peer);
   if (left.empty()) return;
-  if (is_given_up()) {  // Only then is there a giver.
+  if (is_given_up()) {  // Only then is `giver` valid.
     const int giver = segment_.common().giver;
     if (giver < 0 || has_left(giver)) return;
   }
@@ -337,7 +339,7 @@ void Barrier::ring(int rank) const {
 void Barrier::leave() const {
   segment_.lane(rank_).left.store(1);
   for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) ring(peer);  // For those that wait for its messages.
+    if (peer != rank_) ring(peer);  // Ranks that wait for its messages.
 }
 
 void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {
@@ -360,8 +362,8 @@ void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {
 
 void Barrier::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
-  // A rank that gives the group up may leave the job for the same reason; one that leaves the group
-  // may do so because another one was lost.
+  // A rank that aborts the group may exit for the same reason. A rank that leaves the group may do
+  // so because another one was lost.
   const auto why = given_up();
   if (why && why->fault != Fault::peer_lost) throw GroupGivenUp(context, *why);
   try {

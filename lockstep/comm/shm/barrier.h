@@ -1,14 +1,14 @@
 // Where the ranks of one group wait for each other.
 //
-// Waiting: spins for some tens of microseconds when there is a core for every rank, and longer
-// inside a call; otherwise gives its core away; then sleeps. Sleeps at once if the other rank is on
-// the same core. Each sleep ends within 20 ms to look for lost peers, for one that gave the group
-// up, and at the deadline. A peer that is stopped is named in the log.
+// Waiting: if every rank has a core, it spins for some tens of microseconds, and longer inside a
+// call; otherwise it yields. Then it sleeps. It sleeps immediately if the other rank is on the same
+// core. Each sleep ends within 20 ms to check for lost peers, an abort and the deadline. The log
+// reports stopped peers.
 //
-// Thread safety: enter() and step() are for one thread at a time; any thread may call
-// await_doorbell() and give_up() beside them.
-// Errors: peer_lost, also for ranks that have left; GroupGivenUp; timeout, naming all who did not
-// come.
+// Thread safety: one thread at a time for enter() and step(); any thread may call await_doorbell()
+// and give_up() beside them.
+// Errors: peer_lost, also for ranks that have left; GroupGivenUp; timeout, with all ranks that did
+// not come.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,51 +29,50 @@ namespace lockstep::comm {
 
 class Barrier {
  public:
-  // Returns once all ranks of the group have made theirs. Gives the group up before it throws.
-  // `watch` is called while they wait for that, and may throw.
+  // Returns once all ranks have made theirs. Aborts the group before it throws. `watch` is called
+  // during this wait, and may throw.
   Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);
 
   // Whether there are more ranks than cores. All ranks get the same answer.
   bool is_crowded() const { return crowded_; }
 
-  // Blocks until all ranks have entered an operation; what this one says is in its next entry.
+  // Blocks until all ranks have entered an operation. next_entry() describes this rank's.
   void enter(const Collective& collective);
 
-  // The rank that entered the operation last, if this one has waited for it.
+  // The last rank to enter the operation, if this one waited for it.
   std::optional<int> last_to_enter() const { return last_to_enter_; }
 
-  // Blocks until all ranks have come to the same point inside an operation.
+  // Blocks until all ranks have reached the same point inside an operation.
   void step(const Collective& collective);
 
-  // The entry that enter() publishes next, and that of a rank for the operation entered last.
+  // The entry that enter() publishes next; and a rank's entry for the operation entered last.
   Lane::Entry& next_entry() const { return segment_.lane(rank_).entry[(entries_ + 1) & 1]; }
   const Lane::Entry& entry(int rank) const { return segment_.lane(rank).entry[entries_ & 1]; }
 
-  // Sleeps until this rank's doorbell is no longer `seen`, for `time` at most.
+  // Sleeps until this rank's doorbell differs from `seen`, for `time` at most.
   void await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time);
   void ring(int rank) const;
   std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
 
-  // `by_this_rank`: and not by one of another host. The first reason counts.
+  // `by_this_rank`: false for an abort by a rank of another host. The first reason counts.
   void give_up(const GivenUp& why, bool by_this_rank = true) const;
 
-  // This rank makes no more calls: those that wait for it throw.
+  // This rank makes no more calls: ranks that wait for it throw.
   void leave() const;
   bool has_left(int rank) const { return segment_.lane(rank).left.load() != 0; }
 
-  // Ranks that wait for others here throw timeout at once, with those others' names.
+  // Ranks that wait here throw timeout immediately, with the ranks for which they waited.
   void name_the_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
-  // Whether throw_if_over() would throw for that reason; costs nothing.
+  // Whether throw_if_over() would throw because of an abort. Very cheap.
   bool is_given_up() const { return segment_.common().given_up.load() == 2; }
 
-  // Logs once of each of these ranks that it stands still, if it does; `context` begins the
-  // message.
+  // Logs, once per rank, which of these ranks are stopped; `context` begins the message.
   void name_the_stalled(const std::vector<int>& absent, const std::string& context);
 
-  // Throws when nothing more will come; `context` begins the message. In a group of several hosts,
-  // it waits up to 0.2 s for the reason of a rank that ended by itself.
+  // Throws when the group is over; `context` begins the message. In a group of several hosts, it
+  // waits up to 0.2 s for the reason of a rank that has ended.
   void throw_if_over(const std::string& context) const;
   void throw_if_over(const Collective& collective) const { throw_if_over(context(collective)); }
 
@@ -108,7 +107,7 @@ class Barrier {
   std::uint32_t steps_ = 0;
   std::uint32_t rounds_ = 0;
   std::optional<int> last_to_enter_;
-  std::optional<Deadline> deadline_;  // The operation's, once it has begun to sleep.
+  std::optional<Deadline> deadline_;  // The operation's, once it sleeps.
   Clock::duration overslept_{0};  // Time in which this process was stopped: not the peers' fault.
   std::vector<bool> named_stalled_;
 };

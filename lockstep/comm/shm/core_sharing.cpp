@@ -9,7 +9,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr int often = 50;         // Calls: less than a millisecond.
-constexpr int long_apart = 1000;  // Calls after which a move was not in vain.
+constexpr int long_apart = 1000;  // Calls after which a move counts as successful.
 constexpr std::chrono::milliseconds first_pause{50};
 
 }  // namespace
@@ -43,7 +43,7 @@ bool CoreSharing::with_any() {
 
 bool CoreSharing::be_apart() {
   met_ = 0;
-  const int enough = long_apart * (size_ - 1);  // A call may look at each peer.
+  const int enough = long_apart * (size_ - 1);  // A call may check each peer.
   if (apart_ < enough && ++apart_ == enough) pause_ = first_pause;
   return false;
 }
@@ -60,8 +60,8 @@ bool CoreSharing::meet(int peer) {
   return is_on_core_of(peer);
 }
 
-// To the next core where no rank of the group was. The kernel moves a thread that may not stay
-// where it is, and leaves it there when it may go back.
+// Moves to the next core where no rank of the group was. Restricting the affinity makes the kernel
+// move the thread; restoring it does not move it back.
 void CoreSharing::move() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;

@@ -1,11 +1,11 @@
-// Which ranks of a group are on one core, and the way from there. A rank's collectives and its
-// messages may be on different threads, so each of the two has an object of this class.
+// Detects ranks of a group on one core, and moves them apart. A rank's collectives and messages may
+// use different threads, so each of the two has an object of this class.
 //
-// Ranks that nothing has bound may come to be on one core although there are enough. As they take
-// turns, the kernel sees one runnable thread there and leaves them: on a host of two idle cores for
-// tens of thousands of calls. A rank that spins then keeps the one for which it waits from running,
-// so it must sleep at once. That makes a call of 1 KB 8 times as fast (8 us instead of 65), and a
-// core of its own 17 times more. A rank that has met a peer on its core often enough moves itself.
+// Unbound ranks may share a core although there are enough cores. They run alternately, so the
+// kernel sees one runnable thread there and leaves them. On a host of two idle cores this lasted
+// tens of thousands of calls. A rank that spins then keeps the awaited rank from running, so it
+// must sleep at once. That makes a call of 1 KB 8 times as fast (8 us instead of 65), and a core of
+// its own 17 times more. A rank that repeatedly finds a peer on its core moves itself.
 //
 // Thread safety: one thread of the rank for with(), any for the other members.
 
@@ -23,21 +23,21 @@ namespace lockstep::comm {
 
 class CoreSharing {
  public:
-  // Ranks tell each other in `core` of their lanes; until note(), this one is nowhere. `segment`
+  // Ranks publish their core in `core` of their lanes; before note(), this rank has none. `segment`
   // must outlive it.
   CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core, int rank,
               int size);
 
-  // Tells the others on which core this thread is, and returns it. Costs a few nanoseconds: the
-  // line, which peers read, is written only after a change.
+  // Publishes the core of this thread, and returns it. Costs a few nanoseconds: the shared cache
+  // line is written only after a change.
   int note() const;
 
-  // Whether this thread is where `peer` was at its last call or wait. After many such calls in a
-  // row it moves to another core that it may use, and its affinity stays as it is. It does so at
-  // most every 50 ms, and half as often each time until it has been elsewhere for many calls.
+  // Whether this thread is on the core where `peer` was at its last call or wait. After many such
+  // calls in a row, the thread moves to another allowed core; its affinity is unchanged. It moves
+  // at most every 50 ms. Each move doubles that pause until the rank has been apart for many calls.
   bool with(int peer);
 
-  // The same for all peers. False for a thread that comes while another one looks.
+  // The same for all peers. False for a thread that calls it while another one does.
   bool with_any();
 
  private:
@@ -51,11 +51,11 @@ class CoreSharing {
   std::atomic<std::int32_t> Lane::*const core_;
   const int rank_;
   const int size_;
-  std::mutex looking_;  // With with_any(), guards the members below.
+  std::mutex looking_;  // Guards the members below, in with_any().
   int met_ = 0;         // Calls in a row.
   int apart_ = 0;       // Calls in a row, counted up to a limit.
   Clock::time_point moved_at_ = {};
-  Clock::duration pause_;  // Between two moves, at least.
+  Clock::duration pause_;  // Minimum time between two moves.
 };
 
 }  // namespace lockstep::comm

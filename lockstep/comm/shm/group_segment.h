@@ -1,7 +1,7 @@
 // The shared memory of one group: flags to wait on, each rank's description of its call, and
 // staging buffers for data.
 //
-// Thread safety: one thread of each rank for its entries and steps, another one for its pipes.
+// Thread safety: in each rank, one thread for its entries and steps, another one for its pipes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,11 +30,11 @@ struct Flag {
   }
 };
 
-// One rank's lane. Only that rank writes it, except Flag::sleepers and `doorbell`.
+// One rank's block. Only that rank writes it, except Flag::sleepers and `doorbell`.
 struct Lane {
   // A rank's description of the call it enters. The flag's release store publishes the other
-  // members. They are in its cache line, so a reader fetches one line for all. Two entries
-  // alternate: a rank may enter the next call while another one still reads the last entry.
+  // members, which share its cache line, so a reader fetches one line. Two entries alternate: a
+  // rank may enter the next call while another one still reads the last entry.
   struct alignas(64) Entry {
     Flag arrived;         // Counts the calls entered.
     std::uint64_t input;  // Location: see Regions. 0 if peers cannot reach it.
@@ -50,10 +50,11 @@ struct Lane {
   std::uint64_t number_at;          // Its address in the rank's own memory.
   alignas(64) Flag doorbell;        // Rung by peers that have moved a message of this rank.
   std::atomic<std::uint32_t> left;  // 1 once the rank makes no more calls.
-  std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` says why.
-  std::atomic<std::int32_t> core;      // On which the rank has entered or awaited its last call.
-  std::atomic<std::int32_t> message_core;  // On which it has last waited for a message.
-  char reason[224];                        // When ranks call different things, this rank's label.
+  std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` has the
+                                       // text.
+  std::atomic<std::int32_t> core;      // Core on which the rank entered or awaited its last call.
+  std::atomic<std::int32_t> message_core;  // Core on which it last waited for a message.
+  char reason[224];                        // If calls differ, this rank's label.
   std::uint64_t region;  // Number of the region that the group allocates: rank 0's.
   cpu_set_t cores;       // The rank may run on these.
   // A bit for each rank to which this one has delivered a pipe: see ShmPipes.
@@ -65,8 +66,8 @@ class GroupSegment {
   // Most data that a rank writes at a time.
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
-  // Size of each rank's staging buffer, which is used as a ring. It should exceed a second-level
-  // cache (see ownership.h), and all ranks' together should fit the last-level cache.
+  // Size of each rank's staging buffer, a ring. It should exceed a second-level cache (see
+  // ownership.h); all ranks' buffers together should fit the last-level cache.
   static std::size_t room_bytes(int ranks) {
     return chunk_bytes * std::clamp<std::size_t>(128 / static_cast<std::size_t>(ranks), 4, 16);
   }
@@ -76,9 +77,9 @@ class GroupSegment {
   struct Common {
     alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
     alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
-    std::atomic<std::int32_t> last;                   // The rank that came last to the latest one.
+    std::atomic<std::int32_t> last;                   // The last rank at the latest rendezvous.
     alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while the next members are written; 2.
-    std::int32_t giver;        // Rank here that gave up; -1 for a rank on another host.
+    std::int32_t giver;        // Rank here that aborted; -1 for a rank on another host.
     std::int32_t pid;          // Its process.
     std::int64_t given_up_at;  // Time of Clock.
     // A GivenUp, with texts cut to fit.

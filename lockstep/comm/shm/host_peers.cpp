@@ -13,8 +13,8 @@
 namespace lockstep::comm {
 namespace {
 
-// After some missed heartbeats, the process state shows that a process is stopped. A process that
-// the kernel keeps from running for another reason shows only after many more.
+// After some missed heartbeats, the process state shows whether a process is stopped. If the kernel
+// keeps a process from running for another reason, only many missed heartbeats show it.
 constexpr std::chrono::milliseconds missed_some{500};
 constexpr std::chrono::seconds missed_many{5};
 
@@ -95,8 +95,8 @@ SharedMemory HostPeers::take(const std::string& key, std::size_t bytes) {
   return memory ? attach(key, bytes, std::move(memory)) : nullptr;
 }
 
-// Each system call reads the mark, too, and all that it reads is one process's: no other one with
-// this pid, and not what the process has become by exec().
+// Each system call also reads the mark, so all that it reads belongs to one process: no other
+// process with this pid, and not this one after exec().
 bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                      std::size_t bytes) {
   const pid_t pid = session_->page().pid(slot(rank));
@@ -141,7 +141,7 @@ std::optional<std::string> HostPeers::stall_of(int rank) {
   Pulse& pulse = pulses_[static_cast<std::size_t>(rank)];
   const auto now = Clock::now();
   const std::uint64_t heartbeat = activity(rank).heartbeat.load(std::memory_order_relaxed);
-  // If this is the first look for long, this process itself may have been stopped.
+  // If the last check was long ago, this process itself may have been stopped.
   const bool fresh = now - pulse.looked > missed_some;
   pulse.looked = now;
   if (fresh || heartbeat != pulse.heartbeat) {

@@ -1,4 +1,5 @@
-// Ranks that are processes of one host. They share memfds and watch each other by the job page.
+// Ranks that are processes of one host. They share memfds and watch each other through the job
+// control block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,7 +45,7 @@ class HostPeers final : public Peers {
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int rank) override;
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
-  // Makes this host's part of a group; the group's own numbers of these ranks are `numbers`.
+  // Makes this host's part of a group; `numbers` are these ranks' numbers in that group.
   std::shared_ptr<Peers> among(const std::vector<int>& ranks, std::vector<int> numbers);
   void finish() override { session_->finish(); }
   void abandon() override { session_->abandon(); }
@@ -64,7 +65,7 @@ class HostPeers final : public Peers {
 
   const std::shared_ptr<HostSession> session_;
   const std::shared_ptr<RegionTable> regions_;
-  const std::vector<int> slots_;  // Slots in the job page, by rank.
+  const std::vector<int> slots_;  // Slots in the job control block, by rank.
   const std::vector<int> numbers_;
   const bool is_part_;
   int rank_ = 0;

@@ -10,15 +10,15 @@
 namespace lockstep::comm {
 namespace {
 
-// Most ranks that read. What larger groups gain or lose has not been measured: docs/benchmarks.md.
+// Most ranks that read. Larger groups were not measured: docs/benchmarks.md.
 constexpr int most_readers = 4;
 
-// Below, copies through staging buffers take less time than a system call.
+// Below these sizes, copies through staging buffers take less time than a system call.
 constexpr std::size_t least_part_read = std::size_t{32} << 10;
 constexpr std::size_t least_broadcast_read = std::size_t{64} << 10;
 
-// Most data to read where several ranks read the same, or one reads for all: staging buffers are
-// faster above. They stay in cache for all readers, and the others' cores do half of the work.
+// Most data to read when several ranks read the same, or one rank reads for all. Above, staging
+// buffers are faster: they stay in cache for all readers, and the other cores do half of the work.
 // Measured with 2 and 4 ranks.
 constexpr std::size_t most_read_together = std::size_t{512} << 10;
 constexpr std::size_t most_read_by_one = std::size_t{1} << 20;
@@ -26,10 +26,10 @@ constexpr std::size_t most_read_by_one = std::size_t{1} << 20;
 // Below, staging buffers reduce faster. Measured with 2 ranks.
 constexpr std::size_t least_reduced_read = std::size_t{2} << 20;
 
-// What is read of a peer before it is reduced: it stays in the second-level cache.
+// Bytes of a peer's memory per read before a reduction: they stay in the second-level cache.
 constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
-// Most bytes of a read before a rank looks whether the group is over: about a millisecond.
+// Most bytes of a read before a rank checks whether the group is over: about a millisecond.
 constexpr std::size_t most_read_at_once = std::size_t{8} << 20;
 
 void copy_part(const Collective& collective, std::byte* to, const std::byte* from,
@@ -59,7 +59,7 @@ bool reads_outside(const Collective& collective, int ranks, bool crowded) {
   const Operation operation = collective.signature.operation;
   const std::size_t bytes = Staging::bytes_of(collective, ranks);
   const auto n = static_cast<std::size_t>(ranks);
-  // The mean part. Uneven parts in all_to_all are those of all ranks.
+  // The mean part. In all_to_all, uneven parts are those of all ranks.
   const bool is_table = operation == Operation::all_to_all && collective.signature.layout != 0;
   const bool has_long_parts = bytes / (is_table ? n * n : n) >= least_part_read;
   const std::size_t most = ranks == 2 && !crowded ? most_read_by_one : most_read_together;
@@ -73,7 +73,7 @@ bool reads_outside(const Collective& collective, int ranks, bool crowded) {
       return has_long_parts && bytes <= most;
     case Operation::broadcast:
       return !crowded && bytes >= least_broadcast_read && bytes <= most;
-    case Operation::all_reduce:  // More ranks with a core each have not been measured.
+    case Operation::all_reduce:  // More ranks with a core each were not measured.
       return ranks == 2 && !crowded && bytes >= least_reduced_read;
     default:
       return false;
@@ -147,8 +147,8 @@ void InPlace::reduce_slice(const Collective& collective) {
   reduction_.run(signature, slice.count());
 }
 
-// Reduces this rank's slice of all buffers into its own, then copies the other slices: as much of
-// each as its rank could reduce. The rest is not changed.
+// Reduces this rank's slice of all buffers into its own, then copies the part of the other slices
+// that their ranks could reduce. The rest is not changed.
 bool InPlace::all_reduce_outside(const Collective& collective) {
   const bool is_reduced = reduce_slice_outside(collective);
   barrier_.step(collective);
@@ -200,7 +200,7 @@ void InPlace::reduce_part(const Collective& collective) {
   reduction_.run(collective.signature, mine.count());
 }
 
-// Copies elements of `peer`, the first of which is `from`, to elements `to` of the output.
+// Copies elements of `peer`, starting at `from`, to elements `to` of the output.
 bool InPlace::fetch(const Collective& collective, int peer, std::uint64_t location,
                     std::size_t from, Range to) const {
   const std::size_t element = size_of(collective.signature.dtype);
@@ -228,14 +228,14 @@ bool InPlace::read_outside(const Collective& collective, int peer, std::byte* to
   return true;
 }
 
-// Reads this rank's data in all_gather, gather, scatter and all_to_all from inputs.
+// Reads this rank's data from inputs, in all_gather, gather, scatter and all_to_all.
 bool InPlace::read(const Collective& collective) const {
   const Operation operation = collective.signature.operation;
   const int root = collective.signature.root;
   if (operation == Operation::gather && rank_ != root) return true;
   const Parts parts(collective, size_);
   for (int i = 0; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;  // Not all ranks begin to read from the same one.
+    const int peer = (rank_ + i) % size_;  // Ranks start at different peers.
     std::size_t from = 0;
     Range to = parts.of(peer);
     if (operation == Operation::all_to_all) {
@@ -251,7 +251,7 @@ bool InPlace::read(const Collective& collective) const {
   return true;
 }
 
-// Writes this rank's data in all_gather, scatter and all_to_all to the others' outputs.
+// Writes this rank's data to the others' outputs, in all_gather, scatter and all_to_all.
 void InPlace::write(const Collective& collective) {
   const Signature& signature = collective.signature;
   const std::size_t element = size_of(signature.dtype);

@@ -24,8 +24,8 @@ namespace lockstep::comm {
 bool can_read_inputs(Operation operation);
 bool can_write_outputs(Operation operation);
 
-// Whether it pays to read this collective's data from memory that is not registered. `crowded`:
-// ranks outnumber cores. All ranks get the same answer.
+// Whether reading unregistered memory is faster for this collective. `crowded`: ranks outnumber
+// cores. All ranks get the same answer.
 bool reads_outside(const Collective& collective, int ranks, bool crowded);
 
 class InPlace {
@@ -44,11 +44,11 @@ class InPlace {
   // Whether all ranks' inputs, or all outputs, can be reached. All ranks get the same answer.
   bool is_possible() const;
 
-  // Whether a rank offers memory that is not registered.
+  // Whether a rank offers unregistered memory.
   bool is_outside(int rank) const;
 
   // Does this rank's part. The result is complete on all ranks after their next rendezvous. False
-  // if it could not read memory that is not registered.
+  // if it could not read unregistered memory.
   bool run(const Collective& collective);
 
  private:
@@ -73,7 +73,7 @@ class InPlace {
   Reduction& reduction_;
   const int rank_;
   const int size_;
-  std::vector<std::byte> pieces_;  // Of each peer's memory, to reduce.
+  std::vector<std::byte> pieces_;  // Chunks of each peer's memory, to reduce.
 };
 
 }  // namespace lockstep::comm

@@ -18,7 +18,7 @@ constexpr std::size_t line = 64;
 constexpr std::size_t block_bytes = 4 * line;
 constexpr std::size_t ahead = 1024;  // Distance between the requested line and the line being read.
 
-// Processors with AVX2 know PREFETCHW or ignore it.
+// Processors with AVX2 support PREFETCHW or ignore it.
 __attribute__((target("avx2,prfchw"))) void take_over_lines(const std::byte* from,
                                                             std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(from + i, 1, 3);
@@ -60,7 +60,7 @@ __attribute__((target("avx2,prfchw"))) void stream_lines(std::byte* to, const st
     stream_block(to + i, from + i);
   }
   std::memcpy(to + i, from + i, bytes - i);
-  _mm_sfence();  // Before any other rank is told.
+  _mm_sfence();  // Before the caller sets a flag for another rank.
 }
 
 __attribute__((target("avx2,prfchw"))) void stream_pages(std::byte* to, const std::byte* from,

@@ -54,7 +54,7 @@ class Parts {
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-  // Returns part `rank` of those whose counts begin at `first`, `stride` apart.
+  // Returns part `rank` of those whose counts start at `first`, `stride` apart.
   Range sum(std::size_t first, std::size_t stride, int rank) const {
     if (counts_.empty()) return {index(rank) * each_, (index(rank) + 1) * each_};
     std::size_t begin = 0;

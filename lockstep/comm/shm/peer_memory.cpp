@@ -50,8 +50,8 @@ bool PeerMemory::is_readable() {
   return all;
 }
 
-// For good, though memory may have been short for a moment: ranks cannot tell that from a kernel
-// that refuses, and would begin anew in each call.
+// Permanent, even if memory was short only for a moment: ranks cannot distinguish that from a
+// kernel that refuses, and would start over in each call.
 void PeerMemory::stop() {
   if (is_readable_.value_or(false)) tell("no longer reads");
   is_readable_ = false;

@@ -21,7 +21,7 @@
 
 namespace lockstep::comm {
 
-// Zero at first, at least as large as requested. Stays mapped until the last copy is gone.
+// Initially zero, at least as large as requested. Stays mapped until the last copy is destroyed.
 using SharedMemory = std::shared_ptr<std::byte>;
 
 class RegionTable;
@@ -40,10 +40,10 @@ class Peers {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // The place of a rank in the session, which all groups of the job on this host share.
+  // A rank's index in the session, which all groups of the job on this host share.
   virtual int slot(int rank) const = 0;
 
-  // The registered memory that this rank knows in the session.
+  // The registered memory that this rank has mapped in the session.
   virtual RegionTable& regions() = 0;
 
   // Makes memory that the other ranks may fetch() from this one under `key`, until withdraw().
@@ -54,37 +54,36 @@ class Peers {
   // Makes their fetch() fail with Error(system) and this reason.
   virtual void refuse(const std::string& key, std::string_view reason) = 0;
 
-  // Takes back offer() or refuse().
+  // Withdraws offer() or refuse().
   virtual void withdraw(const std::string& key) noexcept = 0;
 
-  // As offer(), but as long as the memory is mapped here, and all of it is reserved.
+  // Like offer(), but valid while the memory is mapped here, with all pages reserved.
   virtual SharedMemory hand_out(const std::string& key, std::size_t bytes) = 0;
 
   // Blocks until `rank` has offered `key` or handed it out, with at least `bytes` bytes. `give_up`
-  // is called every 20 ms, also once that rank's process has ended, and may throw. Errors: timeout,
-  // with that rank; system when it has refused.
+  // is called every 20 ms, also after that rank's process has ended, and may throw. Errors:
+  // timeout, with that rank; system when it has refused.
   virtual SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
                              const std::function<void()>& give_up) = 0;
 
-  // Makes memory and gives it to `rank`, which takes it whenever it likes: this rank may have left,
-  // and its process ended. Errors: as offer()'s.
+  // Makes memory for `rank`, which may take it at any time, even after this rank has left or its
+  // process has ended. Errors: as offer().
   virtual SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) = 0;
 
-  // Returns the memory that another rank has delivered under `key`; null until it has come. Errors:
+  // Returns the memory that another rank has delivered under `key`; null until it arrives. Errors:
   // system when this process has too many open files.
   virtual SharedMemory take(const std::string& key, std::size_t bytes) = 0;
 
-  // Releases what another rank delivers under `key`, whether it has come or is still to come.
+  // Releases another rank's delivery under `key`, whether it has arrived or not.
   virtual void drop(const std::string& key) noexcept = 0;
 
   virtual Activity& activity(int rank) = 0;
 
-  // Whether read() may be tried. False where a read of memory that is gone would be a fault.
+  // Whether read() may be tried. False where reading unmapped memory would be a fault.
   virtual bool may_read() const = 0;
 
-  // Copies from a rank's own memory, at its address `from`. False if the kernel refuses, if there
-  // is no such memory, if that memory does not have `mark`, or if the rank is gone. `to` then holds
-  // anything.
+  // Copies from a rank's own memory, at its address `from`. False if the kernel refuses, the memory
+  // does not exist or does not have `mark`, or the rank has ended. `to` is then undefined.
   virtual bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                     std::size_t bytes) = 0;
 
@@ -92,14 +91,14 @@ class Peers {
   // in a wait's slow path, not in a spin loop.
   virtual void throw_if_lost(std::string_view context) = 0;
 
-  // The number of a rank in messages: that of the whole group, even if these are only its ranks on
-  // this host.
+  // A rank's number in messages: that of the whole group, even if these are only its ranks on this
+  // host.
   virtual int number(int rank) const { return rank; }
 
-  // Whether the group has more ranks, which these reach by connections only.
+  // Whether the group has more ranks, reachable by connections only.
   virtual bool is_part_of_group() const { return false; }
 
-  // Why `rank` has left, if it did so because another rank had left; by the numbers of the job.
+  // Why `rank` has left, if it left because another rank had left; with job ranks.
   virtual std::optional<Failure> why_left(int rank) = 0;
 
   // Describes a rank: "rank 1 (pid 4242), in all_reduce #8 of group world for 3 s".

@@ -17,7 +17,7 @@ class Reduction {
  public:
   explicit Reduction(int ranks) : sources_(static_cast<std::size_t>(ranks)) {}
 
-  // Begins a new reduction. Every rank's source must then be set.
+  // Starts a new reduction. Every rank's source must then be set.
   void begin() { targets_.clear(); }
   void set_source(int rank, const std::byte* from) {
     sources_[static_cast<std::size_t>(rank)] = from;
@@ -32,8 +32,8 @@ class Reduction {
         static_cast<int>(targets_.size()), count);
   }
 
-  // run() for the only rank that reads the other ranks' sources. Takes over their cache lines, one
-  // block ahead.
+  // Like run(), when no other rank reads the peers' sources. Takes ownership of their cache lines,
+  // one block ahead.
   void run_taking_over(const Signature& signature, std::size_t count, int own) {
     constexpr std::size_t block_bytes = 4096;
     const std::size_t element = size_of(signature.dtype);

@@ -11,14 +11,14 @@
 namespace lockstep::comm {
 namespace {
 
-// A location in registered memory: a bit for a rank's own region, the region's number, the offset.
+// A location in registered memory: a bit for a rank's own region, its number, the offset.
 constexpr std::uint64_t own_region = std::uint64_t{1} << 63;
 constexpr int offset_bits = 39;
 constexpr std::uint64_t offset_mask = (std::uint64_t{1} << offset_bits) - 1;
 
-// A location outside of it: all bits of the first byte, then the address. That byte is 0 in every
-// address of a process, which has 56 bits at most on x86-64 and 52 on AArch64. It is not in a
-// pointer with a tag (MTE, LAM): that memory has no location.
+// A location in unregistered memory: the first byte has all bits set, then the address. Process
+// addresses have at most 56 bits on x86-64 and 52 on AArch64, so their first byte is 0. A tagged
+// pointer (MTE, LAM) has no location.
 constexpr std::uint64_t outside_mark = std::uint64_t{0xff} << 56;
 
 // A region's location must not have the mark. This leaves 127 of 128 numbers.
@@ -115,7 +115,7 @@ RegisteredMemory Regions::add_common(std::uint64_t number, SharedMemory memory, 
 void Regions::refresh() {
   const std::uint64_t version = table_.version();
   if (version == version_) return;
-  version_ = version;  // Before all(): at worst it is refreshed once more.
+  version_ = version;  // Before all(): the worst case is one more refresh.
   all_ = table_.all();
 }
 
@@ -159,7 +159,7 @@ std::byte* Regions::address(std::uint64_t location, int rank) {
   return part + (location & offset_mask);
 }
 
-// A common region is known, as this rank has located a buffer in it. So is this rank's own.
+// Common and own regions are in the table: this rank has located a buffer in them.
 std::byte* Regions::part_of(std::uint64_t number, int rank) {
   const int slot = peers_->slot(rank);
   const auto find = [&]() -> std::byte* {

@@ -1,9 +1,8 @@
 // Registered memory: where the parts of all ranks lie in this process.
 //
-// Regions belong to a session, not to a group: all groups of a job on this host know them. There
-// are two kinds. A common region has a part for each rank of the group that allocated it, and all
-// of these ranks have mapped it. A rank's own region was allocated by this rank alone. Peers map it
-// when a collective first needs it.
+// Regions belong to a session: all groups of a job on this host share them. A common region has a
+// part for each rank of the group that allocated it, and all of these ranks have mapped it. One
+// rank allocates an own region. Peers map it when a collective first needs it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,14 +26,14 @@ namespace lockstep::comm {
 // One region as mapped in this process.
 struct Region {
   std::uint64_t number;             // Unique in the session.
-  bool is_common;                   // Else it is a rank's own.
-  std::size_t bytes;                // Of each part.
+  bool is_common;                   // False for a rank's own.
+  std::size_t bytes;                // Size of each part.
   std::vector<std::byte*> parts;    // By slot; null for a rank without a part.
   std::weak_ptr<const void> owner;  // Expires with this rank's last handle.
   SharedMemory kept = {};           // A peer's own region, which this process maps until the end.
 };
 
-// The regions that one rank knows, for all groups of its session.
+// The regions that one rank has mapped, for all groups of its session.
 //
 // Thread safety: any thread may call any member at any time.
 class RegionTable {
@@ -52,12 +51,12 @@ class RegionTable {
 
   void add(Region region);
 
-  // Grows with each add().
+  // Increases with each add().
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::shared_ptr<const All> all() const;
 
-  // Adds the memory of the region with this number, which `slot` made as its own. If another thread
-  // has added it, that stays.
+  // Adds the memory of the region with this number, which `slot` made as its own. Does nothing if
+  // another thread has added it.
   void add_peers(std::uint64_t number, int slot, SharedMemory memory);
 
   // The key under which peers fetch the memory of a rank's own region.
@@ -79,8 +78,8 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  // `watch` is called while this rank waits for the memory of another, whose number it gets, for
-  // `timeout` at most; it may throw.
+  // `watch` is called while this rank waits for another rank's memory, with that rank; it may
+  // throw. The wait takes at most `timeout`.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
           std::function<void(int rank)> watch);
 
@@ -90,21 +89,20 @@ class Regions {
   static std::size_t stride_of(std::size_t bytes);
   static std::size_t bytes_for(std::size_t bytes, int ranks);
 
-  // Adds a common region of this group in `memory`. Ranks give it the same number.
+  // Adds a common region of this group in `memory`. All ranks pass the same number.
   RegisteredMemory add_common(std::uint64_t number, SharedMemory memory, std::size_t bytes);
 
-  // Returns a location that ranks exchange for a buffer: the region and the offset in its rank's
-  // part. 0 for memory that is not registered, or whose last handle is gone.
+  // Returns a buffer's location, which ranks exchange: the region and the offset in its rank's
+  // part. 0 for unregistered memory, or after its last handle was destroyed.
   std::uint64_t locate(const Buffer& buffer);
 
-  // Returns a location of memory that is not registered, for PeerMemory. 0 for a pointer with a
-  // tag.
+  // Returns a location of unregistered memory, for PeerMemory. 0 for a tagged pointer.
   static std::uint64_t outside(const Buffer& buffer);
   static bool is_outside(std::uint64_t location);
   static std::uint64_t address_outside(std::uint64_t location);
 
   // Equal on all ranks if they can work on these locations: all lie in one common region, each in
-  // its rank's own, or all outside of registered memory. 0 for location 0.
+  // its rank's own region, or all in unregistered memory. 0 for location 0.
   static std::uint64_t kind_of(std::uint64_t location);
 
   // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.

@@ -18,8 +18,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Shortens the long names of deep sub-groups, and long lists of ranks: a hash replaces the
-// beginning.
+// Shortens long names of nested groups, and long lists of ranks: a hash replaces the beginning.
 std::string short_key(const std::string& text) {
   constexpr std::size_t end = 40;
   if (text.size() <= end + 16) return text;
@@ -27,7 +26,7 @@ std::string short_key(const std::string& text) {
   return fmt::format("{:016x}{}", hash_of_elements(text), tail);
 }
 
-// Groups of other ranks may have the same name meanwhile.
+// Other ranks may have a group of the same name at the same time.
 std::string segment_key(const Peers& peers, const std::string& group) {
   std::vector<int> slots;
   for (int rank = 0; rank < peers.size(); ++rank) slots.push_back(peers.slot(rank));
@@ -35,7 +34,7 @@ std::string segment_key(const Peers& peers, const std::string& group) {
   return fmt::format("{} of {}", short_key(group), short_key(list));
 }
 
-// While it exists, the other ranks may fetch the memory that rank 0 has offered.
+// While it exists, other ranks may fetch the memory that rank 0 has offered.
 class Offered {
  public:
   Offered(Peers& peers, std::string key) : peers_(peers), key_(std::move(key)) {}
@@ -51,8 +50,8 @@ class Offered {
 };
 
 // Blocks until all ranks have mapped `segment`, which rank 0 offers until then. If a rank fails or
-// times out, the offer ends, so ranks that come later get no memory. Ranks that have mapped it read
-// the reason there: Barrier's constructor gives the group up.
+// times out, the offer ends, so late ranks get no memory. Ranks that have mapped it read the reason
+// there: Barrier's constructor aborts the group.
 Barrier make_barrier(const std::shared_ptr<Peers>& peers, const GroupSegment& segment,
                      const std::string& group, std::chrono::milliseconds timeout,
                      std::function<void()> watch) {
@@ -85,7 +84,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
-// One rank makes the memory, the others obtain it. A failure is an Error on all of them.
+// One rank makes the memory, the others fetch it. A failure is an Error on all of them.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -117,11 +116,11 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
 }
 
 bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
-  // InPlace does nothing that Staging does not. The core composes other operations.
+  // InPlace supports nothing beyond Staging. ProcessGroup composes other operations.
   return Staging::does(operation) && (!reduces(operation) || reduce_function(dtype, op) != nullptr);
 }
 
-// Ranks with different calls may disagree on this, but go no further than enter().
+// Ranks with different calls may compute this differently, but stop in enter().
 void ShmBackend::enter(const Collective& collective) {
   const Operation operation = collective.signature.operation;
   Lane::Entry& mine = barrier_.next_entry();
@@ -130,7 +129,7 @@ void ShmBackend::enter(const Collective& collective) {
     mine.input = mine.output = 0;
     return barrier_.enter(collective);
   }
-  // A small copy is faster than one more rendezvous. But all_reduce would need two copies.
+  // A small copy is faster than one more rendezvous, except in all_reduce, which needs two copies.
   const bool copies = operation != Operation::all_reduce && Staging::is_small(collective, size_);
   const bool reads = !copies && can_read_inputs(operation);
   const bool writes = !copies && can_write_outputs(operation);
@@ -144,7 +143,7 @@ void ShmBackend::enter(const Collective& collective) {
       mine.input = Regions::outside(collective.input);
   }
   staging_.begin(collective);
-  // Data outside registered memory must use the staging buffer in any case.
+  // Unregistered data may have to use the staging buffer.
   if (mine.input == 0 && mine.output == 0) staging_.put_first(collective);
   barrier_.enter(collective);
 }
@@ -175,11 +174,12 @@ void ShmBackend::run_in_place(const Collective& collective) {
   barrier_.step(collective);
 }
 
-// False if a rank could not read its peers' memory. All ranks get the same answer. All inputs are
-// as they were, except that all_reduce has reduced the begin of each rank's slice.
+// False if a rank could not read its peers' memory. All ranks get the same answer. Inputs are then
+// unchanged, except that all_reduce has reduced the beginning of each rank's slice.
 //
-// Peers that are late read this rank's input even once its call has failed, and its callers free
-// it. It says so first. Those peers then begin anew, and learn there how the group has failed.
+// Late peers read this rank's input even after its call has failed and its callers have freed the
+// input, so the rank sets could_not_read first. Those peers then start over, and detect there how
+// the group has failed.
 bool ShmBackend::run_outside(const Collective& collective) {
   std::atomic<std::uint32_t>& could_not_read = segment_.lane(rank_).could_not_read;
   try {
@@ -189,8 +189,8 @@ bool ShmBackend::run_outside(const Collective& collective) {
     barrier_.step(collective);  // Orders the reads of peers' memory before those below.
   } catch (...) {
     could_not_read.store(1);
-    // A peer that has read what callers write to the input from now on must see the 1. The store
-    // alone does not keep later stores behind itself.
+    // A peer that has read later writes to the input must also see the 1. The store alone does not
+    // order later stores after itself.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     throw;
   }
@@ -207,8 +207,8 @@ void ShmBackend::run_staged(const Collective& collective) {
   };
   const auto is_outside = [&](int peer) { return in_place_.is_outside(peer); };
   if (!std::ranges::all_of(ranks, has_put)) {  // Peers can reach some ranks' memory, but not all.
-    // A rank that has put its data offers no address: it cannot read its peers, or its address has
-    // a tag. The group then reads no more, so that it need not begin anew in each call.
+    // A rank that has staged its data offers no address: it cannot read its peers, or its address
+    // has a tag. The group then stops reading, so that it need not start over in each call.
     if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
       peer_memory_.stop();
     if (!has_put(rank_)) staging_.put_first(collective);
@@ -256,7 +256,7 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
                            [&] { barrier_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
-  // The group's own segment is mapped on first access: 256 ranks would need a second to map it all.
+  // The group's own segment is mapped on first access: for 256 ranks, mapping it takes a second.
   map_all_pages(memory.get(), whole);
   if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
   return {regions_.add_common(segment_.lane(0).region, std::move(memory), bytes), {}};
@@ -272,7 +272,7 @@ std::string ShmBackend::fail_together(const Collective& collective, const std::s
   for (int peer = 0; peer < size_ && reason.empty(); ++peer)
     if (segment_.lane(peer).refused != 0)
       reason = fmt::format("rank {}: {}", peers_->number(peer), segment_.lane(peer).reason);
-  barrier_.step(collective);  // Before a lane is written again.
+  barrier_.step(collective);  // Before a rank's block is written again.
   return reason;
 }
 

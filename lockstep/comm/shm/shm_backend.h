@@ -1,10 +1,10 @@
 // Collectives of ranks that share memory: processes of one host, or threads of one process.
 //
-// Registered memory is not copied. Each rank reads its peers' buffers directly; in a reduction it
-// combines its slice of all buffers in place. From other memory, large data is read through the
-// kernel where that is faster. All else moves in chunks through staging buffers that stay in
-// cache. A rank fills one chunk while others read the last one. All ranks choose the same way, from
-// the buffer locations that each gives on entry. docs/algorithms.md counts steps and bytes.
+// Registered memory is not copied: each rank reads its peers' buffers directly, and in a reduction
+// combines its slice of all buffers in place. Large unregistered data is read through the kernel
+// where that is faster. All other data moves in chunks through staging buffers that stay in cache:
+// a rank fills one chunk while others read the last one. All ranks choose the same way, from the
+// buffer locations that they exchange on entry. docs/algorithms.md counts steps and bytes.
 //
 // Operations: all, on CPU buffers.
 
@@ -61,10 +61,10 @@ class ShmBackend final : public Backend {
   void leave() override { barrier_.leave(); }
   void give_up(const GivenUp& why) override { barrier_.give_up(why); }
 
-  // give_up() with the GivenUp of a rank on another host.
+  // Like give_up(), with the GivenUp of a rank on another host.
   void give_up_too(const GivenUp& why) { barrier_.give_up(why, false); }
 
-  // Ranks on another host no longer wait. Ranks that wait for ranks here name those and give up.
+  // Ranks of another host have timed out. Ranks that wait for ranks here report those and abort.
   void name_the_absent() { barrier_.name_the_absent(); }
 
   // Throws when the group is over; `context` begins the message. Any thread may call it.
@@ -89,7 +89,7 @@ class ShmBackend final : public Backend {
   const GroupSegment segment_;
   PeerMemory peer_memory_;
   Barrier barrier_;
-  const std::string key_;  // Begins the keys of its memory. No other group has it.
+  const std::string key_;  // Prefix of its memory's keys. No other group has it.
   Regions regions_;
   Reduction reduction_;
   Staging staging_;

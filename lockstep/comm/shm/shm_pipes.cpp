@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::size_t capacity = 256 << 10;  // A power of two.
 
-// Most bytes that are copied before the other rank sees them. It then copies at the same time.
+// Most bytes to copy before the other rank sees them and copies concurrently.
 constexpr std::size_t most_hidden = 64 << 10;
 
-constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe comes soon.
+constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe arrives soon.
 
-// In a word of Lane::pipes.
+// The receiver's bit in a word of Lane::pipes.
 std::uint64_t bit_of(int receiver) { return std::uint64_t{1} << (receiver % 64); }
 
 // For messages to a rank that has left.
@@ -39,7 +39,7 @@ SharedMemory memory_for_nobody() {
 }  // namespace
 
 struct ShmPipe::Ring {
-  alignas(64) std::atomic<std::uint64_t> written;  // Bytes since the begin; written by the sender.
+  alignas(64) std::atomic<std::uint64_t> written;  // Bytes in total; written by the sender.
   std::atomic<std::uint64_t> sent;
   alignas(64) std::atomic<std::uint64_t> read;  // Written by the receiver.
   std::atomic<std::uint64_t> received;
@@ -118,7 +118,7 @@ ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Ba
       outgoing_(static_cast<std::size_t>(peers_->size())),
       incoming_(static_cast<std::size_t>(peers_->size())) {}
 
-// Pipes that were not read hold a descriptor each. From now on no peer delivers one.
+// Each unread pipe holds a descriptor. Claims stop peers from delivering more.
 ShmPipes::~ShmPipes() {
   for (int peer = 0; peer < size(); ++peer)
     if (!incoming_[static_cast<std::size_t>(peer)].pipe && !claim(peer, rank_))
@@ -141,13 +141,14 @@ SharedMemory ShmPipes::deliver(int peer) {
   }
 }
 
-// The sender claims its pipe before it delivers it, the receiver when its group ends. Whoever is
-// second does not: so nothing is delivered to a rank that has left. Returns whether it was free.
+// The sender claims its pipe before it delivers it; the receiver claims it when its group ends.
+// Only the first claim counts, so no pipe is delivered to a rank that has left. Returns whether it
+// was free.
 bool ShmPipes::claim(int from, int to) const {
   return (segment_.lane(from).pipes[to / 64].fetch_or(bit_of(to)) & bit_of(to)) == 0;
 }
 
-// The process of a rank that leaves may end at once: what it has delivered stays with this one.
+// A leaving rank's process may end immediately: its delivered memory stays with this one.
 Pipe* ShmPipes::from(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.pipe) return incoming.pipe.get();
@@ -171,7 +172,7 @@ bool ShmPipes::is_delivered(int peer) const {
 void ShmPipes::await(std::uint32_t seen) {
   barrier_.await_doorbell(seen,
                           opening_ > 0 ? std::chrono::nanoseconds(while_opening) : wait_slice);
-  // Limited by time: the bell may ring constantly, for messages of other ranks.
+  // Limited by time: messages of other ranks may ring the bell constantly.
   const auto now = Clock::now().time_since_epoch().count();
   if (now - looked_ < std::chrono::nanoseconds(wait_slice).count() && barrier_.doorbell() != seen)
     return;

@@ -1,5 +1,5 @@
 // The pipes between ranks that share memory. The first send makes a pipe and delivers it to the
-// reader, so pairs without messages cost nothing. The reader can read what is in it after the
+// reader, so pairs without messages cost nothing. The reader can read the pipe even after the
 // writer's process has ended.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -87,8 +87,7 @@ class ShmPipes final : public Pipes {
   std::vector<std::unique_ptr<ShmPipe>> outgoing_;
   std::vector<Incoming> incoming_;
   std::atomic<int> opening_{0};          // Number of pipes delivered but not yet taken.
-  std::atomic<std::int64_t> looked_{0};  // Time on the clock of await()'s last check for lost
-                                         // peers.
+  std::atomic<std::int64_t> looked_{0};  // When await() last checked for lost peers.
 };
 
 }  // namespace lockstep::comm

@@ -30,7 +30,7 @@ bool has_equal_parts(const Signature& signature) {
           signature.operation == Operation::all_gather);
 }
 
-// Whole cache lines, so that each slot begins with one.
+// Whole cache lines, so that each slot starts with one.
 std::size_t most_part_bytes(Operation operation, int ranks) {
   if (!has_slots(operation)) return GroupSegment::chunk_bytes;
   const std::size_t bytes = GroupSegment::chunk_bytes / static_cast<std::size_t>(ranks);
@@ -50,7 +50,7 @@ std::size_t Staging::bytes_of(const Collective& collective, int ranks) {
   return signature.count * parts * size_of(signature.dtype);
 }
 
-// Ranks with different calls may disagree on this, but then stop at the rendezvous.
+// Ranks with different calls may compute this differently, but then stop at the rendezvous.
 bool Staging::is_small(const Collective& collective, int ranks) {
   return bytes_of(collective, ranks) <= small_bytes;
 }
@@ -68,7 +68,7 @@ void Staging::begin(const Collective& collective) {
   chunks_ = (longest + part_ - 1) / part_;
   large_ = collective.output.bytes() > too_large_for_caches;
 
-  // A collective's chunks lie at multiples of their stride, so that none crosses the buffer's end.
+  // A collective's chunks lie at multiples of their stride: none crosses the buffer's end.
   const std::size_t room = GroupSegment::room_bytes(size_);
   const std::size_t bytes =
       part_bytes * (has_slots(operation) ? static_cast<std::size_t>(size_) : 1);
@@ -93,7 +93,7 @@ Range Staging::in_chunk(std::size_t count, std::size_t chunk) const {
   return {begin, std::min(count, begin + part_)};
 }
 
-// A slice has the same place in every chunk, including a shorter last one.
+// A slice has the same position in every chunk, including a shorter last one.
 Range Staging::slice_in(Range chunk, int rank) const {
   const Range slice = slice_of(part_, element_, rank, size_);
   return {std::min(slice.begin, chunk.count()), std::min(slice.end, chunk.count())};
@@ -112,8 +112,8 @@ void Staging::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes
   large_ ? copy_past_caches(to, from, bytes, false) : copy_bytes(to, from, bytes);
 }
 
-// Reserves what this collective uses of this rank's staging buffer. At least doubles it: each time
-// costs a look at the host's free memory.
+// Reserves the part of this rank's staging buffer that this collective uses. At least doubles it,
+// because each time the host's free memory is checked.
 void Staging::reserve() {
   constexpr std::size_t chunk = GroupSegment::chunk_bytes;
   const std::size_t room = GroupSegment::room_bytes(size_);
@@ -180,7 +180,7 @@ void Staging::finish_all_reduce(const Collective& collective) {
   }
 }
 
-// Every rank combines all data. It is so little that this is faster than one more rendezvous.
+// Every rank combines all data: for so little, this is faster than one more rendezvous.
 void Staging::reduce_at_once(const Collective& collective) {
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, room(peer, 0));
@@ -240,7 +240,7 @@ void Staging::put(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// Writes all but the slice that this rank combines: that place holds the result.
+// Writes all but the slice that this rank combines: that slot holds the result.
 void Staging::put_around_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range own = slice_in(range, rank_);
@@ -289,7 +289,7 @@ void Staging::take(const Collective& collective, std::size_t chunk) {
 }
 
 // Copies into lines that this rank has just copied to its staging buffer. They are in its cache,
-// whatever the size.
+// for any size.
 void Staging::take_slices(const Collective& collective, std::size_t chunk) {
   const auto copy = size_ == 2 ? copy_taking_over : copy_bytes;
   const Range range = in_chunk(collective.signature.count, chunk);
@@ -301,7 +301,7 @@ void Staging::take_slices(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// Takes data that comes from the root only.
+// Reads data that comes from the root only.
 void Staging::take_whole(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool scatters = collective.signature.operation == Operation::scatter;
   const int root = collective.signature.root;
@@ -315,7 +315,7 @@ void Staging::take_whole(const Collective& collective, std::size_t chunk, bool o
   take_bytes(to, scatters ? slot(root, rank_, chunk) : room(root, chunk), bytes, only_reader);
 }
 
-// Takes data that comes from all ranks, including this one.
+// Reads data that comes from all ranks, including this one.
 void Staging::take_parts(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool exchanges = collective.signature.operation == Operation::all_to_all;
   const Parts parts(collective, size_);

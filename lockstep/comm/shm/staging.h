@@ -1,14 +1,14 @@
-// Moves data of unregistered memory between ranks, through staging buffers that stay in cache.
+// Moves unregistered data between ranks, through staging buffers that stay in cache.
 //
 // Data moves in chunks. Each rank writes its part of a chunk into its staging buffer. After a
-// rendezvous each reads its data from the buffers of the others. While one chunk is read, the next
-// one is written. In an all_reduce every rank combines its slice of a chunk in between.
+// rendezvous, each rank reads its data from the other buffers, and writes the next chunk. In an
+// all_reduce every rank combines its slice of a chunk in between.
 //
-// No rank overwrites data that another one still reads. When a rank writes a chunk, it has met all
-// others since the chunk two before was ready (three before, in an all_reduce). Every rank reads a
-// chunk before its second rendezvous after that. So three consecutive chunks must not overlap. A
-// collective that begins anew at the start of the buffer, or of a chunk, skips less than one more
-// chunk. A staging buffer has at least four chunks.
+// No rank overwrites data that another rank still reads. Before a rank writes a chunk, it had a
+// rendezvous after the chunk two before was ready (three before, in an all_reduce). Every rank
+// reads a chunk before its second rendezvous after that. So three consecutive chunks must not
+// overlap. A collective that restarts at the beginning of the buffer, or of a chunk, skips less
+// than one more chunk. A staging buffer has at least four chunks.
 //
 // Thread safety: one thread only.
 
@@ -29,17 +29,17 @@ class Staging {
   Staging(const GroupSegment& segment, Barrier& barrier, Reduction& reduction, int rank, int ranks)
       : segment_(segment), barrier_(barrier), reduction_(reduction), rank_(rank), size_(ranks) {}
 
-  // Whether it does the operation, if there is a kernel for what it reduces.
+  // Whether it supports the operation, given a kernel for its reduction.
   static bool does(Operation operation);
 
-  // Bytes of the larger buffer of a rank; of uneven parts in all_to_all, of all ranks together.
+  // Bytes of a rank's larger buffer; for uneven parts in all_to_all, of all ranks together.
   static std::size_t bytes_of(const Collective& collective, int ranks);
 
-  // Whether the data is small: copying it is faster than one more rendezvous.
+  // Whether copying the data is faster than one more rendezvous.
   static bool is_small(const Collective& collective, int ranks);
 
-  // Chooses the place in the staging buffers for this collective. Called before run(), with equal
-  // results on all ranks.
+  // Chooses the position in the staging buffers for this collective. Call it before run(), with
+  // equal results on all ranks.
   void begin(const Collective& collective);
 
   // Writes the first chunk. Every rank calls it before the rendezvous that precedes run().
@@ -48,9 +48,9 @@ class Staging {
   // Does the rest.
   void run(const Collective& collective);
 
-  // Does the rest of an all_reduce in which ranks have reduced the begin of their slices, or all:
-  // copies those, and reduces what no rank has changed. See Lane::reduced. Comes after a
-  // rendezvous.
+  // Completes an all_reduce in which ranks have reduced the beginning of their slices, or all:
+  // copies that part, and reduces the rest, which no rank has changed. See Lane::reduced. Call it
+  // after a rendezvous.
   void finish_all_reduce(const Collective& collective);
 
  private:

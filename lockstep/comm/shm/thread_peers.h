@@ -46,7 +46,7 @@ class ThreadTeam {
   mutable std::mutex mutex_;
   std::condition_variable offered_;
   std::map<std::string, Offer> offers_;
-  std::set<std::string> unwanted_;  // Keys of drop() that have not come.
+  std::set<std::string> unwanted_;  // Keys of drop() that have not arrived.
   std::map<std::string, std::weak_ptr<std::byte>> handed_out_;
   std::vector<Activity> activities_;  // By rank.
   std::optional<Failure> failure_;    // The first one.
