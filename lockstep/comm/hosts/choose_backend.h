@@ -1,5 +1,5 @@
-// Chooses the backend of a job from what all its ranks say of themselves; every rank gets the same
-// answer.
+// Chooses the backend of a job from the descriptions of all its ranks; every rank gets the same
+// result.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +24,7 @@ struct BackendChoice {
 // started this process, or it has an MPI communicator. Errors: misuse for an unknown backend.
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
-// Errors: mismatch when ranks ask for different backends, or contradict their launcher. Unsupported
+// Errors: mismatch when ranks request different backends, or contradict their launcher. Unsupported
 // when a rank lacks something, with its reason.
 BackendChoice choose_backend(const std::vector<RankInfo>& ranks);
 

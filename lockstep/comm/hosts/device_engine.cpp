@@ -23,8 +23,8 @@ struct OfferedStore {
   std::shared_ptr<const void> offered;
 };
 
-// Memory with the port of rank 0's store and, after a space, its token. Core dumps show this memory
-// and every copy of the text, so both are short-lived.
+// Memory with the port of rank 0's store and, after a space, its token. Core dumps contain this
+// memory and every copy of the text, so both are short-lived.
 SharedMapping write_down(const std::string& key, int port, const JobToken& token) {
   const std::string number = fmt::format("{} ", port);
   auto memory = SharedMapping::create(key, number.size() + token.text().size() + 1);
@@ -33,7 +33,7 @@ SharedMapping write_down(const std::string& key, int port, const JobToken& token
   return memory;
 }
 
-// The reverse. Returns the port.
+// Reads the token; returns the port.
 int read_up(const SharedMapping& memory, const std::string& key, std::optional<JobToken>& token) {
   const char* text = reinterpret_cast<const char*>(memory.data());
   const std::string_view said(text, ::strnlen(text, memory.bytes()));

@@ -22,10 +22,10 @@ struct DeviceEngineOptions {
   int world_size = 1;
 };
 
-// The key under which the first rank offers the port and token of the members' store.
+// The key under which the first rank publishes the port and token of the members' store.
 std::string store_key(const DeviceMembers& members);
 
-// Opens a store for ranks of one host: the first rank opens it on loopback, and hands its port and
+// Opens a store for ranks of one host. The first rank opens it on loopback, and passes its port and
 // token to the others in shared memory, which only they can reach. Errors: timeout; peer_lost;
 // corrupt.
 std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,

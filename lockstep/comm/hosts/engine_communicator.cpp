@@ -125,8 +125,8 @@ class EngineCommunicator::Caller {
               size());
   }
 
-  // Called by the thread of the communicator's owner. A call that is stuck stays with its thread.
-  // So does an end that waits for peers, as oneCCL's does.
+  // Called by the thread of the communicator's owner. A stuck call keeps its thread. So does an end
+  // that waits for peers, as in oneCCL.
   void end() {
     std::unique_lock lock(mutex_);
     ending_ = true;
@@ -154,7 +154,7 @@ class EngineCommunicator::Caller {
  private:
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
 
-  // All ranks have begun the call, and nobody knows which of them did not go on. Names a few.
+  // All ranks have started the call, and the failed one is unknown. Names a few.
   std::string others() const {
     std::vector<int> named = options_.world_ranks;
     named.erase(named.begin() + options_.rank);
@@ -252,7 +252,7 @@ class EngineCommunicator::Caller {
   }
 
   const CommunicatorOptions options_;
-  std::unique_ptr<PluginCommunicator> made_;  // Owned by the thread; for cancel() too once
+  std::unique_ptr<PluginCommunicator> made_;  // Owned by the thread; cancel() may use it after
                                               // is_made_.
 
   std::mutex mutex_;
@@ -262,7 +262,7 @@ class EngineCommunicator::Caller {
   std::string what_;
   std::exception_ptr error_;
   bool is_made_ = false;
-  bool is_alone_ = false;  // Peers may be gone.
+  bool is_alone_ = false;  // Peers may be lost.
   bool ending_ = false;
   bool has_ended_ = false;
   Thread thread_;
@@ -294,7 +294,7 @@ bool EngineCommunicator::can_cancel() const { return caller_->can_cancel(); }
 
 void EngineCommunicator::start(const Collective& collective,
                                std::shared_ptr<const void> keep_alive) {
-  // A copy: the caller may be gone before a call that cannot be cancelled returns.
+  // A copy: the caller may end before a call that cannot be cancelled returns.
   std::vector<std::size_t> counts(collective.counts.begin(), collective.counts.end());
   caller_->start(
       [caller = caller_.get(), owned = collective, counts = std::move(counts)]() mutable {

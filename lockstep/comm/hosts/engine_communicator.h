@@ -1,8 +1,8 @@
-// An engine's communicator, the thread that calls it, and the memory that its calls keep.
+// An engine's communicator, the thread that calls it, and the memory that its calls use.
 //
-// Engines block, and some never return when a peer is gone. So each communicator has its own
-// thread, and the caller waits for it with a deadline. A call that is given up is cancelled if the
-// engine can. If it cannot, its thread and the memory of the call are never freed.
+// Engines block, and some never return after a peer is lost. So each communicator has its own
+// thread, and the caller waits for it with a deadline. An aborted call is cancelled if the engine
+// supports it. Otherwise its thread and the memory of the call are never freed.
 //
 // Thread safety: each class, one thread at a time.
 
@@ -23,7 +23,7 @@ namespace lockstep::comm {
 
 class EngineCommunicator {
  public:
-  // Called every 20 ms during a wait for the engine. May throw, which gives the call up.
+  // Called every 20 ms during a wait for the engine. May throw, which aborts the call.
   using Watch = std::function<void()>;
 
   // Collective over its members. Blocks until the engine has made it. Errors: the engine's, those
@@ -35,25 +35,25 @@ class EngineCommunicator {
 
   int rank() const;
 
-  // Says that the group has failed. The destructor then hardly waits for the engine, which may wait
-  // for lost peers.
+  // Marks the group as failed: the destructor then hardly waits for the engine, which may wait for
+  // lost peers.
   void expect_no_peers();
 
-  // Whether a call's memory is untouched after wait() has thrown. If false, `keep_alive` must keep
-  // the buffers alive.
+  // Whether the engine stops using a call's memory before wait() throws. If false, `keep_alive`
+  // must keep the buffers alive.
   bool can_cancel() const;
 
   // Starts `collective`. Composes it of other collectives if the engine lacks it or is slower.
-  // Counts are those of the members, as in Backend::run(). No other member is called before wait()
-  // or give_up() has returned.
+  // Counts are those of the members, as in Backend::run(). Call no other member before wait() or
+  // give_up() has returned.
   void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
 
-  // Blocks until the started call is complete. Errors: as the constructor's; only the destructor
-  // may follow.
+  // Blocks until the started call is complete. Errors: as the constructor; only the destructor may
+  // follow.
   void wait(Deadline deadline, const Watch& watch);
 
-  // Ends the call instead of wait(), for a caller that has failed meanwhile. Does nothing without a
-  // running call. Blocking: until an engine that can cancel no longer uses the call's memory.
+  // Aborts the call instead of wait(), for a caller that has failed meanwhile. Does nothing without
+  // a running call. Blocking: until an engine that can cancel no longer uses the call's memory.
   void give_up() noexcept;
 
  private:
@@ -62,7 +62,7 @@ class EngineCommunicator {
   const std::shared_ptr<Caller> caller_;
 };
 
-// Keeps memory alive that an engine may still use after its caller has given up.
+// Keeps memory alive that an engine may still use after its caller has aborted.
 class KeptMemory {
  public:
   // Registers `memory` for owner_of() and returns it.

@@ -48,7 +48,7 @@ void FailureNews::watch() {
     } catch (const Error& error) {
       const auto& failure = error.failure();
       if (failure && is_here(failure->rank)) lines_.tell_failure(*failure);
-      return;  // The first failure of a job is the one that counts.
+      return;  // Only the first failure of a job counts.
     }
   }
 }
@@ -74,7 +74,7 @@ std::string last_seen(const JobPage& page, const HostsContext* hosts, int rank) 
                      state == 'T' || state == 't' ? ", STOPPED" : "");
 }
 
-// The failure's own members say what is known of the first rank to blame.
+// The failure's members describe the first rank that caused it.
 void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) {
   if (page.pid(failure.rank) != 0) {
     failure.host = host_name();
@@ -105,7 +105,7 @@ void tell_of_break(HostSession& session, const HostsContext* hosts, Failure fail
     identify(failure, session.page(), hosts);
     if (failure.fault == Fault::timeout && failure.detected_by == session.rank())
       say_where_they_are(failure, session.page(), hosts);
-    // Whoever has left may have done so because another one had.
+    // A rank may have left because another one had.
     if (failure.left && session.page().pid(failure.rank) != 0)
       failure = session.page().cause_of(failure.rank, failure);
   }
@@ -118,7 +118,7 @@ Failure news_of_leaving(HostSession& session) {
   const Failure end = page.examine(rank);
   const auto first = page.failure();
   const Failure news = first ? *first : page.cause_of(rank, end);
-  return news.rank < 0 ? end : news;  // Nobody knows whose break it was.
+  return news.rank < 0 ? end : news;  // The rank that caused the break is unknown.
 }
 
 }  // namespace lockstep::comm

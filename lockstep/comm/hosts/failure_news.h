@@ -1,5 +1,5 @@
-// Tells a job's other ranks of failures: of lost ranks of this host, and of living ranks that broke
-// a group.
+// Reports failures to a job's other ranks: lost ranks of this host, and living ranks that broke a
+// group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,23 +18,23 @@ namespace lockstep::comm {
 
 struct HostsContext;
 
-// Tells the ranks of other hosts when a rank of this one is lost, also while nobody here waits for
-// it.
+// Reports each lost rank of this host to the ranks of other hosts, even while no rank here waits
+// for it.
 class FailureNews {
  public:
-  // `lines` must outlive it. `is_here` says of each rank of the job whether it runs on this host.
+  // `lines` must outlive it. `is_here` has, by rank of the job, whether the rank is on this host.
   FailureNews(std::shared_ptr<HostSession> session, Lines& lines, std::vector<bool> is_here);
   ~FailureNews();
   FailureNews(const FailureNews&) = delete;
   FailureNews& operator=(const FailureNews&) = delete;
 
-  // Tells of the job's first failure, on whichever host, if a rank is known. Call it before leaving
-  // a group: ranks that wait for this one then know why it left. Any thread.
+  // Reports the job's first failure, on any host, if its rank is known. Call it before leaving a
+  // group, so that waiting ranks receive the reason. Any thread.
   void tell_what_is_known() const;
 
  private:
   void watch();
-  bool is_here(int rank) const;  // False also for a number that no rank has.
+  bool is_here(int rank) const;  // False for an invalid rank.
 
   const std::shared_ptr<HostSession> session_;
   Lines& lines_;
@@ -45,13 +45,13 @@ class FailureNews {
   Thread thread_;
 };
 
-// Tells of a group that living ranks have broken, by not coming or by calling something else. Adds
-// to `failure` who the ranks to blame are and where they were last seen, then notes it in the
-// job page and logs it. `hosts` is null where shared memory serves all ranks.
+// Reports a group that living ranks have broken, by not coming or by a different call. Adds to
+// `failure` which ranks caused it and where they were last seen, then stores it in the job control
+// block and logs it. `hosts` is null where shared memory serves all ranks.
 void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure);
 
-// A rank that gives up its group tells those of other hosts this: the job's failure, what broke the
-// group of this rank, or how it left.
+// Returns what a rank that aborts its group reports to other hosts: the job's failure, the break of
+// its group, or how it left.
 Failure news_of_leaving(HostSession& session);
 
 }  // namespace lockstep::comm

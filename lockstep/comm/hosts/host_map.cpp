@@ -11,7 +11,7 @@
 namespace lockstep::comm {
 
 HostMap::HostMap(const std::vector<int>& host_of, int rank) {
-  std::map<int, int> order;  // From a host's number to its position by first occurrence.
+  std::map<int, int> order;  // From a host's number to its index by first occurrence.
   for (std::size_t r = 0; r < host_of.size(); ++r) {
     const auto [seen, is_new] = order.try_emplace(host_of[r], static_cast<int>(order.size()));
     if (is_new) ranks_.emplace_back();

@@ -1,4 +1,4 @@
-// Maps the ranks of a group to hosts, and cuts the data between hosts into slices.
+// Maps the ranks of a group to hosts, and divides the data between hosts into slices.
 //
 // The number of slices is the smallest number of ranks on a host. The local ranks s of all hosts
 // exchange slice s, so each byte crosses a host's link once. Surplus local ranks own no slice.
@@ -65,12 +65,10 @@ class HostBlocks {
 
   std::size_t elements() const { return elements_; }  // All ranks' elements.
   std::size_t elements(int host) const;               // Elements of that host's block.
-  Counts parts(int host) const;                       // Elements of the block's parts, by local
-                                                      // rank.
+  Counts parts(int host) const;                       // Elements of its parts, by local rank.
   Counts cut_of(int host) const;                      // Elements of the block's slices.
   Counts slices_by_host(int slice) const;             // Elements of one slice in each block.
-  Counts elements_by_slice(int owners) const;         // Elements of each slice in all blocks
-                                                      // together.
+  Counts elements_by_slice(int owners) const;         // Elements of each slice, in all blocks.
 
   // Copy between all parts in rank order, and all slices: those of slice 0 by host, then those of
   // slice 1, and so on.

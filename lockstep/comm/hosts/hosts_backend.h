@@ -1,8 +1,8 @@
-// A backend for ranks on several hosts, made of shared memory inside a host and an engine between
-// hosts: see hosts_collectives.h.
+// A backend for ranks on several hosts: shared memory inside a host and an engine between hosts, as
+// hosts_collectives.h describes.
 //
-// Entries, by which ranks compare a collective before it begins, deaths, aborts and messages go by
-// our own lines: engines cannot cancel, name nobody, and match no messages of any source.
+// Call descriptions, deaths, aborts and messages use Lockstep's own connections. Engines cannot
+// cancel, do not report which peer failed, and do not match messages of any source.
 //
 // Operations: all, on CPU buffers.
 
@@ -26,8 +26,8 @@ namespace lockstep::comm {
 
 class HostsBackend final : public Backend {
  public:
-  // Collective over `ranks` of the job, of which `rank` is this one's place in the list. `name`
-  // names the group. `watch` is called while ranks wait for each other to be made, and may throw.
+  // Collective over `ranks` of the job, of which `rank` is this one's index. `name` names the
+  // group. `watch` is called while ranks wait for each other, and may throw.
   HostsBackend(
       std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank, std::string name,
       std::chrono::milliseconds timeout, const std::function<void()>& watch = [] {});

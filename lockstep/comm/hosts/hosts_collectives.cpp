@@ -17,10 +17,10 @@ constexpr std::size_t most_piece_bytes = std::size_t{4} << 20;
 constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_pieces = 4;
 
-// Bytes that an engine which cannot cancel gets at a time where each host has one rank: with their
-// copies and the engine's own buffers they stay in a cache of 2 MiB. Of two hosts with a core each,
-// on a link as fast as memory, 256 KiB and 2 MiB were slower; on 1 Gbit/s it made no difference.
-// More hosts were not measured: each call ends with a barrier of the engine.
+// Bytes per call of an engine that cannot cancel, with one rank per host. With their copies and the
+// engine's own buffers, they stay in a cache of 2 MiB. Measured with two hosts of one core each:
+// 256 KiB and 2 MiB were slower on a link as fast as memory, and equal on 1 Gbit/s. More hosts were
+// not measured: each call ends with a barrier of the engine.
 constexpr std::size_t engine_piece_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -63,8 +63,8 @@ void HostsCollectives::run(const Collective& collective) {
       return one_rank_a_host ? by_engine_alone(call) : reduce_scatter(call);
     case Operation::gather:
     case Operation::scatter:
-    case Operation::all_to_all:  // No data of these crosses a link twice, so hosts need not combine
-                                 // it.
+    case Operation::all_to_all:  // Each byte crosses a link only once, so hosts need not combine
+                                 // data.
       return by_all_ranks(call);
     case Operation::barrier:
     case Operation::monitored_barrier:
@@ -74,7 +74,7 @@ void HostsCollectives::run(const Collective& collective) {
   }
 }
 
-// Returns the collective's output in pieces of at most `most` elements; all ranks cut alike.
+// Returns the collective's output in chunks of at most `most` elements, equal on all ranks.
 std::vector<HostsCollectives::Piece> HostsCollectives::pieces_of(const HostsCall& call,
                                                                  std::size_t most) const {
   const Buffer& data = call.outer.output;
@@ -87,8 +87,8 @@ std::vector<HostsCollectives::Piece> HostsCollectives::pieces_of(const HostsCall
   return pieces;
 }
 
-// Each piece passes three stages: on the host, between hosts, and on the host again. While the
-// engine has one piece, this rank works on the pieces before and after it.
+// Each chunk passes three stages: on the host, between hosts, and on the host again. While the
+// engine has one chunk, this rank works on the chunks before and after it.
 template <class Before, class Cross, class After>
 void HostsCollectives::in_stages(const std::vector<Piece>& pieces, Before before, Cross cross,
                                  After after) {
@@ -113,7 +113,7 @@ void HostsCollectives::by_engine_alone(const HostsCall& call) {
   step.signature.op = call.sums;
   if (engine.can_cancel() || !is_in_place(step.signature.operation)) {
     cross(call, engine, step);
-  } else {  // Some ranks may have to copy; all ranks then cut alike.
+  } else {  // Some ranks may have to copy; all ranks then use equal chunks.
     in_stages(
         pieces_of(call, engine_piece_bytes / size_of(call.dtype)), [](const Piece&) {},
         [&](const Piece& piece) {
@@ -138,7 +138,7 @@ void HostsCollectives::by_all_ranks(const HostsCall& call) {
 
 // --- Two levels ----------------------------------------------------------------------------------
 
-// Returns pieces with slices, and this rank's slices in scratch memory.
+// Returns chunks with slices, and this rank's slices in scratch memory.
 std::vector<HostsCollectives::Piece> HostsCollectives::sliced_pieces_of(const HostsCall& call) {
   const Buffer& data = call.outer.output;
   const auto slices = static_cast<std::size_t>(map_.slices());
@@ -149,8 +149,8 @@ std::vector<HostsCollectives::Piece> HostsCollectives::sliced_pieces_of(const Ho
   for (Piece& piece : pieces) {
     piece.slices = cut(piece.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
     const std::size_t mine = piece.slices[static_cast<std::size_t>(map_.local_rank())];
-    // One cache line more than `most`: slices are cut at cache lines, and all pieces of a slot
-    // share one buffer.
+    // One cache line more than `most`: slices end at cache lines, and all chunks of a slot share
+    // one buffer.
     const std::size_t room = most + cache_line / size_of(call.dtype);
     check(mine <= room, "a slice is larger than its scratch memory");
     piece.mine = memory_.scratch(piece.slot, like(data, room));
@@ -159,7 +159,7 @@ std::vector<HostsCollectives::Piece> HostsCollectives::sliced_pieces_of(const Ho
   return pieces;
 }
 
-// Does reduce too, whose result only one rank on one host gets.
+// Also does reduce, whose result only one rank on one host gets.
 void HostsCollectives::all_reduce(const HostsCall& call) {
   const bool to_all = call.outer.signature.operation == Operation::all_reduce;
   const bool has_result = to_all || call.root_is_here;

@@ -1,10 +1,10 @@
 // Completes the collectives of ranks on several hosts: two levels, shared memory inside a host and
 // an engine between hosts.
 //
-// Data that cross a host's link are cut into slices, one for each local rank, so that each byte
-// crosses it once: an all_reduce is a reduce_scatter in shared memory, an all_reduce of each slice
-// by the engine, and an all_gather in shared memory. With one rank a host, or where that is asked
-// for, the engine does it all. docs/algorithms.md counts steps and bytes.
+// Data between hosts is divided into slices, one for each local rank, so that each byte crosses a
+// host's link once. An all_reduce is a reduce_scatter in shared memory, an all_reduce of each slice
+// by the engine, and an all_gather in shared memory. With one rank per host, or on request, the
+// engine does everything. docs/algorithms.md counts steps and bytes.
 //
 // Thread safety: one thread only.
 
@@ -36,7 +36,7 @@ class HostsCollectives {
     Buffer data;
     std::size_t slot;  // Two neighbours have different ones.
     Counts slices;     // Elements, by local rank.
-    Buffer mine;       // This rank's slice, in memory of ours.
+    Buffer mine;       // This rank's slice, in scratch memory.
   };
 
   void by_engine_alone(const HostsCall& call);

@@ -1,4 +1,4 @@
-// The engine's communicators of a group of ranks on several hosts, and one collective on them.
+// The engine communicators of a group of ranks on several hosts, and one collective on them.
 //
 // Thread safety: that of the group.
 
@@ -52,18 +52,18 @@ constexpr bool is_in_place(Operation operation) {
          operation == Operation::reduce;
 }
 
-// One collective of an engine. An engine that cannot cancel needs memory that outlives its caller,
-// so user memory is copied for it.
+// One collective of an engine. If the engine cannot cancel, its memory must outlive the caller, so
+// user memory is copied.
 class EngineCall {
  public:
   // Calls that exist at the same time have different slots.
   static constexpr std::size_t slots = 2;
 
-  // Makes the necessary copies, in scratch memory of `memory` that is its own. All arguments must
-  // outlive this object. The collective's counts and memory must outlive the call.
+  // Makes the necessary copies, in its own scratch memory of `memory`. All arguments must outlive
+  // this object. The collective's counts and memory must outlive the call.
   EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
              const Collective& collective, std::size_t slot = 0);
-  ~EngineCall();  // Gives up a running call: EngineCommunicator::give_up().
+  ~EngineCall();  // Aborts a running call: EngineCommunicator::give_up().
   EngineCall(const EngineCall&) = delete;
   EngineCall& operator=(const EngineCall&) = delete;
 
@@ -77,7 +77,7 @@ class EngineCall {
   void deliver();
 
  private:
-  // Scratch of the memory: the first four are the collectives', then one for each slot.
+  // Indices of scratch memory: the first four are the collectives', then one for each slot.
   static constexpr std::size_t staged_input = 4;
   static constexpr std::size_t staged_output = staged_input + slots;
 

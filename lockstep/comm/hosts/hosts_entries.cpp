@@ -15,13 +15,13 @@
 namespace lockstep::comm {
 namespace {
 
-// After a deadline, for those who know better who is missing: they look every 20 ms.
+// Wait after a deadline for ranks that can name the missing ones: they check every 20 ms.
 constexpr std::chrono::milliseconds time_for_names{200};
 
-// A wait for another host that is no longer than this is the way there and back.
+// A wait for another host of at most this duration is just the round trip.
 constexpr std::chrono::milliseconds usual_way{1};
 
-// All that a host's ranks say: the last of them to come, and one signature when all say the same.
+// Packs a host's calls: its last rank, and one signature when all are equal.
 std::string pack(std::int32_t last, const std::vector<Signature>& said) {
   const bool same = std::all_of(said.begin(), said.end(),
                                 [&](const Signature& one) { return one == said.front(); });
@@ -67,7 +67,7 @@ void HostsEntries::enter(const Collective& collective, Patience patience) {
   }
 }
 
-// Returns which of the host's ranks came last; empty if it has not said what pack() makes.
+// Returns which of the host's ranks came last; empty for a text that pack() did not make.
 std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
   const std::vector<int>& members = map_.ranks(host);
   std::int32_t last = 0;
@@ -84,9 +84,9 @@ std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
   return last;
 }
 
-// Each host says its ranks' labels, every one ended by a zero. All ranks know by now that they
-// differ: one that does not hear the labels in time must not make the others time out, and so asks
-// nobody.
+// Each host sends its ranks' labels, each terminated by a zero byte. All ranks have detected the
+// difference by now. A rank that does not receive the labels in time must not make the others time
+// out, so it asks no host for absent ranks.
 std::vector<std::string> HostsEntries::labels(const Collective& collective) {
   std::string here;
   for (const std::string& label : group_.local()->labels(collective)) here += label + '\0';
@@ -105,13 +105,13 @@ std::vector<std::string> HostsEntries::labels(const Collective& collective) {
   return all;
 }
 
-// A rank that has all labels gives the group up. One that still listens would hear that instead.
+// A rank with all labels aborts the group. A rank that still receives would get the abort instead.
 void HostsEntries::await_all(const Collective& collective) {
   Collective barrier = collective;
   barrier.signature = {.operation = Operation::barrier};
   try {
     enter(barrier, {in(barrier.timeout), /*asks=*/false});
-  } catch (const Error&) {  // Somebody was here already, and has left.
+  } catch (const Error&) {  // A rank had already come, and has left.
   }
 }
 
@@ -152,7 +152,7 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
   const auto watch = [&] { group_.throw_if_over(collective); };
   if (auto said = group_.lines()->hear(peer, patience.deadline, watch)) return *std::move(said);
   if (group_.lines()->has_left(peer)) {
-    watch();  // It has said before why it left.
+    watch();  // It has sent the reason before it left.
     throw error_of_the_left(group_.describe(collective), {peer}, group_.name(), std::nullopt);
   }
   const int host = map_.host_of(peer);
@@ -162,9 +162,9 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
               map_.ranks(host));
 }
 
-// Only the ranks of that host know who of them is missing. Those that wait for it there give up as
-// soon as they hear that we wait no longer, and name it to all hosts. The others must not hear from
-// us before that, or they would blame the whole host.
+// Only the ranks of that host can determine which of them are missing. Those that wait there abort
+// when they receive this question, and report the missing ranks to all hosts. The other hosts must
+// not get our timeout before, or they would report the whole host as missing.
 void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
   group_.lines()->ask_who_is_absent(map_.ranks(host));
   constexpr std::chrono::milliseconds pause{2};
@@ -173,8 +173,8 @@ void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
     group_.throw_if_over(collective);
 }
 
-// Whatever two ranks have sent each other has come when they have heard of each other: how many of
-// their messages nobody received is then known.
+// When two ranks have received each other's entries, all earlier messages between them have
+// arrived. The number of unreceived messages is then known.
 void HostsEntries::hear_all_pairs(const Collective& collective, Deadline deadline) {
   for (int peer = 0; peer < group_.size(); ++peer)
     if (map_.host_of(peer) != map_.host()) group_.lines()->say(peer, {});
@@ -193,7 +193,7 @@ std::string HostsEntries::describe_absent(const Collective& collective, int host
                      static_cast<double>(collective.timeout.count()) / 1000);
 }
 
-// Before anybody has compared what ranks say: the steps are the same whatever that is.
+// Runs before the calls are compared: the steps are the same for all calls.
 void HostsEntries::share_on_host(std::vector<std::string>& said, const Collective& collective) {
   Collective sharing;
   sharing.sequence = collective.sequence;

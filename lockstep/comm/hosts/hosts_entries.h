@@ -1,8 +1,9 @@
-// How ranks of several hosts enter a collective: each tells all others its call before it begins.
+// How ranks of several hosts enter a collective: each sends its call to all others before it
+// begins.
 //
-// Ranks of a host compare theirs in shared memory; hosts tell each other by the lines. The owners
-// of a slice tell each other, so that no rank has to pass the news on. Surplus ranks hear from rank
-// 0 of their host.
+// Ranks of a host compare theirs in shared memory; hosts exchange them over connections. The owners
+// of a slice exchange directly, so that no rank forwards. Surplus ranks receive from rank 0 of
+// their host.
 //
 // Thread safety: one thread only.
 // Blocking, Errors: as Backend::enter().
@@ -26,17 +27,17 @@ class HostsEntries {
   // `group` must outlive it.
   explicit HostsEntries(const HostsGroup& group);
 
-  // Backend's.
+  // As in Backend.
   void enter(const Collective& collective);
   std::optional<int> last_to_enter() const { return last_; }
   const Signature& entered(int rank) const { return said_[static_cast<std::size_t>(rank)]; }
   std::vector<std::string> labels(const Collective& collective);
 
-  // Tells all ranks `mine`, which is the same on all ranks of a host. Returns each host's, by host.
+  // Sends `mine`, equal on all ranks of a host, to all ranks. Returns each host's, by host.
   std::vector<std::string> exchange(const std::string& mine, const Collective& collective);
 
  private:
-  // How long to wait for another host, and whether to ask it then who is absent.
+  // How long to wait for another host, and whether to ask it then which ranks are absent.
   struct Patience {
     Deadline deadline;
     bool asks = true;
@@ -56,9 +57,9 @@ class HostsEntries {
 
   const HostsGroup& group_;
   const HostMap& map_;
-  std::vector<Signature> said_;  // By rank, of what all have entered last.
+  std::vector<Signature> said_;  // By rank, for the last entry.
   std::optional<int> last_;      // Backend::last_to_enter().
-  int slowest_host_ = 0;         // Of the others, the one that was waited for longest.
+  int slowest_host_ = 0;         // The other host that was waited for longest.
 };
 
 }  // namespace lockstep::comm

@@ -13,8 +13,8 @@
 namespace lockstep::comm {
 namespace {
 
-// Beyond the collective's own time, so that whoever is late is named by those who wait for it at
-// the beginning, and not by those who wait for them.
+// Added to the collective's time limit. Late ranks are then reported by ranks that wait for them at
+// the start, and not by ranks that wait for those.
 constexpr std::chrono::milliseconds grace{3000};
 
 std::vector<int> places_of(const HostsContext& context, const std::vector<int>& ranks) {

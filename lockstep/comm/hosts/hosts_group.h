@@ -1,6 +1,5 @@
-// A group of ranks on several hosts, as one of them sees it: who they are, what connects them, and
-// whether the group is over. Also the collectives that ranks of one host complete as steps of a
-// larger one.
+// One rank's view of a group on several hosts: its ranks, its connections, and whether it is over.
+// Also collectives among ranks of one host, as steps of a larger one.
 //
 // Thread safety: after construction, any thread may call the const members.
 
@@ -29,17 +28,17 @@ struct HostsContext {
   std::string backend;             // As InitOptions::backend names it.
   std::shared_ptr<HostPeers> job;  // All ranks; those of this host share memory.
   std::vector<int> places;         // The first rank on the same host, by rank.
-  bool shares_memory = true;       // Whether those of one host do; else each counts as a host.
-  std::vector<RemoteRank> ranks;   // Who they are, by rank; address is empty for this rank.
-  CommunicatorOptions engine;      // All but the members, their place and the name.
+  bool shares_memory = true;       // Whether ranks of one host do; otherwise each counts as a host.
+  std::vector<RemoteRank> ranks;   // By rank; address is empty for this rank.
+  CommunicatorOptions engine;      // All but the members, this rank's index and the name.
   std::unique_ptr<Lines> lines;
   std::unique_ptr<FailureNews> news;
 };
 
 class HostsGroup {
  public:
-  // Collective over `ranks` of the job, of which `rank` is this one's place in the list. `name`
-  // names the group. `watch` is called while ranks of this host wait for each other, and may throw.
+  // Collective over `ranks` of the job, of which `rank` is this one's index. `name` names the
+  // group. `watch` is called while ranks of this host wait for each other, and may throw.
   HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank,
              std::string name, std::chrono::milliseconds timeout, std::function<void()> watch);
 
@@ -48,7 +47,7 @@ class HostsGroup {
   int size() const { return static_cast<int>(ranks_.size()); }
   const HostMap& map() const { return map_; }
 
-  // This rank among those on its host, also where these do not share memory.
+  // This rank among those on its host, even if these do not share memory.
   Backend::Place place() const { return place_; }
 
   const std::shared_ptr<HostsContext>& context() const { return context_; }
@@ -59,14 +58,14 @@ class HostsGroup {
   std::vector<int> in_the_job(const std::vector<int>& ranks) const;
   const RemoteRank& who(int rank) const;
 
-  // Begins the messages about a call.
+  // Returns the start of messages about a call.
   std::string describe(const Collective& collective) const;
 
   // Throws when the group is over.
   void throw_if_over(const Collective& collective) const;
 
-  // Waits for the news of a death. An engine fails when a peer dies, and often before we have heard
-  // who it was.
+  // Waits for the report of a death. An engine fails when a peer dies, often before the report
+  // names the peer.
   void throw_if_explained(const Collective& collective) const;
 
  private:
@@ -80,7 +79,7 @@ class HostsGroup {
   const std::shared_ptr<LineGroup> lines_;
 };
 
-// A collective under way.
+// A running collective.
 struct HostsCall {
   // Both must outlive it.
   HostsCall(const HostsGroup& group, const Collective& collective);

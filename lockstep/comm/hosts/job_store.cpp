@@ -62,7 +62,7 @@ std::pair<std::string, int> address_of(const std::string& text, std::string_view
 // Rank 0's message to the others by MPI. A job may have several MPI communicators, so each gets its
 // own name for the job.
 struct Announcement {
-  char problem[512];  // Reason why there is no store; else empty.
+  char problem[512];  // Reason why there is no store; otherwise empty.
   char host[64];
   std::int32_t port;
   char job_id[64];
@@ -83,9 +83,9 @@ void tell_all(const void* world, Announcement& announcement) {
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
 }
 
-// Returns the address where rank 0 listens for ranks that connect to `host`: the one that this name
-// has here. A host's name often stands for loopback in its own /etc/hosts, where no other host
-// could reach it.
+// Returns the address where rank 0 listens for ranks that connect to `host`: the name's address on
+// this host. In its own /etc/hosts, a host's name often means loopback, which other hosts could not
+// reach.
 std::string listening_address(const std::string& host, const std::string& interface) {
   for (const SocketAddress& address : resolve(host, 1)) {
     std::string text = host_and_port(to_text(address))->first;
@@ -94,8 +94,8 @@ std::string listening_address(const std::string& host, const std::string& interf
   return choose_interface(interface, "").address;
 }
 
-// For ranks that only MPI knows: rank 0 opens a store, and MPI sends its address and the token to
-// the others.
+// For ranks that find each other only through MPI: rank 0 opens a store, and MPI sends its address
+// and the token to the others.
 JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std::string& interface,
                      Deadline deadline) {
   const MpiWorld world = identify_by_mpi(communicator);
@@ -202,7 +202,7 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
             .token = token_of(who, deadline),
             .host = address_of(who.master, "the job's master address").first,
             .place = store_at(who.master)};
-  // MPI finds the ranks also where they are not on one host, whatever its variables say.
+  // MPI also finds ranks on several hosts, regardless of its variables.
   const bool by_mpi = is_mpi_launcher(who.launcher) && (who.master.empty() || who.master_is_local);
   if (!who.master.empty() && !by_mpi) return meet_at_master(who, interface, deadline, late);
   if (!by_mpi)

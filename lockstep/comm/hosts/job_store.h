@@ -23,9 +23,9 @@ struct JobStore {
 // Returns a short name for the job: launchers' variables may be too long for a handshake.
 std::string member_id(const std::string& job_id);
 
-// Returns this process's place in `communicator`, an MPI_Comm* from the program, or in the whole
-// job when it is null. Collective over it. Errors: unsupported without MPI, or when its thread
-// level is too low.
+// Returns this process's rank and size in `communicator`, an MPI_Comm* from the program, or in the
+// whole job when it is null. Collective over it. Errors: unsupported without MPI, or when its
+// thread level is too low.
 struct MpiWorld {
   const void* handle = nullptr;  // lockstep_engine_config::world.
   int rank = 0;
@@ -35,10 +35,11 @@ MpiWorld identify_by_mpi(const void* communicator);
 
 // Returns the first of these that exists: the user's store, the store of the job's agents,
 // torchrun's, one that rank 0 opens at the job's master address. Otherwise, under MPI, rank 0 opens
-// one on any port and MPI broadcasts its address. `interface` is where rank 0 listens when nothing
-// else decides it. `who` may get a name for the job.
-// Blocking: until the store is there. Errors: misuse when none of these exists, and for a store on
-// the network without a token; timeout; unsupported.
+// one on any port and MPI broadcasts its address. `interface` is rank 0's default for listening.
+// May set a name for the job in `who`.
+// Blocking: until the store exists.
+// Errors: misuse when none of these exists, and for a store on the network without a token;
+// timeout; unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline, comm::LateRanks& late);
 

@@ -30,8 +30,8 @@ std::string option_or_variable(const std::string& option, const char* variable) 
   return told == nullptr ? "" : told;
 }
 
-// The environment's store serves all groups of a process. With a new one for each group, a fast
-// rank could reach the old store before rank 0 has left it. Called by one thread at a time, like
+// The environment's store serves all groups of a process. With a new store for each group, a fast
+// rank could reach the old store before rank 0 has left it. One thread at a time calls this, like
 // init_process_group().
 JobStore open_or_keep_store(LaunchEnvironment& who, const InitOptions& options,
                             const std::string& interface, Deadline deadline, LateRanks& late) {
@@ -54,8 +54,8 @@ std::map<std::string, std::string> look_at_engines(const std::string& backend, b
   return engines;
 }
 
-// Joins this host's ranks under a name that only ranks that exchanged their RankInfo can know.
-// `job` is the launcher's id of the job, for messages; if it is empty, that of this start is used.
+// Joins this host's ranks under a name that only ranks that exchanged their RankInfo have. `job` is
+// the launcher's id of the job, for messages; if empty, the id of this start.
 std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& job,
                                        const std::string& group, const RankTable& table,
                                        const std::vector<int>& places, Deadline deadline) {
@@ -71,8 +71,8 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   return session;
 }
 
-// Returns how this rank's number of ranks contradicts its launcher's; else empty. From then on it
-// uses the launcher's, so that the ranks meet and all learn of the contradiction.
+// Returns how this rank's number of ranks contradicts its launcher's; otherwise empty. From then on
+// it uses the launcher's, so that the rendezvous completes and all ranks receive the contradiction.
 std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   if (!who.agent_fd || who.store.empty()) return {};
   const int told = std::exchange(who.world_size, AgentLine(*who.agent_fd).world_size(deadline));
@@ -104,7 +104,7 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
   return remote;
 }
 
-// Makes the lines of this rank, which tell the session of lost ranks.
+// Opens the connections of this rank, which report lost ranks to the session.
 std::unique_ptr<Lines> open_lines(const LaunchEnvironment& who, const JobStore& store,
                                   const NetworkInterface& interface,
                                   const std::shared_ptr<HostSession>& session) {
@@ -132,7 +132,7 @@ void describe_job(HostsContext& context, const BackendChoice& choice, const Rank
     context.ranks.push_back({info.rank, info.host, info.pid, info.address});
 }
 
-// Connects this rank to all remote ranks, and makes it pass on failures to them.
+// Connects this rank to all remote ranks, and makes it forward failures to them.
 void connect_hosts(HostsContext& context, const std::shared_ptr<HostSession>& session, int me,
                    Deadline deadline) {
   context.lines->connect(remote_ranks(context, me), deadline, [&] {

@@ -20,12 +20,12 @@ struct JoinedHosts {
   std::string why = {};  // Reason for this choice, for messages.
 };
 
-// Collective over the job. `group` names this rendezvous of its ranks. Blocking and errors: as
+// Collective over the job. `group` names this rendezvous of its ranks. Blocking, Errors: as
 // init_process_group().
 JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const std::string& group,
                        LateRanks& late);
 
-// Returns InitOptions::backend, else LOCKSTEP_BACKEND.
+// Returns InitOptions::backend, or LOCKSTEP_BACKEND if that is empty.
 std::string backend_asked_for(const InitOptions& options);
 
 }  // namespace lockstep::comm

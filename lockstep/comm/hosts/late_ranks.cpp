@@ -32,7 +32,7 @@ void LateRanks::look_for_all(int size, const std::function<bool(int rank)>& has_
     std::vector<int> missing;
     for (int rank = 0; rank < size; ++rank) {
       const bool is_here = has_come(rank);
-      if (is_here && rank < rank_) return std::vector<int>();  // That one warns.
+      if (is_here && rank < rank_) return std::vector<int>();  // That rank warns.
       if (!is_here) missing.push_back(rank);
     }
     return missing;
@@ -43,7 +43,7 @@ void LateRanks::look_for_rank_0(const std::string& job) {
   look([&] {
     try {
       if (!speaker_) speaker_ = take_abstract_name("waits for rank 0 of " + job);
-    } catch (const Error&) {  // As with too many open files. One warning too many does no harm.
+    } catch (const Error&) {  // Such as too many open files. One warning too many does no harm.
       return std::vector<int>{0};
     }
     return speaker_ ? std::vector<int>{0} : std::vector<int>();

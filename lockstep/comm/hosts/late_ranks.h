@@ -1,4 +1,4 @@
-// Warns of ranks for which init_process_group() waits longer than is usual: once they are late,
+// Warns of ranks for which init_process_group() waits longer than usual: first when they are late,
 // then after growing times.
 //
 // Thread safety: one thread uses it.
@@ -21,16 +21,16 @@ class LateRanks {
   // `rank` is this one, which waits from now on.
   LateRanks(int rank, std::chrono::milliseconds patience);
 
-  // From now on the others are expected at `place`, such as "the store at node1:29400".
+  // From now on it expects the others at `place`, such as "the store at node1:29400".
   void expect_at(std::string place) { place_ = std::move(place); }
 
-  // To be called in the loop of a wait. At due() it warns of those of `size` ranks that have not
-  // come, if this rank is the first of those that have: of many that see the same, one warns.
+  // Call it in the loop of a wait. At due(), if this rank is the first of those that have come, it
+  // warns of those of `size` ranks that have not. So one rank warns for all.
   void look_for_all(int size, const std::function<bool(int rank)>& has_come);
 
-  // The same for rank 0, where ranks learn of each other only through it. Of those of this host
-  // that wait for it in `job`, the first that is due warns; each of them, if this process has too
-  // many open files to know.
+  // The same for rank 0, where ranks find each other only through it. Of the ranks on this host
+  // that wait for it in `job`, the first that is due warns. If this process has too many open files
+  // to determine that, it also warns.
   void look_for_rank_0(const std::string& job);
   Deadline due() const { return due_; }
 

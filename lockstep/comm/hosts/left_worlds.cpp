@@ -14,7 +14,7 @@ namespace {
 
 struct LeftWorld {
   std::shared_ptr<HostsContext> context;
-  pid_t pid = this_process();  // A fork()ed child has none of its threads, and leaves it as it is.
+  pid_t pid = this_process();  // A fork()ed child has none of its threads, and leaves it unchanged.
 
   bool is_needed() const { return pid != this_process() || context->lines->has_peers(); }
 
@@ -31,7 +31,7 @@ struct LeftWorlds {
   std::vector<LeftWorld> kept;
 };
 
-// The threads of their sessions go with the process.
+// The threads of their sessions end with the process.
 struct AtExit {
   LeftWorlds& worlds = *new LeftWorlds;
   ~AtExit() {
@@ -55,7 +55,7 @@ void keep_for_others(std::shared_ptr<HostsContext> context) {
 
 void let_go_of_left_worlds() {
   LeftWorlds& worlds = left_worlds();
-  std::vector<LeftWorld> unneeded;  // Their threads end outside of the lock.
+  std::vector<LeftWorld> unneeded;  // Their threads end outside the lock.
   const std::lock_guard lock(worlds.mutex);
   const auto gone = std::ranges::partition(worlds.kept, &LeftWorld::is_needed);
   unneeded.assign(std::make_move_iterator(gone.begin()), std::make_move_iterator(gone.end()));

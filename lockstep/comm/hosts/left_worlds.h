@@ -1,6 +1,5 @@
-// What this process still does for worlds that it has left while other ranks go on: it keeps its
-// connections until the ranks of other hosts have read what it has sent. Ranks of its own host need
-// nothing: they have the memory of its messages.
+// Keeps the connections of worlds that this process has left, until the ranks of other hosts have
+// read all that it has sent. Ranks of its own host need nothing: they have its messages in memory.
 //
 // Thread safety: any thread may call any function.
 
@@ -14,10 +13,10 @@
 namespace lockstep::comm {
 
 // Keeps `context` until no rank needs it, or this process ends. The end of the process waits for
-// the readers on other hosts, a second at most.
+// the readers on other hosts, at most a second.
 void keep_for_others(std::shared_ptr<HostsContext> context);
 
-// Lets those go that no rank needs any more.
+// Releases the contexts that no rank needs any more.
 void let_go_of_left_worlds();
 
 }  // namespace lockstep::comm

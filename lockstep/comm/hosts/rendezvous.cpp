@@ -44,12 +44,12 @@ std::string_view shown(const std::string& backend) {
   return backend.empty() ? std::string_view("auto") : backend;
 }
 
-// Backends of one host that come to the same thing do not differ.
+// Equivalent backends on one host do not differ.
 bool same_backend(const std::string& one, const std::string& other) {
   return one == other || (is_shared_memory(one) && is_shared_memory(other));
 }
 
-// In words, and the ranks that were told something else than the rest.
+// Describes a difference, with the ranks whose settings differ from the rest.
 struct Difference {
   std::string text = {};
   std::vector<int> ranks = {};
@@ -99,7 +99,7 @@ class Pause {
   std::chrono::milliseconds next_{1};
 };
 
-// Store::wait(). Calls `look` meanwhile, which looks for late ranks.
+// Store::wait(). Calls `look` meanwhile, which checks for late ranks.
 std::string wait_for(Store& store, const std::string& key, Deadline deadline, const LateRanks& late,
                      const std::function<void()>& look) {
   while (late.due() < deadline) {
@@ -115,14 +115,14 @@ std::string wait_for(Store& store, const std::string& key, Deadline deadline, co
 
 constexpr std::size_t longest_text = 4096;  // Bytes.
 
-// Other ranks wait a little longer than rank 0, which then tells them who is missing.
+// Other ranks wait a little longer than rank 0, which then reports the missing ranks to them.
 constexpr std::chrono::seconds time_for_news{2};
 
-// Within this, those that have come accept a proposal that rank 0 makes at its deadline. Part of
-// time_for_news: they still learn afterwards why there is no start.
+// Time for ranks that have come to accept a proposal that rank 0 makes at its deadline. Part of
+// time_for_news: afterwards they still receive why there is no start.
 constexpr std::chrono::milliseconds time_to_accept{700};
 
-// Within this, ranks that have started at the last moment describe themselves.
+// Time for ranks that have started at the last moment to describe themselves.
 constexpr std::chrono::seconds time_to_describe{1};
 
 // Returns those ranks that a job of this size has.
@@ -139,13 +139,13 @@ std::string names_of_missing(std::size_t world_size, double seconds,
                      fmt::join(missing, ", "));
 }
 
-// Agrees on a start. Rank 0 proposes one to the values that it finds, some of which may be of an
-// earlier start. A rank that finds its own value in the proposal accepts, and says of how many
-// ranks it was told. When all ranks have accepted, rank 0 begins the start. When a rank has changed
-// its value since, rank 0 proposes a new one.
+// Agrees on a start. Rank 0 proposes a start to the values in the store, some of which may be of an
+// earlier start. A rank that finds its own value in the proposal accepts, and adds the number of
+// ranks that it expects. When all ranks have accepted, rank 0 begins the start. When a rank has
+// changed its value since, rank 0 makes a new proposal.
 //
-// A proposal may also say why there is no start. Since the store may end with rank 0, it then waits
-// until those that have come have read it.
+// A proposal may also contain why there is no start. Since the store may end with rank 0, rank 0
+// then waits until ranks that have come have read it.
 class StartRendezvous {
  public:
   StartRendezvous(Store& store, std::string prefix, int rank, int world_size, LateRanks& late)
@@ -202,7 +202,7 @@ class StartRendezvous {
     return std::chrono::duration<double>(std::min(Clock::now(), until) - began_).count();
   }
 
-  // Returns the latest value of every rank; empty for those that do not come until the deadline.
+  // Returns the latest value of every rank; empty for those that do not come before the deadline.
   std::vector<std::string> everybody(Deadline deadline) {
     std::vector<std::string> here{mine_};
     for (std::size_t rank = 1; rank < size_; ++rank) {
@@ -218,7 +218,7 @@ class StartRendezvous {
 
   void propose(const Json& proposal) { store_.set(prefix_ + "proposed", proposal.dump()); }
 
-  // Throws `why`, of which the ranks `here` learn.
+  // Throws `why`, and reports it to the ranks `here`.
   [[noreturn]] void give_up(const Error& why, const std::vector<std::string>& here) {
     const std::string start = something_new();
     propose({{"start", start},
@@ -238,7 +238,7 @@ class StartRendezvous {
     throw_again(why, bare_text(why));
   }
 
-  // Of those that do not wait for this rank alone. Rank 0 has come, or has ended.
+  // For ranks that do not wait for this rank alone. Rank 0 has come, or has ended.
   [[noreturn]] void give_up_alone(Deadline deadline) {
     std::vector<int> missing;
     for (int rank = 0; rank < static_cast<int>(size_); ++rank)
@@ -250,7 +250,7 @@ class StartRendezvous {
     throw Error(Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing);
   }
 
-  // Returns of how many ranks one was told that has read the proposal.
+  // Returns how many ranks a rank expects that has read the proposal.
   std::optional<std::string> size_told(const std::string& start, std::size_t rank) {
     return store_.find(acceptance(start, rank));
   }
@@ -276,8 +276,8 @@ class StartRendezvous {
         {static_cast<int>(rank_)});
   }
 
-  // Whether all accept. Before it gives up without some, it lets the others say of how many ranks
-  // they were told: another number explains more than an absence.
+  // Whether all accept. Before it aborts because of missing ranks, it lets the others report how
+  // many ranks they expect: a different number is a better explanation than an absence.
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
     const Deadline last = std::max(deadline, in(time_to_accept));
@@ -297,8 +297,8 @@ class StartRendezvous {
     }
   }
 
-  // Returns rank 0's proposed start if it contains this rank's value; else nothing. Accepts it,
-  // unless it is `accepted`.
+  // Returns rank 0's proposed start if it contains this rank's value; otherwise nothing. Accepts
+  // it, unless it is `accepted`.
   std::string proposed_to_me(const std::string& accepted) {
     const std::optional<std::string> text = store_.find(prefix_ + "proposed");
     if (!text) return {};
@@ -370,7 +370,7 @@ void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
                           mine.rank, other.pid, other.host));
 }
 
-// Collects those of all ranks, on rank 0.
+// Collects the RankInfo of all ranks, on rank 0.
 std::string gather_infos(Store& store, const std::string& prefix, int world_size, Deadline deadline,
                          const LateRanks& late, const std::function<void()>& look) {
   Json infos = Json::array();
@@ -404,7 +404,7 @@ void require_agreement(HostSession& session) {
 }
 
 void look_here(HostSession& session, LateRanks& late) {
-  if (session.meeting() == 0) return;  // All have met in the store.
+  if (session.meeting() == 0) return;  // They use the store.
   late.look_for_all(session.size(), [&](int rank) { return has_come(session, rank); });
 }
 
@@ -432,7 +432,7 @@ std::string agree_on_start(Store& store, const std::string& prefix, int rank, in
 } catch (const Error& error) {
   const auto context = fmt::format("init_process_group on rank {}: ", rank);
   const std::string text = bare_text(error);
-  if (text.starts_with(context)) throw;  // What the launcher knows of a rank that does not come.
+  if (text.starts_with(context)) throw;  // The launcher's report about a rank that does not come.
   throw_again(error, context + text);
 }
 

@@ -1,8 +1,8 @@
-// The rendezvous of a job's ranks: whether the ranks of a host were told the same, which start of
-// the job this is, and the exchange by which all ranks describe themselves to each other.
+// The rendezvous of a job's ranks: checks that the ranks of a host have equal settings, identifies
+// this start of the job, and exchanges the descriptions of all ranks.
 //
-// Agreement of one host's ranks goes through its job page, the rest through the job's store. Keys
-// in the store begin with `prefix`.
+// Ranks of one host agree through its job control block; everything else goes through the job's
+// store. Keys in the store begin with `prefix`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,37 +21,38 @@ namespace lockstep::comm {
 
 // --- On one host ---------------------------------------------------------------------------------
 
-// Compares what the ranks of one host were told, before some wait for others that never come: how
-// many ranks there are, and which backend to use.
-// Errors: mismatch, naming the ranks and what each was told, when those that have come differ.
-// Blocking: never but before that Error, for 2 s at most, until all have come and can see it too.
+// Compares the settings of the ranks of one host, the number of ranks and the backend, before some
+// wait for others that never come.
+// Errors: mismatch, with the ranks and each one's settings, when those that have come differ.
+// Blocking: only before that Error, for at most 2 s, until all have come and can see it too.
 void require_agreement(HostSession& session);
 
-// As require_agreement(). Blocking: until all ranks have come. Errors: also timeout, naming those
+// Like require_agreement(). Blocking: until all ranks have come. Errors: also timeout, with those
 // that did not; peer_lost.
 void await_agreement(HostSession& session, Deadline deadline, LateRanks& late);
 
-// Warns of ranks of this host that are late.
+// Warns of late ranks of this host.
 void look_here(HostSession& session, LateRanks& late);
 
-// Whether ranks of one host that are told `backend` need nothing but its shared memory.
+// Whether ranks of one host with this `backend` need only shared memory.
 bool is_shared_memory(std::string_view backend);
 
 // --- In the store --------------------------------------------------------------------------------
 
-// Identifies one start of a job, on a store that outlives the ranks of a start, as torchrun's does.
+// Identifies one start of a job, in a store that outlives the ranks of a start, such as torchrun's.
 // The store still has values of earlier starts. A launcher's count of restarts does not identify a
-// start: each of torchrun's agents has its own count, which does not include a change of hosts.
-// Collective: returns a name that all ranks of this start get, and no others ever had. Ranks of an
-// earlier start must have ended; their values do no harm.
-// Blocking: until all have come. Errors: timeout, on all ranks and with all missing ranks; mismatch
-// when two processes are the same rank, or were told of different numbers of ranks, except for
-// ranks that rank 0 was not told of: they wait until the deadline; corrupt; the store's. Rank 0
-// throws when the others know why, or 3 s later, as the store may end with it.
+// start: each of torchrun's agents has its own count, which excludes changes of hosts. Collective:
+// returns a name that all ranks of this start get, and no others ever had. Ranks of an earlier
+// start must have ended; their values do no harm.
+// Blocking: until all have come.
+// Errors: timeout, on all ranks and with all missing ranks; mismatch when two processes are the
+// same rank, or expect different numbers of ranks, except ranks that rank 0 does not expect: they
+// wait until the deadline; corrupt; the store's. Rank 0 throws when the others have the reason, or
+// 3 s later, because the store may end with it.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 
-// How a rank describes itself to all others when a job begins.
+// A rank's description of itself for all others when a job begins.
 struct RankInfo {
   int rank = 0;
   int pid = 0;
@@ -59,10 +60,9 @@ struct RankInfo {
   std::string place;         // Ranks with equal places can share memory: this_place().
   std::string address = {};  // Address of its Lines, once they are open.
   std::string backend;       // InitOptions::backend of this rank.
-  // Reason why each engine that the backend may use cannot run here; empty if it can.
+  // Why each engine that the backend may use cannot run here; empty if it can.
   std::map<std::string, std::string> engines;
-  std::string contradiction = {};  // A setting of this rank that contradicts its launcher; else
-                                   // empty.
+  std::string contradiction = {};  // A setting that contradicts its launcher, or empty.
 };
 
 // Returns a text that is equal on ranks that can share memory: the kernel's boot id, the network
@@ -75,8 +75,8 @@ struct RankTable {
   std::vector<RankInfo> ranks;  // By rank.
 };
 
-// Collective: returns how all ranks describe themselves. Blocking: until all ranks have come.
-// Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's.
+// Collective: returns the descriptions of all ranks. Blocking: until all ranks have come. Errors:
+// timeout, on all ranks and with all missing ranks; corrupt; the store's.
 RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
                              int world_size, Deadline deadline, LateRanks& late);
 

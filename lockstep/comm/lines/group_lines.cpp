@@ -14,7 +14,7 @@ namespace {
 
 using Kind = LineFrame::Kind;
 
-// Limit for the unread entries of one rank in one group. An honest rank is ahead by one collective,
+// Limit for the unread entries of one rank in one group. A correct rank is ahead by one collective,
 // and by the credit of its streams.
 constexpr std::size_t max_unheard_bytes = std::size_t{16} << 20;
 constexpr std::size_t entry_cost = 64;  // Cost of an empty entry.
@@ -173,7 +173,7 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
 }
 
 void GroupLines::leave() {
-  if (gave_up_) return;  // They know more.
+  if (gave_up_) return;  // They have the reason already.
   const std::lock_guard lock(mutex_);
   for (const Inbox* inbox : by_rank_)
     if (inbox != nullptr) inbox->line->send({.kind = Kind::left, .group = id_});
@@ -207,7 +207,7 @@ void GroupLines::on_give_up(std::function<void(const GivenUp&)> act) {
     const std::lock_guard lock(mutex_);
     return failed_.has_value();
   }();
-  if (failed) tell(false);  // No thread does it any more.
+  if (failed) tell(false);  // The thread no longer does it.
 }
 
 void GroupLines::on_question(std::function<void()> act) {

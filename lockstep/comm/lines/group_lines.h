@@ -1,4 +1,4 @@
-// The groups whose frames a rank's connections carry: the incoming data of each, and their table.
+// The groups whose frames a rank's connections carry: each group's incoming data, and their table.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,13 +23,13 @@
 
 namespace lockstep::comm {
 
-// A group's incoming data from its connections, until it is read, and the group's access to its
-// connections. Made by open(), or by the first frame that comes for the group before that.
-// Thread safety: the LineGroup's members as in lines.h; take() and tell() are for the lines'
-// thread.
+// A group's unread incoming data, and the group's access to its connections. Made by open(), or by
+// the first frame that arrives for the group before open().
+// Thread safety: the LineGroup's members as in lines.h; only the connection thread calls take() and
+// tell().
 class GroupLines final : public LineGroup {
  public:
-  // `ask_to_tell` makes the lines' thread call tell().
+  // `ask_to_tell` makes the connection thread call tell().
   GroupLines(std::uint64_t id, std::function<void()> ask_to_tell);
 
   // `lines` has one entry for each rank of the group; null for ranks of this host.
@@ -40,7 +40,7 @@ class GroupLines final : public LineGroup {
   // Ends use of the group: later data is dropped, and no callback is called.
   void close();
 
-  // Ends all waits and gives up the group, after a failure of this process's lines.
+  // Ends all waits and aborts the group, after a failure of this process's connections.
   void fail(const Error& error);
   std::uint64_t id() const { return id_; }
 
@@ -89,11 +89,11 @@ class GroupLines final : public LineGroup {
   std::string name_;  // Empty before open().
   bool closed_ = false;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
-  std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed from open() on.
-  std::optional<GivenUp> given_up_;                // The first one given by a remote rank.
+  std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed after open().
+  std::optional<GivenUp> given_up_;                // The first one from a remote rank.
   bool asked_ = false;                // A remote rank asked which ranks are absent here.
-  std::optional<Error> failed_;       // Failure of the lines' thread.
-  std::atomic<bool> gave_up_{false};  // This rank gave up.
+  std::optional<Error> failed_;       // Failure of the connection thread.
+  std::atomic<bool> gave_up_{false};  // This rank aborted the group.
 
   std::mutex telling_;  // Guards the members below; held during callbacks.
   std::function<void(const GivenUp&)> on_give_up_;
@@ -102,30 +102,30 @@ class GroupLines final : public LineGroup {
   bool told_given_up_ = false;
 };
 
-// All groups, by group_id(): those that were opened, and those for which frames have come before
-// that.
-// Thread safety: any thread may call any member at any time. Blocking: never.
+// All groups, by group_id(): those that were opened, and those with earlier frames.
+// Thread safety: any thread may call any member at any time.
+// Blocking: never.
 class GroupTable {
  public:
-  // `wake` makes the lines' thread call tell().
+  // `wake` makes the connection thread call tell().
   explicit GroupTable(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // `lines` has one for each rank of the group; null for those of this host.
+  // `lines` has one entry for each rank of the group; null for those of this host.
   // Errors: misuse for a name that was opened before; that of fail().
   std::shared_ptr<GroupLines> open(const std::string& name, const std::vector<int>& world_ranks,
                                    const std::vector<std::shared_ptr<Line>>& lines);
   void close(GroupLines& group);
 
-  // The group that a frame is for; null if it was closed. Errors: corrupt if frames have come for
-  // too many groups that were not opened.
+  // The group that a frame is for; null if it was closed. Errors: corrupt if frames arrived for too
+  // many unopened groups.
   std::shared_ptr<GroupLines> receiver(std::uint64_t id);
 
-  // GroupLines::tell() of the groups that have asked for it, or of all.
+  // Call GroupLines::tell() of the groups that requested it, or of all.
   void tell_all_soon();
   bool has_to_tell() const;
   void tell();
 
-  // The lines' thread has failed.
+  // The connection thread has failed.
   void fail(const Error& error);
 
  private:

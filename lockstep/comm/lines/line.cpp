@@ -18,9 +18,9 @@ constexpr std::size_t full_bytes = std::size_t{256} << 10;
 constexpr std::size_t max_queued_bytes = std::size_t{64} << 20;
 constexpr int silence_s = 4;
 
-// The kernel probes an idle peer each second and gives up in the fourth. TCP_USER_TIMEOUT would do
-// the same for sent data, but would also end the connection to a stopped process with a full
-// buffer. So is_unanswered() covers that case.
+// The kernel probes an idle peer each second and gives up in the fourth. TCP_USER_TIMEOUT would
+// cover sent data, but would also end the connection to a stopped process with a full buffer.
+// is_unanswered() covers that case.
 void tune(int socket) {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof value);
@@ -75,7 +75,7 @@ void Line::send(const LineFrame& frame) {
 bool Line::is_full() {
   if (queued_ <= full_bytes) return false;
   refused_ = true;
-  return queued_ > full_bytes;  // Room may have come before the thread could see the flag.
+  return queued_ > full_bytes;  // The queue may have shrunk before the thread could see the flag.
 }
 
 bool Line::take_refused() { return queued_ <= full_bytes / 2 && refused_.exchange(false); }
@@ -84,7 +84,7 @@ void Line::flush() {
   const std::lock_guard lock(mutex_);
   if (output_.empty()) return;
   send_some();
-  // Sent bytes are dropped now and then, not each time.
+  // Sent bytes are dropped occasionally, not each time.
   if (sent_ == output_.size() || ended_) {
     output_ = std::string();
     sent_ = 0;
@@ -106,7 +106,7 @@ void Line::send_some() {
   }
 }
 
-// Data that has come is still read. The read finds the end of the connection, whatever failed.
+// Received data is still read. The read reaches the end of the connection after any failure.
 void Line::give_up_sending(const std::string& why) {
   ended_ = true;
   why_not_sent_ = why;
@@ -142,8 +142,8 @@ bool Line::is_unanswered() const {
   socklen_t length = sizeof info;
   if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
   if (info.tcpi_last_ack_recv < silence_s * 1000) return false;
-  // For a process that does not read, its host answers probes that there is no room. The probes
-  // come at ever longer intervals.
+  // The host of a process that does not read answers probes with a zero window. The probes come at
+  // ever longer intervals.
   const bool asks_for_room = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
   return asks_for_room ? info.tcpi_probes >= 2
                        : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;

@@ -1,7 +1,8 @@
 // One TCP connection to a rank on another host, after the handshake.
 //
-// Thread safety: any thread may call send(), queued() and is_full(); all other members are for the
-// lines' thread. Blocking: never.
+// Thread safety: any thread may call send(), queued() and is_full(); only the connection thread
+// calls the other members.
+// Blocking: never.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,24 +24,24 @@ class Line {
   static constexpr std::string_view no_answer =
       "no answer for 4 s: the host or the network is down";
 
-  // `wake` is called when the lines' thread should wait for room to send.
+  // `wake` is called when the connection thread should wait until the socket can take more.
   Line(FileDescriptor socket, std::function<void()> wake);
 
-  // Frames arrive in the order of sending. Bytes that the socket does not take at once are queued.
-  // After the end of the connection nothing is sent.
+  // Frames arrive in the order of sending. Bytes that the socket does not take immediately are
+  // queued. After the end of the connection nothing is sent.
   void send(const LineFrame& frame);
   std::size_t queued() const { return queued_; }  // Bytes that the socket has not taken.
 
-  // Whether the queue is so long that streams should wait, so that other frames are not late. Once
-  // there is room again, take_refused() is true.
+  // Whether the queue is so long that streams should wait, so that other frames are not late. When
+  // it has shrunk, take_refused() is true.
   bool is_full();
 
   int socket() const { return socket_.get(); }
   void flush();
   bool take_refused();
 
-  // Reads a part of the available data and calls `act` for each frame. False when the connection
-  // has ended; why() has the reason. Errors: corrupt, and those of `act`.
+  // Reads some of the available data and calls `act` for each frame. False when the connection has
+  // ended; why() has the reason. Errors: corrupt, and those of `act`.
   bool receive(const std::function<void(const LineFrame&)>& act);
   const std::string& why() const { return why_; }
 

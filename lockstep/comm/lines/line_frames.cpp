@@ -71,7 +71,7 @@ std::string read_text(ByteReader& reader, std::size_t most) {
 
 std::string_view cut(std::string_view text, std::size_t most) { return text.substr(0, most); }
 
-// 0 for none, else one more than the Fault's own number.
+// 0 for none, otherwise one more than the Fault's number.
 std::uint8_t number_of(const std::optional<Fault>& fault) {
   return fault ? static_cast<std::uint8_t>(static_cast<int>(*fault) + 1) : std::uint8_t{0};
 }

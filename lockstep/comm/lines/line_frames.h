@@ -25,7 +25,7 @@ struct LineFrame {
     data = 6,      // group; number: messages begun so far; bytes of the stream.
     read = 7,      // group; number: bytes of the stream read so far.
     received = 8,  // group; number: messages given to a receive so far.
-    absent = 9,    // group. A question: the sender waits no longer for ranks of the other's host.
+    absent = 9,    // group. Asks which ranks of the host are absent; the sender waits no longer.
     left = 10,     // group. The sender makes no more calls of it.
   };
 
@@ -38,7 +38,7 @@ struct LineFrame {
 constexpr std::size_t line_head_bytes = 21;
 constexpr std::size_t max_line_frame_bytes = std::size_t{64} << 10;  // Limit of LineFrame::bytes.
 
-// Encodes a frame without its bytes, which follow it. There may be at most max_line_frame_bytes.
+// Encodes a frame without its bytes, which follow it. At most max_line_frame_bytes.
 std::string encode_head(const LineFrame& frame);
 
 // Returns the first frame of `input`, a view into it, and its size. Empty when the frame is
@@ -50,14 +50,14 @@ struct ParsedFrame {
 std::optional<ParsedFrame> parse_line_frame(std::string_view input);
 
 // Texts are cut to fit a frame, and are clean after decoding: see clean_text(). A failure has at
-// most `most_blamed` ranks, and no negative ones. Errors: corrupt.
+// most `most_blamed` ranks, none negative. Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
 std::string encode_given_up(const GivenUp& why);  // All but the fault.
 GivenUp decode_given_up(const LineFrame& frame);
 
-// Returns a hash of the name, which keeps frames small for deep groups. Two names with one hash are
-// detected when both are opened: see Lines::open().
+// Returns a hash of the name, which keeps frames small for nested groups. Lines::open() detects two
+// names with one hash when both are opened.
 std::uint64_t group_id(std::string_view name);
 
 }  // namespace lockstep::comm

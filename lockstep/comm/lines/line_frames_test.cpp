@@ -46,8 +46,8 @@ TEST(LineFrames, ThatNobodySendsAreCorrupt) {
   const auto rejects = [](std::string bytes) {
     return fault_of([&] { parse_line_frame(bytes); }) == Fault::corrupt;
   };
-  EXPECT_TRUE(rejects(std::string("\xff\xff\xff\x7f", 4)));  // A length, before all of the frame is
-                                                             // there.
+  EXPECT_TRUE(rejects(std::string("\xff\xff\xff\x7f", 4)));  // A length, before the frame is
+                                                             // complete.
   EXPECT_TRUE(rejects(std::string("\x10\0\0\0", 4)));
   EXPECT_TRUE(rejects(std::string("\x12\0\1\0", 4)));  // One byte more than allowed.
   EXPECT_TRUE(rejects(encode({.kind = static_cast<Kind>(0)})));

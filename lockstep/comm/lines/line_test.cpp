@@ -27,8 +27,7 @@ struct Ends {
   FileDescriptor there;
 };
 
-// Sockets that keep packets whole refuse one that is too big: an error that does not end the
-// connection.
+// Packet sockets refuse a message that is too big: an error that does not end the connection.
 constexpr std::string_view too_big = "Message too long";
 
 LineFrame frame_of(const std::string& bytes) { return {.kind = Kind::entry, .bytes = bytes}; }

@@ -60,7 +60,7 @@ void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
                                           count, ranks.size(), seconds_since(start), missing));
 }
 
-// Job pages are other processes' as well, and may name any number.
+// Other processes write the job control block too, and may write any number.
 void Lines::tell_failure(const Failure& failure) {
   if (failure.rank < 0 || failure.rank >= loop_->member().world_size) return;
   const std::string bytes = encode_failure(failure);

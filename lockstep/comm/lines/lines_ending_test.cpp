@@ -32,8 +32,8 @@ std::string text_of(const LineFrame& frame) {
   return encode_head(frame) + std::string(frame.bytes);
 }
 
-// The last rank has real Lines. The test speaks for all others through sockets with little room;
-// `mute` never gives its rank.
+// The last rank has real Lines. The test plays all others through sockets with small buffers;
+// `mute` never sends its rank.
 class LastOf {
  public:
   explicit LastOf(
@@ -97,7 +97,7 @@ TEST(LinesEnd, WaitForNobodyLongerBecauseAnotherOneIsSlow) {
   for (const int rank : {0, 1}) group->say(rank, entry);
   const auto begin = Clock::now();
   const auto ended = last.finish();
-  const std::string got = last.read_all(1);  // Rank 0 reads nothing at all.
+  const std::string got = last.read_all(1);  // Rank 0 reads nothing.
   expect_all_of(got, entry.size());
   ::shutdown(last.socket(1), SHUT_RDWR);
   ended.wait();

@@ -76,7 +76,8 @@ TEST(LinesFailure, OfARankThatTheJobDoesNotHaveIsNotTold) {
   LineTeam team(3);
   team.connect();
   for (const int rank : {-1, 3}) team[1].tell_failure({.rank = rank});
-  team[1].tell_failure({.rank = 2, .what = "an exception", .left = true});  // Over the same line.
+  // Over the same connection.
+  team[1].tell_failure({.rank = 2, .what = "an exception", .left = true});
   const auto failure = team.failures(0).await_first(in(20s));
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 2);
@@ -117,7 +118,7 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
     second.join();
     team.end(1);
   });
-  // Rank 2 never gives its rank to anybody, and rank 1 dies meanwhile.
+  // Rank 2 never sends its rank, and rank 1 dies meanwhile.
   team.end(2);
   EXPECT_EQ(fault_of([&] { team[0].connect(team.remote(0), in(20s), nothing); }, &text),
             Fault::peer_lost);
@@ -125,7 +126,7 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
   ends.join();
 }
 
-// Lines of real processes, which find each other through a file.
+// Connections of real processes, which find each other through a file.
 struct Process {
   explicit Process(const Rank& rank)
       : lines({.member = member_of(rank.rank, rank.world_size), .on_failure = heard.listener()}) {
@@ -183,7 +184,7 @@ TEST(LinesFailure, OfAKilledProcessIsNoticedWithinASecond) {
   EXPECT_EQ(exits[2].code, 0) << exits[2].output;
 }
 
-// The stopped process's socket is full, so its host only answers that there is no room.
+// The stopped process's socket is full, so its host only reports a zero window.
 const Ranks stopped("stopped on its line", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {

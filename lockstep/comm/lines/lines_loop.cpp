@@ -223,7 +223,7 @@ void Lines::Loop::look_for_silence(Clock::time_point now) {
 
 // --- The end: in order, or because the thread failed ---------------------------------------------
 
-// Called in an exception handler. Peers see their connections end, so this rank is lost to them.
+// Called in an exception handler. Peers see their connections end: this rank is lost for them.
 void Lines::Loop::fail() {
   const Error error(Fault::system, fmt::format("the connection thread of rank {} failed: {}",
                                                options_.member.rank, text_of_current()));
@@ -232,8 +232,8 @@ void Lines::Loop::fail() {
   groups_.fail(error);
 }
 
-// Waits, for a limited time, until all data was sent and read. A socket closed before the peer has
-// closed its own answers later data with a reset, which drops data on its way.
+// Waits, for a limited time, until all data was sent and read. A socket that is closed before the
+// peer's answers later data with a reset, which drops data in transit.
 void Lines::Loop::leave() {
   std::vector<Leaving> all;
   for (auto& [rank, line] : peers_.open_lines()) all.push_back({line});

@@ -1,4 +1,4 @@
-// The thread that serves all connections of a rank: accepts peers, reads, and notices lost ranks.
+// The thread that serves all connections of a rank: accepts peers, reads, and detects lost ranks.
 //
 // Thread safety: any thread may call any public member at any time.
 
@@ -28,8 +28,7 @@ class Lines::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all connections after peers have read the sent data. Finished ranks wait up to a second
-  // for that.
+  // Ends all connections after peers have read the sent data. Finished ranks wait up to a second.
   void stop();
 
   PeerTable& peers() { return peers_; }
@@ -40,7 +39,7 @@ class Lines::Loop {
   // Tries once, for about 6 s at most.
   void try_to_connect(int rank, const SocketAddress& address, Deadline deadline);
 
-  // Why a rank is not connected.
+  // Returns why a rank is not connected.
   std::string why_not_up(int rank) const;
 
   std::shared_ptr<GroupLines> open(const std::string& name, const std::vector<int>& world_ranks);

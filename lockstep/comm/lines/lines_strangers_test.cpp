@@ -32,7 +32,7 @@ int port_of(const Lines& lines) { return host_and_port(lines.address())->second;
 
 std::string frame(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
 
-// The test speaks for rank 0 of two; rank 1 is real.
+// The test plays rank 0 of two; rank 1 is real.
 class ByHand {
  public:
   ByHand()
@@ -73,7 +73,7 @@ TEST(LinesStrangers, WhoSayNothingHoldNobodyUp) {
     for (int rank = 0; rank < 3; ++rank) silent.push_back(stranger_on(port_of(team[rank])));
   const auto begin = Clock::now();
   team.connect();
-  EXPECT_LT(Clock::now() - begin, 4s);  // Less than a stranger's time limit.
+  EXPECT_LT(Clock::now() - begin, 4s);  // Less than the time limit of an unauthenticated peer.
   EXPECT_TRUE(is_closed_by(silent[0].get(), in(20s)));
   EXPECT_TRUE(team.failures(0).all().empty());
 }

@@ -103,7 +103,7 @@ TEST(Lines, AreNotMadeForAnAddressOfAnotherHost) {
 
 TEST(Lines, NameWhoDidNotComeInTime) {
   LineTeam team(3);
-  team.end(1);  // Nobody listens there any more, and rank 2 does not call connect().
+  team.end(1);  // Its port is closed, and rank 2 does not call connect().
   std::string text;
   EXPECT_EQ(fault_of([&] { team[2].connect(team.remote(2), in(300ms), nothing); }, &text),
             Fault::timeout);

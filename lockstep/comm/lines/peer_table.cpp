@@ -85,7 +85,7 @@ std::string PeerTable::why_not_up(int rank) const {
 std::optional<std::string> PeerTable::holder_of(int rank) const {
   const std::lock_guard lock(mutex_);
   const Peer& peer = at(rank);
-  if (!peer.up) return std::nullopt;  // A connection without a confirmed rank gives way.
+  if (!peer.up) return std::nullopt;  // A connection without a confirmed rank may be replaced.
   return peer.ended ? "a process that has ended" : to_text(peer_address(peer.line->socket()));
 }
 
@@ -134,7 +134,7 @@ void PeerTable::end(int rank, const std::shared_ptr<Line>& line, const std::stri
   if (peer.line != line) return;
   peer.why = why;
   if (!peer.up) {
-    peer.line = nullptr;  // Another connection may come.
+    peer.line = nullptr;  // Another connection may follow.
   } else {
     peer.ended = true;
     if (!peer.finished && !peer.reported) peer.report_at = in(grace);

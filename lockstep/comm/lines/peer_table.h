@@ -1,7 +1,8 @@
-// What a rank knows of its connections to ranks of other hosts: which are being made, which are up,
-// which have ended and why, and whose loss has yet to be reported.
+// The state of a rank's connections to ranks of other hosts: pending, connected, or ended with a
+// reason, and losses that have yet to be reported.
 //
-// Thread safety: any thread may call any member at any time. Blocking: only await_all().
+// Thread safety: any thread may call any member at any time.
+// Blocking: only await_all().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +25,7 @@ namespace lockstep::comm {
 
 class PeerTable {
  public:
-  // Of rank `me`.
+  // `me` is this rank.
   PeerTable(int me, int world_size);
 
   // Sets the remote ranks.
@@ -34,21 +35,21 @@ class PeerTable {
   // ms and may throw. Errors: peer_lost for a rank whose connection ended; that of fail().
   bool await_all(Deadline deadline, const std::function<void()>& watch);
 
-  // A connection to the rank was made, which has yet to prove its rank; or why it was not.
+  // Record a connection to the rank, which has yet to prove its rank; or why there is none.
   void connect(int rank, std::shared_ptr<Line> line);
   void refuse(int rank, const std::string& why);
 
-  // The first frame of the rank has come. Errors: corrupt if it does not confirm the rank.
+  // The first frame of the rank has arrived. Errors: corrupt if it does not confirm the rank.
   void confirm(int rank, const LineFrame& frame);
 
-  // Whether there is a connection, which may not have proved its rank yet; and whether it has.
+  // Whether there is a connection, perhaps unconfirmed; and whether its rank is confirmed.
   bool has_line(int rank) const;
   bool is_up(int rank) const;
 
-  // Reason why the connection ended or did not begin; empty if it is not known.
+  // Why the connection ended or did not start; empty if unknown.
   std::string why_not_up(int rank) const;
 
-  // The process that has the rank's connection, for people; none while it may still be replaced.
+  // Describes the process that has the rank's connection; none while it may still be replaced.
   std::optional<std::string> holder_of(int rank) const;
 
   // Connections that have not ended, with their ranks; and those of `ranks`, null for this host's.
@@ -56,23 +57,23 @@ class PeerTable {
   std::vector<std::shared_ptr<Line>> lines_of(const std::vector<int>& ranks) const;
   void send_to_all(const LineFrame& frame) const;
 
-  // The job has ended in order: here, and at a peer.
+  // Record an orderly end of the job: on this rank, and on a peer.
   void finish();
   bool has_finished() const;
   void finish_peer(int rank);
 
-  // Closes a connection. Its rank is lost if that was confirmed and has not finished.
+  // Closes a connection. Its rank is lost if it was confirmed and has not finished.
   void end(int rank, const std::shared_ptr<Line>& line, const std::string& why);
   void close_all() const;
 
-  // True if the loss of a rank is news; then it counts as reported.
+  // True for the first report of a rank's loss, which then counts as reported.
   bool take_news_of(int rank);
 
-  // Losses whose time to be reported has come, each once; and when the next one's does.
+  // Losses that are due to be reported, each once; and when the next one is due.
   std::vector<Failure> take_losses(Clock::time_point now);
   Deadline next_loss() const;
 
-  // The connections' thread has failed.
+  // The connection thread has failed.
   void fail(const Error& error);
 
  private:
@@ -83,7 +84,7 @@ class PeerTable {
     bool ended = false;     // Ended after that.
     bool finished = false;  // Has sent `finished`.
     bool reported = false;
-    std::string why = {};  // Reason why the connection ended or did not begin.
+    std::string why = {};  // Why the connection ended or did not start.
     Deadline report_at = no_deadline;
   };
 

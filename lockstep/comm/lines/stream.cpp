@@ -29,9 +29,7 @@ std::size_t OutStream::write(const std::byte* data, std::size_t bytes) {
     send({reinterpret_cast<const char*>(data) + written, part});
     written += part;
   }
-  if (begun_told_ != begun_)
-    send({});  // The receiver must know of the message even when there is
-               // no room.
+  if (begun_told_ != begun_) send({});  // Announces the message even without credit.
   return written;
 }
 

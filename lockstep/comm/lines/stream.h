@@ -2,7 +2,7 @@
 // reports how much it has read. The sender stays less than stream_credit bytes ahead, so unread
 // messages never block other traffic on the connection.
 //
-// Thread safety: one thread for the Pipe's members; the lines' thread for all others.
+// Thread safety: one thread for the Pipe's members; the connection thread for all others.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,7 @@ class OutStream final : public Pipe {
   void count_received() override {}
   std::size_t pending() const override;
 
-  // Errors: corrupt when the receiver claims to have read or received more than was sent.
+  // Errors: corrupt when the receiver reports more read or received than was sent.
   void was_read(std::uint64_t bytes);
   void was_received(std::uint64_t messages);
 
@@ -61,7 +61,7 @@ class InStream final : public Pipe {
 
   bool has_begun() const { return begun_ > 0; }
 
-  // Errors: corrupt for more than the credit.
+  // Errors: corrupt beyond the credit.
   void arrive(std::uint64_t begun, std::string_view bytes);
 
  private:
@@ -75,7 +75,7 @@ class InStream final : public Pipe {
   std::size_t taken_ = 0;  // Bytes taken of the first part.
   std::size_t readable_ = 0;
   std::uint64_t read_ = 0;  // Bytes read so far.
-  std::uint64_t told_ = 0;  // Part of `read_` that the sender knows.
+  std::uint64_t told_ = 0;  // Part of `read_` that was reported to the sender.
 };
 
 }  // namespace lockstep::comm

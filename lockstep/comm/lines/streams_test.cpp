@@ -94,7 +94,7 @@ TEST(Streams, TakeNoMoreThanTheirCreditUntilSomebodyReads) {
   std::this_thread::sleep_for(100ms);
   EXPECT_EQ(out.write(data.data(), data.size()), 0U);
 
-  // No rank has read, and still other frames come through.
+  // No rank has read, but other frames still arrive.
   groups[0]->say(1, "between");
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "between");
 
@@ -179,7 +179,7 @@ TEST(Streams, CarryBigMessagesBothWaysAtOnce) {
         if (peer == rank) continue;
         EXPECT_EQ(theirs[static_cast<std::size_t>(peer)], numbers(count, peer * 10'000'000));
       }
-      // Room for the last bytes may come after they were read.
+      // Credit for the last bytes may arrive after they were read.
       groups[static_cast<std::size_t>(rank)]->say((rank + 1) % 3, "done");
       EXPECT_EQ(groups[static_cast<std::size_t>(rank)]->hear((rank + 2) % 3, in(20s), nothing),
                 "done");
