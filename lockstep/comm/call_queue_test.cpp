@@ -49,7 +49,7 @@ TEST(CallQueue, AWaiterRunsWhatHasNotBegun) {
     second.wait();
     return this_thread();
   });
-  EXPECT_EQ(waits.wait_for(20ms), std::future_status::timeout);  // It is not their turn.
+  EXPECT_EQ(waits.wait_for(20ms), std::future_status::timeout);  // Not their turn yet.
   EXPECT_TRUE(by.empty());
   *turn = {};
   waits.wait();
@@ -140,7 +140,7 @@ TEST(CallQueue, DestructionLetsTheRunningCallEndAndAbortsTheOthers) {
   EXPECT_THROW(waiting.wait(), Error);
 }
 
-// By the thread of the queue, and by a waiter.
+// Ended by the queue's thread, and by a waiter.
 TEST(CallQueue, MayEndWithinACall) {
   for (const bool waits : {false, true}) {
     auto calls = std::make_shared<CallQueue>();
@@ -177,10 +177,10 @@ TEST(CallQueue, ItsThreadSleepsWhileOthersWaitForTheirTurn) {
   const pid_t its_thread = thread.get_future().get();
   CallQueue::Turn running = calls.take_turn();
   std::jthread waits([&] { EXPECT_TRUE(calls.take_turn()); });
-  std::this_thread::sleep_for(20ms);  // For the waiter to come first.
+  std::this_thread::sleep_for(20ms);  // Lets the waiter come first.
   std::promise<void> ran;
   const Work behind = calls.submit([&] { ran.set_value(); }, is_short);
-  std::this_thread::sleep_for(20ms);  // The thread has seen that it has nothing to do.
+  std::this_thread::sleep_for(20ms);  // The thread has found nothing to do.
   const int before = sleeps_of(its_thread);
   std::this_thread::sleep_for(200ms);
   EXPECT_LE(sleeps_of(its_thread), before + 5) << "it looks again and again";

@@ -1,5 +1,5 @@
 // Runs the whole suite on every backend: threads, processes, and threads whose backend has only the
-// required operations. ProcessGroup composes all others there.
+// required operations, from which ProcessGroup composes all others.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/rigs/conformance.h"
@@ -184,7 +184,7 @@ TEST(LeastBackend, NamesWhatRanksCallDifferently) {
   });
 }
 
-// Else a new operation would silently do nothing.
+// Otherwise a new operation would silently do nothing.
 TEST(NewOperation, IsNotNativeAndItsRunIsABug) {
   constexpr auto made_up = static_cast<Operation>(200);
   ShmBackend backend(std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0), "world",

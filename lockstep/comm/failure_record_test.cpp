@@ -59,7 +59,7 @@ std::string cause_of(const Failure& failure) {
 
 TEST(FailureRecord, NamesEveryCause) {
   EXPECT_EQ(cause_of({.exit_code = 7}), "exit:7");
-  EXPECT_EQ(cause_of({.exit_code = 139}), "exit:139(SIGSEGV)");  // Of a shell.
+  EXPECT_EQ(cause_of({.exit_code = 139}), "exit:139(SIGSEGV)");  // From a shell.
   EXPECT_EQ(cause_of({.exit_code = 128}), "exit:128");
   EXPECT_EQ(cause_of({.exit_code = 255}), "exit:255");
   EXPECT_EQ(cause_of({.signal = SIGSEGV}), "signal:11(SIGSEGV)");

@@ -1,4 +1,4 @@
-// Tests what other ranks learn, and when, about ranks that die, stop, are late or give up.
+// Tests what other ranks detect, and when, about ranks that die, stop, are late or abort.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(Failure, AKilledRankIsNamedOnEverySurvivor) {
 
 const Ranks rank_zero_killed("rank zero killed", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
-  if (rank.rank == 0) ::raise(SIGKILL);  // It runs the switchboard too.
+  if (rank.rank == 0) ::raise(SIGKILL);  // It also runs the fd broker.
   expect_peer_lost(group, [](const Failure& failure) {
     EXPECT_EQ(failure.rank, 0);
     EXPECT_EQ(failure.signal, SIGKILL);
@@ -129,8 +129,8 @@ void survive(ProcessGroup& group, const std::filesystem::path& clock, const Deat
     ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
     EXPECT_EQ(error.failure()->signal, death.signal) << error.what();
     std::printf("noticed after %.1f ms\n", seconds * 1e3);
-    EXPECT_LT(seconds, 10) << death.name;  // Far less than the timeout of the calls, on a busy
-                                           // machine too.
+    EXPECT_LT(seconds, 10) << death.name;  // Far less than the calls' timeout, even on a busy
+                                           // machine.
   }
 }
 
@@ -267,7 +267,7 @@ TEST(Failure, ARankMayBeKilledAtAnyTime) {
 
 // --- Late and stopped ----------------------------------------------------------------------------
 
-// A rank that comes too late gets an error that names rank 0, which has given up or left.
+// A rank that comes too late gets an error that names rank 0, which has aborted or left.
 void expect_to_be_too_late(const ProcessGroup& group) {
   std::string text;
   const Fault fault = fault_of([&] { group.barrier(); }, &text);
@@ -298,7 +298,7 @@ TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
                      [&](ProcessGroup& group) {
                        if (group.rank() >= 2) {
                          while (named < 2) std::this_thread::sleep_for(1ms);
-                         // They learn of it too.
+                         // They receive the reason too.
                          std::string why;
                          EXPECT_EQ(fault_of([&] { group.barrier(); }, &why), Fault::timeout);
                          EXPECT_NE(why.find("rank 2"), std::string::npos) << why;
@@ -386,7 +386,7 @@ TEST(Failure, AReceiveThatNobodyAnswersEndsAtItsDeadline) {
                   Fault::timeout);
         EXPECT_NE(text.find("recv of 1 float32 from rank 1 with tag 4"), std::string::npos) << text;
       } else {
-        // This one's deadline is far; it fails with the other one.
+        // This message's deadline is far; it fails with the other one.
         EXPECT_EQ(fault_of([&] { group.recv_async({.data = &value, .count = 1}, 0, 1).wait(); }),
                   Fault::timeout);
       }
@@ -596,7 +596,7 @@ const Ranks all_stopped("all stopped", [](const Rank& rank) {
   }
   const auto begin = Clock::now();
   float go_on = 1;
-  while (go_on != 0) {  // Runs in the middle of any call, and although 2 s exceed 1 s.
+  while (go_on != 0) {  // Interrupts any call at any point, even though 2 s exceed 1 s.
     go_on = seconds_since(begin) < 3 ? 1 : 0;
     group.broadcast({.data = &go_on, .count = 1}, 0, {.timeout = 1s});
     if (rank.rank == 1) std::this_thread::sleep_for(1ms);
@@ -662,7 +662,7 @@ TEST(Failure, AbortEndsTheCallsOfAllRanksFromAnyThread) {
             Fault::aborted);
 }
 
-// The other rank looks only once the group was given up for the loss.
+// The other rank checks only after the group was aborted for the loss.
 TEST(Failure, AnAbortForALossNamesTheLostRank) {
   std::atomic<bool> was_aborted = false;
   const auto live = [&](ProcessGroup& world) {

@@ -107,8 +107,8 @@ TEST(Fork, EveryCallOfAChildIsMisuseThatNamesItsParent) {
   EXPECT_TRUE(all_succeeded(calls_in_a_child.run(2, 20s)));
 }
 
-// On every rank: a child's data sent in its parent's name would be missing, or extra, on another
-// rank.
+// On every rank: data that a child sends in its parent's name would be missing, or extra, on
+// another rank.
 const Ranks sums_in_children("sums in children", [](const Rank&) {
   ProcessGroup group = init_process_group();
   const auto act = [&] { expect_misuse_that_names(::getppid(), [&] { expect_sum(group); }); };

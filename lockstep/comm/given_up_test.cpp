@@ -1,4 +1,4 @@
-// Tests groups given up by ranks that name others, rightly or wrongly.
+// Tests groups aborted by ranks that report others, correctly or not.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/core/given_up.h"
@@ -68,7 +68,7 @@ class PartOfPair final : public ThreadPeers {
   bool is_part_of_group() const override { return true; }
 };
 
-// The reason of rank 1 comes later than its loss: rank 0's thread for connections has not run
+// The reason of rank 1 arrives after its loss, because rank 0's connection thread has not run
 // meanwhile.
 GivenUp learned_after_the_loss(const GivenUp& late) {
   const auto team = std::make_shared<ThreadTeam>(2);

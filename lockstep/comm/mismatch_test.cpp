@@ -115,7 +115,7 @@ const Mismatch mismatches[] = {
     {"counts of uneven parts",
      [](ProcessGroup& group, bool, Values& values) {
        Counts counts(static_cast<std::size_t>(group.size()), 4);
-       counts[static_cast<std::size_t>(group.rank())] = 10;  // Each rank believes that of itself.
+       counts[static_cast<std::size_t>(group.rank())] = 10;  // Each rank passes its own count.
        const std::size_t all = 4 * counts.size() + 6;
        Values whole(all, 3);
        group.all_gather(buffer_of(values, 10), buffer_of(whole, all), counts);
@@ -219,7 +219,7 @@ TEST(Mismatch, OfWorldSizesIsNamedOnBothRanksWithoutALauncher) {
   EXPECT_TRUE(all_succeeded(another_size.run(2)));
 }
 
-// Ranks 0 and 1 were told of two ranks, and are two.
+// Ranks 0 and 1 expect two ranks, which is correct for them.
 const Ranks one_too_many("one too many", [](const Rank& rank) {
   const std::filesystem::path refused = rank.scratch / "refused";
   if (rank.rank == 2) {

@@ -20,7 +20,7 @@ using test::Ranks;
 
 constexpr int told_at = 5;
 
-// Returns the step in which a rank learns of the preemption, when rank 1 gets `signal` in step 5.
+// Returns the step in which a rank detects the preemption when rank 1 gets `signal` in step 5.
 int step_of_preemption(const ProcessGroup& group, int signal) {
   for (int step = 0; step < 100; ++step) {
     if (step == told_at && group.rank() == 1) ::raise(signal);
@@ -34,7 +34,7 @@ Ranks told_by(const char* name, int signal) {
     ProcessGroup group = init_process_group();
     group.on_preemption();
     EXPECT_EQ(step_of_preemption(group, signal), told_at);
-    EXPECT_TRUE(group.preempted());  // It stays so.
+    EXPECT_TRUE(group.preempted());  // The result remains true.
     destroy_process_group(group);
   });
 }

@@ -129,7 +129,7 @@ void expect_nothing_to_be_left(int groups, int warm_up) {
     ProcessGroup group = init_process_group();
     use(group);
     destroy_process_group(group);
-    if (i != warm_up) continue;  // By then allocator and libraries hold all that they keep.
+    if (i != warm_up) continue;  // Allocator and libraries now hold all that they keep.
     descriptors = open_descriptors();
     maps = mappings();
   }
@@ -247,8 +247,8 @@ const Ranks missing("missing", [](const Rank& rank) {
   EXPECT_EQ(fault_of([] { init_process_group({.timeout = 300ms}); }), Fault::timeout);
 });
 
-// These have processes of their own: one that has called init_process_group() is a rank, and its
-// fork()ed children do not speak for it.
+// These have their own processes: one that has called init_process_group() is a rank, and its
+// fork()ed children are not.
 const Ranks without_a_master("without a master", [](const Rank&) {
   const LaunchEnvironment who{.launcher = "environment",
                               .world_size = 2,

@@ -1,4 +1,4 @@
-// Tests what peers, launcher and exit code tell of an exception that ends a rank.
+// Tests what peers, launcher and exit code report of an exception that ends a rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/record.h"
@@ -91,7 +91,7 @@ double seconds_since_thrown(const Rank& rank) {
   return seconds_since(Clock::time_point(Clock::duration(then)));
 }
 
-// Prints the time from the throw until it learns the text.
+// Prints the time from the throw until this rank receives the text.
 void expect_last_words(const ProcessGroup& group, const Rank& rank) {
   try {
     for (int i = 0; i < 1000000; ++i) group.barrier();

@@ -1,4 +1,4 @@
-// When ranks take the memory of their staging buffers, and what they learn where there is none.
+// Tests when ranks reserve the memory of their staging buffers, and what happens without memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ const Ranks grow("staging buffers grow", [](const Rank& rank) {
   world.barrier();
   EXPECT_EQ(reserved(memory), head);
 
-  world.barrier();  // All have looked.
+  world.barrier();  // All ranks have read the sizes.
   add_up(world, 1);
   world.barrier();
   EXPECT_EQ(reserved(memory), head + ranks * GroupSegment::chunk_bytes);

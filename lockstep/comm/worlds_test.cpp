@@ -1,4 +1,4 @@
-// Worlds with names, groups made by their members alone, and ranks that leave while others go on.
+// Tests named worlds, groups made by their members alone, and ranks that leave before others.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ std::shared_ptr<Store> store_of(const Rank& rank) {
   return std::make_shared<FileStore>(FileStoreOptions{.path = rank.scratch / "store"});
 }
 
-// The world `name` of `size` ranks, of which this one is `place`.
+// The world `name` of `size` ranks; `place` is this rank.
 InitOptions world_of(const std::string& name, int place, int size,
                      const std::shared_ptr<Store>& store) {
   return {.timeout = 20s,
@@ -121,7 +121,7 @@ const Ranks at_the_same_time("worlds at the same time", [](const Rank& rank) {
 
 TEST(Worlds, AreMadeByThreadsInAnyOrder) { EXPECT_TRUE(all_succeeded(at_the_same_time.run(2))); }
 
-// The store keeps what each of them has left under the same name.
+// The store keeps the values of each world of the same name.
 const Ranks one_after_the_other("worlds one after the other", [](const Rank& rank) {
   for (int i = 0; i < 10; ++i) {
     ProcessGroup world = init_process_group(world_of("again", rank));
@@ -214,7 +214,7 @@ TEST(GroupOf, IsMadeByItsMembersAloneWhileOthersAreBusy) {
       const ProcessGroup deep = odd.group_of({odd.rank()}, "alone");
       expect_whole(deep);
     }
-    expect_whole(world);  // Ranks 0 and 2 have been here for long.
+    expect_whole(world);  // Ranks 0 and 2 have waited here.
   });
 }
 
@@ -246,7 +246,7 @@ TEST(GroupOf, RefusesWhatIsNoGroup) {
   });
 }
 
-// Sends `word` on its way between two ranks. The other one does not receive it yet.
+// Sends `word` between two ranks. The receiver does not receive it yet.
 void send_to_the_other(const ProcessGroup& pair, float value) {
   std::vector<float> word{value};
   if (pair.rank() == 0) pair.send(buffer_of(word), 1);
@@ -322,7 +322,7 @@ TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
   });
 }
 
-// All but one fail to make a group; then all make it. `first`: the late one begins before the
+// All but one fail to make a group; then all make it. `first`: the late rank starts before the
 // others try again, not after them.
 void expect_group_in_second_try(const ProcessGroup& world, int late, bool first) {
   const std::string name = std::string(first ? "first " : "last ") + std::to_string(late);
@@ -335,7 +335,7 @@ void expect_group_in_second_try(const ProcessGroup& world, int late, bool first)
   for (int round = 0; round < 2; ++round) {
     ProcessGroup group = make(20s);
     expect_whole(group);
-    // The two may each have seen the other's try end.
+    // The two may each have seen the other's attempt end.
     const std::int64_t number = std::stoi(group.name().substr(group.name().rfind('#') + 1));
     EXPECT_GE(number, 2 + round);
     EXPECT_EQ(group.name(), fmt::format("{}.{}#{}", world.name(), name, number));
@@ -366,7 +366,7 @@ TEST(GroupOf, ThatFailedForWantOfARankIsMadeInTheNextTryInProcesses) {
   EXPECT_TRUE(all_succeeded(second_try.run(3)));
 }
 
-// The late one gets the others' memory just before they give up, or just after.
+// The late rank gets the others' memory just before they abort, or just after.
 TEST(GroupOf, IsMadeInTheEndByRanksThatTryUntilItIs) {
   run_in_process(3, [](const ProcessGroup& world) {
     for (int turn = 0; turn < 10; ++turn) {
@@ -415,7 +415,7 @@ TEST(GroupOf, NamesWhatAbsentRanksMake) {
   });
 }
 
-// Rank 0 passes on the memory of the groups of this host.
+// Rank 0 forwards the memory of the groups of this host.
 const Ranks killed_while_others_make_groups(
     "killed while others make groups", [](const Rank& rank) {
       ProcessGroup world = init_process_group(world_of("world", rank));
@@ -465,14 +465,14 @@ const Ranks leaves_first("leaves first", [](const Rank& rank) {
     return;
   }
   std::this_thread::sleep_for(100ms);
-  expect_whole(others);  // Long made.
+  expect_whole(others);  // Made long before.
   expect_whole(world.group_of({2, 1}, "pair"));
   EXPECT_EQ(others.allocate(4096).bytes(), 4096U);
   std::vector<float> heard(1);
   if (rank.rank == 1) {
     world.recv(buffer_of(heard), 0, 5);  // Sent before rank 0 left.
     EXPECT_EQ(heard, word);
-    world.send(buffer_of(word), 2);  // The first message of the two.
+    world.send(buffer_of(word), 2);  // The first message between the two.
   } else {
     world.recv(buffer_of(heard), 1);
     EXPECT_EQ(heard, word);
@@ -503,13 +503,13 @@ TEST(Leaving, KeepsMessagesThatWereSentBeforeTheProcessEnds) {
   EXPECT_TRUE(all_succeeded(sends_and_ends_with_store.run(3)));
 }
 
-// Neither the others' calls nor their processes end by it.
+// It ends neither the others' calls nor their processes.
 const Ranks ends_first("ends first", [](const Rank& rank) {
   ProcessGroup world = init_process_group(world_of("world", rank));
   ProcessGroup others = world.split(rank.rank == rank.world_size - 1 ? 0 : 1);
   leave_process_group(world);
   if (rank.rank == rank.world_size - 1) return;
-  EXPECT_EQ(fault_of([&] { others.barrier(); }), Fault::misuse);  // It has gone with the world.
+  EXPECT_EQ(fault_of([&] { others.barrier(); }), Fault::misuse);  // It ended with the world.
 });
 
 TEST(Leaving, NeedsNoOtherRank) { EXPECT_TRUE(all_succeeded(ends_first.run(3))); }
@@ -635,15 +635,15 @@ TEST(Leaving, EndsMessagesThatCanNoLongerCome) {
       const Work sends = group.send_async(buffer_of(sent), 0);
       expect_in(text_of([&] { sends.wait(); }, Fault::peer_lost), "rank 0 has left");
     }
-    std::vector<float> word{5};  // The group is not broken by it.
+    std::vector<float> word{5};  // It does not break the group.
     if (group.rank() == 1) group.send(buffer_of(word), 2, 2);
     if (group.rank() == 2) group.recv({.data = received.data(), .count = 1}, 1, 2);
     leave_process_group(group);
   });
 }
 
-// Of a message larger than its pipe; once it is received, and once kept for a later receive. On a
-// busy host it may be whole before its sender leaves.
+// Leaves in a message larger than its pipe; once it is received, and once kept for a later receive.
+// On a busy host it may be complete before its sender leaves.
 TEST(Leaving, InTheMiddleOfAMessageEndsThatMessageAlone) {
   for (const std::int64_t first_tag : {1, 2}) {
     std::atomic<int> sent = 0;
@@ -696,7 +696,7 @@ std::ptrdiff_t open_descriptors() {
   return std::ranges::distance(std::filesystem::directory_iterator("/proc/self/fd"));
 }
 
-// Rank 1 leaves without having read what rank 0 has sent. Rank 0 goes on.
+// Rank 1 leaves without having read rank 0's data. Rank 0 continues.
 const Ranks leaves_a_pipe("leaves a pipe unread", [](const Rank& rank) {
   ProcessGroup world = init_process_group(world_of("world", rank));
   world.barrier();
@@ -753,7 +753,7 @@ TEST(Leaving, LetsAMemberBeMissedInANewGroup) {
   });
 }
 
-// Rank 2 leaves because rank 1 has left. Rank 0, which makes a group with rank 2, learns that.
+// Rank 2 leaves because rank 1 has left. Rank 0, which makes a group with rank 2, gets that reason.
 const Ranks leaves_for_another("leaves for another", [](const Rank& rank) {
   ProcessGroup world = init_process_group(world_of("world", rank));
   ProcessGroup group = world.split(0);

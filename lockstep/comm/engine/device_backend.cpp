@@ -12,7 +12,7 @@ namespace {
 
 constexpr int no_device = -1;
 
-// The barrier's layout carries the operation it stands for, in bits that messages never show.
+// The barrier's layout carries the operation it represents, in bits that messages never show.
 constexpr std::uint64_t operation_shift = 8;
 constexpr std::uint64_t operation_mask = 0xffULL << operation_shift;
 
@@ -47,7 +47,7 @@ Buffer placed(Buffer buffer, const Buffer& other) {
   return buffer;
 }
 
-// Rethrows `error` of the barrier as one of `operation`, for which it stands.
+// Rethrows `error` of the barrier as one of `operation`, which it represents.
 [[noreturn]] void throw_as(Operation operation, const Error& error) {
   std::string text = bare_text(error);
   const std::string_view barrier = name(Operation::barrier);
@@ -141,7 +141,7 @@ void DeviceBackend::cancel() {
 
 // --- On the device -------------------------------------------------------------------------------
 
-// Makes the communicator of all ranks: all come here first with the same collective.
+// Makes the communicator of all ranks: all enter it first with the same collective.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
   if (communicator_) return *communicator_;  // Only this thread changes it.
   auto made = engine_->make(members_, on_device(collective).device_index, in(collective.timeout));
@@ -180,7 +180,7 @@ std::vector<std::size_t> DeviceBackend::part_counts(const Collective& collective
   return std::vector<std::size_t>(said_.size(), collective.signature.count);
 }
 
-// Does gather and scatter too: only one rank receives, or sends.
+// Also does gather and scatter: only one rank receives, or sends.
 void DeviceBackend::all_to_all(DeviceCommunicator& device, const Collective& collective) const {
   const Signature& signature = collective.signature;
   const std::size_t n = said_.size();

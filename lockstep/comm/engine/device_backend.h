@@ -1,13 +1,13 @@
-// A backend that adds CUDA memory to another backend.
+// Adds CUDA memory to another backend.
 //
-// Collectives on CPU memory pass through. Those on CUDA memory enter the inner backend like a
-// barrier with their signature. So ranks compare their calls, wait with a deadline and learn of
-// deaths as always. Then they are enqueued on a communicator of all ranks, which the first such
-// call makes. A mix of CUDA and CPU memory among ranks is a mismatch: see layout_on_cuda.
+// Collectives on CPU memory pass through. Those on CUDA memory enter the inner backend as a barrier
+// with their signature: ranks compare their calls, wait with a deadline and detect deaths as usual.
+// Then they are enqueued on a communicator of all ranks, which the first such call makes. A mix of
+// CUDA and CPU memory among ranks is a mismatch: see layout_on_cuda.
 //
-// A collective is complete when it is enqueued on its buffers' stream. The stream's later work sees
-// the result; the host does not wait. If a rank dies after that, the others' devices wait until
-// their next call, or give_up(), ends it.
+// A collective is complete when it is enqueued on its buffers' stream. Later work on the stream
+// sees the result; the host does not wait. If a rank dies after that, the others' devices wait
+// until their next call, or give_up(), ends it.
 //
 // Each rank uses one device in a group, that of its first call.
 //
@@ -32,8 +32,8 @@
 namespace lockstep::comm {
 
 // The complete list of what collectives cannot do on CUDA memory. Returns the reason; empty for
-// supported calls. `op` matters to reductions only. Ignores combinations without a meaning on any
-// device, such as an average of booleans.
+// supported calls. `op` only matters for reductions. Ignores combinations that no device supports,
+// such as an average of booleans.
 constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";
@@ -47,11 +47,11 @@ constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, Re
 
 class DeviceBackend final : public Backend {
  public:
-  // Collective if that of `inner` is. Uses `engine` only from the first call on CUDA memory on.
+  // Collective if that of `inner` is. Uses `engine` from the first call on CUDA memory on.
   DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
                 std::shared_ptr<const DeviceEngine> engine);
 
-  // Waits for the device, unless the group was given up.
+  // Waits for the device, unless the group was aborted.
   ~DeviceBackend() override = default;
 
   std::string_view name() const override { return inner_->name(); }

@@ -1,5 +1,5 @@
-// A backend with CUDA memory added to CPU memory, on ranks that are threads. The device is a
-// stand-in: its memory is the host's, and its communicator copies and adds there.
+// Tests CUDA memory added to a CPU backend, on ranks that are threads. The device is a stand-in:
+// its memory is the host's, and its communicator copies and adds there.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/device_backend.h"
@@ -256,9 +256,8 @@ TEST(DeviceBackend, BreaksTheGroupOnAllRanksWhenTheDeviceFails) {
     group.barrier();
     std::string text;
     const Fault fault = fault_of([&] { group.all_reduce(on_cuda(values)); }, &text);
-    EXPECT_TRUE(fault == Fault::system || fault == Fault::aborted) << text;  // Its own failure, or
-                                                                             // the other rank's
-                                                                             // news.
+    // Its own failure, or the other rank's notice.
+    EXPECT_TRUE(fault == Fault::system || fault == Fault::aborted) << text;
     EXPECT_NE(text.find("on fire"), std::string::npos) << text;
     EXPECT_NE(fault_of([&] { group.barrier(); }), Fault::bug) << "the group must stay broken";
   });
@@ -271,8 +270,7 @@ TEST(DeviceBackend, EndsWhatIsOnTheDeviceWhenARankDoesNotCome) {
     Values values(2, 1);
     group.all_reduce(on_cuda(values));
     if (group.rank() == 1)
-      return;  // Leaves without destroy_process_group(): the group is
-               // abandoned.
+      return;  // Leaves without destroy_process_group(): the group is abandoned.
     std::string text;
     EXPECT_EQ(fault_of([&] { group.all_reduce(on_cuda(values)); }, &text), Fault::peer_lost);
     EXPECT_NE(text.find("all_reduce #2 of group world on rank 0: "), std::string::npos) << text;

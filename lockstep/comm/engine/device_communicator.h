@@ -3,10 +3,9 @@
 // Each call enqueues its collective on the stream of its buffers, which share one device and one
 // stream. All ranks call the members in the same order with matching arguments.
 //
-// Thread safety: any thread may call cancel() at any time; the other members are for one thread at
-// a time.
+// Thread safety: any thread may call cancel() at any time; one thread at a time for the others.
 // Blocking: until the collective is enqueued. It may still run on the device afterwards.
-// Errors: as Backend::run()'s; the communicator is unusable after any of them.
+// Errors: as Backend::run(); the communicator is unusable after any of them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -61,7 +60,7 @@ struct DeviceEngine {
   // Returns why there is none on this host; empty when there is one. Starts nothing.
   std::function<std::string()> why_not;
 
-  // Collective over the members. Errors: timeout; misuse when two ranks are on one device.
+  // Collective over the members. Errors: timeout; misuse when two ranks use one device.
   std::function<std::unique_ptr<DeviceCommunicator>(const DeviceMembers& members, int device_index,
                                                     Deadline deadline)>
       make;

@@ -167,7 +167,7 @@ OpenedEngines& opened_engines() {
   return engines;
 }
 
-// Returns the library or program at an address; empty if that is unknown.
+// Returns the library or program at an address; empty if unknown.
 fs::path file_at(const void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};

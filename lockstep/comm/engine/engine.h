@@ -2,7 +2,7 @@
 //
 // Searches the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), then this library's folder and
 // its lockstep-engines/. Opens a plugin at most once, for the life of the process. The engine
-// "torch" is no plugin: Python programs bring it (c10d/torch_engine.h).
+// "torch" is no plugin: Python programs register it (c10d/torch_engine.h).
 //
 // Thread safety: any thread may call any function.
 
@@ -22,7 +22,7 @@ namespace lockstep {
 
 struct Engine {
   std::string name;
-  std::string path;     // Path of the plugin, or of the library that has brought it.
+  std::string path;     // Path of the plugin, or of the library that registered it.
   std::string version;  // Version of the library underneath, as it reports it.
   const lockstep_engine* abi = nullptr;
 
@@ -31,16 +31,16 @@ struct Engine {
   }
 };
 
-// Those that have a plugin: mpi, gloo, oneccl, nccl.
+// The engines that have a plugin: mpi, gloo, oneccl, nccl.
 LOCKSTEP_API const std::vector<std::string_view>& engine_names();
 
 // Errors: misuse for another name. Unsupported when the plugin is missing, has another ABI, cannot
-// be loaded or cannot run here. The message has the search path, the loader's words, and the
-// package to install.
+// be loaded or cannot run here. The message has the search path, the loader's text, and the package
+// to install.
 LOCKSTEP_API const Engine& open_engine(std::string_view name);
 
-// Makes known an engine that is no plugin, for the life of the process. Does nothing if one of its
-// name is open. Errors: unsupported when it has another ABI, or cannot run here.
+// Registers an engine that is no plugin, for the life of the process. Does nothing if an engine of
+// its name is open. Errors: unsupported when it has another ABI, or cannot run here.
 LOCKSTEP_API void bring_engine(const lockstep_engine& engine);
 
 // Returns why open_engine() would throw; empty when it would not.
@@ -56,8 +56,8 @@ struct EngineFolder {
 // Returns the folders to search, in order. Ignores empty parts of the variable.
 std::vector<EngineFolder> engine_folders();
 
-// Loads the plugin of the first folder that has it; a faulty one is an error even if another folder
-// has one too. It stays loaded in any case, because the library underneath may have left threads or
+// Loads the plugin of the first folder that has it. A faulty one is an error even if another folder
+// has one too. It always stays loaded, because the library underneath may have left threads or
 // handlers behind. Errors: unsupported.
 Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folders);
 

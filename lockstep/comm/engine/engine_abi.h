@@ -12,7 +12,7 @@
    Lifetime: memory passed in belongs to the caller and is not used after the call, except where a
    function says otherwise. Strings are UTF-8 and end with a zero.
 
-   Frozen: new members are added at the end, and `struct_bytes` tells which are present. The core
+   Frozen: new members are added at the end, and `struct_bytes` shows which are present. The core
    refuses a plugin with fewer members than its own, so a new member means that all plugins are
    rebuilt. An incompatible change needs another lockstep_engine_vN().
 
@@ -81,8 +81,8 @@ typedef struct lockstep_engine_config {
    makes a group's communicators together with the group, not on first use. */
 #define LOCKSTEP_ENGINE_ORDERED 1u
 
-/* cancel() takes effect only between the steps of a call, and a step may wait for a peer that is
-   gone. The core then does not wait for the call, and gives it memory of its own, as without a
+/* cancel() takes effect only between the steps of a call, and a step may wait for a lost
+   peer. The core then does not wait for the call, and gives it memory of its own, as without a
    cancel(). */
 #define LOCKSTEP_ENGINE_MAY_STAY 2u
 
@@ -111,16 +111,17 @@ typedef struct lockstep_engine {
   /* Null if identify is. Broadcasts rank 0's `data` to all ranks of `world`. One thread only. */
   int (*tell_all)(const void* world, void* data, size_t bytes, lockstep_engine_error* error);
 
-  /* Whether this collective is native. The collectives below say which must be. */
+  /* Whether this collective is native. The collectives below define which must be. */
   int (*supports)(uint8_t operation, uint8_t dtype, uint8_t reduce_op);
 
   int (*create)(const lockstep_engine_config* config, void** communicator,
                 lockstep_engine_error* error);
   /* Releases the communicator. Does not communicate, and never blocks for long. */
   void (*destroy)(void* communicator);
-  /* Makes a running call of another thread return soon with an error. No memory of the caller is
-     touched after that, even by a call that cannot leave the library. Null when the library cannot
-     do that: the core then gives such a call memory of its own, which it never frees. */
+  /* Makes a running call of another thread return soon with an error. The library does not
+     access the caller's memory after that, even in a call that cannot leave it. Null when the
+     library cannot do that: the core then gives such a call memory of its own, which it never
+     frees. */
   void (*cancel)(void* communicator);
 
   /* Blocking: until the result is there; for CUDA, until it is enqueued on the buffers' stream.

@@ -104,22 +104,22 @@ class Store {
 
 // --- An engine of one class ----------------------------------------------------------------------
 
-// For libraries that move data only while a thread is in one of their calls, as MPI and oneCCL do.
-// A member may leave a call as soon as it has received everything, while some of its own data is
-// still queued. Its peers would then wait for its next call. So a call ends with a barrier, after
-// which all data have arrived. Not needed if the data fit into a socket's buffer, which is empty
-// when the call begins.
+// For libraries such as MPI and oneCCL that move data only while a thread is in one of their calls.
+// A member may leave a call when it has received everything, while some of its own data is still
+// queued. Its peers would then wait for its next call. So a call ends with a barrier, after which
+// all data have arrived. No barrier is needed if the data fit into a socket's buffer, which is
+// empty when the call begins.
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
 constexpr std::size_t of_any_size =
-    std::numeric_limits<std::size_t>::max();  // For members that know different sizes.
+    std::numeric_limits<std::size_t>::max();  // For members with different sizes.
 
 // The functions of an engine whose communicators are objects of one class, which has
 // - a constructor from lockstep_engine_config;
 // - the collectives of lockstep_engine, except reduce() and reduce_scatter() if the library lacks
 //   them;
 // - static bool combines(dtype, reduce_op): whether its reductions are native for these;
-// - if it needs that, run(bytes, act), which calls act(), the collective. `bytes` is the total that
-//   it moves, the same on all members.
+// - optionally run(bytes, act), which calls act(), the collective. `bytes` is the total that it
+//   moves, the same on all members.
 template <class Communicator>
 class EngineCalls {
  public:
@@ -215,7 +215,7 @@ class EngineCalls {
   }
 };
 
-// The parts of an engine that are not its communicators' class's.
+// The parts of an engine outside its communicators' class.
 struct EngineParts {
   const char* name = nullptr;
   DeviceKind device = DeviceKind::cpu;

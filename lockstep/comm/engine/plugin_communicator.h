@@ -1,4 +1,4 @@
-// A communicator of an engine plugin, as a DeviceCommunicator, and its making.
+// Wraps an engine plugin's communicator as a DeviceCommunicator.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -37,7 +37,7 @@ const Ranks first_leaves("plugins, the first leaves", [](const Rank& rank) {
   EXPECT_TRUE(data == expected);
 });
 
-// Between calls no member is in the library, and no member may need that.
+// Between calls no member is in the library, and no member may depend on that.
 const Ranks wait_elsewhere("plugins, members wait elsewhere", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   std::vector<float> data(1'000'000, 1);
@@ -91,7 +91,8 @@ const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
   Member member(engine_under_test(), options);
   std::vector<float> data(100'000);
   try {
-    // The first call may fail, too: the last rank may be gone before the others have received all.
+    // The first call may fail too: the last rank may end before the others have received
+    // everything.
     member.all_reduce(buffer_of(data), 0);
     if (rank.rank == rank.world_size - 1) raise(SIGKILL);
     while (true) member.all_reduce(buffer_of(data), 0);
@@ -102,7 +103,7 @@ const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
 });
 
 // A peer is killed during a message. The waiting member returns when it is cancelled, as the core
-// does after news of the death.
+// does after a report of the death.
 void expect_end_within_a_message(const Rank& rank, const std::function<void(Member&)>& call) {
   Member member(engine_under_test(), member_of(rank));
   member.meet();
@@ -150,7 +151,7 @@ const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
   Member member(engine_under_test(), member_of(rank));
   if (member.engine().cancel == nullptr) return;
   if (rank.rank == 1) {
-    // Stays until the other member's connections have ended.
+    // Waits until the other member's connections have ended.
     std::vector<float> late(10);
     std::this_thread::sleep_for(seconds(1));
     EXPECT_THROW(member.all_reduce(buffer_of(late), 0), Error);

@@ -53,14 +53,14 @@ inline Part whole(const lockstep_buffer& buffer) {
   return {static_cast<std::byte*>(buffer.data), bytes_of(buffer)};
 }
 
-// Does nothing if the data is there already.
+// Does nothing if the data is already there.
 inline void copy_part(const Part& from, std::byte* to) {
   if (from.bytes > 0 && from.data != to) std::memcpy(to, from.data, from.bytes);
 }
 
 // The parts of all members.
 struct Parts {
-  // One after the other; `counts` are elements.
+  // Contiguous parts; `counts` are elements.
   Parts(const lockstep_buffer& buffer, const std::size_t* counts, int size)
       : all{static_cast<std::byte*>(buffer.data), 0} {
     begins.reserve(static_cast<std::size_t>(size));
@@ -71,7 +71,7 @@ struct Parts {
       all.bytes += sizes.back();
     }
   }
-  // The same for each of `size` members.
+  // The same part for each of `size` members.
   Parts(const Part& same, int size)
       : all(same),
         begins(static_cast<std::size_t>(size), 0),

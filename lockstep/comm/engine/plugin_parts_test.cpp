@@ -1,5 +1,5 @@
-// Tests the parts of which plugins are made: buffers by member, the core's store, and the functions
-// of a class.
+// Tests the parts that plugins use: buffers by member, the core's store, and the functions of a
+// class.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin_parts.h"

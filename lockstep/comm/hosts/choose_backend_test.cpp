@@ -117,7 +117,7 @@ TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {
   EXPECT_NE(text.find("there is no backend 'nccl': use auto, shm"), std::string::npos) << text;
 }
 
-// exchange_rank_info() of a patient rank.
+// exchange_rank_info() of a rank with a long warn_after.
 RankTable exchanged(Store& store, const RankInfo& mine, int world_size, Deadline deadline) {
   LateRanks late(mine.rank, 30s);
   return exchange_rank_info(store, "job", mine, world_size, deadline, late);

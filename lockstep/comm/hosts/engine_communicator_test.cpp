@@ -1,5 +1,5 @@
-// Tests the thread of an engine's communicator, and how calls are waited for and given up. The
-// engine is a table of functions in this file.
+// Tests the thread of an engine's communicator, and how calls are awaited and aborted. The engine
+// is a table of functions in this file.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/engine_communicator.h"
@@ -190,7 +190,7 @@ TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
   EXPECT_EQ(values_.use_count(), 1);
 }
 
-// Swaps with a peer whose elements are all larger by ten.
+// Exchanges data with a peer whose elements are all larger by ten.
 int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* output,
                    const std::size_t*, const std::size_t*, lockstep_engine_error*) {
   for (std::size_t i = 0; i < input->count; ++i)
@@ -205,8 +205,8 @@ TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
   constexpr float own_sum = 1 + 1;
   abi.all_to_all = swap_with_peer;
   abi.flags = LOCKSTEP_ENGINE_SWAPS;
-  // Returns the sum of one element. All elements have it if they were swapped; the engine's own
-  // all_reduce adds one to the first.
+  // Returns the sum of one element. Without a swap, the engine's own all_reduce adds one to the
+  // first.
   const auto sum_of = [&](const std::vector<int>& members, std::size_t count) {
     const auto communicator = make(swapping, members);
     std::vector<float> values(count, 1);
@@ -254,7 +254,7 @@ TEST_F(CallsAtExitDeathTest, LeaveTheProcessItsExitCodeAndNothingIsDestroyedUnde
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        std::atexit([] { std::abort(); });  // Stands for an exit handler of an engine's library.
+        std::atexit([] { std::abort(); });  // Simulates an exit handler of an engine's library.
         auto communicator = make(Cancelling::never);
         gate_.is_open = false;
         communicator->start(all_reduce(), values_);

@@ -1,4 +1,4 @@
-// Failures that name ranks which the job does not have, as another process may say.
+// Tests failures with ranks that the job does not have, which another process may report.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/failure_news.h"
@@ -40,7 +40,7 @@ TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
   Lines lines({.member = {.job_id = "job", .rank = 0, .world_size = 1}});
   session->page().report({.rank = no_rank, .detected_by = 0});
   const FailureNews news(session, lines, {true});
-  std::this_thread::sleep_for(200ms);  // It looks every 20 ms.
+  std::this_thread::sleep_for(200ms);  // It checks every 20 ms.
   news.tell_what_is_known();
   session->finish();
 }

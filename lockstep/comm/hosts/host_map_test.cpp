@@ -49,7 +49,7 @@ TEST(Slices, CutWholeCacheLinesAndNothingTwice) {
     }
 }
 
-// All parts are numbered in one sequence, so that a lost or repeated element shows.
+// All parts are numbered in one sequence, so that a lost or repeated element is detected.
 TEST(Slices, PartsThatAreCutComeTogetherAgain) {
   const std::vector<std::vector<int>> layouts{{0, 0, 1, 1}, {0, 1, 0, 1, 0}, {0, 0, 0, 1}, {0, 1}};
   for (const auto& layout : layouts) {

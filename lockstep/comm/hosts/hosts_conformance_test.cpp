@@ -70,7 +70,7 @@ void expect_sum_of_ranks(const ProcessGroup& group) {
   EXPECT_EQ(values, std::vector<double>(1000, group.size() * (group.size() - 1) / 2.0));
 }
 
-// The store and the connections keep what ranks told each other for the first of them.
+// The store and the connections keep messages of the first group.
 const Ranks one_name("groups of one name across hosts", [](const Rank& rank) {
   ProcessGroup world = test::join_across_hosts(rank);
   std::vector<int> all(static_cast<std::size_t>(world.size()));

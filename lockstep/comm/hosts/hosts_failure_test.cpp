@@ -1,4 +1,4 @@
-// Tests what ranks on other hosts learn about ranks that die, differ, are late or give up.
+// Tests what ranks on other hosts detect about ranks that die, differ, are late or abort.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ const Ranks killed("killed across hosts", [](const Rank& rank) {
   reduce_until(group, rank, 2, SIGKILL);
 });
 
-// Rank 3 shares its host, so it knows the signal and tells the other host.
+// Rank 3 shares its host, so it detects the signal and reports it to the other host.
 TEST_P(AcrossHosts, AKilledRankIsNamedWithItsSignalOnEveryHost) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   const auto exits = killed.run(4, 30s);
@@ -124,7 +124,7 @@ TEST_P(AcrossHosts, ARankAloneOnItsHostIsNamedByWhoeverLosesIt) {
   expect_survivors(whole_host_killed.run(3, 30s), 1);
 }
 
-// Rank 1 knows of the death, as the killed rank was on its host, and leaves the group.
+// Rank 1 detects the death, because the killed rank was on its host, and leaves the group.
 const Ranks left_for_a_message("left for a loss that ends a message between hosts",
                                [](const Rank& rank) {
                                  test::expect_the_lost_one_named(
@@ -169,7 +169,7 @@ const Ranks computes("computes while a rank of another host dies", [](const Rank
   test::expect_one_record(group, rank.world_size - 2);
 });
 
-// In the first layout a rank shares the dead one's host; in the second nobody does.
+// In the first layout a rank shares the dead rank's host; in the second, none does.
 TEST_P(AcrossHosts, ASurvivorThatWaitsForNobodyWritesOneRecord) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   for (const std::string hosts : {"aabb", "aba"}) {
@@ -189,7 +189,7 @@ const Ranks differ("differ across hosts", [](const Rank& rank) {
                 "9 float32"),
       std::string::npos)
       << text;
-  EXPECT_EQ(values[0], 7);  // No memory was touched.
+  EXPECT_EQ(values[0], 7);  // No memory was changed.
 });
 
 TEST_P(AcrossHosts, AMismatchIsNamedOnEveryHostBeforeMemoryIsTouched) {
@@ -197,7 +197,7 @@ TEST_P(AcrossHosts, AMismatchIsNamedOnEveryHostBeforeMemoryIsTouched) {
   EXPECT_TRUE(all_succeeded(differ.run(4, 30s)));
 }
 
-// Rank 1 has no slice: it hears of the other host through rank 0, whose call differs from its own.
+// Rank 1 has no slice: it receives the other host's call through rank 0, whose own call differs.
 const Ranks differ_here("differ on a host with surplus ranks", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(8, 7);
@@ -292,7 +292,7 @@ TEST_P(AcrossHosts, WhoComesTooLateIsNamedOnEveryHost) {
   EXPECT_TRUE(all_succeeded(late.run(4, 40s)));
 }
 
-// Far less than a second beyond the deadline, whichever rank is missing.
+// Far less than a second beyond the deadline, for any missing rank.
 double seconds_until_timeout(const ProcessGroup& group, std::string* text) {
   const auto begin = Clock::now();
   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }, text), Fault::timeout);
@@ -345,7 +345,7 @@ TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineAndNamesTheOneThatIsLate) {
   EXPECT_TRUE(all_succeeded(one_late.run(4, 40s)));
 }
 
-// Ranks 1 and 2 share a host. Rank 3, on the third one, hears of it before its own deadline.
+// Ranks 1 and 2 share a host. Rank 3, on the third host, gets the report before its own deadline.
 const Ranks late_between("late between three hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
@@ -414,7 +414,7 @@ TEST_P(AcrossHosts, LabelsThatDifferAreShownOnEveryHost) {
   EXPECT_TRUE(all_succeeded(labels_differ.run(3, 30s)));
 }
 
-// All ranks see that labels differ; ranks 2 and 3 are kept from saying theirs for a while.
+// All ranks detect that labels differ; ranks 2 and 3 are delayed before they send theirs.
 const Ranks labels_late("labels come late", [](const Rank& rank) {
   ::setenv("LOCKSTEP_HOST_ID", test::host_of_rank(rank.rank).c_str(), 1);
   LaunchEnvironment who = read_environment();
@@ -454,7 +454,7 @@ const Ranks aborts("aborts across hosts", [](const Rank& rank) {
   if (rank.rank == 0) {
     std::this_thread::sleep_for(200ms);
     group.abort("the input is broken");
-    std::this_thread::sleep_for(500ms);  // A rank that left within some 20 ms would be lost first.
+    std::this_thread::sleep_for(500ms);  // A rank that leaves within some 20 ms is lost first.
     return;
   }
   std::string text;

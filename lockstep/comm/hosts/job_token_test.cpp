@@ -85,7 +85,7 @@ void expect_no_dump_to_show_the_token() {
     ADD_FAILURE() << "the token is in " << mapping;
 }
 
-// Each rank gets the token in the environment, and reversed the text to search for.
+// Each rank gets the token in the environment, and the reversed token to search for.
 void run_with_token(const test::Ranks& ranks, int count) {
   const JobToken token = make_job_token();
   ::setenv("LOCKSTEP_JOB_TOKEN", std::string(token.text()).c_str(), 1);
@@ -120,7 +120,7 @@ TEST(TokenMemory, OfARankOfTwoHostsIsNotDumped) {
   test::HostLayout::unset();
 }
 
-// Keeps the token as a launcher does, for hosts that come later.
+// Keeps the token as a launcher does, for hosts that join later.
 const test::Ranks shakes_hands("token in a handshake", [](const test::Rank& rank) {
   const auto token = read_job_token();
   const JobMember member{.job_id = "job", .rank = rank.rank, .world_size = 1};
@@ -133,7 +133,7 @@ const test::Ranks shakes_hands("token in a handshake", [](const test::Rank& rank
 
 TEST(TokenMemory, OfBothEndsOfAHandshakeIsNotDumped) { run_with_token(shakes_hands, 1); }
 
-// The store's process accepts the connection and says nothing, so that this process waits.
+// The store's process accepts the connection and sends nothing, so that this process waits.
 TEST(TokenMemory, OfARankThatConnectsToAStoreForDevicesIsNotDumped) {
   const FileDescriptor listener = try_to_listen(numeric_address("127.0.0.1", 0));
   const JobToken token = make_job_token();

@@ -79,7 +79,8 @@ TEST(LateRanks, AreNamedAtGrowingTimes) {
       << warnings.all()[0];
 }
 
-// Whom `rank` names if these of six ranks have come, it among them; and how many it has looked for.
+// Returns the ranks that `rank` reports if these of six ranks have come, including it; and the
+// number of ranks that it looked for.
 std::pair<std::string, int> named_by(int rank, const std::set<int>& come) {
   const Warnings warnings;
   LateRanks late(rank, 0ms);
@@ -120,7 +121,7 @@ TEST(LateRanks, IfItIsRank0TheFirstOfThisHostThatIsDueNamesIt) {
     EXPECT_EQ(warnings.all().size(), 2U);
   }
   std::this_thread::sleep_until(second.due());
-  second.look_for_rank_0(job);  // The first waits no longer.
+  second.look_for_rank_0(job);  // The first no longer waits.
   EXPECT_TRUE(warnings.has("on rank 2 has waited"));
 }
 
@@ -183,7 +184,7 @@ TEST(LateRanks, AreNamedInTheProgramsStore) {
   EXPECT_TRUE(all_succeeded(late_in_named_world.run(3, 30s)));
 }
 
-// The ranks do not know that they are on one host, and meet at a port that the test has chosen.
+// The ranks do not know that they are on one host. The test chooses their rendezvous port.
 std::string set_master() {
   const std::string port = std::getenv("LOCKSTEP_TEST_PORT");
   ::setenv("LOCKSTEP_HOST_ID", "one", 1);
@@ -197,8 +198,8 @@ const Ranks master_late("the master late", [](const Rank& rank) {
   meet(rank, 0, 1, set_master() + ", which it opens");
 });
 
-// A port of 127.0.0.1 that no other process gets as long as this one exists. It never listens, so
-// rank 0 may have it.
+// A port of 127.0.0.1 that no other process gets while this one exists. It never listens, so rank 0
+// may use it.
 class HeldPort {
  public:
   HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -35,7 +35,7 @@ using test::Ranks;
 
 const lockstep_engine& gloo() { return *open_engine("gloo").abi; }
 
-// The communicator of a sub-group: unusable on rank 1, and never there on rank 0 of the job.
+// The communicator of a sub-group: unusable on rank 1, and absent on rank 0 of the job.
 int unusable = 0;
 
 int create(const lockstep_engine_config* config, void** communicator,
@@ -66,7 +66,7 @@ const Engine& ordered_engine() {
 
 // --- Groups --------------------------------------------------------------------------------------
 
-// Joins a group of ranks that are each on a host of their own.
+// Joins a group of ranks that each have their own host.
 ProcessGroup join_by_ordered_engine(const Rank& rank) {
   ::setenv("LOCKSTEP_HOST_ID", test::host_of_rank(rank.rank).c_str(), 1);
   LaunchEnvironment who = read_environment();
@@ -93,7 +93,7 @@ class OrderedEngine : public testing::Test {
 };
 
 // Makes a group of both ranks in reverse order, which rank 0 never gets. Returns the Error there.
-// On rank 1, calls act(that group) and returns once rank 0 has its Error.
+// On rank 1, calls act(that group) and returns when rank 0 has its Error.
 template <class Act>
 std::optional<Error> split_in_reverse(const Rank& rank, const ProcessGroup& world, Act act) {
   const auto done = rank.scratch / "done";

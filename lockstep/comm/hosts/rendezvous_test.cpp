@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::fault_of;
 
-// agree_on_start() of a patient rank.
+// agree_on_start() of a rank with a long warn_after.
 std::string start_of(Store& store, int rank, int world_size, Deadline deadline) {
   LateRanks late(rank, 30s);
   return agree_on_start(store, "job/", rank, world_size, deadline, late);
@@ -83,7 +83,7 @@ TEST(AgreeOnStart, WithoutRank0IsATimeout) {
   EXPECT_EQ(fault_of([&] { start_of(store, 1, 2, in(100ms)); }), Fault::timeout);
 }
 
-// A process that comes as `rank`, and was told of `size` ranks.
+// A process that comes as `rank` and expects `size` ranks.
 struct Comer {
   int rank = 0;
   int size = 0;
@@ -124,7 +124,7 @@ TEST(AgreeOnStart, OneWhoseTimeIsUpBeforeThatOfRank0NamesWhoIsMissing) {
   for (const Comer& one : all) EXPECT_EQ(one.ranks, std::vector<int>{1}) << one.text;
 }
 
-// Passes all on to another store. Tests override what they watch.
+// Forwards all calls to another store. Tests override the calls that they observe.
 class StoreOfAnother : public Store {
  public:
   explicit StoreOfAnother(Store& store) : store_(store) {}

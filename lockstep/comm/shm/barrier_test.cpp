@@ -35,7 +35,7 @@ cpu_set_t allowed_cores() {
   return cores;
 }
 
-// As the kernel may do it with ranks that nothing has bound.
+// The kernel may do the same with unbound ranks.
 void move_to_the_first_core() {
   const cpu_set_t all = allowed_cores();
   int core = 0;
@@ -61,7 +61,7 @@ double seconds_of_spinning() {
   return cpu_seconds() - begin;
 }
 
-// The best of five rounds counts: in the others the host may have taken time.
+// The best of five rounds counts: other programs may have delayed the others.
 void expect_to_sleep_at_once(const std::function<void()>& act) {
   move_to_the_first_core();
   act();
@@ -96,7 +96,7 @@ const Ranks messages_on_one_core("messages on one core", [](const Rank& rank) {
   destroy_process_group(world);
 });
 
-// Rank 0 of two, whose peer is where the test says.
+// Rank 0 of two, whose peer is on the core that the test sets.
 class CoreSharingTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -144,7 +144,7 @@ TEST_F(CoreSharingTest, AMoveThatHelpedForLongDoesNotDelayTheNextOne) {
     segment_.lane(1).core = -1;
     for (int call = 0; call < 1000; ++call) EXPECT_FALSE(shares_core_.with(1));
   }
-  // Pauses that double would be 13 s together, these are less than half a second.
+  // Doubled pauses would take 13 s together; constant ones take less than half a second.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(6));
 }
 

@@ -1,4 +1,4 @@
-// Each rank hands its own registered memory to its peers itself: without rank 0, with few
+// Tests that each rank passes its registered memory to its peers itself: without rank 0, with few
 // descriptors, and when it is killed or stopped meanwhile.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -54,7 +54,7 @@ void wait_until(const std::function<bool()>& holds) {
     if (Clock::now() >= deadline) return void(ADD_FAILURE() << "it never came so far");
 }
 
-// The peers' closed connections end in a moment.
+// The peers' closed connections end a moment later.
 void expect_descriptors(std::ptrdiff_t most) {
   const Deadline deadline = in(10s);
   while (open_descriptors() > most && Clock::now() < deadline) std::this_thread::sleep_for(2ms);
@@ -117,7 +117,8 @@ constexpr int regions = 20;
 
 // Fewer descriptors than the regions of two ranks need.
 const Ranks few_descriptors("few descriptors", [](const Rank&) {
-  std::optional<ProcessGroup> world = init_process_group();  // What the first one keeps open stays.
+  std::optional<ProcessGroup> world = init_process_group();  // Descriptors of the first one stay
+                                                             // open.
   expect_sum(*world, world->allocate_local(bytes));
   destroy_process_group(*world);
   world.reset();
@@ -141,7 +142,7 @@ const Ranks few_descriptors("few descriptors", [](const Rank&) {
     for (const RegisteredMemory& memory : all) expect_sum(again, memory);
   }
   expect_descriptors(before);
-  // None is left for a region: an error of this rank alone.
+  // No descriptor is left for a region: an error of this rank alone.
   std::vector<FileDescriptor> taken;
   for (int fd = 0; (fd = ::dup(0)) >= 0;) taken.emplace_back(fd);
   try {
@@ -232,7 +233,7 @@ void stop_within_a_call(const Rank& rank, const ProcessGroup& world) {
   std::this_thread::sleep_for(1min);  // It is killed.
 }
 
-// Returns the outcome of a call of whose ranks rank 1 stands still.
+// Returns the outcome of a call in which rank 1 is stopped.
 Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& world,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void(pid_t)>& meanwhile) {

@@ -86,8 +86,8 @@ class Variable {
   ::_exit(done ? 0 : errno);
 }
 
-// The errno with which the kernel refuses that a process reads the memory of its sibling, as ranks
-// do: 0 if it permits it. Yama, seccomp and other modules may refuse.
+// Returns the errno with which the kernel refuses that a process reads its sibling's memory, as
+// ranks do; 0 if it permits it. Yama, seccomp and other modules may refuse.
 int refusal_of_kernel() {
   static const int refusal = [] {
     const pid_t sleeper = ::fork();
@@ -104,12 +104,12 @@ int refusal_of_kernel() {
   return refusal;
 }
 
-// Whatever the environment of the tests says, ranks read.
+// Ranks read, regardless of the tests' environment.
 class PeerMemoryOfThreads : public testing::Test {
   const Variable default_{PeerMemory::variable, nullptr};
 };
 
-// They log whether they do.
+// They log whether they read.
 class PeerMemoryOfProcesses : public PeerMemoryOfThreads {
   const Variable log_{"LOCKSTEP_LOG", "info"};
 
@@ -249,8 +249,8 @@ void all_reduce(const ProcessGroup& group, std::size_t bytes, std::size_t offset
   }
 }
 
-// Around the least and the most data that is read, the data that goes past the caches, and what one
-// system call reads.
+// Sizes around the limits: least and most data that is read, data that goes past the caches, and
+// what one system call reads.
 std::vector<Sizes> all_sizes(int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   constexpr std::size_t kb = 1 << 10;
@@ -271,14 +271,14 @@ void every_collective(const ProcessGroup& group) {
     all_to_all(group, sizes);
     from_and_to_a_root(group, sizes);
   }
-  constexpr std::size_t least = 2 << 20;  // Of which reads are reduced.
+  constexpr std::size_t least = 2 << 20;  // Least bytes for which reads are reduced.
   for (const std::size_t bytes : {least - 1, least, least + 1, 2 * least + 64, 3 * least + 12'345})
     all_reduce(group, bytes, bytes % 16);
 }
 
 // --- A kernel that refuses -----------------------------------------------------------------------
 
-// From now on process_vm_readv() of this process gets `action`, unless it reads into three pieces.
+// From now on process_vm_readv() of this process gets `action`, unless it reads into three buffers.
 void refuse_reads(std::uint32_t action) {
 #if defined(__x86_64__)
   constexpr std::uint32_t machine = AUDIT_ARCH_X86_64;
@@ -335,7 +335,7 @@ void do_all_and(const std::function<void()>& change) {
   destroy_process_group(group);
 }
 
-// Ends by SIGSYS where it reads.
+// SIGSYS ends it when it reads.
 const Ranks readers_that_must_not("readers that must not", [](const Rank& rank) {
   do_all_and([&] {
     if (rank.rank == 1) refuse_reads(SECCOMP_RET_KILL_PROCESS);
@@ -435,8 +435,8 @@ TEST_F(PeerMemoryOfThreads, LargeDataOfTwoRanksIsReduced) {
 
 // --- Threads -------------------------------------------------------------------------------------
 
-// Threads that read, in tests whose data outlives all ranks. The read of data with the number
-// `fails` fails, and has written half of it. `pause` is made in the middle of each read.
+// Threads that read, in tests whose data outlives all ranks. Read number `fails` fails after half
+// of its data. `pause` is called in the middle of each read.
 class ReadingPeers final : public ThreadPeers {
  public:
   ReadingPeers(std::shared_ptr<ThreadTeam> team, int rank, int fails, std::function<void()> pause)
@@ -458,7 +458,7 @@ class ReadingPeers final : public ThreadPeers {
     return !fails;
   }
 
-  // Waits throw, once `loss` does.
+  // Waits throw when `loss` does.
   void throw_if_lost(std::string_view context) override {
     if (loss) loss();
     ThreadPeers::throw_if_lost(context);
@@ -472,7 +472,7 @@ class ReadingPeers final : public ThreadPeers {
   int reads_ = 0;
 };
 
-// One rank of a group of threads, of which rank 1 has the other arguments.
+// One rank of a group of threads, in which rank 1 has the other arguments.
 struct Reader {
   Reader(
       const std::shared_ptr<ThreadTeam>& team, int number, int fails = 0,
@@ -575,7 +575,7 @@ void expect_to_begin_anew(int ranks, void (*call)(Reader&), int fails = 1) {
   });
 }
 
-// A rank's slice has six pieces. Then it reads the other slice.
+// A rank's slice has six chunks. Then it reads the other slice.
 void sum_of_all(Reader& reader) {
   constexpr std::size_t count = std::size_t{3} << 20;
   Bytes data(count);
@@ -644,8 +644,8 @@ TEST_F(PeerMemoryOfThreads, NoRankReturnsWhileAnotherOneReadsItsInput) {
   });
 }
 
-// Rank 0's call fails while rank 1 reads its input. Its callers overwrite that, and only then does
-// rank 1 go on: it must wait for rank 0 instead of returning what it has read.
+// Rank 0's call fails while rank 1 reads its input. Rank 0's caller overwrites the input before
+// rank 1 continues. Rank 1 must wait for rank 0 instead of returning the data that it read.
 TEST_F(PeerMemoryOfThreads, ARankThatReadsFreedMemoryDoesNotReturn) {
   std::array<Bytes, 2> inputs{Bytes(part), Bytes(part)};
   std::promise<void> reads;
@@ -680,7 +680,7 @@ TEST_F(PeerMemoryOfThreads, ARankThatReadsFreedMemoryDoesNotReturn) {
 
 TEST_F(PeerMemoryOfThreads, ARankLooksWhetherTheGroupIsOverAsItReads) {
   constexpr std::size_t large = std::size_t{20} << 20;
-  std::vector<Bytes> inputs(2, Bytes(large));  // A rank that has given up may still be read.
+  std::vector<Bytes> inputs(2, Bytes(large));  // A rank that has aborted may still be read.
   run_readers(2, [&](const auto& team, int rank) {
     ShmBackend* mine = nullptr;
     Reader reader(team, rank, 0, [&] {
@@ -698,7 +698,7 @@ TEST_F(PeerMemoryOfThreads, ARankLooksWhetherTheGroupIsOverAsItReads) {
 
 // --- The bits of a reduction ---------------------------------------------------------------------
 
-// One rank of a group of threads, which reduces in both ways, of any size.
+// One rank of a group of threads, which reduces in both ways, for any size.
 class Reducer {
  public:
   Reducer(const std::shared_ptr<ThreadTeam>& team, int rank)
@@ -915,14 +915,14 @@ TEST_F(PeerMemoryOfProcesses, ARankThatDiesIsNamedAndNothingIsReadHalf) {
 }
 
 #if defined(__x86_64__)
-// Calls `before` with the number of the read before each one of this process, from now on.
+// From now on, calls `before` with the number of each read of this process, before the read.
 std::function<void(int)> before_read;
 
 void read_after_a_signal(int, siginfo_t*, void* context) {
   auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
   static int reads = 0;
   before_read(++reads);
-  // The filter lets three pieces pass.
+  // The filter permits reads into three buffers.
   std::array<iovec, 3> here{};
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   std::copy_n(reinterpret_cast<const iovec*>(registers[REG_RSI]), 2, here.begin());
@@ -950,8 +950,8 @@ void wait_for_end(pid_t pid) {
   }
 }
 
-// Rank 1 dies before one of its reads, of which a call has as many as given. All others have
-// entered that call, and may wait for its death before they read.
+// Rank 1 dies before one of the given number of reads of a call. All others have entered that call,
+// and may wait for its death before they read.
 template <class Call>
 void die_in_a_read(int reads, int dying_read, bool others_read_after) {
   ProcessGroup group = init_process_group();
@@ -989,7 +989,7 @@ const Ranks dies_before("dies before others read",
 const Ranks dies_in_third_call("dies in its third call",
                                [](const Rank&) { die_in_a_read<Exchange>(2, 6, true); });
 
-// A slice has eight pieces. Then ranks read the other slice.
+// A slice has eight chunks. Then ranks read the other slice.
 const Ranks dies_at_a_piece("dies at a piece",
                             [](const Rank&) { die_in_a_read<Sum>(9, 5, false); });
 const Ranks dies_before_a_slice("dies before others read a slice",
@@ -1011,7 +1011,7 @@ void expect_rank_1_to_die(const Ranks& ranks, int count) {
 TEST_F(PeerMemoryOfProcesses, ARankThatDiesInAReadIsNamed) {
   for (const Ranks* ranks : {&dies_first, &dies_second, &dies_before, &dies_in_third_call})
     expect_rank_1_to_die(*ranks, 3);
-  if (std::thread::hardware_concurrency() < 2) return;  // They do not read what they reduce.
+  if (std::thread::hardware_concurrency() < 2) return;  // They do not read the data to reduce.
   for (const Ranks* ranks : {&dies_at_a_piece, &dies_before_a_slice, &dies_at_a_slice})
     expect_rank_1_to_die(*ranks, 2);
 }

@@ -168,7 +168,7 @@ TEST(Regions, MemoryOfAGroupIsRegisteredInGroupsMadeFromItAndBesideIt) {
 
 // --- Sums ----------------------------------------------------------------------------------------
 
-// Every rank's data begins elsewhere, in memory of another kind and size.
+// Every rank's data has another offset, in memory of another kind and size.
 void expect_sums_of(const ProcessGroup& group, const RegisteredMemory& memory) {
   constexpr std::size_t count = 30'000;
   const std::size_t offset = 64 * static_cast<std::size_t>(1 + group.rank());
@@ -195,7 +195,7 @@ const Ranks own_memory("own memory", [](const Rank& rank) {
       expect_sums_of(group, mine);
       expect_sums_of(group, in_pair);
       expect_sums_of(group, common);
-      // Of every kind at once: all go through staging buffers.
+      // Of every kind at once: all use staging buffers.
       expect_sums_of(group, group.rank() == 0 ? mine : common);
       expect_sums_of(group, group.rank() == 0 ? plain : mine);
     }
@@ -208,7 +208,7 @@ TEST(Regions, SumsAreRightInTheMemoryOfEachRankAndOfAllInEveryGroup) {
   EXPECT_TRUE(all_succeeded(own_memory.run(4)));
 }
 
-// A group's last handle may go while other ranks still use it.
+// A group's last handle may be destroyed while other ranks still use the group.
 const Ranks one_lets_go("one lets go", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   std::optional<RegisteredMemory> common = world.allocate(200 << 10);

@@ -24,7 +24,7 @@
 namespace lockstep::comm::engines {
 namespace {
 
-// Gloo has one type for both faults; only the text tells them apart.
+// Gloo has one type for both faults; only the text distinguishes them.
 Fault fault_of(const gloo::IoException& error) {
   const std::string_view text = error.what();
   const auto says = [&](std::string_view word) { return text.find(word) != text.npos; };
@@ -82,7 +82,7 @@ class Communicator {
   }
 
   // Runs one collective. A failure makes the communicator unusable: all its connections end. Gloo's
-  // thread then leaves the caller's memory alone, and the other members learn of it.
+  // thread then no longer accesses the caller's memory, and the other members detect the failure.
   template <class Act>
   void run(std::size_t, Act act) {
     const IgnoreSignals ignore{SIGPIPE};  // As in make_mesh().
@@ -149,8 +149,8 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
 }
 
 // Sends each member its part of `send`. Like gloo::alltoallv() except for the order. There a member
-// announces its receives after it has begun to send, and its peer sees that behind all sent data.
-// The two directions of a link then take turns if one member comes later.
+// announces its receives after it has started to send, so its peer gets the announcement after all
+// sent data. If one member comes later, the two directions of a link then run one after the other.
 void exchange(Mesh& mesh, const plugin::Parts& send, const plugin::Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
   const auto arriving = mesh.buffer(receive.all.data, receive.all.bytes);
@@ -180,7 +180,7 @@ void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffe
   const plugin::Part own = parts[mesh_->rank];
   const bool is_in_place = input.count == 0 || input.data == own.data;
   const plugin::Part mine = is_in_place ? own : plugin::whole(input);
-  // For two members Gloo's ring, which sends first too, would need the same messages.
+  // For two members, Gloo's ring, which sends first too, would need the same messages.
   if (mesh_->size == 2) return exchange(*mesh_, {mine, mesh_->size}, parts);
   gloo::AllgathervOptions options(mesh_);
   if (!is_in_place) options.setInput(mine.data, mine.bytes);

@@ -32,7 +32,7 @@ bool set_policy(pid_t thread, int policy) {
   return ::sched_setscheduler(thread, policy, &parameters) == 0;
 }
 
-// Gives a new thread a name and a policy to inherit: Gloo does not say which thread it starts.
+// Gives a new thread a name and a policy to inherit: Gloo does not report which thread it starts.
 class Inherited {
  public:
   explicit Inherited(const std::string& name) {
@@ -69,7 +69,7 @@ pid_t thread_of_name(const std::string& name) {
   return 0;
 }
 
-// The core's store behind Gloo's interface.
+// Implements Gloo's store interface with the core's store.
 class Addresses final : public gloo::rendezvous::Store {
  public:
   explicit Addresses(const lockstep_engine_store& store) : store_(store) {}
@@ -166,7 +166,7 @@ class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
     made_->abortWaitSend();
   }
 
-  // Throws, because Gloo's collectives ignore what a wait returns.
+  // Throws, because Gloo's collectives ignore the result of a wait.
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
     return made_->waitRecv(rank, timeout) || throw_given_up();
   }

@@ -25,8 +25,8 @@ namespace lockstep::comm::engines {
 // with one CPU it would spin for its whole time slice: 4 ms per message of 64 KB. So it has the
 // policy SCHED_BATCH, and does not preempt the thread that wakes it.
 //
-// But then it does not preempt a computing thread either, and waits for the end of that slice:
-// about 4 ms each time. A caller that only waits holds no connection, so it lets this thread
+// With that policy, it does not preempt a computing thread either, and waits for the end of that
+// slice: about 4 ms each time. A caller that only waits holds no connection, so it lets this thread
 // preempt.
 class LoopThread {
  public:
@@ -60,11 +60,12 @@ class Mesh final : public gloo::rendezvous::Context {
   // Errors: Failed with the store's error; Gloo's own.
   explicit Mesh(const lockstep_engine_config& config);
 
-  // Ends all connections. A running call fails then, here and on members that wait for this one.
+  // Ends all connections. A running call then fails, here and on members that wait for this one.
   void give_up(const std::string& why);
 
   // Returns a buffer whose waits fail after give_up(); it must not outlive the Mesh. In Gloo's own
-  // buffers, only waits for messages that have not begun to move would end. Others would never end.
+  // buffers, only waits for messages that have not started to move would end; others would never
+  // end.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
   // Returns the tag of the next call, so that two calls cannot mix their messages.

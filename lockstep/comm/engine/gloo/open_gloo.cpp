@@ -1,7 +1,7 @@
 // The plugin: opens the library built against Gloo, so that it uses no other Gloo.
 //
 // LibTorch exports a gloo:: of another version. In a program that links LibTorch, the loader would
-// give the plugin those functions.
+// bind the plugin to those functions.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

@@ -14,11 +14,11 @@ namespace {
 
 // In Gloo's own ring, the calling thread writes to the connection. Gloo's thread, which should read
 // from it, spins until that is done: for a whole time slice if it has taken the caller's core. Here
-// a member mostly announces a piece before the next member is ready for it, and then it is Gloo's
-// thread that writes. Pieces of 64 KiB, 256 KiB and 512 KiB were not faster on a link as fast as
-// memory, nor were four pieces ahead. On 1 Gbit/s it made no difference.
+// a member mostly announces a segment before the next member is ready for it, so Gloo's thread
+// writes. Segments of 64 KiB, 256 KiB and 512 KiB were not faster on a link as fast as memory, nor
+// were four segments ahead. On 1 Gbit/s it made no difference.
 constexpr std::size_t most_piece_bytes = std::size_t{128} << 10;
-constexpr std::size_t ahead = 8;  // Turns for which a member is ready to receive.
+constexpr std::size_t ahead = 8;  // Rounds for which a member is ready to receive.
 
 std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
@@ -84,10 +84,10 @@ class RingCall {
   const int next_;
   const int previous_;
   const std::uint64_t slot_;
-  const std::size_t room_;  // Bytes of a piece in `scratch_`.
+  const std::size_t room_;  // Bytes of a segment in `scratch_`.
   const std::unique_ptr<std::byte[]> scratch_;
   const std::unique_ptr<gloo::transport::UnboundBuffer> sums_;   // The data.
-  const std::unique_ptr<gloo::transport::UnboundBuffer> parts_;  // Pieces that are to be added.
+  const std::unique_ptr<gloo::transport::UnboundBuffer> parts_;  // Segments that are to be added.
 };
 
 }  // namespace

@@ -11,20 +11,20 @@
 
 namespace lockstep::comm::engines {
 
-// What a member sends and receives in a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce
-// algorithms for clusters of workstations", 2009).
+// The schedule of a member in a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
+// for clusters of workstations", 2009).
 //
-// The data has a chunk for each member, and a chunk has pieces. In each turn, a member sends a
-// piece to the next member and receives one from the previous member. In the first half of the
-// turns it adds what it receives to its own data. Then one member has the sums of a chunk, and in
-// the second half the sums go round.
+// The data has a chunk for each member, and a chunk has segments. In each round, a member sends a
+// segment to the next member and receives one from the previous member. In the first half of the
+// rounds it adds the received data to its own. Then each member has the sums of a chunk, and in the
+// second half the sums go round.
 class Ring {
  public:
-  // `count` elements in pieces of at most `most`. Chunks have two pieces at least, so that one
-  // travels while another is added.
+  // `count` elements in segments of at most `most`. Chunks have at least two segments, so that one
+  // is transferred while another is added.
   Ring(std::size_t count, int rank, int size, std::size_t most);
 
-  // Elements of the data; none when there are fewer elements than pieces, and after the last turn.
+  // Elements of the data; empty when there are fewer elements than segments, and after the end.
   struct Piece {
     std::size_t begin = 0;
     std::size_t count = 0;
@@ -35,7 +35,7 @@ class Ring {
   std::size_t turns() const { return 2 * sums(); }
   std::size_t sums() const { return (size_ - 1) * pieces_; }  // Turns of the first half.
 
-  // A piece that arrives in one turn leaves this many turns later.
+  // A segment that arrives in one round leaves this many rounds later.
   std::size_t delay() const { return pieces_; }
 
  private:

@@ -1,4 +1,4 @@
-// Tests the ring with members that are threads. plugin_test.cpp has the combinations themselves.
+// Tests the ring with members that are threads. plugin_test.cpp tests the combinations.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/gloo/ring.h"
@@ -122,7 +122,7 @@ lockstep_buffer buffer_at(T* data, std::size_t count) {
   return buffer;
 }
 
-// The data begins at an odd element, with another one before and behind it.
+// The data begins at an odd element, between two other elements.
 template <class T>
 void check(Mesh& mesh, ReduceOp op, std::size_t count) {
   const Combine combine =
@@ -150,7 +150,7 @@ void check(Mesh& mesh, ReduceOp op, std::size_t count) {
                 << +*differ.in2;
 }
 
-// Those that the plugin combines. The core makes an average of a sum.
+// The operations that the plugin combines. The core makes an average of a sum.
 template <class T>
 std::vector<ReduceOp> reductions() {
   std::vector<ReduceOp> all{ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
@@ -164,8 +164,8 @@ void check_every_reduction(Mesh& mesh) {
     for (const std::size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 9, 10'007}) check<T>(mesh, op, count);
 }
 
-// Counts at which one more element makes a difference: to the scratch memory, to the number of
-// pieces, and to their number beside that of turns for which a member is ready.
+// Counts around the limits of the scratch memory, of the number of segments, and of the rounds for
+// which a member is ready.
 template <class T>
 void check_every_size(Mesh& mesh) {
   const std::size_t piece = piece_bytes / sizeof(T);
@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, RingOf, testing::Values(1, 2, 3, 4),
 
 // --- A member that stops -------------------------------------------------------------------------
 
-// On a thread that has set this: called before each combination.
+// Set on one thread: called before each combination.
 thread_local std::function<void()> before_combination;
 
 void sum_of_floats(void* out, const void* left, const void* right, std::size_t count) {
@@ -215,8 +215,8 @@ void sum_of_floats(void* out, const void* left, const void* right, std::size_t c
   combine<float, Sum>(out, left, right, count);
 }
 
-// Member 0 stops before it has added its third piece, and goes on when the calls of all others have
-// ended. Calls `when_stopped` meanwhile. All calls must fail.
+// Member 0 stops before it has added its third segment, and continues when the calls of all others
+// have ended. Calls `when_stopped` meanwhile. All calls must fail.
 void stop_within_a_call(std::chrono::milliseconds call_timeout,
                         const std::function<void(const Meshes&)>& when_stopped) {
   const Meshes meshes = make_meshes(3, call_timeout);

@@ -173,7 +173,7 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
   if (in_place) copy_part({apart.get(), own.bytes}, result);
 }
 
-// Uses messages, which both ends of a pair cut alike. Some ranks' parts might fit one
+// Uses messages, divided equally at both ends of a pair. Some ranks' parts might fit one
 // MPI_Alltoallv() while others' do not.
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {

@@ -1,9 +1,9 @@
 // A communicator of some ranks of the job; its collectives use MPI.
 //
-// All calls except reductions move bytes, whatever their type. MPI counts in int, so longer data
-// takes several calls, which all ranks cut alike.
+// All calls except reductions move bytes, for any type. MPI counts in int, so longer data takes
+// several calls, which are equal on all ranks.
 //
-// MPI waits without a deadline and cannot be interrupted. So config.timeout_ms has no meaning here,
+// MPI waits without a deadline and cannot be interrupted. So config.timeout_ms has no effect here,
 // and there is no cancel().
 //
 // Thread safety: one thread at a time; distinct communicators are independent.
@@ -27,15 +27,15 @@ class Communicator {
   // these ranks only.
   explicit Communicator(const lockstep_engine_config& config);
 
-  // Does not communicate. After a failure MPI's communicator is left as it is, because peers may
-  // never leave it. After the end of MPI everything is left.
+  // Does not communicate. After a failure it leaves MPI's communicator, because peers may never
+  // free it. After the end of MPI it leaves everything.
   ~Communicator();
 
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   // Runs `act`, a collective that moves `bytes` in total. After one of more than
-  // plugin::sent_at_once, waits until all its data have arrived. Notes a failure.
+  // plugin::sent_at_once, waits until all its data have arrived. Records a failure.
   template <class Act>
   void run(std::size_t bytes, Act act) {
     try {

@@ -64,7 +64,7 @@ std::optional<Launched> launched() {
 }
 
 // Makes Open MPI send long messages over TCP without a request for each part. Such requests wait
-// behind the receiver's own data, so of two ranks that send to each other only one does at a time.
+// behind the receiver's own data, so two ranks that send to each other would do so one at a time.
 // Without requests, data uses both directions of the link.
 void choose_settings() { plugin::set_by_default("OMPI_MCA_btl_tcp_flags", "send,inplace"); }
 

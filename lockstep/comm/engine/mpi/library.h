@@ -8,7 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Leaves out MPI's former C++ classes, whose symbols are in a library that nobody loads.
+// Leaves out MPI's former C++ classes, whose symbols are in a library that is not loaded.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -35,9 +35,9 @@ std::string version();
 // Errors: unsupported; misuse when the program has ended MPI.
 void start();
 
-// An object that must finish before MPI may end in order. That end waits for all ranks, and would
-// wait for ever for a rank that gave up. Such a rank exits without it, so the launcher ends the
-// job.
+// An object that must finish before MPI may end in order. MPI_Finalize() waits for all ranks, and
+// would wait forever for a rank that aborted. Such a rank exits without it, so the launcher ends
+// the job.
 class Unfinished {
  public:
   Unfinished();
@@ -48,12 +48,11 @@ class Unfinished {
   void finish();
 };
 
-// The MPI communicator of all ranks of the job, from which others are made. It is a duplicate of
-// the program's communicator, or of MPI_COMM_WORLD, so that Lockstep's traffic and the program's
-// are separate. It and its children report errors instead of ending the process. `original_world`
-// is an MPI_Comm*, or null for MPI_COMM_WORLD. MPI must be started. The first call for a
-// communicator is collective over it; one thread at a time. The result lives as long as the
-// process.
+// The MPI communicator of all ranks of the job, from which others are made. It duplicates the
+// program's communicator, or MPI_COMM_WORLD, to separate Lockstep's traffic from the program's. It
+// and its children report errors instead of ending the process. `original_world` is an MPI_Comm*,
+// or null for MPI_COMM_WORLD. MPI must be started. The first call for a communicator is collective
+// over it; one thread at a time. The result lives as long as the process.
 const MPI_Comm* duplicate_world(const void* original_world);
 
 // Returns the communicator behind duplicate_world()'s result, from any thread. Errors: bug for

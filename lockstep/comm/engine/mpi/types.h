@@ -1,4 +1,4 @@
-// A buffer in MPI's terms: types, reductions, and pieces that fit one call.
+// A buffer in MPI's terms: types, reductions, and chunks that fit one call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

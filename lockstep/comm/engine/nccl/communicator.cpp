@@ -120,8 +120,8 @@ Communicator::~Communicator() {
     const auto patience = std::min<std::chrono::milliseconds>(timeout_, longest_farewell);
     settle("ncclCommFinalize", ncclCommFinalize(handle_), Clock::now() + patience, lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
-  } catch (...) {  // settle() has aborted it. At the process's end the device may be gone, and the
-                   // communicator with it.
+  } catch (...) {  // settle() has aborted it. At process exit, device and
+                   // communicator may be gone.
   }
 }
 

@@ -1,13 +1,12 @@
 // One NCCL communicator, on one device.
 //
-// It is non-blocking: no call of NCCL waits for a peer. This class waits instead, and can end that
+// It is non-blocking: no NCCL call waits for a peer. This class waits instead, and can stop waiting
 // after a timeout or by cancel(). Work enqueued on the buffers' stream may still run when a call
 // returns.
 //
-// Thread safety: any thread may call cancel() at any time; the other members are for one thread at
-// a time.
+// Thread safety: any thread may call cancel() at any time; one thread at a time for the others.
 // Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's text for all
-// others. A lost peer is among these; NCCL does not name it. After any error only the destructor
+// others, including a lost peer, which NCCL does not identify. After any error only the destructor
 // may be called.
 
 // SPDX-License-Identifier: Apache-2.0

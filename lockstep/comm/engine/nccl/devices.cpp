@@ -30,8 +30,8 @@ std::string why_no_device(cudaError_t status) {
 
 constexpr const char* verdict_key = "verdict";
 
-// Returns an id that is equal for all processes of one kernel, in containers too, whatever their
-// host name.
+// Returns an id that is equal for all processes of one kernel, in containers too, for any host
+// name.
 std::string host_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
@@ -40,7 +40,7 @@ std::string host_id() {
 
 std::string device_key(int rank) { return "device/" + std::to_string(rank); }
 
-// Whether NCCL was told to let ranks share a device. NCCL 2.30 does; older ones refuse it.
+// Whether NCCL may let ranks share a device. NCCL 2.30 supports that; older versions refuse it.
 bool may_share_devices() {
   const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return enabled != nullptr && std::string_view(enabled) == "1";
@@ -68,8 +68,7 @@ std::string complaint(const plugin::Store& store, const lockstep_engine_config& 
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // Clears the error; otherwise this thread's next CUDA call would report it
-                       // too.
+  cudaGetLastError();  // Clears the error, which this thread's next CUDA call would report too.
   throw plugin::Failed{Fault::system, std::string(what) + ": " + cudaGetErrorString(status)};
 }
 

@@ -17,8 +17,8 @@ namespace lockstep::comm::engines {
 // Throws Failed(system) with `what` for any status but success.
 void check_cuda(cudaError_t status, const char* what);
 
-// Throws Failed(unsupported) when there is no device here, and says what is missing: a driver, a
-// newer driver, or a device. NCCL itself only notices when it communicates.
+// Throws Failed(unsupported) when there is no device here, with what is missing: a driver, a newer
+// driver, or a device. NCCL itself detects that only when it communicates.
 void require_device();
 
 // Returns the bus id of a device here, such as "0000:1b:00.0".
@@ -38,8 +38,9 @@ class DeviceGuard {
 
 // Rendezvous of a communicator's members: rank 0 makes NCCL's id, and all read it from the job's
 // store.
-// Blocking: until rank 0 has heard from all. Errors: the store's; misuse, on all ranks, when two of
-// them use one device. NCCL would hang then, or only print a warning on stderr.
+// Blocking: until rank 0 has received from all.
+// Errors: the store's; misuse, on all ranks, when two of them use one device. NCCL would hang then,
+// or only print a warning on stderr.
 ncclUniqueId meet(const lockstep_engine_config& config);
 
 }  // namespace lockstep::comm::engines

@@ -1,5 +1,5 @@
-// Tests the plugin as the core opens it. Without a GPU it must say so; with one, every collective
-// runs on GPU memory.
+// Tests the plugin as the core opens it. Without a GPU it must report that; with one, every
+// collective runs on GPU memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>

@@ -14,15 +14,15 @@ namespace lockstep::comm::engines {
 // environment has a value. oneCCL reads them once: a later call with another interface throws.
 void start_library(const lockstep_engine_config& config);
 
-// The right to ask oneCCL for progress. A thread that asks about one communicator moves the data of
-// all communicators. So one thread asks at a time. Once a call was given up, no thread asks again,
-// because its data would still move. All calls fail from then on.
+// The right to make oneCCL progress. A thread that does so for one communicator moves the data of
+// all communicators, so one thread at a time may do so. After a call was aborted, no thread does
+// again, because its data would still move. All calls fail from then on.
 class Progress {
  public:
-  // Throws Failed when a call was given up.
+  // Throws Failed after an abort.
   std::unique_lock<std::mutex> enter();
 
-  // Gives up a call that is not complete. The caller holds the lock.
+  // Aborts a call that is not complete. The caller holds the lock.
   void give_up() { is_given_up_ = true; }
 
  private:

@@ -96,16 +96,16 @@ bool has_come(ccl::event& event) {
     return event.test();
   } catch (const std::exception& failed) {
     progress().give_up();
-    // What a call under way can fail by is its connections.
+    // A running call can fail only through its connections.
     throw plugin::Failed{Fault::peer_lost, failed.what()};
   }
 }
 
 // --- Making one ---------------------------------------------------------------------------------
 
-// Serialises the creation of communicators in a process. Members that make two in different orders
-// would wait for each other in oneCCL without end. Two made at once would get the same number. So a
-// process enters oneCCL for one at a time, when all members are there. The core makes them in the
+// Serializes the creation of communicators in a process. Members that make two in different orders
+// would wait for each other in oneCCL forever. Two made at once would get the same number. So a
+// process enters oneCCL for one at a time, when all members have come. The core makes them in the
 // same order everywhere.
 std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) {
   static std::timed_mutex mutex;
@@ -194,7 +194,7 @@ Communicator::Communicator(const lockstep_engine_config& config)
   ccl_.emplace(ccl::create_communicator(config.size, config.rank, kvs_));
 }
 
-// Polls until `event` is complete. Throws Failed when the call was given up.
+// Polls until `event` is complete. Throws Failed when the call was aborted.
 void Communicator::poll(ccl::event& event) const {
   const auto deadline = steady_clock::now() + timeout_;
   for (Patience patience;; patience.pause()) {
@@ -213,10 +213,10 @@ void Communicator::poll(ccl::event& event) const {
   }
 }
 
-// Begins an operation that returns an event, begin(communicator), and completes it.
+// Starts an operation that returns an event, begin(communicator), and completes it.
 template <class Begin>
 void Communicator::complete(Begin begin) {
-  // oneCCL's destructor waits for an event that is not complete, so such an event is never freed.
+  // oneCCL's destructor waits for an incomplete event, so such an event is never freed.
   auto event = std::make_unique<std::optional<ccl::event>>();
   try {
     {
@@ -230,7 +230,7 @@ void Communicator::complete(Begin begin) {
   }
 }
 
-// A barrier. oneCCL's own blocks within the call that begins it, and so blocks other threads'
+// A barrier. oneCCL's own blocks inside the call that starts it, and so blocks other threads'
 // calls.
 void Communicator::await_all() {
   complete([&](const ccl::communicator& ccl) {
