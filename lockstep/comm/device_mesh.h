@@ -10,9 +10,9 @@
 // Thread safety: any thread may call any member.
 // Blocking: the constructor, and operator[] with a new set of axes. Both are collective over the
 // mesh's whole group.
-// Errors: misuse, on all ranks and before any group is made, when the product of the sizes is not
-// the number of ranks, two sizes are -1, or a name is empty or repeated. Mismatch, on all ranks,
-// when the axes differ between ranks; the given group stays usable. Misuse for an unknown axis.
+// Errors: misuse, on all ranks and before any group is made: the product of the sizes is not the
+// number of ranks; two sizes are -1; a name is empty or repeated. Mismatch, on all ranks, when the
+// axes differ between ranks; the given group stays usable. Misuse for an unknown axis.
 // Lifetime: a copyable handle; copies share the groups. The groups end with the mesh's group.
 
 // SPDX-License-Identifier: Apache-2.0

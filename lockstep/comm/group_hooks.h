@@ -33,16 +33,16 @@ LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
 // The default time limit of calls of `group`.
 LOCKSTEP_API std::chrono::milliseconds timeout_of(const ProcessGroup& group);
 
-// A thread that gets a call's Error, and then makes another call, shows that the program continues:
-// a later end of the process has another cause. Where another thread runs the calls, mark the first
-// thread when it gets the Error. Its next call moves the mark to the thread that runs that call.
-// take_met_break() returns whether there was a mark.
+// A thread that gets a call's Error, and then makes another call, shows that the program continues.
+// A later end of the process then has another cause. Where another thread runs the calls, mark the
+// first thread when it gets the Error. Its next call moves the mark to the thread that runs that
+// call. take_met_break() returns whether there was a mark.
 LOCKSTEP_API void note_met_break();
 LOCKSTEP_API bool take_met_break();
 
-// This process ends without leaving `group`. If the cause is another rank, this reports that rank
-// to the ranks of other hosts, once for the group and all groups made from it. They detect the end
-// of this process itself. Errors: misuse for a destroyed group, and in a fork()ed child.
+// Call it when this process ends without leaving `group`. If the cause is another rank, it reports
+// that rank to the ranks of other hosts, once for all groups of the world. They detect the end of
+// this process itself. Errors: misuse for a destroyed group, and in a fork()ed child.
 LOCKSTEP_API void tell_why_it_ends(const ProcessGroup& group);
 
 // Collective. Returns the host of each rank of `group`, numbered in the order of their first ranks.

@@ -48,7 +48,7 @@ comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backe
 }
 
 // Returns the number of a rank's latest attempt to make the group, if it still runs or
-// `counts_ended`; for one that has ended, the number after it. Otherwise 0.
+// `counts_ended`. For an attempt that has ended, returns the number after it. Otherwise 0.
 std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool counts_ended) {
   const std::uint64_t before = making.state.load();
   for (std::size_t i = 0; i < name.size(); ++i)

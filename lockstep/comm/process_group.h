@@ -17,10 +17,10 @@
 // fork()ed child; nothing is sent. Mismatch, on all ranks, when their calls differ; no memory is
 // changed. Timeout, with all ranks that did not come, or a note that earlier calls took the time.
 // Also peer_lost, aborted and unsupported. Mismatch, peer_lost, timeout, aborted and system break
-// the group: every further call throws the same Error, and ranks that did not see it get an Error
+// the group. Every further call then throws the same Error; ranks that did not see it get an Error
 // that describes it. For about 20 ms they may still write into registered memory.
 // Lifetime: a copyable handle; copies share one group. If the last handle is destroyed without
-// destroy_process_group(), for example by an exception, the group is abandoned: nothing is sent,
+// destroy_process_group(), for example by an exception, the group is abandoned. Nothing is sent,
 // and the other ranks' calls fail. A fork()ed child may only destroy its handles, which has no
 // effect. A child of vfork() must not use them.
 
@@ -152,9 +152,9 @@ class LOCKSTEP_API ProcessGroup {
   // Makes a group of these `ranks`, in that order. Only these ranks call it: other ranks may do
   // anything meanwhile, or leave. All pass the same list and the same `name`. The group is called
   // "GROUP.NAME"; the second attempt with the same ranks and name makes "GROUP.NAME#2", and so on.
-  // Errors: misuse when this rank is not listed, or a rank is listed twice or does not exist;
-  // timeout when a rank does not come or passes another list; aborted when another rank starts
-  // again. These errors do not break this group. All members may try again, equally often on all
+  // Errors: misuse when this rank is not listed, or a rank is listed twice or does not exist.
+  // Timeout when a rank does not come or passes another list. Aborted when another rank starts
+  // again. These errors do not break this group: all members may try again, equally often on all
   // hosts.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;

@@ -24,8 +24,8 @@ struct InitOptions {
   // them. Further warnings follow after growing times. A short time warns of slow starts.
   std::chrono::milliseconds warn_after = std::chrono::seconds(10);
 
-  // Name of this world, the same on all of its ranks. Named worlds may exist beside each other,
-  // beside the unnamed one, and one after the other in a process, even while slower ranks still
+  // Name of this world, the same on all of its ranks. Named worlds may exist beside each other and
+  // beside the unnamed one. They may follow each other in a process, even while slower ranks still
   // leave the previous one. Ranks find each other only through `store`, which is required. A name
   // is unique among the worlds that exist in it; values of earlier worlds do no harm.
   std::string name = {};

@@ -1,9 +1,9 @@
 // Adds CUDA memory to another backend.
 //
 // Collectives on CPU memory pass through. Those on CUDA memory enter the inner backend as a barrier
-// with their signature: ranks compare their calls, wait with a deadline and detect deaths as usual.
-// Then they are enqueued on a communicator of all ranks, which the first such call makes. A mix of
-// CUDA and CPU memory among ranks is a mismatch: see layout_on_cuda.
+// with their signature. So ranks compare their calls, wait with a deadline and detect deaths as
+// usual. Then they are enqueued on a communicator of all ranks, which the first such call makes. A
+// mix of CUDA and CPU memory among ranks is a mismatch: see layout_on_cuda.
 //
 // A collective is complete when it is enqueued on its buffers' stream. Later work on the stream
 // sees the result; the host does not wait. If a rank dies after that, the others' devices wait

@@ -1,5 +1,5 @@
-// A rank's connection to the job, which all of its groups share: its published activity and
-// training step, and hooks to report preemption and broken groups.
+// A rank's connection to the job, which all of its groups share. It has the rank's published
+// activity and training step, and hooks to report preemption and broken groups.
 //
 // Thread safety: any thread may call any member at any time.
 

@@ -18,9 +18,9 @@ constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_pieces = 4;
 
 // Bytes per call of an engine that cannot cancel, with one rank per host. With their copies and the
-// engine's own buffers, they stay in a cache of 2 MiB. Measured with two hosts of one core each:
-// 256 KiB and 2 MiB were slower on a link as fast as memory, and equal on 1 Gbit/s. More hosts were
-// not measured: each call ends with a barrier of the engine.
+// engine's own buffers, they stay in a cache of 2 MiB. Measured with two hosts of one core each. On
+// a link as fast as memory, 256 KiB and 2 MiB were slower; on 1 Gbit/s they were equal. More hosts
+// were not measured: each call ends with a barrier of the engine.
 constexpr std::size_t engine_piece_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {

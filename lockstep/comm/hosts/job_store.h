@@ -38,8 +38,8 @@ MpiWorld identify_by_mpi(const void* communicator);
 // one on any port and MPI broadcasts its address. `interface` is rank 0's default for listening.
 // May set a name for the job in `who`.
 // Blocking: until the store exists.
-// Errors: misuse when none of these exists, and for a store on the network without a token;
-// timeout; unsupported.
+// Errors: misuse when none exists, and for a store on the network without a token; timeout;
+// unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline, comm::LateRanks& late);
 

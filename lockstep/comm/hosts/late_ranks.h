@@ -28,8 +28,8 @@ class LateRanks {
   // warns of those of `size` ranks that have not. So one rank warns for all.
   void look_for_all(int size, const std::function<bool(int rank)>& has_come);
 
-  // The same for rank 0, where ranks find each other only through it. Of the ranks on this host
-  // that wait for it in `job`, the first that is due warns. If this process has too many open files
+  // The same for rank 0, where ranks find each other only through it. Several ranks on this host
+  // may wait for it in `job`: the first that is due warns. If this process has too many open files
   // to determine that, it also warns.
   void look_for_rank_0(const std::string& job);
   Deadline due() const { return due_; }

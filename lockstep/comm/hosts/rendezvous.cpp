@@ -277,7 +277,7 @@ class StartRendezvous {
   }
 
   // Whether all accept. Before it aborts because of missing ranks, it lets the others report how
-  // many ranks they expect: a different number is a better explanation than an absence.
+  // many ranks they expect. A different number is a better explanation than an absence.
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
     const Deadline last = std::max(deadline, in(time_to_accept));

@@ -1,5 +1,5 @@
-// The rendezvous of a job's ranks: checks that the ranks of a host have equal settings, identifies
-// this start of the job, and exchanges the descriptions of all ranks.
+// The rendezvous of a job's ranks: checks that ranks of a host have equal settings, identifies this
+// start of the job, and exchanges the ranks' descriptions.
 //
 // Ranks of one host agree through its job control block; everything else goes through the job's
 // store. Keys in the store begin with `prefix`.
@@ -45,10 +45,10 @@ bool is_shared_memory(std::string_view backend);
 // returns a name that all ranks of this start get, and no others ever had. Ranks of an earlier
 // start must have ended; their values do no harm.
 // Blocking: until all have come.
-// Errors: timeout, on all ranks and with all missing ranks; mismatch when two processes are the
-// same rank, or expect different numbers of ranks, except ranks that rank 0 does not expect: they
-// wait until the deadline; corrupt; the store's. Rank 0 throws when the others have the reason, or
-// 3 s later, because the store may end with it.
+// Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's. Mismatch when two
+// processes are the same rank, or expect different numbers of ranks. Ranks that rank 0 does not
+// expect wait until the deadline instead. Rank 0 throws when the others have the reason, or 3 s
+// later, because the store may end with it.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 
@@ -65,9 +65,9 @@ struct RankInfo {
   std::string contradiction = {};  // A setting that contradicts its launcher, or empty.
 };
 
-// Returns a text that is equal on ranks that can share memory: the kernel's boot id, the network
-// namespace, whose abstract sockets they use, and the user. It includes LOCKSTEP_HOST_ID if set:
-// ranks with different values count as ranks of different hosts.
+// Returns a text that is equal on ranks that can share memory. It contains the kernel's boot id,
+// the user, and the network namespace, whose abstract sockets they use. It includes
+// LOCKSTEP_HOST_ID if set: ranks with different values count as ranks of different hosts.
 std::string this_place();
 
 struct RankTable {

@@ -95,8 +95,8 @@ SharedMemory HostPeers::take(const std::string& key, std::size_t bytes) {
   return memory ? attach(key, bytes, std::move(memory)) : nullptr;
 }
 
-// Each system call also reads the mark, so all that it reads belongs to one process: no other
-// process with this pid, and not this one after exec().
+// Each system call also reads the mark, so all that it reads belongs to one process. It cannot be
+// another process with this pid, or this one after exec().
 bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                      std::size_t bytes) {
   const pid_t pid = session_->page().pid(slot(rank));

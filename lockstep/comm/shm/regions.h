@@ -101,8 +101,8 @@ class Regions {
   static bool is_outside(std::uint64_t location);
   static std::uint64_t address_outside(std::uint64_t location);
 
-  // Equal on all ranks if they can work on these locations: all lie in one common region, each in
-  // its rank's own region, or all in unregistered memory. 0 for location 0.
+  // Equal on all ranks if they can work on these locations. All must lie in one common region, each
+  // in its rank's own region, or all in unregistered memory. 0 for location 0.
   static std::uint64_t kind_of(std::uint64_t location);
 
   // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.

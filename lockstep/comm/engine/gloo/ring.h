@@ -44,7 +44,7 @@ class Ring {
   const std::size_t count_;
   const std::size_t rank_;
   const std::size_t size_;
-  const std::size_t pieces_;  // Of a chunk.
+  const std::size_t pieces_;  // Per chunk.
 };
 
 // Replaces `data` by the combination of all members' data. In the chunk of member c, that of member

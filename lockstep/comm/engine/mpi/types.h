@@ -23,9 +23,9 @@ namespace lockstep::comm::mpi {
 // Returns MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not have.
 MPI_Datatype type_of(DType dtype);
 
-// Returns the operation for elements of type_of(dtype). MPI_OP_NULL where MPI's result may differ
-// from Lockstep's: averages; types that MPI does not have; min and max of floating-point numbers,
-// which may lose a NaN; sums of 8- and 16-bit integers, which may not wrap.
+// Returns the operation for elements of type_of(dtype). Returns MPI_OP_NULL where MPI's result may
+// differ from Lockstep's: averages and types that MPI lacks. Also min and max of floating-point
+// numbers, which may lose a NaN, and sums of 8- and 16-bit integers, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
 // --- Pieces --------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ MPI_Op op_of(DType dtype, ReduceOp op);
 // network limits the speed.
 constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
 
-// Calls act(begin, elements) for each piece of `part`, whose elements have `element` bytes.
+// Calls act(begin, elements) for each chunk of `part`, whose elements have `element` bytes.
 template <class Act>
 void in_pieces(const plugin::Part& part, std::size_t element, Act act) {
   const std::size_t most = largest_call / element * element;

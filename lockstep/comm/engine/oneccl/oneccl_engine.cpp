@@ -293,8 +293,8 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
   });
 }
 
-// Keeps the communicator. To end one, oneCCL asks the service at which its ranks met, and ends the
-// process if that is gone. It is gone when rank 0 was a little faster.
+// Keeps the communicator. To end one, oneCCL calls the service of its rendezvous, and ends the
+// process if that service is gone. It is gone if rank 0 was a little faster.
 void destroy(void*) {}
 
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
