@@ -1,4 +1,4 @@
-// Settings that must be equal on all ranks of a group.
+// Checks that settings are equal on all ranks of a group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,11 +14,11 @@ namespace lockstep::data {
 struct Setting {
   std::string_view name;
   std::uint64_t value;
-  bool is_truth = false;  // The value is 0 or 1, for false or true.
+  bool is_truth = false;  // If true, the value is 0 for false or 1 for true.
 };
 
-// Collective; all ranks have settings of the same names. `owner` is the class that has them.
-// Errors: mismatch on all ranks if a value differs. The message names two ranks and the difference.
+// Collective. All ranks pass settings with the same names; `owner` is the class that has them.
+// Errors: mismatch on all ranks if a value differs. The message names two ranks and both values.
 void require_agreement(std::string_view owner, const std::vector<Setting>& settings,
                        const ProcessGroup& group);
 

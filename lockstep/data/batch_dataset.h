@@ -1,7 +1,7 @@
-// A dataset that writes its samples into the rows of a batch, for lockstep::Loader. Nothing is
-// stacked: a decoder or a copy writes each value once, where the model reads it.
+// The interface of datasets for lockstep::Loader. A dataset writes its samples directly into the
+// rows of a batch, so that no tensor per sample is allocated or stacked.
 //
-// Thread safety: fill() and all other const members are called from several threads at once.
+// Thread safety: fill() and all other const members must allow concurrent calls.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,7 +20,7 @@
 namespace lockstep {
 
 // Random numbers of one sample in one epoch, by Philox 4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011). They depend on these three numbers alone: not on the
+// numbers: as easy as 1, 2, 3", SC 2011). They depend only on seed, epoch and sample, not on the
 // number of threads, ranks or resumes.
 class LOCKSTEP_API SampleRandom {
  public:
@@ -38,16 +38,16 @@ class LOCKSTEP_API SampleRandom {
   at::Philox4_32 engine_;
 };
 
-// Shape and type of a sample's data or target. The batch has one more dimension, the first.
+// Shape and type of one sample's data or target. The batch adds a leading dimension.
 struct SampleSpec {
   std::vector<std::int64_t> sizes;
   at::ScalarType type = at::kFloat;
 };
 
-// The rows of a batch that one call fills. Tensors have one row for each index, in this order.
+// The rows of a batch that one call of fill() writes: one row per index, in this order.
 struct BatchRows {
   std::span<const std::size_t> indices;
-  at::Tensor data;    // Any strides: those of the loader's memory format.
+  at::Tensor data;    // Has the strides of the loader's memory format.
   at::Tensor target;  // Contiguous.
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
@@ -63,14 +63,15 @@ class LOCKSTEP_API BatchDataset {
   virtual SampleSpec data_spec() const = 0;
   virtual SampleSpec target_spec() const = 0;
 
-  // Writes all rows. Errors: any; the loader delivers them at their batch's turn.
+  // Writes all rows.
+  // Errors: any. The loader throws them when the loop reaches the batch.
   virtual void fill(const BatchRows& rows) const = 0;
 
-  // The samples that fill() reads next on this rank, in this order: time to fetch them. Returns at
-  // once; most datasets ignore it.
+  // Announces the samples that fill() reads next on this rank, in this order, so that a dataset can
+  // prefetch them. Must return at once. Most datasets ignore it.
   virtual void will_read(std::span<const std::size_t> indices) const = 0;
 
-  // For messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
+  // Name of a sample for messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
   virtual std::string sample_name(std::size_t index) const = 0;
 };
 

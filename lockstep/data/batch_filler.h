@@ -1,12 +1,11 @@
-// Fills batches of a dataset on threads, in the order in which the batches were given.
+// Fills batches of a dataset on threads, in the order in which the batches were started.
 //
-// Threads take pieces: some rows of the earliest batch that has rows left. All threads thus work on
-// the batch that is needed first, which gives the shortest wait for it. A thread that finds no rows
-// left in it goes on with the next batch, so none waits for the slowest piece. Pieces take about
-// 250 us, by the measured cost of a row: a decoder's pieces are single images, and a batch that is
-// copied from memory is one piece.
+// Each thread takes a chunk of rows from the earliest batch that has unassigned rows. All threads
+// thus work on the batch that is needed first. A thread that finds no rows there continues with the
+// next batch, so no thread waits for the slowest chunk. A chunk takes about 250 us, by the measured
+// cost of a row: one image of a decoder, or a whole batch that is copied from memory.
 //
-// The calling thread fills pieces, too, while it waits. Without threads it fills whole batches.
+// While it waits, the calling thread also fills chunks. Without threads it fills whole batches.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,45 +27,45 @@ namespace lockstep::data {
 struct PendingBatch {
   at::Tensor data;
   at::Tensor target;
-  std::vector<std::size_t> indices;  // One for each row.
+  std::vector<std::size_t> indices;  // One index per row.
   std::int64_t epoch = 0;
 
-  // The rest is BatchFiller's.
-  std::size_t given = 0;  // Rows that threads have taken.
-  std::size_t done = 0;   // Rows that are filled, or left out after a failure.
+  // Only BatchFiller uses the members below.
+  std::size_t given = 0;  // Rows that were assigned to threads.
+  std::size_t done = 0;   // Rows that are filled, or were skipped after a failure.
   std::size_t failed_row = 0;
-  std::exception_ptr error = {};  // Of failed_row, the first one that failed.
+  std::exception_ptr error = {};  // The exception of failed_row, the first failed row.
 };
 
-// Thread safety: none; one thread calls.
+// Thread safety: none; only one thread may call.
 class BatchFiller {
  public:
-  // `dataset` outlives the filler. Errors: system, naming LoaderOptions::threads, when the host
-  // allows this user no more threads.
+  // `dataset` must outlive the filler.
+  // Errors: system, naming LoaderOptions::threads, if the host's limits prevent new threads.
   BatchFiller(const BatchDataset& dataset, std::uint64_t seed, int threads);
 
-  // Blocking: as cancel(). In a fork()ed child it leaves behind what the threads used.
+  // Blocking: as cancel(). In a forked child, the state of the threads is leaked.
   ~BatchFiller();
   BatchFiller(const BatchFiller&) = delete;
   BatchFiller& operator=(const BatchFiller&) = delete;
 
-  // `batch` stays in place until finish() or cancel() returns. Errors: misuse in a fork()ed child,
-  // which has none of the threads.
+  // `batch` must not move until finish() or cancel() returns.
+  // Errors: misuse in a forked child, which does not have the threads.
   void start(PendingBatch& batch);
 
-  // Blocking: until all rows are filled. Batches finish in the order of their start().
-  // Errors: the first row's whose fill() threw, with its index and name. The Fault is that of an
-  // Error; system for std::bad_alloc and std::system_error; otherwise corrupt. The exception that
-  // was thrown is nested in it.
+  // Blocking: until all rows are filled. Call it in the order of start().
+  // Errors: the exception of the first row whose fill() failed, nested in an Error with the
+  // sample's index and name. The Fault is that of a nested Error; system for std::bad_alloc and
+  // std::system_error; otherwise corrupt.
   void finish(PendingBatch& batch);
 
-  // Forgets all batches. Blocking: until the pieces under way are filled.
+  // Drops all batches. Blocking: until the threads have filled their current chunks.
   void cancel() noexcept;
 
  private:
   struct Shared;
 
-  bool is_fork() const;  // Of the process that has the threads.
+  bool is_fork() const;  // The process that owns the threads.
   void require_threads() const;
   void stop() noexcept;
 
@@ -75,8 +74,8 @@ class BatchFiller {
   const pid_t process_;
 };
 
-// Whether the calling thread fills rows that cancel() waits for, and whose result nobody needs:
-// fill() may throw any Error instead of waiting.
+// Whether cancel() is waiting for the rows that the calling thread fills. Their result is not
+// needed, so fill() may throw any Error instead of waiting.
 bool fill_is_cancelled();
 
 }  // namespace lockstep::data

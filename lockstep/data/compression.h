@@ -1,4 +1,4 @@
-// The compressed file formats that are recognised by their first bytes.
+// Compressed file formats, recognised by their first bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,18 +15,19 @@ struct Compression {
   std::string_view description;  // "compressed by gzip".
   std::string_view remedy;       // "gunzip it".
 
-  // Whether the bytes after a short magic are those of the format, too. Null if the magic suffices.
+  // Checks the bytes after a short magic number. Null if the magic number suffices.
   bool (*confirms)(std::string_view bytes) = nullptr;
 };
 
-// "BZh", the level, and the magic number of a block or of the end: a text may begin with "BZh".
+// Expects "BZh", the level, and the magic number of a block or of the end: a text may also begin
+// with "BZh".
 inline bool confirms_bzip2(std::string_view bytes) {
   return bytes.size() >= 10 && bytes[3] >= '1' && bytes[3] <= '9' &&
          (bytes.substr(4, 6) == "1AY&SY" || bytes.substr(4, 6) == "\x17\x72\x45\x38\x50\x90");
 }
 
-// The decompressed size is at byte 5: all ones if unknown, otherwise below 2^38, liblzma's limit.
-// The magic alone does not suffice: tokens may begin with it.
+// Byte 5 begins the decompressed size: all ones if unknown, otherwise below 2^38, liblzma's limit.
+// The magic number alone does not suffice, because a file of tokens may begin with it.
 inline bool confirms_lzma(std::string_view bytes) {
   if (bytes.size() < 13 || bytes[4] != '\0') return false;
   std::uint64_t size = 0;
@@ -34,9 +35,9 @@ inline bool confirms_lzma(std::string_view bytes) {
   return size == ~std::uint64_t{0} || size < std::uint64_t{1} << 38;
 }
 
-// The magic of gzip has three bytes, as in Python's tarfile: the third is its only method, deflate.
-// xz and lzma are one compression, with and without a container.
-// Literals with zeros in them have their lengths.
+// The magic number of gzip has three bytes, as in Python's tarfile: the third is deflate, its only
+// method. xz and lzma are the same compression with and without a container. Literals that contain
+// zeros have explicit lengths.
 inline constexpr Compression compressions[]{
     {"\x1f\x8b\x08", "compressed by gzip", "gunzip it"},
     {"BZh", "compressed by bzip2", "bunzip2 it", confirms_bzip2},

@@ -1,4 +1,4 @@
-// The Error of a damaged file, and foreign text in it.
+// Creates the Error for a damaged file, and quotes text from files in messages.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,12 +1,13 @@
-// Labelled images in memory: MNIST and its like, CIFAR, or your own. They are datasets of
-// torch::data and, by a conversion, of lockstep::Loader, which is many times as fast.
+// Datasets of labelled images in memory: MNIST and similar formats, CIFAR, or your own images. They
+// are datasets of torch::data and convert to datasets of lockstep::Loader, which is many times as
+// fast.
 //
 // `directory` is a path, or a bare name such as "fashion-mnist" or "cifar-10-batches-bin", which is
 // also searched below $LOCKSTEP_DATA and /usr/share/datasets.
 //
-// Thread safety: get() may be called from any thread at once.
-// Errors: corrupt, naming file, byte, expected and found, before memory of a claimed size is
-// allocated; system if the files are not found, or hold more images than fit into memory.
+// Thread safety: several threads may call get() at once.
+// Errors: corrupt, with file, byte, expected and found value, before memory of a claimed size is
+// allocated; system if the files are not found, or do not fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,26 +26,27 @@
 
 namespace lockstep {
 
-// A value type whose copies share the tensors, so each worker of a data loader may have a copy.
+// A value type. Copies share the tensors, so each worker of a data loader may have a copy.
 class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDataset> {
  public:
   // `images` are uint8 [N, channels, height, width], `targets` int64 [N]. Both are on the CPU;
   // contiguous tensors are not copied. Errors: misuse.
   ImageDataset(const at::Tensor& images, const at::Tensor& targets);
 
-  // Takes ownership of `pixels`, N images of channels * height * width values, and one label for
-  // each.
+  // Takes ownership of `pixels`: N images of channels * height * width values, and one label per
+  // image.
   ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channels, std::int64_t height,
                std::int64_t width, const std::vector<std::uint8_t>& labels);
 
-  // For torch::data: returns a float [channels, height, width] with value / 255, and an int64
-  // scalar. Both are new tensors.
+  // For torch::data: returns a float tensor [channels, height, width] with value / 255, and an
+  // int64 scalar. Both are newly allocated.
   torch::data::Example<> get(std::size_t index) override;
   std::optional<std::size_t> size() const override;
 
-  // For Loader: the same values. To normalise them, make a TensorDataset of images() and targets().
+  // For Loader: the same values. To normalise them, create a TensorDataset from images() and
+  // targets().
   operator const TensorDataset&() const& { return samples_; }
-  operator const TensorDataset&() const&& = delete;  // The dataset would be gone.
+  operator const TensorDataset&() const&& = delete;  // Deleted: the dataset would dangle.
 
   const at::Tensor& images() const { return samples_.data(); }
   const at::Tensor& targets() const { return samples_.target(); }
@@ -53,24 +55,24 @@ class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDat
   TensorDataset samples_;
 };
 
-// The two files of a dataset in IDX, packed by gzip or not.
+// The two IDX files of a dataset, compressed by gzip or not.
 struct IdxFiles {
   std::filesystem::path images;
   std::filesystem::path labels;
 };
 
 // MNIST and similar datasets (Fashion-MNIST, KMNIST, EMNIST): labelled grey images in IDX files.
-// They are as in the file: EMNIST's images are transposed, and the labels of its letters begin with
-// 1, as in torchvision.
+// Images and labels are as stored. As in torchvision, EMNIST's images are thus transposed, and the
+// labels of its letters begin with 1.
 class LOCKSTEP_API IdxDataset : public ImageDataset {
  public:
-  // Reads {train,t10k,test}-images-idx3-ubyte and -labels-idx1-ubyte, packed (.gz) or not, also
-  // with a dot in front of idx. A `directory` that does not exist is a prefix:
-  // "data/emnist-letters" are the files data/emnist-letters-train-images-idx3-ubyte and so on. A
-  // folder with a single such prefix needs none. `classes` is the number of classes that the
-  // program knows; a label beyond them would silently count as wrong.
-  // Errors: in addition, unsupported for elements that are not unsigned bytes; corrupt if the files
-  // hold unequal numbers of labels and images, and, naming it, for a label beyond `classes`.
+  // Reads {train,t10k,test}-images-idx3-ubyte and -labels-idx1-ubyte, compressed (.gz) or not, also
+  // with a dot before idx. If `directory` does not exist, it is a prefix: "data/emnist-letters"
+  // stands for data/emnist-letters-train-images-idx3-ubyte and so on. If all files of a folder have
+  // one prefix, it may be omitted. `classes` is the number of classes of the model: a label beyond
+  // it would silently count as wrong.
+  // Errors: in addition, unsupported for elements other than unsigned bytes; corrupt if the numbers
+  // of labels and images differ, and for a label beyond `classes`, which the message names.
   IdxDataset(const std::filesystem::path& directory, bool train,
              std::optional<int> classes = std::nullopt);
 

@@ -1,7 +1,7 @@
-// Readers of image files: IDX, plain or packed by gzip, and CIFAR.
+// Readers of image datasets: IDX files, compressed by gzip or not, and CIFAR.
 //
-// Errors: corrupt, naming file, byte, expected and found, before memory of a claimed size is
-// allocated; system, also for more data than fits into memory.
+// Errors: corrupt, with file, byte, expected and found value, before memory of a claimed size is
+// allocated; system, also if the data does not fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,24 +16,24 @@ namespace lockstep::data {
 
 // An IDX file, the format of MNIST and similar datasets.
 struct IdxArray {
-  std::vector<std::uint32_t> shape;  // 1 to 8 dimensions, the outermost first.
-  std::vector<std::uint8_t> values;  // The last dimension is contiguous.
+  std::vector<std::uint32_t> shape;  // 1 to 8 dimensions, outermost first.
+  std::vector<std::uint8_t> values;  // Row-major: the last dimension is contiguous.
 };
 
-// Reads a plain or packed file. Detects gzip by the contents, not by the name: browsers unpack a
-// .gz and keep its name.
-// Errors: in addition, unsupported for elements that are not unsigned bytes.
+// Reads a file, compressed or not. gzip is detected by the contents: browsers decompress a .gz and
+// keep its name.
+// Errors: in addition, unsupported for elements other than unsigned bytes.
 LOCKSTEP_API IdxArray read_idx(const std::filesystem::path& file);
 
 inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
 inline constexpr int cifar_side = 32;
 
-// Limit that marks a file as foreign: the largest published one has 50,000 images.
+// A file with more images is not CIFAR: the largest published one has 50,000.
 inline constexpr std::uint64_t most_cifar_images = 1'000'000;
 
 // The binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).
 struct CifarImages {
-  std::vector<std::uint8_t> pixels;         // 3 * 32 * 32 for each image.
+  std::vector<std::uint8_t> pixels;         // 3 * 32 * 32 values per image.
   std::vector<std::uint8_t> labels;         // 0..9, or 0..99 in CIFAR-100.
   std::vector<std::uint8_t> coarse_labels;  // 0..19; empty for CIFAR-10.
 };

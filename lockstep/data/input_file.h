@@ -1,4 +1,4 @@
-// A file of samples, plain or packed by gzip, read from its beginning to its end.
+// Sequential reader of sample files, compressed by gzip or not.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,24 +18,22 @@
 
 namespace lockstep::data {
 
-// Guards against claimed sizes: a sparse file may have any size, and the kernel promises more
-// memory than it has.
-// Errors: system, with both numbers, if `bytes` of a dataset are more than this process may still
-// allocate. `file` is the dataset's first file.
+// Guards against claimed sizes: a sparse file may have any size, and the kernel overcommits memory.
+// `file` is the dataset's first file.
+// Errors: system, with both numbers, if a dataset of `bytes` exceeds the memory that this process
+// may still allocate.
 void require_memory_for(std::string_view file, std::uint64_t bytes);
 
 // Errors: system, with the file's name, if it cannot be opened or read.
 class InputFile {
  public:
-  // `path` must be a regular file: only its size can be compared with the sizes that a header
-  // claims.
+  // `path` must be a regular file: only its size can be compared with the sizes in a header.
   explicit InputFile(std::filesystem::path path);
 
   const std::string& name() const { return path_.native(); }
-  std::uint64_t size() const { return size_; }  // At the time it was opened.
+  std::uint64_t size() const { return size_; }  // Size when the file was opened.
 
-  // Fills `out` from the file and returns the number of bytes, which is smaller only at the file's
-  // end.
+  // Fills `out` and returns the number of bytes. Fewer than out.size() means the end of the file.
   std::size_t read(std::span<std::uint8_t> out);
 
   void seek(std::uint64_t offset);
@@ -46,11 +44,11 @@ class InputFile {
   std::uint64_t size_;
 };
 
-// Whether the file starts with gzip's magic number. Rewinds the file to its beginning.
+// Whether the file starts with gzip's magic number. Rewinds the file.
 bool is_gzip(InputFile& file);
 
-// A gzip file of one member, unpacked while it is read.
-// Errors: those of InputFile; corrupt if the packed bytes are no valid gzip.
+// A gzip file with one member, decompressed while it is read. Errors: those of InputFile; corrupt
+// if the data is not valid gzip.
 class GzipFile {
  public:
   explicit GzipFile(InputFile file);
@@ -58,18 +56,18 @@ class GzipFile {
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  // For messages, whose offsets into this file count unpacked bytes.
+  // For messages. Their offsets into this file count decompressed bytes.
   const std::string& name() const { return name_; }
 
-  // The unpacked size modulo 2^32, from the trailer.
+  // The decompressed size modulo 2^32, from the trailer.
   std::uint32_t stated_size() const { return stated_size_; }
 
-  // Whether the file can hold `size` unpacked bytes: the trailer agrees, and deflate can pack that
-  // many bytes into a file of this size.
+  // Whether the file can contain `size` decompressed bytes: the trailer agrees, and the compression
+  // ratio is possible for deflate.
   bool can_hold(std::uint64_t size) const;
 
-  // Fills `out` with unpacked bytes and returns their number. The number is smaller than `out` only
-  // at the end, after the checksum was verified and no data follows.
+  // Fills `out` with decompressed bytes and returns their number. It is smaller than out.size()
+  // only at the end, when the checksum is verified and no data follows.
   std::size_t read(std::span<std::uint8_t> out);
 
  private:
@@ -80,7 +78,7 @@ class GzipFile {
   std::string name_;
   std::uint32_t stated_size_ = 0;
   bool ended_ = false;
-  z_stream stream_ = {};  // Holds pointers to itself, so it must not move.
+  z_stream stream_ = {};  // Contains pointers to itself, so it must not move.
   std::array<std::uint8_t, 1 << 16> packed_;
 };
 

@@ -1,11 +1,11 @@
-// A file mapped into memory: its pages are the page cache's, one copy for all processes of a host.
-// And functions for files that are read.
+// A file mapped into memory, so that all processes of a host share the page cache. Also functions
+// to read files.
 //
-// Thread safety: const members may be called from several threads at once.
-// Errors: system, naming the file.
-// Lifetime: the file must not become shorter while it is mapped. The kernel ends a process that
-// reads a page beyond the end with SIGBUS; require_unchanged() finds a change between two reads.
-// No descriptor stays open: a dataset may have more files than a process may open.
+// Thread safety: several threads may call const members at once.
+// Errors: system, with the file's name.
+// Lifetime: do not truncate the file while it is mapped: reads beyond the end raise SIGBUS.
+// require_unchanged() detects a change between two reads. No descriptor stays open, because a
+// dataset may have more files than the limit of descriptors.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,10 +22,10 @@
 
 namespace lockstep::data {
 
-// Size and time of last change, which tell whether a file is still the same.
+// Size and modification time, to detect a changed file.
 struct FileStamp {
   std::uint64_t size = 0;
-  std::int64_t changed_ns = 0;  // Since 1970.
+  std::int64_t changed_ns = 0;  // Modification time since 1970.
 
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
@@ -37,8 +37,8 @@ FileDescriptor open_to_read(const std::filesystem::path& path);
 struct stat status_of(const FileDescriptor& fd, const std::string& name);
 FileStamp stamp_of(const FileDescriptor& fd, const std::string& name);
 
-// Fills `out` with the next bytes of `fd` and returns their number, which is smaller only at the
-// file's end. Errors: system.
+// Fills `out` with the next bytes of `fd` and returns their number. Fewer than out.size() means the
+// end of the file. Errors: system.
 std::size_t read_next(const FileDescriptor& fd, std::span<std::uint8_t> out,
                       const std::string& name);
 
@@ -48,8 +48,8 @@ void read_exactly_at(const FileDescriptor& fd, const std::string& name, std::uin
 
 class MappedFile {
  public:
-  // copy_on_write: this process may write to the pages. It then has copies of its own, and the file
-  // stays as it is.
+  // copy_on_write: this process may write to the pages. Written pages become private, and the file
+  // does not change.
   enum class Pages { read_only, copy_on_write };
 
   explicit MappedFile(std::filesystem::path path, Pages pages = Pages::read_only);
@@ -63,7 +63,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size()}; }
   const FileStamp& stamp() const { return stamp_; }
 
-  // Errors: corrupt if the file was written to, or replaced, since it was mapped.
+  // Errors: corrupt if the file was modified or replaced since it was mapped.
   void require_unchanged() const;
 
  private:

@@ -1,7 +1,5 @@
-// A dataset of two tensors in memory, which fills a batch in one pass over its values.
-//
-// Each loader's batch is gathered, converted, normalised and laid out (channels_last) at once,
-// without tensors for single samples.
+// A dataset of two tensors in memory. It gathers, converts, normalises and lays out (channels_last)
+// a batch in one pass, without tensors for single samples.
 //
 // Thread safety: any thread may call any const member at any time.
 
@@ -21,19 +19,19 @@
 
 namespace lockstep {
 
-// Normalisation: (value - mean) / std for each channel, the first dimension of a sample, as by
-// torchvision's Normalize. Both lists have an entry for each channel, or are empty.
+// Normalisation as by torchvision's Normalize: (value - mean) / std for each channel, the first
+// dimension of a sample. Both lists have one entry per channel, or are empty.
 struct TensorDatasetOptions {
   std::vector<double> mean = {};
   std::vector<double> std = {};
 };
 
-// A value type whose copies share the tensors.
+// A value type. Copies share the tensors.
 class LOCKSTEP_API TensorDataset : public BatchDataset {
  public:
   // `data` is [N, ...] and `target` [N, ...], both dense on the CPU; contiguous tensors are not
-  // copied. uint8 data become floats, value / 255, as by torchvision's ToTensor. Other types stay
-  // as they are; of these, only float can be normalised. Errors: misuse.
+  // copied. uint8 data become floats, value / 255, as by torchvision's ToTensor. Other types do not
+  // change; of these, only float can be normalised. Errors: misuse.
   TensorDataset(at::Tensor data, at::Tensor target, TensorDatasetOptions options = {});
 
   std::size_t size() const override;
@@ -49,7 +47,7 @@ class LOCKSTEP_API TensorDataset : public BatchDataset {
  private:
   at::Tensor data_;
   at::Tensor target_;
-  std::vector<float> table_;  // Of uint8 data that are normalised: 256 values for each channel.
+  std::vector<float> table_;  // For normalised uint8 data: 256 values per channel.
   std::vector<float> mean_;
   std::vector<float> std_;
 };

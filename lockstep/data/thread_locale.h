@@ -1,4 +1,4 @@
-// A locale for the calls of one thread to libarchive, which converts names by it.
+// Sets the locale of one thread for calls to libarchive, which converts names by it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// In effect on this thread while it exists. Does nothing if the system has no locale of this name.
+// Active on this thread while the object exists. Does nothing if the system lacks the locale.
 class ThreadLocale {
  public:
   explicit ThreadLocale(const char* name)

@@ -1,22 +1,21 @@
-// An array that NumPy saved (.npy, or one of an .npz), as a tensor, without a copy where possible.
+// A NumPy array (a .npy file, or a member of an .npz file) as a tensor.
 //
 //   const lockstep::ArrayFile x("x.npy"), y("data.npz", "y");
 //   lockstep::TensorDataset train(x.tensor(), y.tensor());
 //
-// The file is mapped, so all ranks of a host share one copy, the page cache's. A program may write
-// to the tensor: the written pages become its own, the file stays as it is. An array is read into
-// memory if an .npz has it deflated, as numpy.savez_compressed() writes it, or if its values lie at
-// an offset that is no multiple of their size, as often in an .npz.
+// The file is mapped copy-on-write, so all ranks of a host share the page cache. A program may
+// write to the tensor: the written pages become private, and the file does not change. Two kinds of
+// .npz members are read into memory instead: compressed ones (numpy.savez_compressed()), and those
+// whose values are not aligned to their size.
 //
 // Types: bool, int8 to int64, uint8 to uint64, float16 to float64, complex64 and complex128. An
-// array in Fortran order has the strides that NumPy shows.
+// array in Fortran order has NumPy's strides.
 //
 // Thread safety: any thread may call any const member at any time.
-// Errors: corrupt, naming file, byte, expected and found; unsupported, naming the type, for
-// big-endian numbers, Python objects, named fields, dates and texts; misuse, listing the names, for
-// an array that an .npz does not have; system.
-// Lifetime: the file must not become shorter while a tensor of it is read: the kernel then ends the
-// process with SIGBUS.
+// Errors: corrupt for a damaged file, with file, byte, expected and found value; unsupported, with
+// the type, for big-endian numbers, Python objects, named fields, dates and texts; misuse, with the
+// list of names, for an array that the .npz does not contain; system.
+// Lifetime: do not truncate the file while a tensor of it is in use: reads then raise SIGBUS.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,18 +32,18 @@
 
 namespace lockstep {
 
-// A value type, whose copies share the mapping.
+// A value type. Copies share the mapping.
 class LOCKSTEP_API ArrayFile {
  public:
-  // `array` names one of an .npz, as in numpy.load(file)[array]. It may be empty for a .npy, and
+  // `array` is a name in the .npz, as in numpy.load(file)[array]. It may be empty for a .npy, and
   // for an .npz with a single array.
   explicit ArrayFile(const std::filesystem::path& file, std::string_view array = {});
 
-  // The names of the arrays in an .npz, in its order; empty for a .npy.
+  // Returns the names of the arrays in an .npz, in file order; empty for a .npy.
   static std::vector<std::string> names(const std::filesystem::path& file);
 
-  // The array, in the shape and type that NumPy shows. The file stays mapped while the tensor, or
-  // a view of it, exists.
+  // The array, with NumPy's shape and type. The file stays mapped while the tensor or a view of it
+  // exists.
   const at::Tensor& tensor() const { return tensor_; }
 
   const std::string& name() const { return name_; }  // For messages.

@@ -1,7 +1,7 @@
-// The arrays in an .npz of NumPy: a zip archive with a file NAME.npy for each.
+// Reader of .npz files of NumPy: zip archives with a file NAME.npy for each array.
 //
-// Torch-free.
-// Errors: corrupt, naming the file, for a damaged archive; unsupported for an encrypted array.
+// Does not depend on LibTorch.
+// Errors: corrupt, with the file's name, for a damaged archive; unsupported for an encrypted array.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,11 +18,13 @@ namespace lockstep::data {
 
 bool is_zip(std::span<const std::byte> bytes);
 
-// The arrays' names, without ".npy". `bytes` is the whole file, whose name is for messages.
+// Returns the arrays' names without ".npy". `bytes` is the contents of the whole file; `file` is
+// its name for messages.
 std::vector<std::string> names_in_npz(std::string_view file, std::span<const std::byte> bytes);
 
-// Returns the bytes of NAME.npy: of a stored one those in `bytes`, of a compressed one those that
-// `allocate(size)` returns, filled and checked by their checksum. `name` must be in the file.
+// Returns the contents of NAME.npy. For a stored member, the result is a part of `bytes`. A
+// compressed member is inflated into the memory that `allocate(size)` returns, and its checksum is
+// verified. `name` must be in the file.
 std::span<const std::byte> array_in_npz(
     std::string_view file, std::span<const std::byte> bytes, std::string_view name,
     const std::function<std::span<std::byte>(std::uint64_t size)>& allocate);

@@ -1,6 +1,6 @@
-// The bytes of a file from their beginning on, for readers of formats. Numbers are little-endian.
+// Sequential reader of little-endian numbers, for parsers of image formats.
 //
-// Errors: BadImage where the bytes end too early.
+// Errors: BadImage if the bytes end too early.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// Limits of the sizes that images claim, which all readers check before they allocate memory.
+// Limits for the sizes in image headers. All readers check them before they allocate memory.
 //
 // Errors: BadImage.
 
@@ -17,14 +17,14 @@ inline std::string text_of(const ImageSize& size) {
   return std::to_string(size.width) + " x " + std::to_string(size.height);
 }
 
-// Refuses images without pixels or with more than most_pixels.
+// Rejects images without pixels or with more than most_pixels.
 inline void require_possible(const ImageSize& size) {
   if (size.width <= 0 || size.height <= 0)
     throw BadImage("an image without pixels: " + text_of(size));
   if (size.width > most_pixels / size.height) throw BadImage("too many pixels: " + text_of(size));
 }
 
-// Refuses an image that takes at least `least_bytes` at the highest compression of its format, if
+// Rejects an image that needs at least `least_bytes` at the highest compression of its format if
 // the file has only `bytes`.
 inline void require_held(const ImageSize& size, std::int64_t least_bytes, std::size_t bytes) {
   if (least_bytes > static_cast<std::int64_t>(bytes))

@@ -1,10 +1,10 @@
-// Where encoded images come from: files of a folder, entries of tar shards, or your own storage.
-// DecodedImages decodes, transforms and caches them, whichever their source is.
+// The interface of sources of encoded images: files of a folder, entries of tar shards, or your own
+// storage. DecodedImages decodes, transforms and caches the images of any source.
 //
 //   class Archive : public lockstep::EncodedImages { ... };
 //   lockstep::DecodedImages train(std::make_shared<Archive>("train.db"), {.transform = ...});
 //
-// Thread safety: all members are called from several threads at once.
+// Thread safety: all members must allow concurrent calls.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,11 +20,11 @@
 
 namespace lockstep {
 
-// Memory for the bytes of one image after the other. It grows and never shrinks, so that a thread
-// that reads a whole dataset allocates a few times only.
+// A reusable buffer for the bytes of one image. It only grows, so a thread that reads a whole
+// dataset allocates a few times only.
 class LOCKSTEP_API EncodedBuffer {
  public:
-  // Returns memory of `bytes` bytes, whose values are undefined. Ends the one returned before.
+  // Returns memory of `bytes` bytes with undefined values. Invalidates the memory of earlier calls.
   std::span<std::uint8_t> take(std::size_t bytes);
 
  private:
@@ -38,23 +38,24 @@ class LOCKSTEP_API EncodedImages {
 
   virtual std::size_t size() const = 0;
 
-  // The class of an image, which becomes its target.
+  // The class of an image: its target.
   virtual std::int64_t label(std::size_t index) const = 0;
 
-  // Returns the bytes of an image: those of a JPEG, PNG, WebP, GIF, BMP or PNM file. They lie in
-  // `buffer`, or in memory that lives as long as this object. Errors: any. They end the training
-  // even if bad files are skipped: an image that cannot be read is no bad image.
+  // Returns the contents of a JPEG, PNG, WebP, GIF, BMP or PNM file. They are in `buffer`, or in
+  // memory that lives as long as this object.
+  // Errors: any. They end the training even if bad files are skipped: a failed read is not a bad
+  // image.
   virtual std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const = 0;
 
-  // The images that read() returns next on this rank, in this order: time to fetch them. Returns at
-  // once; most sources ignore it.
+  // Announces the images that read() returns next on this rank, in this order, so that a source can
+  // prefetch them. Must return at once. Most sources ignore it.
   virtual void will_read(std::span<const std::size_t> indices) const = 0;
 
-  // For messages: "train/cat/7.jpg".
+  // Name of an image for messages: "train/cat/7.jpg".
   virtual std::string name(std::size_t index) const = 0;
 
-  // A number that differs between sources with other images, or in another order, as far as the
-  // source knows. The ranks of a host that share a cache compare it.
+  // Should differ between sources whose images or order differ. The ranks of a host that share a
+  // cache compare it.
   virtual std::uint64_t fingerprint() const = 0;
 };
 

@@ -1,10 +1,10 @@
-// The images of a folder of class folders, listed as torchvision's ImageFolder does.
+// Lists the images of a folder with one folder per class, as torchvision's ImageFolder does.
 //
-// Classes are the sorted folders. Each one's files follow folder by folder, in the order of
-// sorted(os.walk(..., followlinks=True)), then sorted; only files with an image's extension count.
-// Names are compared as Python compares them: by code points, and bytes that are not UTF-8 by their
-// surrogates. Listing asks the kernel for no file's type unless the file system hides it, or a link
-// does.
+// Classes are the sorted folders. The files of a class are listed folder by folder, in the order of
+// sorted(os.walk(..., followlinks=True)), and sorted within each folder. Only files with an image
+// extension count. Names are compared as Python does: by code points, with surrogates for bytes
+// that are not UTF-8. File types come from the directory entries; stat() is called only for links
+// and on file systems that do not report the type.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,8 +20,8 @@ namespace lockstep::data {
 
 class FolderIndex {
  public:
-  // Errors: misuse without class folders, or for classes without images; it names them. system for
-  // folders that cannot be read, and for links that lead back to a folder above them.
+  // Errors: misuse without class folders, or for classes without images, which it names; system for
+  // folders that cannot be read, and for links that lead back to a parent folder.
   explicit FolderIndex(std::filesystem::path root);
 
   std::size_t size() const { return ends_.size(); }
@@ -30,10 +30,10 @@ class FolderIndex {
   std::int64_t class_of(std::size_t image) const;
   std::string path_of(std::size_t image) const;
 
-  // The path below its class folder. Valid as long as this object.
+  // The path below the class folder. Valid as long as this object.
   std::string_view name_of(std::size_t image) const;
 
-  // A digest of classes and names.
+  // Hash of classes and names.
   std::uint64_t fingerprint() const;
 
  private:
@@ -41,19 +41,17 @@ class FolderIndex {
 
   std::filesystem::path root_;
   std::vector<std::string> classes_;
-  std::vector<std::size_t> first_of_class_;  // Images; one more than classes.
+  std::vector<std::size_t> first_of_class_;  // Index of the first image of each class, and the end.
 
-  // Names below the class folder, one after the other: a million of them take no million
-  // allocations.
+  // Names below the class folder, concatenated, to avoid an allocation per name.
   std::string names_;
-  std::vector<std::size_t> ends_;  // Of each image's name.
+  std::vector<std::size_t> ends_;  // End of each image's name in names_.
 };
 
-// The extension of an image that `name` ends with, in lower case, such as ".jpg"; empty if there is
-// none.
+// Returns the image extension of `name` in lower case, such as ".jpg"; empty if there is none.
 std::string_view image_extension(std::string_view name);
 
-// Whether Python sorts `a` before `b`, two names of files.
+// Whether Python sorts file name `a` before `b`.
 bool python_sorts_before(std::string_view a, std::string_view b);
 
 }  // namespace lockstep::data

@@ -1,5 +1,5 @@
-// One image on its way through a chain of transforms. Work is put off: a crop before anything else
-// limits what is decoded, and flips happen while values are written into the batch.
+// One image in a chain of transforms. Work is deferred: a crop before other steps limits what is
+// decoded, and flips happen while values are written into the batch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,10 +14,10 @@
 
 namespace lockstep::data {
 
-// The float that each value of each channel becomes.
+// Maps each pixel value of each channel to a float.
 using ValueTable = std::array<std::array<float, 256>, channels>;
 
-// Memory of one thread for all of its images.
+// Memory of one thread, reused for all its images.
 struct PixelMemory {
   Pixels pixels;
   Pixels spare;
@@ -25,23 +25,23 @@ struct PixelMemory {
 
 class ImageEdit {
  public:
-  // Begins with all of the image. `source` and `memory` must outlive this object.
+  // Starts with the whole image. `source` and `memory` must outlive this object.
   ImageEdit(ImageReader& source, PixelMemory& memory);
 
-  // As all changes so far leave it.
+  // The size after all changes so far.
   const ImageSize& size() const { return window_.size; }
 
-  // Keeps a part, which may lie partly outside of the image: it is black there.
+  // Keeps a region. Parts outside of the image become black.
   void crop(const Region& part);
 
   void resize(const ImageSize& size);
   void flip_horizontally() { flips_.horizontal = !flips_.horizontal; }
   void flip_vertically() { flips_.vertical = !flips_.vertical; }
 
-  // The pixels, to be changed in place.
+  // The pixels, for changes in place.
   Pixels& pixels();
 
-  // Calls change(from, to), which makes other pixels of these.
+  // Calls change(from, to), which writes new pixels to `to`.
   template <class Change>
   void replace(Change change) {
     const Pixels& from = pixels();
@@ -49,7 +49,7 @@ class ImageEdit {
     swap();
   }
 
-  // Writes floats into `row` [channels, height, width] of any strides.
+  // Writes floats into `row` [channels, height, width], which may have any strides.
   void write(const ValueTable& values, const at::Tensor& row);
 
  private:
@@ -66,7 +66,7 @@ class ImageEdit {
   Pixels* pixels_;
   Pixels* spare_;
   bool is_decoded_ = false;
-  Region window_;  // The part of the source, or of the pixels, that is kept; as before the flips.
+  Region window_;  // The region that is kept, in coordinates before the flips.
   Flips flips_;
 };
 

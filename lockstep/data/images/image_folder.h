@@ -1,10 +1,10 @@
-// A folder with a folder of images for each class, as torchvision's ImageFolder:
+// A dataset of images in one folder per class, as torchvision's ImageFolder:
 //
 //   train/cat/7.jpg
 //   train/dog/more/8.png
 //
-// Classes, their numbers and the order of the images are torchvision's: docs/guide/images.md. File
-// names may have any bytes. See DecodedImages for the options.
+// Classes, their numbers and the order of the images equal torchvision's: docs/guide/images.md.
+// File names may have any bytes. The options are those of DecodedImages.
 //
 // Thread safety: any thread may call any const member at any time.
 
@@ -24,16 +24,16 @@ namespace lockstep {
 
 class LOCKSTEP_API ImageFolder : public DecodedImages {
  public:
-  // Lists the folder: a million files take about a second.
-  // Errors: those of DecodedImages; corrupt, with counts for each extension, for files of a format
-  // that cannot be decoded, such as TIFF, unless BadFiles::skip() allows as many: a warning has the
-  // counts then; misuse without class folders, or if a class has no images;
-  // system for a folder that cannot be read, or a link that leads back to a folder above it. Of
-  // fill(): corrupt, naming it, for a file that has changed since it was listed; its size and time
-  // of modification count.
+  // Lists the folder: about one second per million files.
+  // Errors: those of DecodedImages. corrupt, with counts per extension, if more files than
+  // BadFiles::skip() allows have a format that cannot be decoded, such as TIFF; below that limit,
+  // the counts are a warning. misuse without class folders, or for a class without images. system
+  // for a folder that cannot be read, or a link that leads back to a parent folder. fill() throws
+  // corrupt, with the name, for a file whose size or modification time has changed since the
+  // listing.
   explicit ImageFolder(const std::filesystem::path& root, ImageOptions options = {});
 
-  // Names of the classes, by their number.
+  // Names of the classes, in the order of their numbers.
   const std::vector<std::string>& classes() const;
 
   // Path of an image.

@@ -28,12 +28,12 @@ struct Normalization {
   std::array<double, channels> deviation;
 };
 
-// The effect of an ImageTransform, for DecodedImages.
+// Access to the steps of an ImageTransform, for DecodedImages.
 struct TransformParts {
-  // Applies all steps in turn.
+  // Applies all steps in order.
   static void apply(const ImageTransform& transform, ImageEdit& image, SampleRandom& random);
 
-  // ToTensor() and Normalize: torchvision's float operations in their order.
+  // The effect of ToTensor() and Normalize: torchvision's float operations in their order.
   static ValueTable values(const ImageTransform& transform);
 };
 

@@ -1,20 +1,20 @@
-// Transforms of images, with torchvision's parameters and meaning, joined by |:
+// Image transforms with torchvision's parameters and meaning, chained by |:
 //
 //   const auto train = RandomResizedCrop(224) | RandomHorizontalFlip() |
 //                      Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
 //   const auto test = Resize(256) | CenterCrop(224) | Normalize(...);
 //
-// A chain ends with torchvision's ToTensor(), which is not written: floats from 0 to 1, then those
-// of Normalize. All images of a dataset must leave a chain with one size, so that they fit into one
-// batch: after Resize(side) add CenterCrop. Decoding, cropping, flips and Normalize are fused: a
-// crop at the beginning of a chain also limits decoding.
+// A chain implicitly ends with torchvision's ToTensor(), which gives floats from 0 to 1, followed
+// by Normalize. All images must have one size after a chain, so that they fit into one batch: after
+// Resize(side) add CenterCrop. Decoding, cropping, flips and Normalize are fused: a crop at the
+// start of a chain also limits decoding.
 //
-// Arithmetic is Pillow's, on values of 8 bits, as in torchvision's chains of PIL images. Resize
-// differs from Pillow's by at most 1, in fewer than one value in a million by 2. Random numbers are
-// SampleRandom's, not torchvision's.
+// Arithmetic is Pillow's, on 8-bit values, as in torchvision's chains of PIL images. Resize differs
+// from Pillow by at most 1, and by 2 in fewer than one value in a million. Random numbers are those
+// of SampleRandom, not torchvision's.
 //
-// Thread safety: transforms are values that do not change.
-// Errors: misuse for options out of range, also in |, for anything after Normalize.
+// Thread safety: transforms are immutable values.
+// Errors: misuse for options out of range, and in | for a step after Normalize.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,15 +43,15 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-// A chain of steps; copies share them. Without any step, images become floats from 0 to 1.
+// A chain of steps. Copies share them. An empty chain converts images to floats from 0 to 1.
 class LOCKSTEP_API ImageTransform {
  public:
   ImageTransform() = default;
 
-  // First `first`, then `second`.
+  // Applies `first`, then `second`.
   friend LOCKSTEP_API ImageTransform operator|(ImageTransform first, const ImageTransform& second);
 
-  // The size of images that leave the chain; empty if it depends on the image.
+  // The size of images after the chain; empty if it depends on the image.
   std::optional<ImageSize> output_size() const;
 
  protected:
@@ -75,10 +75,10 @@ struct ResizeOptions {
 // Bilinear, with antialiasing.
 class LOCKSTEP_API Resize : public ImageTransform {
  public:
-  // The shorter side becomes `side`, the longer one keeps the proportions.
+  // The shorter side becomes `side`; the aspect ratio is kept.
   explicit Resize(std::int64_t side, const ResizeOptions& options = {});
 
-  // Exactly this size, whatever the proportions.
+  // Resizes to exactly this size; the aspect ratio may change.
   explicit Resize(const ImageSize& size);
 };
 
@@ -90,14 +90,14 @@ class LOCKSTEP_API CenterCrop : public ImageTransform {
 };
 
 struct RandomResizedCropOptions {
-  // Least and most share of the image's area.
+  // Smallest and largest share of the image's area.
   std::array<double, 2> scale = {0.08, 1.0};
 
-  // Least and most ratio of width to height, drawn uniformly from its logarithms.
+  // Smallest and largest ratio of width to height. The logarithm is drawn uniformly.
   std::array<double, 2> ratio = {3.0 / 4.0, 4.0 / 3.0};
 };
 
-// A random part of the image, resized.
+// Resizes a random region of the image.
 class LOCKSTEP_API RandomResizedCrop : public ImageTransform {
  public:
   explicit RandomResizedCrop(std::int64_t side, const RandomResizedCropOptions& options = {});
@@ -118,23 +118,23 @@ class LOCKSTEP_API RandomVerticalFlip : public ImageTransform {
 
 struct RandomRotationOptions {
   bool bilinear = false;                         // Otherwise the nearest pixel.
-  std::array<std::uint8_t, 3> fill = {0, 0, 0};  // RGB of pixels from outside of the image.
+  std::array<std::uint8_t, 3> fill = {0, 0, 0};  // RGB value of pixels outside of the image.
 };
 
-// Around the centre, counter-clockwise, into an image of the same size.
+// Rotates counter-clockwise around the centre. The size does not change.
 class LOCKSTEP_API RandomRotation : public ImageTransform {
  public:
-  // Between -degrees and degrees.
+  // Angle between -degrees and degrees.
   explicit RandomRotation(double degrees, const RandomRotationOptions& options = {});
 
-  // Between the two, in degrees.
+  // Angle between the two values, in degrees.
   explicit RandomRotation(const std::array<double, 2>& degrees,
                           const RandomRotationOptions& options = {});
 };
 
 // --- Colours -------------------------------------------------------------------------------------
 
-// How far a colour changes: an amount, or the least and the most factor.
+// Range of a colour change: an amount, or the smallest and largest factor.
 struct JitterRange {
   JitterRange() = default;
   JitterRange(double around) : amount(around) {}
@@ -145,35 +145,35 @@ struct JitterRange {
 };
 
 struct ColorJitterOptions {
-  // Factors, from max(0, 1 - amount) to 1 + amount. 1 changes nothing.
+  // Factors from max(0, 1 - amount) to 1 + amount. Factor 1 changes nothing.
   JitterRange brightness = {};
   JitterRange contrast = {};
   JitterRange saturation = {};
 
-  // Turns of the colour circle, from -amount to amount; at most half a turn.
+  // Rotations of the colour circle, from -amount to amount; at most 0.5.
   JitterRange hue = {};
 };
 
-// Changes what is given, in a random order.
+// Applies the given changes in random order.
 class LOCKSTEP_API ColorJitter : public ImageTransform {
  public:
   explicit ColorJitter(const ColorJitterOptions& options);
 };
 
 struct GaussianBlurOptions {
-  // Least and most standard deviation, in pixels.
+  // Smallest and largest standard deviation, in pixels.
   std::array<double, 2> sigma = {0.1, 2.0};
 };
 
-// Mirrors the image at its borders. Errors while an image is transformed: misuse if it is no larger
-// than half of the kernel.
+// The image is mirrored at its borders. Errors: misuse while an image is transformed if it is not
+// larger than half of the kernel.
 class LOCKSTEP_API GaussianBlur : public ImageTransform {
  public:
   // `kernel_size` is odd.
   explicit GaussianBlur(std::int64_t kernel_size, const GaussianBlurOptions& options = {});
 };
 
-// The last step: (value - mean) / deviation of each channel, with values from 0 to 1.
+// The last step: (value - mean) / deviation for each channel, with values from 0 to 1.
 class LOCKSTEP_API Normalize : public ImageTransform {
  public:
   Normalize(const std::array<double, 3>& mean, const std::array<double, 3>& deviation);

@@ -1,4 +1,4 @@
-// Calls of C libraries whose error handlers must not return: errors become BadImage.
+// Calls C libraries whose error handlers must not return. Their errors become BadImage.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,15 +12,15 @@ namespace lockstep::data {
 
 class LongJump {
  public:
-  // Makes `calls`, which only call a C library and have no object with a destructor: fail() leaves
-  // them without running any.
+  // Runs `calls`, which may only call a C library. It must not own objects with a destructor:
+  // fail() jumps out without running destructors.
   template <class Calls>
   void guard(Calls calls) {
     if (setjmp(target_) != 0) throw BadImage(text_);
     calls();
   }
 
-  // For the library's error handler, within guard().
+  // Call it in the library's error handler, within guard().
   [[noreturn]] void fail(const char* text) {
     copy_text(text_, text);
     std::longjmp(target_, 1);

@@ -1,14 +1,14 @@
 // Decoded images in memory that all ranks of a host map. Each image has a slot, which is empty,
 // being filled by a process, or ready.
 //
-// No one waits for another process. A slot that someone else fills counts as absent: the caller
-// decodes the image for itself. A filler that died is recognised by its pid and start time, and its
-// slot is filled anew, in the same memory. A process that is not seen, for example in another pid
-// namespace, counts as dead, too. If it lives, both write the same pixels, and only
-// the one that has taken the slot last makes it ready, or empty.
+// No process waits for another one. If another process is filling a slot, the caller decodes the
+// image itself. If the filling process has died, which its pid and start time show, the slot is
+// filled again in the same memory. A process that is not visible, for example in another pid
+// namespace, counts as dead. If it is alive, both processes write the same pixels, and only the
+// last owner of the slot changes its state.
 //
-// Thread safety: any thread of any process with the memory may call any member.
-// Blocking: no, except the constructor.
+// Thread safety: any thread of any process that maps the memory may call any member.
+// Blocking: only the constructor.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,14 +26,13 @@ namespace lockstep::data {
 
 class PixelCache {
  public:
-  // Collective if `options` have a group. `fingerprint` is the source's. Errors: as those of
-  // DecodedImages.
+  // Collective if `options` has a group. `fingerprint` is the source's. Errors: as DecodedImages.
   PixelCache(std::size_t images, std::uint64_t fingerprint, const HostCache& options);
 
-  // Empty unless ready.
+  // Returns nothing unless the slot is ready.
   std::optional<PixelView> find(std::size_t image) const;
 
-  // A slot that this process fills. Without ready(), its end makes the slot empty again.
+  // A slot that this process fills. Destruction without ready() makes the slot empty again.
   class Filling {
    public:
     Filling(Filling&& other) noexcept;
@@ -42,7 +41,7 @@ class PixelCache {
 
     std::uint8_t* pixels() const;
 
-    // Does nothing if another process has taken the slot over.
+    // Does nothing if another process has taken over the slot.
     void ready();
 
    private:
@@ -55,14 +54,14 @@ class PixelCache {
     std::uint64_t room_ = 0;
   };
 
-  // Empty if the slot is ready, if a living process fills it, or without room.
+  // Returns nothing if the slot is ready, a living process fills it, or the memory is full.
   std::optional<Filling> start(std::size_t image, const ImageSize& size);
 
-  // Copies pixels into the image's slot, if it can be filled.
+  // Copies pixels into the image's slot if possible.
   void keep(std::size_t image, const PixelView& pixels);
 
   const RegisteredMemory& memory() const { return memory_; }
-  std::size_t images() const;  // That are ready.
+  std::size_t images() const;  // Number of images that are ready.
 
  private:
   struct Header;
@@ -75,7 +74,7 @@ class PixelCache {
   bool take(Slot& slot) const;
   std::uint64_t room_for(Slot& slot, const ImageSize& size) const;
 
-  std::uint64_t owner_;  // Of slots that this process fills.
+  std::uint64_t owner_;  // Owner value of slots that this process fills.
   std::size_t first_byte_;
   RegisteredMemory memory_;
 };

@@ -1,4 +1,4 @@
-// Arithmetic on pixels: Pillow's, to which torchvision's transforms of PIL images lead.
+// Arithmetic on pixels that equals Pillow's, as used by torchvision's transforms of PIL images.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,8 @@ namespace lockstep::data {
 ImageSize size_with_shorter_side(const ImageSize& size, std::int64_t side,
                                  std::int64_t longest = 0);
 
-// Bilinear, with antialiasing, by ATen: its values differ from Pillow's by at most 1, fewer than
-// one in a million by 2.
+// Bilinear, with antialiasing, by ATen. Values differ from Pillow's by at most 1, and by 2 in fewer
+// than one value in a million.
 void resize_pixels(const PixelView& from, const ImageSize& size, Pixels& to);
 
 void flip_pixels(const PixelView& from, bool horizontally, bool vertically, Pixels& to);
@@ -36,8 +36,8 @@ void change_brightness(Pixels& pixels, double factor);
 void change_contrast(Pixels& pixels, double factor);
 void change_saturation(Pixels& pixels, double factor);
 
-// functional.adjust_hue() of torchvision, by Pillow's HSV (libImaging/Convert.c). `turns` of the
-// colour circle.
+// functional.adjust_hue() of torchvision, by Pillow's HSV (libImaging/Convert.c). `turns` is in
+// rotations of the colour circle.
 void change_hue(Pixels& pixels, double turns);
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// Pixels in memory: RGB, a byte each, row after row.
+// Pixels in memory: RGB, one byte per channel, row-major.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::data {
 
 inline constexpr std::int64_t channels = 3;
 
-// A rectangle of an image. Its first row is `top`, its first column `left`.
+// A rectangle of an image. `top` is its first row, `left` its first column.
 struct Region {
   std::int64_t left = 0;
   std::int64_t top = 0;
@@ -28,11 +28,11 @@ struct Region {
 
 inline std::int64_t bytes_of(const ImageSize& size) { return size.height * size.width * channels; }
 
-// The pixels of someone else. Rows may be further apart than they are long.
+// Pixels that another object owns. The stride may exceed the length of a row.
 struct PixelView {
   const std::uint8_t* data = nullptr;
   ImageSize size;
-  std::ptrdiff_t stride = 0;  // From one row to the next, in bytes.
+  std::ptrdiff_t stride = 0;  // Distance of rows, in bytes.
 
   const std::uint8_t* row(std::int64_t y) const { return data + y * stride; }
   const std::uint8_t* at(std::int64_t x, std::int64_t y) const { return row(y) + x * channels; }
@@ -42,8 +42,8 @@ struct PixelView {
   }
 };
 
-// An image without gaps between its rows. Its memory grows and never shrinks, so that a thread that
-// decodes a whole dataset allocates a few times only.
+// An image with contiguous rows. Its memory only grows, so a thread that decodes a whole dataset
+// allocates a few times only.
 class Pixels {
  public:
   // The values are undefined afterwards.

@@ -1,9 +1,7 @@
-// The bytes of an archive in order, as libarchive reads them: from a file as it is, or
-// decompressed.
+// Sequential access to the bytes of an archive for libarchive, from a plain or a compressed file.
 //
-// Torch-free, so that it can be fuzzed.
-// Thread safety: none.
-// Errors: corrupt, naming file, byte, expected and found, for damaged compressed data; those of
+// Does not depend on LibTorch, so that it can be fuzzed. Thread safety: none.
+// Errors: corrupt for damaged compressed data, with file, byte, expected and found value; those of
 // ReadAt.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -19,7 +17,7 @@
 #include <string>
 #include <vector>
 
-struct archive;  // Of libarchive.
+struct archive;  // libarchive's type.
 
 namespace lockstep::data {
 
@@ -30,13 +28,13 @@ class ArchiveInput {
  public:
   virtual ~ArchiveInput() = default;
 
-  // Fills `out` with the next bytes and returns their number, which is smaller only at the end.
+  // Fills `out` with the next bytes and returns their number. Fewer than out.size() means the end.
   virtual std::size_t read(std::span<std::byte> out) = 0;
 
-  // Passes over `bytes` and returns their number, which is smaller only at the end.
+  // Skips `bytes` and returns their number. Fewer than `bytes` means the end.
   virtual std::uint64_t skip(std::uint64_t bytes) = 0;
 
-  // Bytes before the next one.
+  // Number of bytes before the next one.
   virtual std::uint64_t position() const = 0;
 };
 
@@ -57,7 +55,7 @@ class PlainInput : public ArchiveInput {
 // libarchive's handle for reading from an ArchiveInput.
 class ArchiveReader {
  public:
-  // Reads `block` bytes at a time, a multiple of tar's 512.
+  // Reads blocks of `block` bytes, a multiple of tar's 512.
   ArchiveReader(ArchiveInput& input, std::size_t block);
   ~ArchiveReader();
   ArchiveReader(const ArchiveReader&) = delete;
@@ -66,13 +64,13 @@ class ArchiveReader {
   archive* get() const { return archive_; }
   std::string error() const;
 
-  // Call after the formats and filters were chosen. Returns libarchive's status.
+  // Call it after the formats and filters were chosen. Returns libarchive's status.
   int open();
 
-  // Returns `status`. Rethrows an exception that the input threw in the meantime.
+  // Returns `status`, or rethrows an exception of the input.
   int finish(int status);
 
-  // Bytes that were read last, up to two blocks; they end at the input's position.
+  // Returns a part of the last two blocks that were read.
   std::span<const std::byte> held(std::uint64_t offset, std::uint64_t size) const;
 
  private:
@@ -88,11 +86,11 @@ class ArchiveReader {
   ArchiveInput& input_;
   const std::size_t block_;
   archive* const archive_;
-  std::deque<Block> blocks_;  // libarchive uses the last one.
+  std::deque<Block> blocks_;  // libarchive uses the last block.
   std::exception_ptr thrown_;
 };
 
-// The decompressed bytes of another input, in any of the formats of compression.h.
+// Decompresses another input, in any format of compression.h.
 class DecompressedInput : public ArchiveInput {
  public:
   DecompressedInput(std::string file, std::unique_ptr<ArchiveInput> compressed);

@@ -1,9 +1,9 @@
-// Samples of compressed shards, which are decompressed from their beginning on.
+// Reads samples of compressed shards, which can only be decompressed from their beginning.
 //
-// A few streams stay open where they were read last. Threads that read next to each other thus all
-// continue, and only a reader that goes back restarts at the beginning.
+// Some streams stay open at their last position. Threads that read nearby samples can thus all
+// continue. Only a reader that moves back restarts at the beginning.
 //
-// Thread safety: all members may be called from several threads at once.
+// Thread safety: several threads may call all members at once.
 // Errors: corrupt, naming the shard, for damaged data.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -24,7 +24,7 @@ namespace lockstep::data {
 
 class CompressedShards {
  public:
-  // Fills `out` with the decompressed bytes from `offset` on. `open` is the shard of this number.
+  // Fills `out` with the decompressed bytes from `offset` on. `open` is the shard with this number.
   void read(std::size_t shard, const std::shared_ptr<const OpenShard>& open, std::uint64_t offset,
             std::span<std::byte> out);
 
@@ -43,8 +43,8 @@ class CompressedShards {
   void count_start(const Stream& stream);
 
   std::mutex mutex_;
-  std::list<StreamPtr> idle_;      // The last used one first.
-  std::set<std::size_t> started_;  // Shards.
+  std::list<StreamPtr> idle_;      // Most recently used first.
+  std::set<std::size_t> started_;  // Numbers of shards.
   std::size_t restarts_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// A command that copies a file from somewhere to this host: "aws s3 cp {url} {path}".
+// A command that copies a file to this host: "aws s3 cp {url} {path}".
 //
-// Blocking: run() until the command has ended.
-// Thread safety: run() may be called from several threads at once.
+// Blocking: run() waits for the command to end.
+// Thread safety: several threads may call run() at once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,15 +15,16 @@ namespace lockstep::data {
 
 class FetchCommand {
  public:
-  // The command is divided into words at spaces; {url} and {path} are replaced within words. With
-  // `shell`, /bin/sh runs the whole text, with both in quotes. Errors: misuse for a text without
-  // {url} or without {path}, and unless `timeout` is positive.
+  // The command is split at spaces; {url} and {path} are then replaced in each word. With `shell`,
+  // /bin/sh runs the whole text, with both values quoted.
+  // Errors: misuse for a text without {url} or {path}, and unless `timeout` is positive.
   FetchCommand(std::string text, bool shell, std::chrono::milliseconds timeout);
 
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // Runs the command once, in a process group of its own. Errors: system, with the end of what it
-  // printed; timeout; aborted once is_stopped() returns true. The process group is killed then.
+  // Runs the command once, in its own process group.
+  // Errors: system, with the end of the command's output; timeout; aborted once is_stopped()
+  // returns true. On timeout and abort, the process group is killed.
   void run(const std::string& url, const std::string& path,
            const std::function<bool()>& is_stopped) const;
 

@@ -1,4 +1,4 @@
-// Shards that a command fetches from elsewhere into a cache of this host.
+// Shards that a command fetches into a cache on this host.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,11 +25,12 @@ namespace lockstep::data {
 
 struct FetchPolicy {
   int attempts = 4;
-  std::chrono::milliseconds pause = std::chrono::seconds(1);  // After the first failure.
-  bool fetch_indexes = false;  // Fetches URL.index instead of whole shards to make indexes.
+  std::chrono::milliseconds pause = std::chrono::seconds(1);  // Pause after the first failure.
+  bool fetch_indexes = false;  // Fetches URL.index, instead of the whole shard, to obtain indexes.
   TarOptions tar = {};
 
-  // After the failed attempt number `attempt`, from 1: doubled each time, up to a minute.
+  // Pause after failed attempt number `attempt`, counted from 1. It doubles each time, up to a
+  // minute.
   std::chrono::milliseconds pause_after(int attempt) const;
 };
 
@@ -38,7 +39,7 @@ class FetchedShards : public ShardSource {
   FetchedShards(std::vector<std::string> urls, FetchCommand command, ShardCache cache,
                 const FetchPolicy& policy);
 
-  // Kills a command that fetches ahead. A fork()ed child leaves it and its thread alone.
+  // Kills a command that prefetches. A forked child does not touch the command and its thread.
   ~FetchedShards() override;
 
   std::size_t shards() const override { return urls_.size(); }
@@ -63,10 +64,10 @@ class FetchedShards : public ShardSource {
   bool is_fork() const { return process_ != this_process(); }
   void fetch_ahead();
 
-  // The thread that fetches ahead, from the first will_open() on, and what it shares with others.
+  // The thread that prefetches, started by the first will_open(), and its shared state.
   struct Ahead {
     std::mutex mutex;
-    std::condition_variable changed;  // `wanted`, or `stop_`.
+    std::condition_variable changed;  // Signals changes of `wanted` and `stop_`.
     std::deque<std::size_t> wanted;
     Thread thread;
   };
@@ -77,7 +78,7 @@ class FetchedShards : public ShardSource {
   const FetchPolicy policy_;
   const pid_t process_ = this_process();
   std::atomic<bool> stop_ = false;
-  std::atomic<bool> has_warned_ = false;  // About a fetched index that is unusable.
+  std::atomic<bool> has_warned_ = false;  // Whether it has warned about an unusable fetched index.
   std::unique_ptr<Ahead> ahead_ = std::make_unique<Ahead>();
 };
 

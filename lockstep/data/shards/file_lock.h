@@ -1,5 +1,4 @@
-// The right to do something on this host's behalf: a lock on a file, which the kernel releases when
-// the process ends in any way.
+// A lock on a file of this host. The kernel releases it however the process ends.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,12 +13,12 @@ namespace lockstep::data {
 
 class FileLock {
  public:
-  // Returns nothing if another has the lock at `deadline`; asks once if that has passed.
-  // Errors: system, naming the file.
+  // Returns nothing if another process holds the lock until `deadline`. Tries once if the deadline
+  // has passed. Errors: system, with the file's name.
   static std::optional<FileLock> take(FileDescriptor fd, const std::string& name,
                                       Deadline deadline);
 
-  // The same, on a file that is created if necessary.
+  // The same for the file at `path`, which is created if necessary.
   static std::optional<FileLock> take(const std::string& path, Deadline deadline);
 
  private:

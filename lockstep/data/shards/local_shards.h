@@ -1,4 +1,4 @@
-// Shards on a file system of this host.
+// Shards on a local file system.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::data {
 
 class LocalShards : public ShardSource {
  public:
-  // An empty `index_folder` keeps each index beside its shard.
+  // If `index_folder` is empty, each index is beside its shard.
   LocalShards(std::vector<std::string> paths, std::string index_folder,
               const TarOptions& options = {});
 
@@ -39,7 +39,8 @@ class LocalShards : public ShardSource {
   const std::string index_folder_;
   const TarOptions options_;
   std::mutex mutex_;
-  // The last used one first: opening costs a message on network file systems.
+  // Most recently used first. They stay open because opening costs a message on network file
+  // systems.
   std::list<Kept> kept_;
 };
 

@@ -1,26 +1,24 @@
-// The index of a shard: its samples, their parts, and where these lie in the tar.
+// The index of a shard: its samples, their parts, and the positions of the parts in the tar.
 //
-// An index is made once from the tar's headers and kept as a file, which all ranks of a host map.
+// It is created once from the tar's headers and kept as a file, which all ranks of a host map.
 // Frozen, little-endian:
 //   "LOCKSTEP SHARD 2"
 //   u64 XXH3-64 of all that follows
-//   u64 size of the shard, i64 time of its last change in ns, or 0 if only its size counts
+//   u64 size of the shard, i64 its modification time in ns, or 0 if only its size counts
 //   u64 samples, u64 parts, u64 bytes of all names
 //   u64 first part of each sample, then the number of parts
 //   for each part: u64 offset in the shard, u64 size, u64 end of its name among the names
 //   the names of all parts, as in the tar
-// and, in version 2, from the next multiple of eight on, what TarContents has besides:
+// and, in version 2, from the next multiple of eight on, the other members of TarContents:
 //   u64 decompressed bytes, or 0; u64 1 if the archive was read on after its end
 //   u64 skipped entries, u64 Fault of a strict reader: 0 none, 1 corrupt, 2 unsupported
 //   u64 extents, u64 bytes of each of the three texts
 //   for each extent of a sparse part: u64 part, u64 place in it, u64 offset in the shard, u64 size;
 //   a sparse part without bytes has one of size 0
 //   the texts: first skipped entry, unread, refusal of a strict reader
-// Version 1 describes plain archives that a strict reader accepts. It is read, but is_for() rejects
-// it.
-//
-// Torch-free, so that it can be fuzzed.
-// Thread safety: const members may be called from several threads at once.
+// Version 1 describes plain archives that a strict reader accepts. It is read, but is_for() returns
+// false. Does not depend on LibTorch, so that it can be fuzzed.
+// Thread safety: several threads may call const members at once.
 // Errors: corrupt, naming the index or the shard.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -40,41 +38,41 @@
 
 namespace lockstep::data {
 
-// Returns the index as its file has it. `shard` is for messages. Errors: corrupt, naming both
-// files, for a sample with two parts of one suffix.
+// Returns the contents of the index file. `shard` is for messages.
+// Errors: corrupt, naming both files, for a sample with two parts of one suffix.
 std::string format_shard_index(std::string_view shard, const FileStamp& stamp,
                                const TarContents& contents);
 
-// Place of the checksum in the index.
+// Offset of the checksum in the index.
 inline constexpr std::size_t shard_index_digest_at = 16;
 
 // The version that format_shard_index() writes.
 inline constexpr int shard_index_version = 2;
 
-// Path of the index that lies beside a shard.
+// Path of the index beside a shard.
 std::string index_beside(const std::string& shard);
 
-// Gives the file its name when it is complete. It may be lost in a power failure, as it can be made
+// Renames the file when it is complete. It is not synced: after a power failure it is created
 // again. Errors: system.
 void write_shard_index(const std::string& path, std::string_view index);
 
 // A part of a sample in the shard.
 struct ShardPart {
-  std::size_t number = 0;  // Among the shard's parts.
+  std::size_t number = 0;  // Number among the shard's parts.
   std::string_view name;
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
 };
 
-// A view of an index of any version, which does not own its bytes.
+// A view of an index of any version. It does not own the bytes.
 class ShardIndexView {
  public:
-  // Checks all numbers of the index. `bytes` begin at a multiple of eight.
+  // Validates all numbers of the index. `bytes` must be aligned to eight bytes.
   ShardIndexView(std::string_view file, std::span<const std::byte> bytes);
 
   const FileStamp& shard() const { return shard_; }
 
-  // Whether this version of Lockstep would make the same index with these options. An index of
+  // Whether this version of Lockstep would create the same index with these options. An index of
   // another version may divide the shard into other samples.
   bool is_for(const TarOptions& options) const;
 
@@ -87,20 +85,20 @@ class ShardIndexView {
   // Errors: those of a strict reader, naming `shard`.
   void require_strict(std::string_view shard) const;
 
-  // A number that differs between shards whose samples have other names, sizes or places, and is
-  // the same for a copy with another time, and for a compressed one.
+  // Depends on names, sizes and positions of the samples. It is equal for a copy with another
+  // modification time, and for a compressed copy.
   std::uint64_t fingerprint() const;
   std::size_t samples() const { return firsts_.size() - 1; }
   std::string_view key(std::size_t sample) const;
 
-  // Number of the sample's first part; of the one after the last part for samples().
+  // Number of the sample's first part. For samples(), the number of all parts.
   std::size_t first_part(std::size_t sample) const {
     return static_cast<std::size_t>(firsts_[sample]);
   }
   ShardPart part(std::size_t part) const;
 
-  // Where the bytes of a sparse part are, in rising order; the others are zeros. Empty for a part
-  // that is not sparse.
+  // A range of stored bytes of a sparse part, in rising order; all other bytes are zeros. Empty if
+  // the part is not sparse.
   struct Extent {
     std::uint64_t part;
     std::uint64_t at;
@@ -109,7 +107,7 @@ class ShardIndexView {
   };
   std::span<const Extent> extents(std::size_t part) const;
 
-  // Bytes of the part that the shard has; the rest of a sparse part are zeros.
+  // Bytes of the part that the shard stores. The holes of a sparse part are not counted.
   std::uint64_t stored_bytes(const ShardPart& part) const;
 
  private:
@@ -139,7 +137,7 @@ class ShardIndexView {
   std::array<std::string_view, 3> texts_;
 };
 
-// An index and the file that has it.
+// An index and its file.
 class ShardIndex {
  public:
   explicit ShardIndex(const std::string& path) : file_(path), view_(path, file_.bytes()) {}

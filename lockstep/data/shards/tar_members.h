@@ -1,13 +1,13 @@
-// The files in a tar archive, found by libarchive without reading their contents.
+// Lists the files in a tar archive with libarchive, without reading their contents.
 //
-// Formats: v7, ustar, pax and GNU tar, and any of them compressed. Names are the bytes in the
-// archive. The files are those that Python's tarfile calls regular, in its order. Folders and
-// volume labels are left out, all other entries are skipped and counted. A hard link to a file of
-// the archive is that file once more.
+// Formats: v7, ustar, pax and GNU tar, each also compressed. Names are the bytes in the archive.
+// The result has the files that Python's tarfile calls regular, in its order. Folders and volume
+// labels are omitted; all other entries are skipped and counted. A hard link to a file of the
+// archive is listed as another copy of the file.
 //
-// Torch-free, so that it can be fuzzed.
-// Errors: corrupt, naming file, byte, expected and found, for a damaged header, a file beyond the
-// end, and damaged compressed data.
+// Does not depend on LibTorch, so that it can be fuzzed.
+// Errors: corrupt, with file, byte, expected and found value, for a damaged header, a file beyond
+// the end, and damaged compressed data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,8 @@ namespace lockstep::data {
 
 inline constexpr std::size_t tar_block = 512;
 
-// A header. Numbers are octal text. Frozen (POSIX.1-2001, pax; GNU tar's manual, "Basic Tar").
+// A header block. Numbers are octal text. Frozen (POSIX.1-2001, pax; GNU tar's manual, "Basic
+// Tar").
 struct TarHeader {
   std::array<char, 100> name;
   std::array<char, 8> mode;
@@ -51,56 +52,57 @@ static_assert(sizeof(TarHeader) == tar_block);
 inline constexpr std::string_view posix_magic{"ustar\00000", 8};
 inline constexpr std::string_view gnu_magic{"ustar  \0", 8};
 
-// Sum of a header's bytes, with spaces in the place of the checksum.
+// Sum of the header's bytes, with the checksum field read as spaces.
 std::uint32_t tar_checksum(const TarHeader& header);
 
-// Bytes of a file in an archive, with the padding to whole blocks.
+// Size of a file in an archive, padded to whole blocks.
 constexpr std::uint64_t padded_to_blocks(std::uint64_t bytes) {
   return (bytes + tar_block - 1) / tar_block * tar_block;
 }
 
-// Consecutive bytes of a sparse file.
+// A contiguous range of a sparse file.
 struct TarExtent {
-  std::uint64_t at = 0;      // Place in the file.
-  std::uint64_t offset = 0;  // Place in the archive.
+  std::uint64_t at = 0;      // Offset in the file.
+  std::uint64_t offset = 0;  // Offset in the archive.
   std::uint64_t size = 0;
 };
 
 struct TarMember {
   std::string name;
-  std::uint64_t offset = 0;  // Of its first byte; of a compressed archive, after decompression.
+  std::uint64_t offset = 0;  // Offset of the first byte, after decompression.
   std::uint64_t size = 0;
-  bool is_link = false;                 // A hard link to a member before it.
-  bool is_sparse = false;               // Its bytes are those of `extents`, zeros elsewhere.
+  bool is_link = false;                 // A hard link to an earlier member.
+  bool is_sparse = false;               // Only `extents` are stored; all other bytes are zeros.
   std::vector<TarExtent> extents = {};  // In rising order.
 };
 
 struct TarOptions {
-  // Reads on after the end of an archive, as tar's --ignore-zeros.
+  // Continues after the end of an archive, as tar's --ignore-zeros.
   bool concatenated = false;
 };
 
 struct TarContents {
   std::vector<TarMember> members;
-  bool concatenated = false;             // As in the options.
-  bool has_end = true;                   // The blocks of zeros. Not in an index.
-  std::uint64_t decompressed_bytes = 0;  // 0: the archive is not compressed.
+  bool concatenated = false;  // As in the options.
+  // Whether the blocks of zeros exist. Not stored in an index.
+  bool has_end = true;
+  std::uint64_t decompressed_bytes = 0;  // 0 if the archive is not compressed.
 
-  std::uint64_t skipped = 0;       // Entries that are neither files nor folders.
+  std::uint64_t skipped = 0;       // Number of entries that are neither files nor folders.
   std::string first_skipped = {};  // "byte 1024: 'dev/null', a character device".
   // Describes data after the end, or a missing end. Empty for a complete archive.
   std::string unread = {};
 
-  // Why the archive is not a plain, complete one of ustar, pax or GNU tar with files and folders
-  // only, in the words of an Error.
+  // Why the archive is not a plain, complete ustar, pax or GNU archive of files and folders only,
+  // as the text of an Error.
   struct Refusal {
     Fault fault;
-    std::string text;  // Begins with the byte.
+    std::string text;  // Begins with the byte's offset.
   };
   std::optional<Refusal> strict_refusal = {};
 };
 
-// Returns the regular files of an archive of `size` bytes, in its order. `file` is for messages.
+// Lists the regular files of an archive of `size` bytes, in its order. `file` is for messages.
 TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& read,
                      const TarOptions& options = {});
 

@@ -1,36 +1,24 @@
-// Samples in tar files, in WebDataset's layout: datasets of millions of small files as some
-// thousand large ones, on a disk or elsewhere.
+// Samples in tar files in WebDataset's layout: millions of small files as some thousand large ones,
+// on a disk or fetched from remote storage into a cache. docs/guide/shards.md explains layout,
+// order, index and cache.
 //
 //   lockstep::TarShards shards({"data/train-{000000..000146}.tar", "/more/shards"});
 //   lockstep::DecodedImages train(std::make_shared<lockstep::ShardImages>(shards), {...});
 //   lockstep::DistributedSampler sampler(shards.size(), world, {.order = shards.order()});
 //
-// The files KEY.SUFFIX of one key that follow each other in a shard are one sample: KEY is the path
-// up to the first dot of its last part, and suffixes are in lower case. Files without a suffix, and
-// those whose path begins with a name like __this__, belong to no sample. Archives are v7, ustar,
-// pax or GNU tar. Keys and parts are WebDataset's, and a hard link to a file of the archive is that
-// file, too. Entries that are neither files nor folders are skipped: skipped() counts them, and a
-// warning names the first one.
+// Consecutive files KEY.SUFFIX of a shard with one key are one sample. KEY is the path up to the
+// first dot of the base name; suffixes are converted to lower case. Files without a suffix, and
+// files whose path begins with a name like __this__, belong to no sample.
 //
-// Shards compressed by gzip, zstd, bzip2, xz or lz4 are read from their beginning on. Reading their
-// samples in order is fast. Going back restarts at the beginning, and order() refuses them.
-//
-// Unlike WebDataset, samples have numbers: each epoch has every sample exactly once, any number of
-// ranks can go on in the middle of an epoch, and no rank ends before others. For this, each shard
-// has an index, made from its headers the first time and kept as a file. Ranks of one host share
-// the work.
-//
-// Shards elsewhere are fetched by a command, once for each host, into a cache on its disk:
-//   lockstep::TarShards shards({"s3://bucket/train-{000000..000146}.tar"},
-//                              {.fetch = "aws s3 cp --quiet {url} {path}",
-//                               .cache = "/scratch/cache", .cache_bytes = 100ULL << 30});
+// Shards may be compressed by gzip, zstd, bzip2, xz or lz4. Reading them in order is fast; moving
+// back restarts at the beginning of the shard.
 //
 // Thread safety: any thread may call any member at any time.
-// Blocking: the constructor, while indexes are made; reading, while a shard is fetched.
-// Errors: corrupt, naming the shard, byte, expected and found, for a damaged shard, a sample with
-// two files of one suffix, and a shard that was changed since its index was made; system, with the
-// output of a command that failed; misuse.
-// Lifetime: a value type whose copies share indexes, open files and the thread that fetches ahead.
+// Blocking: the constructor, while indexes are created; reading, while a shard is fetched.
+// Errors: corrupt, with shard, byte, expected and found value, for a damaged shard, a sample with
+// two files of one suffix, and a shard that has changed since its index was created; system, with
+// the output of a command that failed; misuse.
+// Lifetime: a value type. Copies share indexes, open files and the thread that prefetches.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -56,47 +44,45 @@ namespace lockstep {
 struct GroupedOrder;  // In distributed_sampler.h.
 
 struct TarShardsOptions {
-  // Accepts only plain, complete archives of ustar, pax or GNU tar with nothing but files and
-  // folders. All else is an Error: corrupt for the format v7, and for data after the end, or a
-  // missing end; unsupported for links, devices, sparse files and compressed shards. Not together
-  // with `concatenated`.
+  // Accepts only plain, complete ustar, pax or GNU archives of files and folders. Everything else
+  // is an Error: corrupt for the format v7, for data after the end, and for a missing end;
+  // unsupported for links, devices, sparse files and compressed shards. Excludes `concatenated`.
   bool strict = false;
 
-  // A shard may be several archives, one after the other, as by cat. Default: only the first one is
-  // read, as by WebDataset and tar, and a warning names the rest.
+  // A shard may be several concatenated archives. By default, only the first one is read, as
+  // WebDataset and tar do, and a warning names the rest.
   bool concatenated = false;
 
-  // Folder of the indexes, for shards in folders where this user may not write. Default: beside
-  // each shard, as SHARD.index. Not for fetched shards, whose indexes are in the cache.
+  // Folder of the indexes, for shards in read-only folders. Default: beside each shard, as
+  // SHARD.index. Not for fetched shards: their indexes are in the cache.
   std::filesystem::path index_folder = {};
 
-  // Command that copies the shard {url} to the file {path}. It is divided into words at spaces and
-  // run without a shell, unless `fetch_by_shell`. Each host fetches every shard once per epoch, or
-  // less if its cache holds all.
+  // Command that copies the shard {url} to the file {path}. It is split at spaces and run without a
+  // shell, unless `fetch_by_shell` is set. Each host fetches every shard once per epoch, or less
+  // often if its cache holds all of them.
   std::string fetch = {};
   bool fetch_by_shell = false;
 
-  // Folder of the cache, and the bytes of the shards that it keeps: 64 GiB, or as much as the disk
-  // has room for. More than that is an Error. Those that were used least recently are removed. It
-  // must hold the shards of two blocks of order(). Indexes, and the shards that are being fetched,
-  // one for each rank, come on top. A cached shard is known by its URL: if the one elsewhere is
-  // replaced, remove the cache.
+  // Folder of the cache, and the limit for its shards: by default 64 GiB, or the free space of the
+  // disk if that is less. A limit beyond the free space is an Error. The least recently used shards
+  // are removed. The cache must hold the shards of two blocks of order(). Indexes, and one shard
+  // per rank that is being fetched, need additional space. Shards are identified by their URL: if a
+  // shard changes at its source, remove the cache.
   std::filesystem::path cache = {};
   std::optional<std::uint64_t> cache_bytes = {};
 
-  // Without this, every shard is fetched once before training, to make its index.
-  // `lockstep shard` and ShardWriter leave SHARD.index beside each shard; if these were uploaded
-  // too, they are fetched in place of the shards.
+  // Fetches SHARD.index, which `lockstep shard` and ShardWriter write beside each shard, if it was
+  // uploaded, too. Otherwise every shard is fetched once before training to create its index.
   bool fetch_indexes = false;
 
-  // A command that fails is run again. The pause after the first failure is then doubled, up to a
-  // minute. The timeout is that of one attempt.
+  // A failed command is repeated. `fetch_pause` follows the first failure and doubles each time, up
+  // to a minute. `fetch_timeout` limits each attempt.
   int fetch_attempts = 4;  // At most 1000.
   std::chrono::milliseconds fetch_pause = std::chrono::seconds(1);
   std::chrono::milliseconds fetch_timeout = std::chrono::minutes(30);
 
-  // Called by the constructor, on its thread, for each shard whose index is there, with the number
-  // of these so far and that of all shards. Where indexes are made, this may take long:
+  // The constructor calls it on its thread for each shard whose index exists, with the number of
+  // such shards so far and of all shards. Creating indexes may take long:
   //   std::optional<lockstep::Progress> progress;
   //   .at_index = [&](std::size_t done, std::size_t shards) {
   //     if (done == 1) progress.emplace(shards, ProgressOptions{.label = "indexes"});
@@ -113,49 +99,45 @@ struct ShardSample {
 
 class LOCKSTEP_API TarShards {
  public:
-  // Each source is a file, a folder, which stands for its files *.tar in the order of their names,
-  // or a pattern: {000..146} and {a,b} are written out. With `fetch`, sources are URLs and patterns
-  // of URLs.
+  // Each source is a file, a folder, which stands for its shards sorted by name, or a pattern with
+  // {000..146} or {a,b}. With `fetch`, sources are URLs or patterns of URLs.
   explicit TarShards(const std::vector<std::string>& sources, const TarShardsOptions& options = {});
 
-  std::size_t size() const;  // Samples.
+  std::size_t size() const;  // Number of samples.
   std::size_t shards() const;
 
-  // Entries that were skipped because they are neither files nor folders, such as symbolic links
-  // and devices, in all shards.
+  // Number of skipped entries in all shards: those that are neither files nor folders, such as
+  // symbolic links and devices.
   std::uint64_t skipped() const;
 
   // A shuffle that reads a few shards at a time, for DistributedSamplerOptions. More shards mix
-  // better; while one block of them is read, the shards of the next are fetched. Keep the order's
-  // at_pass: it passes the order of the next shards on. If there are several orders, that of the
-  // latest pass applies. Errors: misuse if the cache cannot hold two blocks; unsupported for
-  // compressed shards.
+  // better. While one block is read, the shards of the next block are fetched: the order's at_pass
+  // announces them, so keep it. With several orders, the order of the latest pass applies.
+  // Errors: misuse if the cache cannot hold two blocks; unsupported for compressed shards.
   GroupedOrder order(std::size_t shards_per_block = 8) const;
 
   ShardSample sample(std::size_t index) const;
 
   std::string key(std::size_t index) const;
-  std::vector<std::string> suffixes(std::size_t index) const;  // In the order of the files.
+  std::vector<std::string> suffixes(std::size_t index) const;  // In file order.
 
-  // Bytes of a sample's part; nothing if it has none of this suffix. A sparse part may claim any
-  // size: compare stored_bytes() before you allocate.
+  // Size of a sample's part; nothing if the sample has no part with this suffix. A sparse part may
+  // claim any size: check stored_bytes() before you allocate.
   std::optional<std::uint64_t> part_bytes(std::size_t index, std::string_view suffix) const;
 
-  // Bytes of a sample's part that the shard has: as part_bytes(), less the holes of a sparse part,
-  // which read as zeros.
+  // As part_bytes(), without the holes of a sparse part, which read as zeros.
   std::optional<std::uint64_t> stored_bytes(std::size_t index, std::string_view suffix) const;
 
-  // Fills `out`, which has part_bytes(). Errors: misuse for a part that does not exist.
+  // Fills `out`, whose size is part_bytes(). Errors: misuse for a part that does not exist.
   void read_part(std::size_t index, std::string_view suffix, std::span<std::uint8_t> out) const;
 
-  // Samples that are read soon. Shards that lie elsewhere are fetched ahead. Returns at once.
+  // Announces samples that are read soon, so that remote shards are prefetched. Returns at once.
   void will_read(std::span<const std::size_t> indices) const;
 
-  // For messages: "train-000003.tar: cat/7".
+  // Name of a sample for messages: "train-000003.tar: cat/7".
   std::string sample_name(std::size_t index) const;
 
-  // A number that differs between datasets whose samples have other names, sizes or places. Copies
-  // of the shards have the same.
+  // Depends on names, sizes and positions of the samples. It is equal for copies of the shards.
   std::uint64_t fingerprint() const;
 
  private:
@@ -166,7 +148,7 @@ class LOCKSTEP_API TarShards {
 // --- Images --------------------------------------------------------------------------------------
 
 struct ShardImagesOptions {
-  // Suffixes of an image's part; the first that a sample has is taken.
+  // Suffixes of an image's part. The first one that a sample has is used.
   std::vector<std::string> image = {"jpg", "jpeg", "png", "webp"};
 
   // Suffix of the part with the class, a number as text.
@@ -174,9 +156,9 @@ struct ShardImagesOptions {
 };
 
 // Images in shards, the source of a DecodedImages.
-// Errors: in addition, corrupt, naming the sample: from the constructor if one has no part with an
-// image or a label, from label() if that part is no number, and from read() if the image is a
-// sparse file of more than 1032 bytes for each byte that the shard has.
+// Errors: in addition, corrupt, naming the sample: from the constructor if a sample has no image or
+// no label; from label() if that part is not a number; from read() if the image is a sparse file of
+// more than 1032 bytes per stored byte.
 class LOCKSTEP_API ShardImages : public EncodedImages {
  public:
   explicit ShardImages(TarShards shards, ShardImagesOptions options = {});

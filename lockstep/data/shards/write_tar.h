@@ -1,7 +1,7 @@
-// The bytes of a tar archive around the contents of its files, in GNU tar's format: names of any
-// bytes and any length, and files of any size.
+// Creates the headers of a tar archive in GNU tar's format: names of any bytes and length, and
+// files of any size.
 //
-// Torch-free.
+// Does not depend on LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,13 +12,13 @@
 
 namespace lockstep::data {
 
-// The headers in front of a file's contents. No times and no owners; anybody may read.
+// The headers before a file's contents: no times, no owners, readable by everyone.
 std::string tar_headers(std::string_view name, std::uint64_t size);
 
-// Bytes that a file takes: headers, contents, and padding.
+// Size of a file in the archive: headers, contents and padding.
 std::uint64_t tar_bytes(std::string_view name, std::uint64_t size);
 
-// Two blocks of zeros. tar(1) would fill up to 20 blocks; readers need two.
+// Two blocks of zeros, as readers need. tar(1) would fill up to 20 blocks.
 inline constexpr std::uint64_t tar_end_bytes = 1024;
 std::string tar_end();
 

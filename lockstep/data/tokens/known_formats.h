@@ -1,7 +1,7 @@
-// File formats that are not tokens alone, recognised by their first bytes: read as tokens, their
-// headers would be trained on.
+// Recognises files that are not raw tokens by their first bytes. Read as raw tokens, their headers
+// would become training data.
 //
-// Torch-free, so that it can be fuzzed.
+// Does not depend on LibTorch, so that it can be fuzzed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,8 +18,8 @@ struct KnownFormat {
   std::string_view remedy;  // "leave TokenFileOptions::raw unset".
 };
 
-// `bytes` is the whole file. Nothing for a file of tokens alone. A text counts as tokens if these
-// have one byte each.
+// `bytes` is the contents of the whole file. Returns nothing for a file of raw tokens. Text counts
+// as tokens if a token has one byte.
 std::optional<KnownFormat> known_format_of(std::span<const std::byte> bytes,
                                            std::size_t bytes_of_token);
 

@@ -1,6 +1,6 @@
-// One file of tokens, mapped, whatever its format.
+// One mapped file of tokens in any supported format.
 //
-// Thread safety: const members may be called from several threads at once.
+// Thread safety: several threads may call const members at once.
 // Errors: as TokenFile's.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -32,8 +32,8 @@ class StoredTokens {
   void read(std::uint64_t begin, std::span<std::int64_t> out,
             std::optional<std::int64_t> vocabulary) const;
 
-  // The begins of documents in [begin, end), by the file's own index. Without one, the file is one
-  // document.
+  // Positions in [begin, end) at which the file's index begins a document. Without an index, the
+  // file is one document.
   std::vector<std::uint64_t> document_begins(std::uint64_t begin, std::uint64_t end) const;
 
  private:
@@ -44,7 +44,7 @@ class StoredTokens {
                                  std::int64_t vocabulary) const;
 
   MappedFile file_;
-  std::optional<MappedFile> index_file_;  // Of Megatron; index_ looks into it.
+  std::optional<MappedFile> index_file_;  // Megatron-LM's index; index_ is a view of it.
   std::optional<MegatronIndex> index_;
   TokenRange range_;
 };

@@ -1,26 +1,24 @@
-// Files of tokens as a dataset: windows of one length, each with its targets one token later.
+// Files of tokens as a dataset: windows of a fixed length, with targets one token later.
 //
 //   lockstep::TokenFile train("train.bin", {.length = 1024, .vocabulary = 50257});
 //   lockstep::DistributedSampler sampler(train.size(), world);
 //
-// The header tells the format: llm.c (GPT-2's uint16 and Llama 3's uint32), Megatron-LM, fairseq,
-// or a .npy array of integers. Files of Megatron-LM and fairseq are named as X.idx, X.bin, or X as
-// in
-// --data-path. Files without a header, such as nanoGPT's, need TokenFileOptions::raw.
+// The header determines the format: llm.c (GPT-2's uint16 and Llama 3's uint32), Megatron-LM,
+// fairseq, or a .npy array of integers. Name files of Megatron-LM and fairseq as X.idx, X.bin, or
+// X. Files without a header, such as nanoGPT's, need TokenFileOptions::raw.
 //
-// Window i of a file has the tokens from i * stride on: `length` of them as data, and the `length`
-// that begin one later as targets. With the default stride each token is a target once, as in llm.c
-// and Megatron-LM; the tokens at the end that fill no window are left out. Windows run from one
-// document into the next, as GPTs are usually trained; no window runs from one file into the next.
+// Window i begins at token i * stride of its file. Its data are `length` tokens; its targets are
+// the `length` tokens that begin one later. With the default stride each token is a target once, as
+// in llm.c and Megatron-LM; tokens at the end that do not fill a window are omitted. A window may
+// span documents, as in the usual training of GPTs, but not files.
 //
-// The files are mapped: all ranks of a host share one copy, the page cache's.
+// The files are mapped, so all ranks of a host share the page cache.
 //
-// Thread safety: all members may be called from several threads at once.
-// Errors: corrupt, naming file, byte, expected and found, for a damaged file, for one that was
-// changed while in use, and for a token beyond the vocabulary; misuse for a file with too few
-// tokens, or with `raw` for one of a known format; unsupported, naming it, for other formats;
-// system. Lifetime: the files must not become shorter while they are in use: the kernel then ends
-// the process with SIGBUS.
+// Thread safety: several threads may call all members at once.
+// Errors: corrupt, with file, byte, expected and found value, for a damaged file, one that changed
+// while in use, and a token beyond the vocabulary; misuse for too few tokens, or a known format
+// with `raw`; unsupported, naming the format, for other formats; system.
+// Lifetime: do not truncate the files while they are in use: reads then raise SIGBUS.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,31 +40,31 @@
 namespace lockstep {
 
 struct TokenFileOptions {
-  // Tokens of a window.
+  // Tokens per window.
   std::int64_t length = 1024;
 
-  // Tokens from the begin of one window to the begin of the next. Default: `length`. A smaller one
-  // makes windows overlap, so that an epoch has each token several times.
+  // Distance of the beginnings of two windows, in tokens. Default: `length`. With a smaller stride,
+  // windows overlap, and an epoch has each token several times.
   std::optional<std::int64_t> stride = {};
 
-  // Type of the tokens of files without a header; torch::kUInt16 for nanoGPT's. A file of a known
-  // format, such as .npy, .npz, gzip or Parquet, is an Error that names it: its header would be
-  // trained on.
+  // Type of the tokens of files without a header: torch::kUInt16 for nanoGPT's. A known format,
+  // such as .npy, .npz, gzip or Parquet, is an Error that names it: its header would become
+  // training data.
   std::optional<at::ScalarType> raw = {};
 
-  // Number of tokens that the model knows. A larger token is an Error, instead of a crash or
-  // nonsense in the embedding. Costs nothing that can be measured.
+  // Number of tokens of the model. A larger token is an Error, instead of a crash or wrong values
+  // in the embedding. The check has no measurable cost.
   std::optional<std::int64_t> vocabulary = {};
 
-  // Window i begins in each epoch at another token of [i * stride, (i + 1) * stride), drawn from
-  // (seed, epoch, i). For several epochs, in place of nanoGPT's windows at random.
+  // In each epoch, window i begins at another token of [i * stride, (i + 1) * stride), drawn from
+  // (seed, epoch, i). For several epochs, instead of nanoGPT's random windows.
   bool random_begin = false;
 
-  // Token after which a new document begins, such as 50256, GPT-2's <|endoftext|>. Default: the
-  // documents of Megatron-LM's index, or the sequences of fairseq's; other files are one document.
+  // Token after which a document begins, such as 50256, GPT-2's <|endoftext|>. Default: the
+  // documents of Megatron-LM's index, or fairseq's sequences; other files are one document.
   std::optional<std::int64_t> end_of_document = {};
 
-  // Replaces the target that is the first token of another document by ignored_target, because no
+  // Replaces a target that is the first token of another document by ignored_target, because no
   // model can predict it.
   bool mask_document_ends = false;
 };
@@ -78,7 +76,7 @@ class LOCKSTEP_API TokenFile : public BatchDataset {
 
   explicit TokenFile(const std::filesystem::path& file, const TokenFileOptions& options = {});
 
-  // Several files, in this order. All have the same `options`.
+  // Several files in this order, with the same options.
   explicit TokenFile(const std::vector<std::filesystem::path>& files,
                      const TokenFileOptions& options = {});
   ~TokenFile() override;
@@ -86,9 +84,9 @@ class LOCKSTEP_API TokenFile : public BatchDataset {
   // Number of tokens in all files.
   std::int64_t tokens() const;
 
-  // Places in the window at which a document begins, in rising order; the window's first token
-  // counts only if a document begins there. For attention that does not look into other documents.
-  // `seed` and `epoch` are the batch's; they matter with random_begin only.
+  // Positions in the window at which a document begins, in rising order. The first token counts
+  // only if a document begins there. Use it for attention within one document. `seed` and `epoch`
+  // are the batch's; they matter only with random_begin.
   std::vector<std::int64_t> document_begins(std::size_t index, std::uint64_t seed = 0,
                                             std::int64_t epoch = 0) const;
 

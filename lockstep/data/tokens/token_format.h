@@ -35,30 +35,30 @@ std::string_view name_of(TokenType type);
 // The tokens in a file.
 struct TokenRange {
   TokenType type = TokenType::uint16;
-  std::uint64_t begin = 0;  // Offset of the first, in bytes.
+  std::uint64_t begin = 0;  // Offset of the first token, in bytes.
   std::uint64_t count = 0;
 };
 
-// Empty if the file does not begin with a magic number of llm.c's tokens.
+// Returns nothing if the file does not begin with a magic number of llm.c's tokens.
 std::optional<TokenRange> parse_llm_c(std::string_view file, std::span<const std::byte> bytes);
 
-// A file of tokens alone.
+// A file of tokens without a header.
 TokenRange parse_raw(std::string_view file, std::uint64_t size, TokenType type);
 
-// Also of fairseq.
+// Also true for an index of fairseq.
 bool is_megatron_index(std::span<const std::byte> bytes);
 
-// The list of documents in an X.idx of Megatron-LM or fairseq, which stays where it is.
+// A view of the documents in an X.idx of Megatron-LM or fairseq. It does not own the bytes.
 class MegatronIndex {
  public:
-  // Checks every number of the index. `bin_size` is the size of X.bin.
+  // Validates every number of the index. `bin_size` is the size of X.bin.
   MegatronIndex(std::string_view file, std::span<const std::byte> bytes, std::uint64_t bin_size);
 
   const TokenRange& tokens() const { return tokens_; }
 
   std::uint64_t documents() const { return documents_; }
 
-  // Number of the first token of a document; of the token after the last one for documents().
+  // Number of the first token of a document. For documents(), the number of all tokens.
   std::uint64_t begin_of_document(std::uint64_t document) const;
 
  private:
