@@ -25,7 +25,8 @@ Place with_options(Place place, const BackendOptions& options) {
   return place;
 }
 
-// A copy, as several groups may be given one object; the default ones for those of another backend.
+// Returns a copy, because several groups may get one object; defaults for options of another
+// backend.
 c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
                                                const c10::intrusive_ptr<Backend::Options>& given) {
   const auto ours = c10::dynamic_intrusive_pointer_cast<BackendOptions>(given);
@@ -37,7 +38,7 @@ c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
   return options;
 }
 
-// The tensors of a message, which the thread that completes it may be the last to have.
+// The tensors of a message. The thread that completes it may hold the last reference.
 struct Moved {
   Moved(const Tensors& tensors, std::string_view what)
       : parts(std::make_unique<Parts>(tensors, what)) {}
@@ -58,7 +59,7 @@ std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what)
   return {moved, moved->parts.get()};
 }
 
-// The ranks of the job that are `ranks` of `group`; none if it does not know.
+// The global ranks of `ranks`; empty if the group does not know them.
 std::vector<std::int64_t> global_ranks_of(const std::vector<int>& ranks, const Place& group) {
   std::vector<std::int64_t> global;
   for (const int rank : ranks) {
@@ -79,7 +80,8 @@ Backend::Backend(Place place, const c10::intrusive_ptr<Options>& options)
 
 Backend::Backend(const Place& place, c10::intrusive_ptr<BackendOptions> options)
     : Collectives(place.rank, place.size, throwing_in_python([&] {
-                    const WithoutGil without_gil;  // Other threads may need it to make an engine.
+                    // Other threads may need the GIL to create an engine.
+                    const WithoutGil without_gil;
                     return Membership::join(with_options(place, *options));
                   })),
       options_(std::move(options)) {}

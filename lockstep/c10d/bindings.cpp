@@ -1,5 +1,5 @@
-// The module lockstep._C of Python: the backend and its options, which the package lockstep
-// registers with torch.distributed.
+// Python's module lockstep._C: the backend and its options, which the package lockstep registers
+// with torch.distributed.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/chrono.h>
@@ -62,8 +62,8 @@ void end_with_exception(const std::string& text, const std::string& traceback,
   lockstep::record_last_exception(text, traceback, lockstep::fault_named(fault));
 }
 
-// LibTorch's own members, such as Work.wait(), throw Errors only as exceptions of Python; this is
-// for what our own members throw.
+// Converts Errors of our own members. LibTorch's members, such as Work.wait(), need Errors that are
+// already Python exceptions.
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(lockstep::c10d::in_python(error));
@@ -77,7 +77,7 @@ bool is_registered(const at::Tensor& tensor) {
   return memory != nullptr && memory->contains(tensor);
 }
 
-// A `with` statement of Python, which another thread than the one that began it may try to end.
+// A `with` statement of Python. Another thread than the one that began it may try to end it.
 class RegisteredMemoryScope {
  public:
   explicit RegisteredMemoryScope(bool required)
@@ -105,21 +105,21 @@ class RegisteredMemoryScope {
  private:
   const RegisteredTensors::Demand demand_;
   RegisteredTensors::Demand outer_ = RegisteredTensors::Demand::none;
-  std::optional<std::thread::id> thread_;  // Set while it is in use.
+  std::optional<std::thread::id> thread_;  // The thread that uses it.
 };
 
-// A store serves one call at a time. The Python object holds one reference; the holder of another
+// A store serves one call at a time. The Python object holds one reference. The holder of another
 // one, such as a process group, may be waiting in a call on another thread.
 bool is_in_use(const c10::intrusive_ptr<c10d::Store>& store) { return store.use_count() > 1; }
 
-// For a fork()ed child: the destructor would wait for threads that only the parent has. A reference
-// that is never dropped prevents the destruction.
+// For a forked child: the destructor would wait for threads that exist only in the parent. A leaked
+// reference prevents the destruction.
 void never_destroy(c10::intrusive_ptr<c10d::Store> store) { static_cast<void>(store.release()); }
 
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  py::module_::import("torch.distributed");  // Has the classes that ours are derived from.
+  py::module_::import("torch.distributed");  // Defines the base classes of ours.
   py::register_exception_translator(translate);
   lockstep::c10d::bring_torch_engine();
 

@@ -16,7 +16,7 @@ namespace lockstep::c10d {
 // --- Coalescing ----------------------------------------------------------------------------------
 
 void Coalescing::begin() {
-  const auto left = take();  // Goes without the lock, as works may take Python's.
+  const auto left = take();  // Destroyed without the lock, because destructors may take the GIL.
   const std::lock_guard lock(mutex_);
   works_[std::this_thread::get_id()];
   threads_ = works_.size();

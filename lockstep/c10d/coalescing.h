@@ -1,5 +1,4 @@
-// Operations that a program begins together and awaits as one, as _coalescing_manager() of
-// torch.distributed does.
+// Operations that torch.distributed's _coalescing_manager() starts together and awaits as one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,11 +17,11 @@ namespace lockstep::c10d {
 
 using Started = c10::intrusive_ptr<::c10d::Work>;
 
-// The operations that each thread has begun since it said that they belong together.
+// Collects the operations that each thread starts between begin() and end().
 // Thread safety: any thread may call any member at any time.
 class Coalescing {
  public:
-  // Drops the operations that an exception has left of an earlier begin().
+  // Drops the operations of an earlier begin() that an exception left behind.
   void begin();
 
   bool has_begun() const;
@@ -38,15 +37,15 @@ class Coalescing {
 
   Works::node_type take();
 
-  std::atomic<std::size_t> threads_{0};  // Entries of works_, readable without the lock.
+  std::atomic<std::size_t> threads_{0};  // Number of entries in works_, readable without the lock.
   mutable std::mutex mutex_;
-  Works works_;  // By the thread that has begun; guarded by mutex_.
+  Works works_;  // By the thread that called begin(); guarded by mutex_.
 };
 
-// Complete when all of `works` are. It takes no turn of its own: collectives go on beside messages
-// that have not come.
+// Complete when all of `works` are. It is not queued itself, so collectives continue while messages
+// are outstanding.
 // Thread safety: any thread may call any member at any time.
-// Errors: wait() and the future's are those of the first of `works` that failed.
+// Errors: wait() and the future fail with the error of the first failed element of `works`.
 class CoalescedWork final : public ::c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<Started> works);

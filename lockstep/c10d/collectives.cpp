@@ -62,8 +62,8 @@ void all_reduce_of(const at::Tensor& tensor, const Reduction& reduction, const P
   if (!input.is_same(tensor)) tensor.copy_(input);
 }
 
-// Places in `tensors` of those that begin in the memory of another. Of two that overlap, one is
-// among them.
+// Indices of tensors that begin in the memory of another. Of two overlapping tensors, at least one
+// is in the result.
 std::vector<std::size_t> overlapping(const Tensors& tensors) {
   std::vector<std::tuple<const std::byte*, const std::byte*, std::size_t>> spans;
   for (const at::Tensor& tensor : tensors) {
@@ -82,7 +82,7 @@ std::vector<std::size_t> overlapping(const Tensors& tensors) {
   return places;
 }
 
-// Reduces the values that the tensors have before the call, also of those that overlap.
+// Reduces the values before the call, also of tensors that overlap.
 void all_reduce_each(const Tensors& tensors, const Reduction& reduction, const ProcessGroup& group,
                      const CallOptions& options) {
   const auto shared = overlapping(tensors);
@@ -124,9 +124,9 @@ void reduce_scatter_of(Tensors inputs, const at::Tensor& output, const Reduction
   out.spread();
 }
 
-// From this size in bytes on, the root leaves its own part out of the scatter and copies it
-// straight to its output. A smaller part is copied twice: into the block that holds all parts, then
-// to the output. That costs less than uneven parts.
+// If the root's part has at least this many bytes, it is not scattered but copied straight to the
+// output. A smaller part is copied twice: into the block of all parts, then to the output. That
+// costs less than uneven parts.
 constexpr std::size_t least_own_part = std::size_t{1} << 20;
 
 void scatter_of(Tensors inputs, const at::Tensor& output, int root, const ProcessGroup& group,
@@ -136,7 +136,8 @@ void scatter_of(Tensors inputs, const at::Tensor& output, int root, const Proces
   const Parts out({output}, "scatter");
   Buffer to = out.buffer();
   Counts counts;
-  if (ranks > 1 && to.bytes() >= least_own_part) {  // On all ranks: they pass the same counts.
+  // All ranks decide alike: they pass the same counts.
+  if (ranks > 1 && to.bytes() >= least_own_part) {
     counts.assign(ranks, to.count);
     counts[static_cast<std::size_t>(root)] = 0;
   }
@@ -158,7 +159,7 @@ void scatter_of(Tensors inputs, const at::Tensor& output, int root, const Proces
     output.copy_(own);
 }
 
-// The tensors of a list that holds one for each rank. As with Gloo and NCCL, all have one size.
+// Requires one tensor per rank. As with Gloo and NCCL, all have one size.
 void require_equal_parts(const Tensors& list, const at::Tensor& one, std::string_view what) {
   for (std::size_t rank = 0; rank < list.size(); ++rank)
     require(list[rank].numel() == one.numel(), [&] {
@@ -170,7 +171,7 @@ void require_equal_parts(const Tensors& list, const at::Tensor& one, std::string
     });
 }
 
-// Elements of each rank's part in `buffer`, from the tensor's `rows` for each.
+// Elements of each rank's part of `buffer`, from the numbers of `rows`.
 Counts counts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                  const Buffer& buffer, int size) {
   const auto ranks = static_cast<std::size_t>(size);
@@ -191,7 +192,7 @@ Counts counts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows
   return counts;
 }
 
-// Elements of each tensor of `parts`, also when all are equal.
+// Elements of each tensor of `parts`, also if all are equal.
 Counts all_counts_of(const Parts& parts, const Buffer& buffer, int size) {
   Counts counts = parts.counts(buffer);
   if (counts.empty()) counts.assign(static_cast<std::size_t>(size), buffer.count / size);
@@ -210,7 +211,7 @@ void all_to_all_of(const Tensors& inputs, const Tensors& outputs, const ProcessG
   out.spread();
 }
 
-// As torch's own message says it, and ours behind it.
+// torch's own message, followed by ours.
 std::string text_of_absence(const Error& error, int rank, std::chrono::milliseconds timeout,
                             bool all) {
   auto absent = error.ranks();
@@ -229,7 +230,7 @@ std::string text_of_absence(const Error& error, int rank, std::chrono::milliseco
          bare_text(error);
 }
 
-// Tells the allocator, so that tensors which a program makes anew for each call come to lie in
+// Informs the allocator, so that tensors which a program allocates again for each call get
 // registered memory.
 void note_moved(const Operands& operands) {
   RegisteredAllocator& memory = RegisteredAllocator::instance();

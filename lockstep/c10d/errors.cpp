@@ -30,7 +30,7 @@ py::dict attributes_of(const Error& error) {
   return known;
 }
 
-// The GIL is held.
+// Requires the GIL.
 python_error exception_of(const Error& error) {
   python_error result;
   try {

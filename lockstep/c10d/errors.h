@@ -1,12 +1,10 @@
-// Errors of this library as Python sees them: lockstep.Error, with the fault and what is known of
-// the lost rank as attributes.
+// Converts Errors to Python's lockstep.Error, with attributes for the fault and the lost rank.
 //
-// An Error becomes an exception of Python before it reaches LibTorch. LibTorch hands such an
-// exception through unchanged, also out of backward(), where it would turn a C++ exception of
-// another type into a RuntimeError.
+// An Error is converted before it reaches LibTorch. LibTorch passes Python exceptions through
+// unchanged, also out of backward(), but turns unknown C++ exceptions into RuntimeError.
 //
-// Thread safety: any thread may call any function, with or without the GIL, which is taken for a
-// moment.
+// Thread safety: any thread may call any function, with or without the GIL, which is acquired
+// briefly.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,16 +13,16 @@
 
 namespace lockstep::c10d {
 
-// Returns an Error as its exception of Python, any other exception as it is.
+// Converts an Error to its Python exception. Returns other exceptions unchanged.
 std::exception_ptr in_python(const std::exception_ptr& error);
 
-// Throws KeyboardInterrupt, or whatever else Python's handler of a signal raises, if a signal waits
-// for that. On Python's main thread; others return.
+// On Python's main thread: runs the handlers of pending signals, and throws what they raise, such
+// as KeyboardInterrupt. Does nothing on other threads.
 void throw_if_interrupted();
 
 [[noreturn]] void rethrow_in_python(const std::exception_ptr& error);
 
-// Calls `act`, whose Errors are thrown as exceptions of Python.
+// Calls `act`, and throws its Errors as Python exceptions.
 template <class Act>
 auto throwing_in_python(const Act& act) {
   try {

@@ -11,19 +11,19 @@
 namespace lockstep::c10d {
 namespace {
 
-// Of Python, by threads of this library.
+// State of the use of Python by threads of this library.
 struct Use {
-  std::mutex mutex;  // Also held by a thread that forks.
+  std::mutex mutex;  // A forking thread holds it, too.
   std::condition_variable changed;
-  int bodies = 0;  // Under way.
+  int bodies = 0;  // Number of running bodies.
   bool ended = false;
 };
 
 Use& use = *new Use;  // Never destroyed: threads use it until the process ends.
 
-thread_local int own_bodies = 0;  // This thread's, one within another.
+thread_local int own_bodies = 0;  // Nesting depth on this thread.
 
-// When the module is loaded, before there are such threads.
+// Runs when the module is loaded, before such threads exist.
 [[maybe_unused]] const int registered =
     ::pthread_atfork([] { use.mutex.lock(); }, [] { use.mutex.unlock(); },
                      [] {
@@ -33,7 +33,7 @@ thread_local int own_bodies = 0;  // This thread's, one within another.
 
 bool python_runs() { return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0; }
 
-// While it exists, Python does not end, if it is true.
+// Converts to true if the body may run. Python does not finalize while it exists.
 class Body {
  public:
   Body() {
@@ -60,15 +60,16 @@ class Body {
 
 class ThreadState {
  public:
-  // Needs no GIL, which a thread that forks may hold. Since 3.12, Python makes this and forks safe
-  // for each other. Since 3.13 it forks with the lock that this takes, so we may hold none.
+  // Needs no GIL, which a forking thread may hold. Since 3.12, Python makes this safe against
+  // forks. Since 3.13, Python forks while holding the lock that this call takes, so the caller must
+  // not hold another lock.
   ThreadState() {
     std::unique_lock lock(use.mutex, std::defer_lock);
     if (PY_VERSION_HEX < 0x030C0000) lock.lock();
     state_ = PyThreadState_New(PyInterpreterState_Main());
   }
 
-  // Python deletes the states that are left when it ends.
+  // Python deletes the remaining states when it finalizes.
   ~ThreadState() {
     const Body body;
     if (state_ == nullptr || !body) return;

@@ -1,5 +1,4 @@
-// Python's lock, which one thread holds while it runs Python's code, and the thread states that
-// Python has of threads.
+// Python's global interpreter lock (GIL) and Python's thread states.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,7 +9,7 @@
 
 namespace lockstep::c10d {
 
-// While it exists, its thread does not hold the GIL, whether it did before or not.
+// While it exists, its thread does not hold the GIL, even if it did before.
 class WithoutGil {
  public:
   WithoutGil() : saved_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -24,25 +23,25 @@ class WithoutGil {
   PyThreadState* const saved_;
 };
 
-// Gives the calling thread a thread state of Python for the rest of its life, unless it has one.
-// Every thread of this library calls this before it first runs what may take the GIL: callbacks of
-// futures, and destructors of tensors, which may belong to an object of Python.
+// Gives the calling thread a Python thread state until the thread ends, unless it has one. Every
+// thread of this library calls it before it runs code that may take the GIL: callbacks of futures,
+// and destructors of tensors, which may belong to a Python object.
 //
-// Otherwise Python makes a state each time that the thread takes the GIL, and holds a lock of its
-// own meanwhile, without the GIL. Before 3.11.8, the child of a fork() at that moment waits for
-// that lock for ever: https://github.com/python/cpython/issues/112275. There, the state that this
-// makes is made while nobody forks.
+// Otherwise, Python creates a state each time that the thread takes the GIL, under a lock of its
+// own but without the GIL. Before 3.11.8, a child that is forked at that moment waits for this lock
+// forever: https://github.com/python/cpython/issues/112275. On those versions, this function
+// creates the state while no thread forks.
 //
-// The thread takes the GIL at its end: nobody joins it with the GIL.
+// The thread takes the GIL when it ends: do not join it while holding the GIL.
 void keep_thread_state();
 
-// Calls `body`, which may take the GIL, on a thread that keeps its thread state. Returns false
-// without calling it once Python is about to end: Python then ends each thread that asks for the
-// GIL by an exception, which no destructor lets through.
+// Calls `body`, which may take the GIL, on a thread that keeps its thread state. Once Python
+// finalizes, returns false without calling it: Python then ends each thread that requests the GIL
+// by an exception, which terminates the process if it reaches a destructor.
 bool before_python_ends(const std::function<void()>& body);
 
-// Python is about to end, so no such body begins any more. Waits for those under way, a second at
-// most. To be called without the GIL.
+// Call it without the GIL when Python is about to finalize. Prevents further bodies of
+// before_python_ends(), and waits for running ones, for at most a second.
 void expect_end_of_python();
 
 // While it exists, its thread holds the GIL. Keeps the thread state.
@@ -52,7 +51,7 @@ class WithGil {
     Kept() { keep_thread_state(); }
   };
 
-  Kept kept_;  // First.
+  Kept kept_;  // Must be the first member.
   py::gil_scoped_acquire gil_;
 };
 

@@ -21,13 +21,14 @@ namespace lockstep::c10d {
 namespace {
 
 pthread_t main_thread{};
-std::atomic<pid_t> process{0};  // Its fork()ed children share the eventfd, and have no watcher.
+std::atomic<pid_t> process{0};  // Forked children share the eventfd, and have no watcher.
 struct sigaction handler_before {};
-int rung = -1;  // An eventfd, the only thing that a signal handler can wake a thread by.
+int rung = -1;  // An eventfd: a signal handler can wake a thread only by writing to it.
 
 std::mutex mutex;
-Membership* awaited = nullptr;  // By the main thread; guarded by `mutex`, as is `is_missed`.
-bool is_missed = false;         // A signal came while it waited for nobody.
+Membership* awaited = nullptr;  // Set by the main thread; guarded by `mutex`, as is `is_missed`.
+// Whether a signal arrived while the main thread waited for no group.
+bool is_missed = false;
 
 void on_interrupt(int signal, siginfo_t* info, void* context) {
   const int error_number = errno;
@@ -74,7 +75,8 @@ Interruptible::Interruptible(Membership& group)
     : is_on_(process == ::getpid() && ::pthread_equal(main_thread, ::pthread_self()) != 0) {
   if (!is_on_) return;
   std::unique_lock lock(mutex);
-  while (std::exchange(is_missed, false)) {  // Python has seen it since, or raises it now.
+  // Python has handled the signal since, or raises its exception now.
+  while (std::exchange(is_missed, false)) {
     lock.unlock();
     throw_if_interrupted();
     lock.lock();

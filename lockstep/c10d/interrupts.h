@@ -1,9 +1,9 @@
-// Ctrl-C ends a call that waits for other ranks.
+// Lets Ctrl-C end a call that waits for other ranks.
 //
-// Python handles a signal between two of its instructions, and a call that waits for other ranks is
-// one instruction, however long it takes. So SIGINT aborts the group for which Python's main thread
-// waits. The call ends then, and Python raises KeyboardInterrupt. A rank that still waits for its
-// group in a store looks for signals itself: throw_if_interrupted() of errors.h.
+// Python handles signals between two bytecode instructions, and a blocking call is one instruction.
+// SIGINT therefore aborts the group for which Python's main thread waits. The call then fails, and
+// Python raises KeyboardInterrupt. A rank that still waits for its group in a store polls for
+// signals: throw_if_interrupted() of errors.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,14 +12,14 @@
 
 namespace lockstep::c10d {
 
-// From now on SIGINT does so, before it goes on to its present handler. Call it once, on Python's
-// main thread.
+// Installs a SIGINT handler that aborts the group, and then calls the previous handler. Call it
+// once, on Python's main thread.
 void catch_interrupts();
 
-// While it exists, its thread waits for other ranks of `group`, which must live longer. One may
-// exist within another one.
-// Thread safety: any thread may have one; only those of Python's main thread matter.
-// Errors: the constructor throws KeyboardInterrupt if SIGINT came just before it.
+// While it exists, its thread waits for other ranks of `group`, which must outlive it. Objects may
+// be nested.
+// Thread safety: any thread may have one. Only those of Python's main thread have an effect.
+// Errors: the constructor throws KeyboardInterrupt if SIGINT arrived just before it.
 class Interruptible {
  public:
   explicit Interruptible(Membership& group);
@@ -29,7 +29,7 @@ class Interruptible {
 
  private:
   const bool is_on_;
-  Membership* outer_ = nullptr;  // That of the wait within which this one is.
+  Membership* outer_ = nullptr;  // The membership of the enclosing object.
 };
 
 }  // namespace lockstep::c10d

@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// This process on the launcher's own page.
+// This process's slot on the launcher's page.
 struct Slot {
   LaunchEnvironment who;
   JobPage page;
@@ -43,7 +43,7 @@ const Slot& our_slot() {
   return ours;
 }
 
-// Null before the first call of our_slot(), and in a fork()ed child.
+// Null before the first call of our_slot(), and in a forked child.
 const Slot* slot_if_taken() {
   const Slot* const slot = taken;
   return slot != nullptr && slot->pid == this_process() ? slot : nullptr;
@@ -59,7 +59,7 @@ std::string without_prefix(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-// Each kind of failure of a rank once.
+// Logs each kind of failure of a rank once.
 void log_once(const Slot& slot, const Failure& failure, std::chrono::milliseconds since) {
   using Key = std::pair<int, std::optional<Fault>>;
   static std::mutex logging;
@@ -69,7 +69,7 @@ void log_once(const Slot& slot, const Failure& failure, std::chrono::millisecond
     log(LogLevel::error, failure_record(slot.page.job_id(), failure, since));
 }
 
-// That another rank has ended in order is a failure for those alone that wait for it.
+// The orderly exit of a rank is a failure only for processes that wait for it.
 std::optional<Failure> loss_for(const Slot& slot) {
   if (auto failure = slot.page.failure()) return failure;
   auto end = slot.page.first_end();
@@ -83,7 +83,7 @@ std::optional<Failure> loss_for(const Slot& slot) {
   throw Error(*failure.fault, slot.context() + ": " + describe(failure), failure.ranks);
 }
 
-// After a timeout, other ranks read `why` behind how long this one waited.
+// After a timeout, other ranks get `why`, after the time that this rank has waited.
 void tell(const Error& error, std::chrono::milliseconds timeout, const std::string& why = "") {
   const bool is_late = error.fault() == Fault::timeout;
   if ((!is_late && error.fault() != Fault::mismatch) || error.ranks().empty()) return;

@@ -1,7 +1,7 @@
-// What `lockstep run` knows of ranks that have ended before they joined a group, the first one or
-// the next; and what it learns of those that wait there in vain.
+// Exchanges failure notices with `lockstep run` while ranks join a group: the launcher reports
+// ranks that have exited before joining, and receives the timeouts of ranks that wait for a group.
 //
-// Both are on a page of its own. Ranks that wait in a store for the others look there.
+// Both use a shared page of the launcher. Ranks that wait in a store for other ranks read it.
 //
 // Thread safety: any thread may call any function.
 
@@ -17,33 +17,34 @@
 
 namespace lockstep::c10d {
 
-// To be called only if LOCKSTEP_AGENT_FD is set, by a process that waits for a group. Blocking: the
-// first call, until the agent has answered. Errors: peer_lost, with the rank that has ended, or
-// timeout and mismatch, with those for want of which others ended. Logs their failure record once.
+// Call it only if LOCKSTEP_AGENT_FD is set, in a process that waits for a group. Logs the failure
+// record once. Blocking: the first call waits for the agent's answer.
+// Errors: peer_lost, with the rank that has exited; timeout and mismatch, with the ranks whose
+// absence made others exit.
 void throw_if_launcher_lost_rank();
 
-// As that, for a process that waits for no group: that a rank has ended in order is no loss to it.
+// The same for a process that waits for no group: it ignores the orderly exit of a rank.
 void throw_if_job_failed();
 
-// Tells the launcher of an Error of init_process_group() for which other ranks are to blame, and
-// logs its failure record. If this process then ends, the launcher names those. To be called only
-// if LOCKSTEP_AGENT_FD is set.
+// Reports an Error of init_process_group() that other ranks caused to the launcher, and logs its
+// failure record. If this process then exits, the launcher names those ranks. Call it only if
+// LOCKSTEP_AGENT_FD is set.
 void tell_launcher(const Error& error, std::chrono::milliseconds timeout);
 
-// Throws that nobody has served the store at `place` within `timeout`; `reason` is that of the last
-// try to use it, or empty. As tell_launcher().
+// Throws an Error: no process has served the store at `place` within `timeout`. `reason` is the
+// error of the last attempt to use it, or empty. Reports as tell_launcher() does.
 [[noreturn]] void throw_without_store(const std::string& place, std::chrono::milliseconds timeout,
                                       const std::string& reason);
 
-// The next three do nothing if no function above has been called.
+// The next three functions do nothing if no function above has been called.
 //
-// This process makes another group: what it has told the launcher is no longer why it ends.
+// This process creates another group: its earlier reports no longer explain its exit.
 void tell_launcher_of_new_try();
 
-// It has joined the group.
+// This process has joined the group.
 void tell_launcher_of_group();
 
-// It ends with this exception.
+// This process exits with this exception.
 void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault);
 
 }  // namespace lockstep::c10d

@@ -28,7 +28,7 @@
 namespace lockstep::c10d {
 namespace {
 
-// The groups that this process has not left, in the order in which it joined them.
+// The groups that this process has not left, in the order of joining.
 struct Joined {
   std::mutex mutex;
   std::vector<std::weak_ptr<Membership>> all;
@@ -45,12 +45,12 @@ std::string& text_of_failure = *new std::string;  // Set before that; never dest
 std::optional<LaunchEnvironment> said_by_launcher() {
   try {
     return read_environment();
-  } catch (const Error&) {  // No launcher, or one that says nothing.
+  } catch (const Error&) {  // No launcher, or it does not answer.
     return std::nullopt;
   }
 }
 
-// Ranks find out through the store who shares a host with whom.
+// Ranks determine through the store which of them share a host.
 LaunchEnvironment environment_of(const Place& place) {
   LaunchEnvironment who;
   who.launcher = "torch.distributed";
@@ -61,13 +61,13 @@ LaunchEnvironment environment_of(const Place& place) {
   if (!launched) return who;
   who.job_id = launched->job_id;
   if (!place.is_job || launched->rank != place.rank || launched->world_size != place.size)
-    return who;  // Not this process's place in the agent's job.
+    return who;  // Differs from this process's place in the agent's job.
   who.agent_fd = launched->agent_fd;
   who.attempt = launched->attempt;
   return who;
 }
 
-// When the store has gone: the launcher may soon know of a rank that has ended.
+// The store is gone: the launcher may soon report a rank that has exited.
 void await_news(const std::function<void()>& look) {
   constexpr std::chrono::milliseconds pause{10};
   for (const Deadline last = in(std::chrono::seconds(1)); Clock::now() < last;
@@ -86,7 +86,7 @@ void await_news(const std::function<void()>& look) {
 
 ProcessGroup join_world(const Place& place) {
   const LaunchEnvironment who = environment_of(place);
-  // The group keeps its store: engines meet there in their first calls.
+  // The group keeps its store: engines rendezvous there in their first calls.
   const auto is_joining = std::make_shared<std::atomic<bool>>(true);
   const auto look = [is_joining, has_agent = who.agent_fd.has_value()] {
     throw_if_interrupted();
@@ -120,7 +120,7 @@ std::vector<std::shared_ptr<Membership>> all_joined() {
   return alive;
 }
 
-// The number that `group` has for a rank of the job; empty when it lacks it, or cannot know.
+// The rank in `group` of a global rank; empty if it is not a member, or unknown.
 std::optional<int> rank_in(const Place& group, std::int64_t global) {
   if (group.is_job)
     return global < group.size ? std::optional(static_cast<int>(global)) : std::nullopt;
@@ -129,7 +129,7 @@ std::optional<int> rank_in(const Place& group, std::int64_t global) {
   return static_cast<int>(found - group.global_ranks.begin());
 }
 
-// The same of all ranks of `place`; empty when it lacks one.
+// The ranks in `group` of all ranks of `place`; empty if one is not a member.
 std::vector<int> ranks_in(const Place& group, const Place& place) {
   std::vector<int> ranks;
   for (const std::int64_t global : place.global_ranks) {
@@ -143,11 +143,12 @@ std::vector<int> ranks_in(const Place& group, const Place& place) {
 void leave_in_order(ProcessGroup& group) {
   try {
     leave_process_group(group);
-  } catch (const Error&) {  // A fork()ed child, or the group that it was made from has been left.
+  } catch (const Error&) {  // A forked child, or the parent group was left.
   }
 }
 
-// The other ranks are to miss this process, but those of other hosts would not know why it ends.
+// Publishes the reason, which ranks of other hosts would not get otherwise. They must still detect
+// that this process has exited.
 void end_without_leaving(const ProcessGroup& group) {
   try {
     tell_why_it_ends(group);
@@ -155,8 +156,8 @@ void end_without_leaving(const ProcessGroup& group) {
   }
 }
 
-// A group made from the oldest one that has all of its ranks. They come to the same choice, as all
-// of them are in it.
+// Creates the group from the oldest group that has all of its ranks. All members make the same
+// choice, because all are in that group.
 std::optional<ProcessGroup> join_part_of_world(const Place& place) {
   if (!place.interface.empty() || !place.transport.empty()) return std::nullopt;
   for (const auto& world : all_joined()) {
@@ -192,7 +193,7 @@ Membership::Membership(Place place, ProcessGroup group, bool is_world)
       is_world_(is_world),
       timeout_(place_.timeout) {}
 
-// Tensors lie in the registered memory of one job: the first, until this process leaves it.
+// Tensors use the registered memory of one job: the first one, until this process leaves it.
 void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
   RegisteredAllocator& allocator = RegisteredAllocator::instance();
   if (allocator.is_open()) return;
@@ -202,7 +203,7 @@ void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
 }
 
 Membership::~Membership() {
-  const WithoutGil without_gil;  // The group's threads may need it at their ends.
+  const WithoutGil without_gil;  // The group's threads may need the GIL to end.
   leave();
   const ProcessGroup last = std::move(group_);
 }
@@ -215,7 +216,7 @@ void Membership::note(const Error& error) {
   switch (error.fault()) {
     case Fault::misuse:
     case Fault::unsupported:
-      return;  // The group is as good as before.
+      return;  // The group is still usable.
     case Fault::timeout:
       error_ = ::c10d::ErrorType::TIMEOUT;
       return;
@@ -231,10 +232,10 @@ void Membership::abort(std::string_view reason) {
   if (!left_) group_.abort(reason);
 }
 
-// Returns false if this process leaves no group in order, or has left this one.
+// Returns false if this process leaves no group in order, or has already left this one.
 bool Membership::end_calls() {
   if (left_.exchange(true)) return false;
-  // A call under way ends; without one, the others name the process when it is gone.
+  // Ends a running call. Without one, the other ranks report this process when it has exited.
   if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
@@ -242,7 +243,7 @@ bool Membership::end_calls() {
 }
 
 void Membership::leave() {
-  const WithoutGil without_gil;  // Callbacks that are under way need it, and threads that end.
+  const WithoutGil without_gil;  // Running callbacks need the GIL, and so do threads that end.
   if (end_calls()) leave_in_order(group_);
 }
 
@@ -259,9 +260,10 @@ void Membership::leave_all() {
   expect_end_of_python();
 }
 
-// A handler of on_exit() learns the exit code. One of atexit() does not, and neither does Python's.
+// A handler of on_exit() gets the exit code. Handlers of atexit() and of Python do not.
 void Membership::leave_all_at_exit() {
-  static auto& kept = *new std::vector<ProcessGroup>;  // Never destroyed: they stay as they are.
+  // Never destroyed: the groups stay as they are.
+  static auto& kept = *new std::vector<ProcessGroup>;
   auto all = all_joined();
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)
     if ((*membership)->end_calls()) kept.push_back((*membership)->group_);

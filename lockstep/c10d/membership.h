@@ -1,9 +1,9 @@
 // This process's membership in one group of torch.distributed.
 //
-// torch.distributed makes groups of their members alone, several beside each other and one after
-// the other, and a process leaves them when it likes. A group whose members are all in an earlier
-// one is made from that one, without its store; any other group is a world of its own, whose ranks
-// meet in the store that torch.distributed gives.
+// torch.distributed creates a group with its members only. Groups may coexist, and a process may
+// leave a group at any time. A group whose members are all in an earlier group is created from it,
+// without the store. Any other group is a world of its own, whose ranks rendezvous in the store
+// that torch.distributed passes.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -26,23 +26,25 @@
 
 namespace lockstep::c10d {
 
-// What torch.distributed says of a group.
+// The description of a group by torch.distributed.
 struct Place {
-  c10::intrusive_ptr<::c10d::Store> store;  // Of this group alone.
+  c10::intrusive_ptr<::c10d::Store> store;  // Used by this group only.
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout = kBackendDefaultTimeout;
-  std::string name = {};                        // Equal on all ranks.
-  std::vector<std::int64_t> global_ranks = {};  // By rank; empty for the job, and when unknown.
-  bool is_job = false;                          // The group of all ranks, whose numbers are global.
-  std::string interface = {};                   // InitOptions::interface, and
-  std::string transport = {};                   // InitOptions::backend.
+  std::string name = {};  // Equal on all ranks.
+  // By rank; empty for the job's group, and if unknown.
+  std::vector<std::int64_t> global_ranks = {};
+  // The group of all ranks: group ranks equal global ranks.
+  bool is_job = false;
+  std::string interface = {};  // InitOptions::interface, and
+  std::string transport = {};  // InitOptions::backend.
 };
 
 class Membership {
  public:
   // Collective: returns when all ranks of the group have called it. Errors: as
-  // init_process_group()'s; KeyboardInterrupt.
+  // init_process_group(); KeyboardInterrupt.
   static std::shared_ptr<Membership> join(const Place& place);
 
   ~Membership();
@@ -51,35 +53,36 @@ class Membership {
 
   const Place& place() const { return place_; }
   const ProcessGroup& group() const { return group_; }
-  bool is_world() const { return is_world_ && !left_; }  // Not made from another group.
+  // Whether it was not created from another group.
+  bool is_world() const { return is_world_ && !left_; }
   const std::shared_ptr<OrderedCalls>& calls() const { return calls_; }
 
-  // The time limit of a call: `asked`, or the group's for kUnsetTimeout.
+  // The timeout of a call: `asked`, or the group's for kUnsetTimeout.
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  // Calls `act`. What it throws, error() tells afterwards.
+  // Calls `act`. If it throws, error() returns the kind of error afterwards.
   template <class Act>
   void noting_errors(const Act& act);
 
   // The kind of the last error that broke the group.
   ::c10d::ErrorType error() const { return error_; }
 
-  // Ends the group on all ranks, whose calls fail.
+  // Aborts the group on all ranks. Their calls fail.
   void abort(std::string_view reason);
 
-  // Leaves the group in order, without the other ranks. Only the first call does.
+  // Leaves the group in order, without waiting for other ranks. Further calls do nothing.
   void leave();
 
-  // Leaves all groups of this process, the last one first. To be called once it makes no more
-  // calls.
+  // Leaves all groups of this process, the most recent one first. Call it when the process makes no
+  // more calls.
   static void leave_all();
 
-  // As leave_all(), but the groups are left when the process exits, and only if its exit code is 0.
+  // As leave_all(), when the process exits, and only if its exit code is 0.
   static void leave_all_at_exit();
 
-  // This process ends with an exception, or another exit code than 0. From now on it leaves no
-  // group in order, so that the other ranks take its end for a failure.
+  // Records that this process fails with an exception or a nonzero exit code. It then leaves no
+  // group in order, so that the other ranks treat its exit as a failure.
   static void fail_process(const std::string& text);
 
  private:

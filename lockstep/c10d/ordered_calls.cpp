@@ -28,7 +28,7 @@ void OrderedCalls::add(c10::intrusive_ptr<CollectiveWork> call) {
   if (asleep_ > 0 || hurried_) work_.notify_one();
 }
 
-// Call with the lock held. A callback may wait for a later call, so its thread does not count.
+// Requires the lock. A callback may wait for a later call, so its thread does not count as free.
 void OrderedCalls::require_free_thread() {
   if (threads_.size() > telling_) return;
   threads_.push_back(start_thread([self = shared_from_this()] { self->loop(); }));
@@ -67,9 +67,9 @@ void OrderedCalls::hurry() {
   work_.notify_one();
 }
 
-// Runs the first call without the lock. Other threads may go on before its callbacks are called.
-// The call's last reference goes without the lock, too: its objects may take Python's lock, and
-// threads that hold that one wait for this.
+// Runs the first call without the lock. Other threads may continue before its callbacks run. The
+// last reference to the call is also dropped without the lock: destructors may take the GIL, whose
+// holder may wait for this lock.
 void OrderedCalls::run_front(Lock& lock, bool is_own_thread) {
   auto call = std::move(added_.front().call);
   added_.pop_front();

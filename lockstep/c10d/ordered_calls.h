@@ -1,16 +1,15 @@
-// Runs the collectives of one group in the order in which they were made, on whichever thread comes
-// first.
+// Runs the collectives of one group in call order, on the first thread that is available.
 //
-// A thread that waits for a call runs all that comes before it, and the call itself, unless another
-// thread has begun: a call that is made and waited for wakes no other thread. What nobody waits for
-// is run by threads of this object. They take over `patience` after the call was made, or at once
-// when somebody waits for its future, which cannot run anything.
+// A thread that waits for a call runs all earlier calls and then the call itself, unless another
+// thread has started. A call that is waited for at once thus wakes no other thread. Threads of this
+// object run calls that nobody waits for. They start `patience` after the call, or at once when a
+// thread waits for its future, because a waiting future cannot run anything.
 //
-// Calls are never run inside the function that makes them: two groups that are used in opposite
-// orders on two ranks would block each other.
+// Calls never run inside the function that adds them: two groups that two ranks use in opposite
+// orders would deadlock.
 //
-// Thread safety: any thread may call any member at any time, also from the callback of a future.
-// Errors: misuse in a fork()ed child, where none of these threads is.
+// Thread safety: any thread may call any member at any time, also in the callback of a future.
+// Errors: misuse in a forked child, which does not have these threads.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,21 +43,21 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   // Adds a call. Errors: aborted after end().
   void add(c10::intrusive_ptr<CollectiveWork> call);
 
-  // Returns when every call that was added is complete. Runs those that nobody has begun.
+  // Returns when every added call is complete. Runs those that have not started.
   void catch_up();
 
   // Returns when `call`, which was added, is complete; false at the deadline. With a deadline it
-  // runs nothing itself, because it could not return before what it runs.
+  // runs nothing itself, because it could not return before that call ends.
   bool await(const CollectiveWork& call, Deadline deadline);
 
   bool is_idle() const { return pending_.load(std::memory_order_acquire) == 0; }
 
-  // A thread takes over at once.
+  // Starts a thread at once.
   void hurry();
 
-  // Fails the calls that nobody has begun with Error(aborted), and returns when no thread of this
-  // object runs any more, except the calling one. Without it, they keep this object alive. In a
-  // fork()ed child, where they do not exist, it does nothing.
+  // Fails the calls that have not started with Error(aborted). Returns when no thread of this
+  // object runs any more, except the calling one. Without end(), the threads keep this object
+  // alive. Does nothing in a forked child, which does not have the threads.
   void end();
 
  private:
@@ -76,18 +75,18 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   void require_free_thread();
 
   const pid_t pid_;
-  std::atomic<std::size_t> pending_{0};  // Calls added and not complete, readable without the lock.
+  std::atomic<std::size_t> pending_{0};  // Number of incomplete calls, readable without the lock.
 
-  std::mutex mutex_;  // Guards the members below. Never held while user code runs, or destructors.
+  std::mutex mutex_;  // Guards the members below. Never held while user code or destructors run.
   std::condition_variable completed_;
   std::condition_variable work_;
-  std::deque<Added> added_;  // Calls that nobody has begun.
-  bool running_ = false;     // A thread runs a call.
-  bool hurried_ = false;     // Until nothing is left.
+  std::deque<Added> added_;  // Calls that have not started.
+  bool running_ = false;     // Whether a thread runs a call.
+  bool hurried_ = false;     // Whether hurry() applies; until the queue is empty.
   bool ending_ = false;
-  std::size_t asleep_ = 0;       // Threads of this object that wait without a time limit,
+  std::size_t asleep_ = 0;       // Threads of this object that wait without a timeout,
   std::size_t telling_ = 0;      // and those that run callbacks.
-  std::vector<Thread> threads_;  // One, and one more for each callback that waits for a call.
+  std::vector<Thread> threads_;  // One, and another for each callback that waits for a call.
 };
 
 }  // namespace lockstep::c10d

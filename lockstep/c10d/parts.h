@@ -1,4 +1,4 @@
-// The tensors of a call as one buffer.
+// The tensors of a call as one contiguous buffer.
 //
 // Thread safety: distinct objects may be used by distinct threads. Lifetime: keeps the tensors
 // alive.
@@ -15,22 +15,22 @@
 
 namespace lockstep::c10d {
 
-// A list of tensors of one type, one after the other. They are used in place if they lie like that
-// in memory, as the parts of torch.chunk() do, or a single contiguous tensor; otherwise through a
-// block of their size, which has no values at first.
+// A list of tensors of one type. A single contiguous tensor, or tensors that are adjacent in memory
+// as the results of torch.chunk(), are used in place. Others use an uninitialised block of their
+// total size.
 class Parts {
  public:
-  // Errors: misuse for an empty list, unsupported for tensors that do not lie in CPU memory; both
-  // name `what`. Misuse for tensors of different types.
+  // Errors, which name `what`: misuse for an empty list and for tensors of different types;
+  // unsupported for tensors that are not in CPU memory.
   Parts(std::vector<at::Tensor> tensors, std::string_view what);
 
   // The block, for operations that move any type: movable() of tensor/buffers.h.
   Buffer buffer() const;
 
-  // The block, for operations that reduce its type. Errors: unsupported, as require_reducible().
+  // The block, for reductions of its type. Errors: unsupported, as require_reducible().
   Buffer buffer(ReduceOp op) const;
 
-  // Elements of each tensor in `buffer`, which is one of the two above; empty if all are equal.
+  // Elements of each tensor in `buffer`, a result of buffer(); empty if all are equal.
   Counts counts(const Buffer& buffer) const;
 
   const at::Tensor& block() const { return block_; }

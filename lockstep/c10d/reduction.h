@@ -1,4 +1,4 @@
-// How torch.distributed asks for reductions.
+// Converts reduction operations of torch.distributed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,12 +11,12 @@
 
 namespace lockstep::c10d {
 
-// A combination of all ranks' elements, which may be multiplied before.
+// A reduction over all ranks, with an optional factor for the input.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
-  at::Tensor factor = {};  // Of one element; undefined: none.
+  at::Tensor factor = {};  // A tensor of one element; undefined if there is no factor.
 
-  // Returns `input`, or its product with the factor, which is new memory.
+  // Returns `input`, or its product with the factor in new memory.
   at::Tensor weighted(const at::Tensor& input) const;
 };
 

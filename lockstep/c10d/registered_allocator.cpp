@@ -23,7 +23,7 @@ thread_local Demand demand_of_thread = Demand::none;
 
 std::atomic<RegisteredAllocator*> first_made{nullptr};
 
-// Programs whose tensors never have the same size twice would only collect sizes.
+// Bounds the table for programs whose tensor sizes never repeat.
 constexpr std::size_t most_sizes = 4096;
 
 std::size_t limit_from_environment() {
@@ -53,7 +53,7 @@ RegisteredTensors::Demand RegisteredTensors::exchange(Demand demand) {
 RegisteredAllocator& RegisteredAllocator::instance() {
   static RegisteredAllocator& ours = [&]() -> RegisteredAllocator& {
     auto& made = *new RegisteredAllocator;
-    // LibTorch's table of allocators is plain memory, which other threads may read now.
+    // LibTorch's table of allocators is plain memory, which other threads may read concurrently.
     std::atomic_thread_fence(std::memory_order_release);
     c10::SetCPUAllocator(&made, /*priority=*/1);
     ::pthread_atfork([] { instance().blocks_.before_fork(); },
@@ -100,7 +100,7 @@ c10::DataPtr RegisteredAllocator::allocate(std::size_t bytes) {
   return {block, block, &free, c10::Device(c10::DeviceType::CPU)};
 }
 
-// Most tensors are small or come at a time without a group: these two cost a comparison each.
+// Most tensors are small, or are created without a group: these two checks cost a comparison each.
 void* RegisteredAllocator::block_for(std::size_t bytes) {
   const Demand demand = demand_of_thread;
   if (demand == Demand::always && bytes > 0) return required_block(bytes);
@@ -109,7 +109,7 @@ void* RegisteredAllocator::block_for(std::size_t bytes) {
   return blocks_.take(bytes, limit_);
 }
 
-// LibTorch makes a RuntimeError of any Error that passes through torch.empty().
+// LibTorch converts any Error that passes through torch.empty() to RuntimeError.
 void* RegisteredAllocator::required_block(std::size_t bytes) {
   try {
     return blocks_.require(bytes);
@@ -119,7 +119,7 @@ void* RegisteredAllocator::required_block(std::size_t bytes) {
   }
 }
 
-// Frees memory of both allocators: oneDNN knows only the address of what it took here.
+// Frees memory of both allocators: oneDNN passes only the address.
 void RegisteredAllocator::free(void* data) {
   RegisteredAllocator& ours = instance();
   if (!ours.blocks_.give_back(data)) return ours.next_->raw_deleter()(data);

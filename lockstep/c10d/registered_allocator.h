@@ -1,10 +1,10 @@
-// Puts tensors of a Python program into registered memory, on which collectives copy nothing.
+// Places tensors of a Python program in registered memory, which collectives use without a copy.
 //
-// It stands before LibTorch's allocator of CPU memory. While this process is in a group, three
-// kinds of tensors get blocks in registered memory: those made under a RegisteredTensors scope,
-// those of lockstep.empty() and Backend::allocateTensor(), and those that are as large as tensors
-// that collectives had to copy before. The last kind are the buffers of fully_shard() and the
-// activations of tensor parallel layers, which programs make anew in each step.
+// It wraps LibTorch's allocator of CPU memory. While this process is in a group, it returns
+// registered blocks for three kinds of tensors: those created in a RegisteredTensors scope; those
+// of lockstep.empty() and Backend::allocateTensor(); and those whose size equals that of a tensor
+// which a collective had to copy before. The last kind covers the buffers of fully_shard() and the
+// activations of tensor parallel layers, which programs allocate again in each step.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -24,13 +24,13 @@
 
 namespace lockstep::c10d {
 
-// While it lives, tensors that this thread makes lie in registered memory.
+// While it exists, tensors that this thread creates are in registered memory.
 class RegisteredTensors {
  public:
   enum class Demand {
     none,
-    if_there_is_memory,  // Else in ordinary memory. Tensors of less than small_bytes always are.
-    always               // Too little memory is an Error(system), no group an Error(misuse).
+    if_there_is_memory,  // Otherwise ordinary memory, as always below small_bytes.
+    always               // Error(system) if memory is short, Error(misuse) without a group.
   };
 
   explicit RegisteredTensors(Demand demand);
@@ -38,7 +38,7 @@ class RegisteredTensors {
   RegisteredTensors(const RegisteredTensors&) = delete;
   RegisteredTensors& operator=(const RegisteredTensors&) = delete;
 
-  // Sets what this thread demands, and returns what it did. For scopes of another language.
+  // Sets the demand of this thread, and returns the previous one. For scopes of another language.
   static Demand exchange(Demand demand);
 
  private:
@@ -47,29 +47,31 @@ class RegisteredTensors {
 
 class RegisteredAllocator final : public c10::Allocator {
  public:
-  // Collectives copy less than this faster than they wait once more for each other.
+  // Below this size, a copy costs a collective less than an additional synchronization.
   static constexpr std::size_t small_bytes = std::size_t{64} << 10;
 
-  // Bytes of registered memory that tensors get without being asked for. LOCKSTEP_REGISTERED_MB
-  // sets it; 0 leaves it to those that ask.
+  // Limit, in MB, of registered memory for tensors that did not request it. LOCKSTEP_REGISTERED_MB
+  // sets it; with 0, only requests get registered memory.
   static constexpr std::size_t default_limit_mb = 1024;
 
-  // The one of this process. The first call puts it before LibTorch's allocator, for ever.
+  // The instance of this process. The first call installs it permanently before LibTorch's
+  // allocator.
   static RegisteredAllocator& instance();
 
-  // Null before that call.
+  // Null before the first call of instance().
   static RegisteredAllocator* find();
 
-  // Throws an Error, possibly as something else.
+  // Throws an Error, possibly converted to another exception.
   using Thrower = void (*)(const std::exception_ptr& error);
 
-  // Gives blocks in what `source` allocates, until close(). Errors leave allocate() through
-  // `thrower`.
+  // Returns blocks in memory that `source` allocates, until close(). allocate() reports Errors
+  // through `thrower`.
   void open(RegisteredBlocks::Source source, Thrower thrower = rethrow);
   void close() { blocks_.close(); }
   bool is_open() const { return blocks_.is_open(); }
 
-  // A collective moves this tensor. If it has to copy it, later ones of its size get blocks.
+  // Called for each tensor of a collective. If the collective has to copy it, later tensors of its
+  // size get registered blocks.
   void note_moved(const at::Tensor& tensor);
 
   bool contains(const at::Tensor& tensor) const;
@@ -91,7 +93,7 @@ class RegisteredAllocator final : public c10::Allocator {
   RegisteredBlocks blocks_;
   std::atomic<Thrower> thrower_{rethrow};
   mutable std::mutex mutex_;               // Guards moved_.
-  std::unordered_set<std::size_t> moved_;  // Bytes of tensors that collectives had to copy.
+  std::unordered_set<std::size_t> moved_;  // Sizes of tensors that collectives had to copy.
 };
 
 }  // namespace lockstep::c10d

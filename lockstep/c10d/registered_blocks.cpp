@@ -27,9 +27,8 @@ std::byte* begin_of(const RegisteredMemory& region) {
   return static_cast<std::byte*>(region.data());
 }
 
-// Memory for a copy of a region; MAP_FAILED if there is none. Lies in huge pages as `region` does:
-// a copy takes a quarter of the time, and so does the fork. Pages that nobody writes take no
-// memory.
+// Memory for a copy of a region; MAP_FAILED if there is none. Uses huge pages if `region` does: the
+// copy, and thus the fork, takes a quarter of the time. Pages that are not written take no memory.
 void* memory_for_copy(const RegisteredMemory& region) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   void* const all = ::mmap(nullptr, region.bytes() + huge_page, PROT_READ | PROT_WRITE,
@@ -47,7 +46,8 @@ void* memory_for_copy(const RegisteredMemory& region) {
 }  // namespace
 
 void RegisteredBlocks::open(Source source) {
-  auto replaced = std::make_shared<const Source>(std::move(source));  // Goes after the lock.
+  // Destroyed after the lock is released.
+  auto replaced = std::make_shared<const Source>(std::move(source));
   const std::lock_guard lock(mutex_);
   source_.swap(replaced);
   regions_.clear();
@@ -57,7 +57,8 @@ void RegisteredBlocks::open(Source source) {
 }
 
 void RegisteredBlocks::close() {
-  std::shared_ptr<const Source> source;  // Goes after the lock, with what it keeps alive.
+  // Destroyed after the lock is released, with what it keeps alive.
+  std::shared_ptr<const Source> source;
   const std::lock_guard lock(mutex_);
   source.swap(source_);
   regions_.clear();
@@ -87,13 +88,14 @@ void* RegisteredBlocks::require(std::size_t bytes) {
   return block;
 }
 
-// Null if it is not open, or if the regions would exceed `limit`.
+// Null if it is closed, or if the regions would exceed `limit`.
 void* RegisteredBlocks::take_or_grow(std::size_t bytes, std::size_t limit) {
-  if (!is_open()) return nullptr;  // In a child, a lock below may be held for ever.
+  if (!is_open()) return nullptr;  // In a child, a lock below may be held forever.
   if (void* const block = take_from_regions(bytes)) return block;
   const std::lock_guard growing(growth_mutex_);
   for (;;) {
-    if (void* const block = take_from_regions(bytes)) return block;  // Of another thread's region.
+    // Another thread has added a region.
+    if (void* const block = take_from_regions(bytes)) return block;
     if (!grow(bytes, limit)) return nullptr;
   }
 }
@@ -108,7 +110,8 @@ void* RegisteredBlocks::take_from_regions(std::size_t bytes) {
   return nullptr;
 }
 
-// Allocates without mutex_: it takes long, and frees, collectives and forks need the lock.
+// Allocates without mutex_, because allocation is slow, and frees, collectives and forks need the
+// lock.
 bool RegisteredBlocks::grow(std::size_t bytes, std::size_t limit) {
   std::shared_ptr<const Source> source;
   std::size_t size = 0;
@@ -120,21 +123,22 @@ bool RegisteredBlocks::grow(std::size_t bytes, std::size_t limit) {
   }
   auto region = std::make_shared<RegisteredRegion>((*source)(size));
   const std::lock_guard lock(mutex_);
-  if (source == source_) {  // Else it was closed meanwhile.
+  if (source == source_) {  // Otherwise it was closed in the meantime.
     regions_.push_back(std::move(region));
     total_ += size;
   }
   return true;
 }
 
-// As much again as there is, so that many tensors need few regions.
+// Doubles the memory, so that many tensors need few regions.
 std::size_t RegisteredBlocks::next_region(std::size_t bytes) const {
   return std::max(rounded_up(RegisteredRegion::block_bytes(bytes)),
                   std::clamp(total_, least_region, most_region));
 }
 
 bool RegisteredBlocks::give_back(void* data) {
-  std::shared_ptr<RegisteredRegion> region;  // May be the last to hold it: goes after the lock.
+  // Destroyed after the lock is released: may be the last reference.
+  std::shared_ptr<RegisteredRegion> region;
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(data);
   if (found == blocks_.end()) return false;
@@ -154,7 +158,7 @@ bool RegisteredBlocks::contains(const void* data) const {
 
 // --- fork() --------------------------------------------------------------------------------------
 
-// Holds the lock until the fork is over, so that the child finds it open and all blocks in order.
+// Holds the lock until the fork is over, so that the child finds it free and all blocks consistent.
 void RegisteredBlocks::before_fork() {
   mutex_.lock();
   for (const auto& [data, block] : blocks_) {
@@ -175,7 +179,7 @@ void RegisteredBlocks::after_fork_in_parent() {
   mutex_.unlock();
 }
 
-// Without memory for a copy, a child that touches a block gets SIGSEGV and harms nobody else.
+// Without memory for a copy, a child that accesses a block gets SIGSEGV and harms no other process.
 void RegisteredBlocks::after_fork_in_child() {
   for (const Copy& copy : copies_) {
     const std::size_t bytes = copy.region->bytes();

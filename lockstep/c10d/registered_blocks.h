@@ -1,12 +1,12 @@
-// Blocks for tensors in registered memory, which is allocated in regions as they are needed.
+// Allocates blocks for tensors in registered memory, which grows by regions on demand.
 //
-// A fork()ed child shares the memory that its parent has registered: what the child wrote would
-// reach its parent, and its parent's peers. RegisteredBlocks therefore gives each child its own
-// copy of all blocks in use, in the place of the shared ones. For the child they are ordinary
-// memory, as they were at the fork. docs/internals/registered-memory.md has the reasons.
+// A forked child shares its parent's registered memory: its writes would reach the parent and the
+// parent's peers. In each child, private copies therefore replace all blocks in use at the same
+// addresses. For the child they are ordinary memory with the contents at the time of the fork.
+// docs/internals/registered-memory.md has the reasons.
 //
 // Thread safety: any thread may call any member at any time.
-// Blocking: take() and require() while a region is allocated; the other members never.
+// Blocking: take() and require() while a region is allocated; other members never block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,33 +31,33 @@ class RegisteredBlocks {
   // Allocates registered memory. Errors: any lockstep::Error.
   using Source = std::function<RegisteredMemory(std::size_t bytes)>;
 
-  // Bytes of the smallest and the largest region. A block that needs more is a region of its own.
+  // Sizes of the smallest and largest region. A larger block is a region of its own.
   static constexpr std::size_t least_region = std::size_t{4} << 20;
   static constexpr std::size_t most_region = std::size_t{64} << 20;
 
-  // Takes regions from `source` from now on, instead of an earlier one. Blocks in use stay.
+  // Takes new regions from `source`, which replaces an earlier one. Blocks in use stay valid.
   void open(Source source);
 
-  // Gives no more blocks.
+  // Allocates no more blocks.
   void close();
 
-  // False in a fork()ed child, too.
+  // False in a forked child, too.
   bool is_open() const;
 
-  // Returns a block, aligned to cache lines; null if `limit` bytes of regions have no room for it,
-  // or if there is no more memory.
+  // Returns a block, aligned to cache lines; null if regions of at most `limit` bytes have no space
+  // for it, or if the host has no more memory.
   void* take(std::size_t bytes, std::size_t limit);
 
-  // Returns a block in any case. Errors: misuse when it is not open; those of `source`.
+  // As take(), without a limit. Errors: misuse if it is not open; those of `source`.
   void* require(std::size_t bytes);
 
-  // False if `data` is no block in use.
+  // Returns false if `data` is not a block in use.
   bool give_back(void* data);
 
   // Whether `data` lies in a region of the current source.
   bool contains(const void* data) const;
 
-  // Handlers of fork(). The first two are called in the parent, on the thread that forks.
+  // Handlers of fork(). The first two run in the parent, on the forking thread.
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
@@ -68,7 +68,7 @@ class RegisteredBlocks {
     std::size_t bytes;
   };
 
-  // A copy of a region's blocks in use, for a child.
+  // A copy of a region's blocks in use, for a forked child.
   struct Copy {
     const RegisteredMemory* region;
     void* data;
@@ -79,16 +79,16 @@ class RegisteredBlocks {
   bool grow(std::size_t bytes, std::size_t limit);
   std::size_t next_region(std::size_t bytes) const;
 
-  std::mutex growth_mutex_;  // One thread allocates a region at a time, without mutex_.
+  std::mutex growth_mutex_;  // Held while a region is allocated, without mutex_.
 
-  mutable std::mutex mutex_;  // Guards the members below, but not the last two.
+  mutable std::mutex mutex_;  // Guards the members below, except the last two.
   std::shared_ptr<const Source> source_;
   std::vector<std::shared_ptr<RegisteredRegion>> regions_;
-  std::size_t total_ = 0;          // Bytes of the regions.
-  std::map<void*, Block> blocks_;  // Those in use, of earlier sources too.
+  std::size_t total_ = 0;          // Bytes of all regions.
+  std::map<void*, Block> blocks_;  // Blocks in use, also of earlier sources.
   std::vector<Copy> copies_;
-  std::atomic<bool> is_short_{false};  // The host had too little memory for another region.
-  std::atomic<pid_t> owner_{0};        // The process in which it is open; 0 if it is not.
+  std::atomic<bool> is_short_{false};  // Whether the host lacked memory for another region.
+  std::atomic<pid_t> owner_{0};        // The process in which it is open; 0 if closed.
 };
 
 }  // namespace lockstep::c10d

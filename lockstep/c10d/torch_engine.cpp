@@ -1,7 +1,8 @@
 // Implements the engine ABI with torch.distributed's ProcessGroupGloo.
 //
-// PyTorch's headers of this class need Gloo's, which PyTorch does not install. So Python makes the
-// object, and c10d::Backend's members are called. It cannot cancel a call.
+// PyTorch's headers of this class need Gloo's headers, which PyTorch does not install. Python
+// therefore creates the object, and this file calls members of c10d::Backend. It cannot cancel a
+// call.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/c10d/torch_engine.h"
@@ -34,7 +35,7 @@ using plugin::Failed;
 using Bytes = std::vector<std::uint8_t>;
 using Tensors = std::vector<at::Tensor>;
 
-// Gloo has one type for all faults; only the text tells them apart.
+// Gloo has one exception type for all faults; only the text differs.
 Failed failed_with(const char* text) {
   const std::string_view all = text;
   const auto says = [&](std::string_view word) { return all.find(word) != all.npos; };
@@ -44,8 +45,8 @@ Failed failed_with(const char* text) {
 
 // --- Meeting -------------------------------------------------------------------------------------
 
-// The store of one communicator, for the constructor of ProcessGroupGloo, which needs set() and
-// get() alone. Not to be used after it.
+// The store of one communicator for the constructor of ProcessGroupGloo, which calls only set() and
+// get(). Do not use it afterwards.
 class MeetingStore final : public ::c10d::Store {
  public:
   explicit MeetingStore(const plugin::Store& store) : store_(store) {}
@@ -83,7 +84,7 @@ c10::intrusive_ptr<::c10d::Backend> make_gloo(const lockstep_engine_config& conf
   const WithGil gil;
   try {
     const py::object gloo = class_of_gloo();
-    // Not lazily: it would use the store later, in calls.
+    // Not lazily: a lazy device would use the store later, in calls.
     const py::object device = gloo.attr("create_device")(py::arg("hostname") = config.address,
                                                          py::arg("lazy_init") = false);
     py::object options = gloo.attr("_Options")();
@@ -93,7 +94,7 @@ c10::intrusive_ptr<::c10d::Backend> make_gloo(const lockstep_engine_config& conf
         c10::make_intrusive<MeetingStore>(plugin::Store(config.store));
     return gloo(store, config.rank, config.size, options)
         .cast<c10::intrusive_ptr<::c10d::Backend>>();
-  } catch (const py::error_already_set& error) {  // It goes with the GIL.
+  } catch (const py::error_already_set& error) {  // Its destruction needs the GIL.
     throw failed_with(error.what());
   }
 }
@@ -132,8 +133,8 @@ Tensors tensors_of(const plugin::Part& part) {
   return {at::from_blob(part.data, {static_cast<std::int64_t>(part.bytes)}, c10::kByte)};
 }
 
-// One thread at a time. Memory of a call that failed is still in use: the engine has no cancel(),
-// so that it is the core's.
+// Used by one thread at a time. After a failed call, its memory is still in use: because the engine
+// has no cancel(), the core keeps that memory.
 class Communicator {
  public:
   explicit Communicator(const lockstep_engine_config& config)
@@ -192,7 +193,7 @@ class Communicator {
   }
 
  private:
-  // Sends each other member its part, and receives one from each.
+  // Sends a part to each other member, and receives one from each.
   void exchange(const plugin::Parts& sent, const plugin::Parts& received) {
     constexpr int tag = 0;  // Messages between two members keep their order.
     std::vector<c10::intrusive_ptr<::c10d::Work>> messages;

@@ -29,7 +29,7 @@ c10::TypePtr type_of_future(const std::vector<Tensors>& outputs) {
 }
 
 std::exception_ptr error_of(const std::function<void()>& act) {
-  // No gradient, and no version counter: the data changes behind autograd's back, as by Gloo.
+  // No gradient and no version counter: as with Gloo, autograd does not see the change of the data.
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView plain;
   try {
@@ -113,7 +113,7 @@ CollectiveWork::CollectiveWork(std::shared_ptr<Membership> membership, Operands 
 
 void CollectiveWork::perform() {
   auto error = error_of(body_);
-  body_ = nullptr;  // What it keeps alive goes before the end is visible.
+  body_ = nullptr;  // Destroys captured objects before the end is visible.
   end_with(std::move(error));
 }
 
@@ -155,7 +155,7 @@ void MessageWork::settle() {
     if (!error && arrived_) error = error_of(arrived_);
     end_with(std::move(error));
   });
-  tell();  // Callbacks may take Python's lock, with which another thread may have come here.
+  tell();  // Callbacks may take the GIL, which another thread that waits here may hold.
 }
 
 bool MessageWork::isCompleted() {
@@ -182,7 +182,7 @@ c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
     message_.on_completion([self = std::move(self)]() mutable {
       const auto settle = [&] {
         self->settle();
-        self.reset();  // Callbacks of Python go with it.
+        self.reset();  // Destroys Python callbacks.
       };
       if (!before_python_ends(settle)) static_cast<void>(self.release());
     });

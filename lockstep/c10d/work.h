@@ -1,8 +1,7 @@
-// Operations of a group, as torch.distributed sees them.
+// Work objects of torch.distributed for operations of a group.
 //
 // Thread safety: any thread may call any member at any time.
-// Errors: wait() throws the operation's Error as Python's lockstep.Error (errors.h), and futures
-// fail with it.
+// Errors: wait() and futures fail with the operation's Error as Python's lockstep.Error (errors.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,12 +25,12 @@ namespace lockstep::c10d {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The names of an operation, and its tensors.
+// The name and the tensors of an operation.
 struct Operands {
   ::c10d::OpType type;
-  const char* title;             // As the profiler shows it: "lockstep:all_reduce".
-  Tensors inputs;                // Whose shapes the profiler shows.
-  std::vector<Tensors> outputs;  // The value of the future: the list, or the list of lists.
+  const char* title;             // Name in the profiler: "lockstep:all_reduce".
+  Tensors inputs;                // Tensors whose shapes the profiler shows.
+  std::vector<Tensors> outputs;  // Value of the future: the list, or the list of lists.
 };
 
 // An operation with a future.
@@ -39,12 +38,13 @@ class OperationWork : public ::c10d::Work {
  public:
   OperationWork(std::shared_ptr<Membership> membership, Operands operands, std::uint64_t sequence);
 
-  // Sequentially consistent, each of them. A thread ends the operation and asks for has_future(),
-  // another one sets that and asks for is_over(): one of the two calls tell().
+  // Both use sequentially consistent atomics. One thread ends the operation and then reads
+  // has_future(); another sets has_future() and then reads is_over(). Thus at least one of them
+  // calls tell().
   bool is_over() const { return over_.load(); }
   bool has_future() const { return asked_.load(); }
 
-  // Completes the future of a finished operation, and runs its callbacks. Only the first call does.
+  // Completes the future of a finished operation, and runs its callbacks. Further calls do nothing.
   void tell();
 
   bool isCompleted() override { return is_over(); }
@@ -52,10 +52,10 @@ class OperationWork : public ::c10d::Work {
   Tensors result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
-  void abort() override;  // Aborts the group, as one call alone cannot be.
+  void abort() override;  // Aborts the group: a single call cannot be aborted.
 
  protected:
-  // Marks the end. Once.
+  // Marks the end. Call it once.
   void end_with(std::exception_ptr error);
   void throw_if_failed() const;
   Membership& membership() const { return *membership_; }
@@ -72,7 +72,7 @@ class OperationWork : public ::c10d::Work {
   bool told_ = false;
 };
 
-// A collective, which runs on the thread that comes first: ordered_calls.h.
+// A collective. The first available thread runs it: ordered_calls.h.
 class CollectiveWork final : public OperationWork {
  public:
   using Body = std::function<void()>;
@@ -80,7 +80,7 @@ class CollectiveWork final : public OperationWork {
   CollectiveWork(std::shared_ptr<Membership> membership, Operands operands, std::uint64_t sequence,
                  Body body);
 
-  void perform();  // Once.
+  void perform();  // Call it once.
   void fail(const std::exception_ptr& error);
 
   bool wait(std::chrono::milliseconds timeout) override;
@@ -90,7 +90,7 @@ class CollectiveWork final : public OperationWork {
   Body body_;
 };
 
-// A message, which lockstep's own threads move.
+// A message, which threads of the library transfer.
 class MessageWork final : public OperationWork {
  public:
   // `arrived` runs before the message counts as complete.
