@@ -1,4 +1,4 @@
-// Whether boxes of several ranks cover a tensor, and which of them to save.
+// Checks that boxes of several ranks cover a tensor, and chooses those to save.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,16 +17,16 @@ struct RankBox {
 };
 
 struct BoxCover {
-  std::vector<RankBox> boxes;  // Each element of the tensor lies in one of them.
+  std::vector<RankBox> boxes;  // Each element of the tensor is in exactly one of them.
 
-  // Why there are no such boxes, as the end of a sentence about the tensor; else empty.
+  // Why there are no such boxes, as the end of a sentence about the tensor; otherwise empty.
   std::string complaint;
 };
 
-// Chooses among `held`, whose boxes have elements and lie in a tensor of `shape`. A box that lies
-// within one of another rank is a copy, and is left out. Any other overlap is a complaint; a gap,
-// too. Takes n log n comparisons for n boxes that are cut along one dimension. Requires: at least
-// one dimension.
+// Chooses among `held`, whose boxes are not empty and lie in a tensor of `shape`. A box within a
+// box of another rank is a copy and is omitted. Any other overlap, or a gap, is a complaint. Takes
+// n log n comparisons for n boxes that are cut along one dimension. Requires at least one
+// dimension.
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held);
 
 }  // namespace lockstep::checkpoint

@@ -1,5 +1,5 @@
-// The ranks that save or load together, and the agreement on one outcome: the ranks of a group, or
-// one process alone.
+// The ranks that save or load together, of a group or one process alone, and their agreement on one
+// outcome.
 //
 // Thread safety, Blocking: as ProcessGroup's.
 
@@ -30,19 +30,19 @@ class CheckpointRanks {
   const ProcessGroup& group() const { return *group_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // As before_end(), if there are several ranks; otherwise does nothing.
+  // As the group's before_end(). Does nothing for one process.
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
 
   // Aborts the group, if there is one.
   void abort(std::string_view reason) const;
 
-  // Collective. Returns the result of `action` on each rank. If it throws an Error on one rank, all
-  // ranks throw it; if on several, that of the first rank. For other exceptions, the other ranks
-  // throw Error(aborted) with their text. The group stays usable.
+  // Collective. Returns the results of `action` on all ranks. If it throws an Error on some ranks,
+  // all ranks throw the Error of the lowest of them. For other exceptions, the other ranks throw
+  // Error(aborted) with the exception's text. The group stays usable.
   std::vector<std::string> all(std::string_view what,
                                const std::function<std::string()>& action) const;
 
-  // As all(), with `action` only on rank 0.
+  // As all(), but only rank 0 runs `action`.
   std::string rank_0(std::string_view what, const std::function<std::string()>& action) const;
 
  private:

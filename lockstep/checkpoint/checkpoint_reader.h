@@ -1,12 +1,12 @@
-// A checkpoint that was found whole: what is in it, and its tensors one by one.
+// Reads the contents and the tensors of a complete checkpoint.
 //
 //   const lockstep::CheckpointReader saved("runs/a/step-100");
 //   const at::Tensor weight = saved.read("model", "conv.weight");
 //
-// Whatever is read has been verified: a flipped bit or a missing end is an Error.
+// All data is verified when it is read: a flipped bit or a truncated file is an Error.
 //
-// Thread safety: all members but the constructor may be called from any thread at once.
-// Errors: corrupt, naming file and tensor; system when a file cannot be read.
+// Thread safety: several threads may call all members at once, except the constructor.
+// Errors: corrupt, naming file and tensor; system if a file cannot be read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ namespace lockstep {
 
 class LOCKSTEP_API CheckpointReader {
  public:
-  // Reads and verifies the manifest and all headers. `directory` is that of one checkpoint, or a
+  // Reads and verifies the manifest and all headers. `directory` is a checkpoint's folder, or a
   // link to it such as "latest".
   explicit CheckpointReader(const std::filesystem::path& directory);
   ~CheckpointReader();
@@ -36,7 +36,7 @@ class LOCKSTEP_API CheckpointReader {
 
   const std::filesystem::path& directory() const;
   std::int64_t step() const;
-  int world_size() const;  // Of the ranks that saved it.
+  int world_size() const;  // Number of ranks that saved it.
 
   std::vector<std::string> parts() const;
 
@@ -47,21 +47,22 @@ class LOCKSTEP_API CheckpointReader {
   };
   std::vector<File> files() const;
 
-  // Values, and tensors on the meta device. Errors: misuse for a part that is not there.
+  // The values of a part, and its tensors on the meta device. Errors: misuse for a missing part.
   const StateDict& contents(const std::string& part) const;
 
-  // On the CPU. Errors: misuse for a tensor that is not there.
+  // Returns a tensor on the CPU. Errors: misuse for a missing tensor.
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
-  // Reads the requested elements of a part, and all its values. Without `into`, a local tensor that
-  // is requested whole has its shape (local_shape()), and a part of one has one dimension. Errors:
-  // misuse for boxes or elements that are not there, or do not fit where they should go.
+  // Reads the requested elements of a part, and all its values. Without `into`, the result for a
+  // whole local tensor has its shape (local_shape()); a result for a part of a tensor has one
+  // dimension. Errors: misuse for boxes or elements that do not exist, or do not fit the
+  // destination.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
-  // Throws the misuse that read() would, and reads nothing.
+  // Throws the misuse that read() would throw, without reading data.
   void require_readable(const std::string& part, const StateRequest& request) const;
 
-  // Reads without keeping.
+  // Verifies the tensor without keeping it.
   void verify(const std::string& part, const std::string& tensor) const;
 
  private:

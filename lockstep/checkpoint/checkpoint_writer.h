@@ -1,7 +1,7 @@
-// This rank's share of one checkpoint: the tensors that it writes, and the parts of tensors that
-// others write.
+// One rank's share of a checkpoint: the tensors that it writes, and the parts of tensors that it
+// sends to other writers.
 //
-// Thread safety: none, but write() may run on another thread than the rest.
+// Thread safety: none, except that write() may run on another thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,8 +24,8 @@
 
 namespace lockstep::checkpoint {
 
-// Memory for a copy of the state to be saved. It is kept from one checkpoint to the next, because
-// allocating a page costs more than copying one.
+// Memory for a copy of the state. It is kept between checkpoints, because allocating a page costs
+// more than copying one.
 // Errors: system if the host has too little memory.
 class SnapshotMemory {
  public:
@@ -34,14 +34,13 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Allocates the pages of `size` bytes on a background thread. Invalidates the pointer of an
-  // earlier reserve(), and overwrites the first byte of each page that it allocates. Pages that are
-  // there already cost nothing. Logs a warning if the host allows no further thread.
+  // Allocates the pages of `size` bytes on a background thread. Invalidates the pointer of earlier
+  // reserve() calls, and overwrites the first byte of each page that it allocates. Existing pages
+  // cost nothing. Logs a warning if the host allows no further thread.
   void prepare(std::size_t size);
 
-  // Returns at least `size` bytes, aligned to a page, with undefined contents, for the caller to
-  // write. Stops prepare(), and keeps the pages that it has allocated. Invalidates the pointer of
-  // an earlier call.
+  // Returns at least `size` uninitialised bytes, aligned to a page. Stops prepare(), and keeps the
+  // pages that it has allocated. Invalidates the pointer of earlier calls.
   std::byte* reserve(std::size_t size);
 
  private:
@@ -51,7 +50,7 @@ class SnapshotMemory {
 
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t touched_ = 0;  // So many bytes from the start have their pages.
+  std::size_t touched_ = 0;  // Number of bytes from the start whose pages exist.
   Thread preparing_;
   std::atomic<bool> must_stop_ = false;
 };
@@ -61,15 +60,14 @@ class CheckpointWriter {
   // `states` are this rank's. Refers to their memory until copy_into() or write() has read it.
   CheckpointWriter(SavePlan plan, const NamedStateDicts& states, const CheckpointRanks& ranks);
 
-  // Bytes of memory that copy_into() takes.
+  // Bytes of memory that copy_into() needs.
   std::size_t copy_size() const;
 
-  // From here on all is written from a copy in `memory`, which outlives this.
+  // Copies the state to `memory`, which must outlive this object and is then the source of write().
   void copy_into(SnapshotMemory& memory);
 
-  // Collective: what this rank writes goes to new files in `directory`, and is on the disk when it
-  // returns. Errors: system, naming the file, once this rank has taken from the others what they
-  // had to send.
+  // Collective: writes this rank's files to `directory`, and returns when they are synced.
+  // Errors: system, naming the file, after this rank has received all data that other ranks send.
   std::vector<ManifestFile> write(const std::filesystem::path& directory);
 
   const SavePlan& plan() const { return plan_; }
@@ -84,9 +82,8 @@ class CheckpointWriter {
 
   const SavePlan plan_;
   const CheckpointRanks ranks_;
-  std::vector<at::Tensor>
-      sources_;           // By index in the plan; undefined where this rank has no share.
-  std::size_t next_ = 0;  // The first tensor of the plan whose shares were not taken yet.
+  std::vector<at::Tensor> sources_;  // By index in the plan; undefined if this rank has no share.
+  std::size_t next_ = 0;  // The first tensor of the plan whose shares were not received yet.
 };
 
 }  // namespace lockstep::checkpoint

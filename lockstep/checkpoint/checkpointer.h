@@ -7,29 +7,22 @@
 //   ...
 //   checkpoints.wait();
 //
-// runs/a holds a folder for each checkpoint, for example step-0000000100, and the link `latest`.
-// All ranks together write a folder under a temporary name, step-0000000100.tmp-*. It gets its
-// final name when all of it is on the disk, and never changes afterwards. A folder with a final
-// name is therefore complete, even if processes are killed at any time.
-// `latest` is not set on a file system that refuses links or has no room for one, or if something
-// else has its name. That is logged once and has no other effect: the newest checkpoint is the one
-// with the highest step.
-// docs/checkpoint-format.md describes the contents: safetensors and JSON, readable by other
-// programs.
+// runs/a has one folder per checkpoint, such as step-0000000100, and the link `latest`. All ranks
+// write a folder together under a temporary name. It gets its final name when all of it is synced,
+// and never changes afterwards. A folder with a final name is therefore complete, even if processes
+// are killed at any time. See docs/guide/checkpoints.md, also for file systems without links or
+// locks.
 //
-// All ranks see the same folder. Only one job at a time may write to it: the folder is locked from
-// the first resume() or save() until the Checkpointer is destroyed. On a file system without
-// flock() (NFS and Lustre may lack it), a warning is logged once, and nothing keeps a second job
-// out. Gradients are not part of a state: save between steps, not between passes that accumulate
-// gradients.
+// All ranks must see the same folder. It is locked from the first resume() or save() until the
+// Checkpointer is destroyed. Gradients are not part of a state: do not save while they accumulate.
 //
 // Thread safety: none; one training loop uses it.
 // Lifetime: `state` need only outlive the call. destroy_process_group() waits for a background
 // write, but only logs its errors: call wait() first.
-// Errors: equal on all ranks. system, naming the holder, if another job has locked the folder.
-// system, naming the file, if a file cannot be written; the unfinished checkpoint is then removed,
-// and earlier checkpoints are unchanged. mismatch if the ranks' states do not fit together; misuse;
-// unsupported for tensors of a type that safetensors lacks; those of ProcessGroup.
+// Errors: equal on all ranks. system, naming the holder, if another job has locked the folder, or
+// naming a file that cannot be written; the unfinished checkpoint is then removed, and earlier ones
+// do not change. mismatch if the ranks' states do not fit together; misuse; unsupported for tensor
+// types that safetensors lacks; those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,11 +48,11 @@ struct CheckpointerOptions {
   // Number of newest checkpoints to keep after each save; 0 keeps all.
   int keep_last = 0;
 
-  // Checkpoints whose step is a multiple of this are never removed; 0 disables that.
+  // Checkpoints whose step is a multiple of this are never removed; 0 disables this.
   std::int64_t keep_every = 0;
 
-  // Whether save() returns after copying the state in memory; the copy is written while training
-  // continues. The copies of all ranks together take the bytes of one checkpoint.
+  // Whether save() returns after copying the state in memory. The copy is written while training
+  // continues. The copies of all ranks together need the memory of one checkpoint.
   bool async = false;
 
   // Limit of each wait for other ranks, which may be writing to a slow disk.
@@ -84,7 +77,7 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer(std::filesystem::path directory, const ProcessGroup& group,
                CheckpointerOptions options = {});
 
-  // For a process that trains alone.
+  // For a single process.
   explicit Checkpointer(std::filesystem::path directory, CheckpointerOptions options = {});
 
   // Waits for a background write and logs its errors.
@@ -93,30 +86,28 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Collective, optional, only with `async`. Allocates the memory for copies of `state` in the
-  // background. Without it, the first save() does so, which costs more time than the copy. Call it
-  // after the first step: before, an optimizer has no state. A thread of each rank touches the
-  // memory; it takes CPU time on the rank's cores meanwhile.
-  // Blocking: waits for a save in progress, and throws that save's error.
+  // background. Otherwise the first save() does so, which takes longer than the copy. Call it after
+  // the first step: before, an optimizer has no state. A thread of each rank writes to the pages,
+  // which takes CPU time on the rank's cores.
+  // Blocking: waits for a save in progress, and throws its error.
   // Errors: misuse without `async`; system if a host has too little memory; mismatch and
   // unsupported as save().
   void prepare(const NamedStates& state);
 
-  // Collective. Saves `state` as the state after `step` steps. With `async`, an error in the
-  // background is thrown on all ranks by the next call of save(), prepare(), wait() or resume(). A
-  // save() that throws it has saved nothing itself, and a prepare() has prepared nothing.
-  // Errors: misuse unless the step is higher than that of every checkpoint in the folder; otherwise
-  // it would be unclear which is the newest. Checkpoints that resume() has skipped do not count.
-  // Use another folder to go back.
+  // Collective. Saves `state` as the state after `step` steps. With `async`, all ranks throw a
+  // background error in the next call of save(), prepare(), wait() or resume(). That call then does
+  // nothing else.
+  // Errors: misuse unless the step is higher than that of every checkpoint in the folder, except
+  // those that resume() has skipped. To go back, use another folder.
   void save(std::int64_t step, const NamedStates& state);
 
-  // Waits until the saved state is on the disk. Collective with `async`.
+  // Waits until the saved state is synced to the disk. Collective with `async`.
   void wait();
 
-  // Collective. Loads the newest undamaged checkpoint, in which every byte is verified, and logs
-  // the newer ones that were skipped. Returns nothing if there is no checkpoint at all.
-  // Skipped checkpoints are renamed when the next one is saved, because their steps may come again.
-  // For a folder that this user can only read, it logs a warning and resumes. Programs that never
-  // save there call load_checkpoint() instead.
+  // Collective. Loads the newest undamaged checkpoint, verifies every byte, and logs newer
+  // checkpoints that it skipped. Returns nothing if there is no checkpoint at all. The next save()
+  // renames skipped checkpoints, because their steps may occur again. For a read-only folder, it
+  // logs a warning and resumes. Programs that never save there call load_checkpoint() instead.
   // Errors: system if another job has locked the folder; corrupt or system if there are checkpoints
   // but none can be loaded; misuse, naming them, for parts, tensors or values that do not fit
   // `state`; mismatch for two unequal tensors that are one in `state`. `state` is then unchanged.
@@ -127,11 +118,11 @@ class LOCKSTEP_API Checkpointer {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Collective: loads one checkpoint with any number of ranks, or without a group in one process.
+// Collective: loads one checkpoint on any number of ranks, or in one process without a group.
 // `directory` is its folder; for a folder of checkpoints, latest_checkpoint() is loaded. Returns
-// its step. All bytes are verified before `state` is changed. Then they are read a second time,
-// usually from the page cache, into their destination. If that read fails, `state` is half loaded
-// and the message says so.
+// its step. All bytes are verified before `state` changes. They are then read a second time,
+// usually from the page cache, into their destination. If that read fails, `state` is partially
+// updated, and the message reports it.
 // Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
@@ -143,7 +134,7 @@ LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(
     const std::filesystem::path& directory);
 
-// Returns the folders of checkpoints in `directory`, the newest first, judged only by their names.
+// Returns the folders of checkpoints in `directory`, newest first, judged only by their names.
 LOCKSTEP_API std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& directory);
 

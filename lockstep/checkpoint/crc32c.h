@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Extends `crc`, the CRC of preceding bytes, by `bytes`.
+// Extends `crc`, the CRC of the preceding bytes, by `bytes`.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
-// manifest.json: a list of a checkpoint's contents, with checksums to verify them.
+// manifest.json: the contents of a checkpoint, with checksums.
 //
-// The format is frozen: docs/checkpoint-format.md. Torch-free, so that it can be fuzzed.
+// The format is frozen: docs/checkpoint-format.md. Does not depend on LibTorch, so that it can be
+// fuzzed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,13 +38,12 @@ inline constexpr std::uint64_t manifest_limit = 64 << 20;
 // a text that is not UTF-8, for an invalid name of a file or part, and beyond the limit.
 std::string format_manifest(const Manifest& manifest);
 
-// Errors: corrupt, naming `file` and the problem, for anything that format_manifest() would not
-// write. Examples are another CRC, an unknown, missing or repeated key, and a value of another
-// type; also a name that leads out of the folder, and a tensor in two files of a part. unsupported
-// for a later version.
+// Errors: corrupt, naming `file` and the problem, for everything that format_manifest() would not
+// write: another CRC, an unknown, missing or repeated key, a value of another type, a name that
+// leads out of the folder, or a tensor in two files of a part. unsupported for a later version.
 Manifest parse_manifest(std::string_view file, std::string_view text);
 
-// Whether `name` is valid for a part: 1 to 64 letters, digits, '_' and '-', the first not '-'.
+// Whether `name` is valid for a part: 1 to 64 letters, digits, '_' and '-', not beginning with '-'.
 bool is_part_name(std::string_view name);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
-// Rules that map the tensor names of another program's file to those of a module.
+// Rules that map tensor names in another program's file to names in a module.
 //
-// Thread safety: a value type; const members may be called from any thread at once.
+// Thread safety: a value type; several threads may call const members at once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,11 +25,11 @@ struct NameRule {
   // "$1" and so on stand for the matches of the pattern's groups, "$&" for the whole name.
   std::string replacement = "$&";
 
-  bool transpose = false;  // The file has the matrix transposed.
-  bool ignore = false;     // The module does not have this tensor.
+  bool transpose = false;  // Whether the file has the transposed matrix.
+  bool ignore = false;     // Whether the module lacks this tensor.
 };
 
-// The rules in their order.
+// An ordered list of rules.
 //
 //   const lockstep::NameTable names{
 //       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
@@ -38,7 +38,7 @@ struct NameRule {
 //
 // A table for save_weights() maps the names of the module to those of the file.
 //
-// The first rule that matches a name applies; a name that no rule matches is unchanged.
+// The first rule that matches a name applies. Names without a matching rule do not change.
 //
 // Errors: misuse for a pattern that is not a regular expression.
 class LOCKSTEP_API NameTable {
@@ -74,8 +74,8 @@ class LOCKSTEP_API NamePatterns {
 // A pattern that matches only this name.
 LOCKSTEP_API std::string exact_pattern(std::string_view name);
 
-// For a file with `prefix` before the module's names, for example "module." from Python's
-// DistributedDataParallel, or "_orig_mod." from torch.compile. Other names are unchanged.
+// For a file with `prefix` before the module's names, such as "module." from Python's
+// DistributedDataParallel, or "_orig_mod." from torch.compile. Other names do not change.
 LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Files of safetensors, and the element types of their tensors: a reader of parts of tensors, and a
-// writer of one tensor after the other.
+// Safetensors files and their element types. The reader reads parts of tensors, the writer writes
+// one tensor after the other.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,8 +34,8 @@ LOCKSTEP_API std::optional<at::ScalarType> find_scalar_type(SafetensorsType type
 // dense or whose type the format lacks.
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
 
-// A file opened for reading; its data can be read in parts of any size.
-// Thread safety: read() may be called from any thread at once.
+// A file opened for reading. Its data can be read in parts of any size.
+// Thread safety: several threads may call read() at once.
 // Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
 // the file cannot be read.
 class LOCKSTEP_API SafetensorsFile {
@@ -71,30 +71,30 @@ class LOCKSTEP_API SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Writes a file one tensor at a time, so that not all tensors need be in memory at once.
+// Writes a file one tensor at a time, so that only one tensor need be in memory.
 //
 //   lockstep::SafetensorsWriter out(file, tensors);  // Types and shapes of these alone.
 //   for (const std::string& name : out.order()) out.write(read(name));
 //   out.commit();
 //
-// Until commit(), an existing file of that name stays unchanged.
+// An existing file of that name does not change until commit().
 // Errors: as save_safetensors(); misuse for a tensor that is not the next one.
 class LOCKSTEP_API SafetensorsWriter {
  public:
-  // `tensors` may be on any device, including meta, because their elements are not read.
+  // `tensors` may be on any device, including meta: only types and shapes are read.
   SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
                     const std::map<std::string, std::string>& metadata = {});
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // Names in the order in which the file has their tensors.
+  // Names of the tensors in file order.
   const std::vector<std::string>& order() const;
 
-  // Writes the next tensor in that order. It must have the announced type and shape.
+  // Writes the next tensor of order(). Its type and shape must be those of the constructor.
   void write(const at::Tensor& tensor);
 
-  // Call when all tensors are written. No other call may follow.
+  // Call it when all tensors are written. No other call may follow.
   void commit();
 
  private:

@@ -1,7 +1,7 @@
-// The header of a safetensors file: the tensors in it and their positions.
+// The header of a safetensors file: its tensors and their positions.
 //
 // The format is frozen: https://github.com/huggingface/safetensors. A file consists of the length
-// of the header in 8 bytes, least significant first; the header, a JSON object; then the data.
+// of the header in 8 bytes, little-endian; the header, a JSON object; then the data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,9 +17,9 @@
 
 namespace lockstep {
 
-// In the rank order of the reference writer (safetensors/src/tensor.rs). It writes the last of
-// these types first, so that each tensor is aligned to its elements. OTHER stands for all types
-// that LibTorch lacks, such as F4: the bytes of such a tensor cannot be read as elements.
+// In the order of the reference writer (safetensors/src/tensor.rs), which writes the last of these
+// types first, so that each tensor is aligned to its elements. OTHER stands for types that LibTorch
+// lacks, such as F4, whose bytes cannot be read as elements.
 enum class SafetensorsType {
   OTHER,
   BOOL,
@@ -60,18 +60,17 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Maximum length of a header, as in the reference reader; models need less.
+// Maximum length of a header, as in the reference reader.
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 
 // Parses the JSON of `file` (for messages), which describes `data_size` bytes of data.
-// Errors: corrupt, naming file and tensor. An entry's size must fit its type and shape, no name may
-// occur twice, and the entries must cover the data exactly. A tensor of type OTHER may have any
-// size.
+// Errors: corrupt, naming file and tensor: an entry whose size does not fit its type and shape, a
+// repeated name, or entries that do not cover the data exactly. Type OTHER may have any size.
 SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_view json,
                                            std::uint64_t data_size);
 
-// Puts the entries into the reference writer's order and sets begin and end. Errors: misuse for a
-// name that occurs twice or is not valid for a tensor, and for a tensor of type OTHER.
+// Sorts the entries into the reference writer's order and sets begin and end. Errors: misuse for a
+// repeated or invalid name, and for a tensor of type OTHER.
 void lay_out(SafetensorsHeader& header);
 
 // Returns the length and the JSON of a header after lay_out(), padded to a multiple of 8 bytes.
@@ -81,8 +80,8 @@ std::string format_safetensors_header(const SafetensorsHeader& header);
 // Type and shape, such as "F32 [2, 3]".
 LOCKSTEP_API std::string describe(const SafetensorsEntry& entry);
 
-// Quotes a name for messages. Names from files may be very long and contain bytes that must not
-// reach a terminal.
+// Quotes a name for messages. Names in files may be very long and contain bytes that must not reach
+// a terminal.
 LOCKSTEP_API std::string shown(std::string_view name);
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 //   {"metadata": {"total_size": 24},
 //    "weight_map": {"wte.weight": "model-00001-of-00002.safetensors"}}
 //
-// Torch-free, so that it can be fuzzed.
+// Does not depend on LibTorch, so that it can be fuzzed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,17 +16,18 @@
 
 namespace lockstep {
 
-// The file of each tensor, by the tensor's name.
+// Maps each tensor's name to its file.
 using SafetensorsIndex = std::map<std::string, std::string>;
 
 inline constexpr std::string_view safetensors_index_ending = ".safetensors.index.json";
 
-// Parses the JSON of `file` (for messages). Ignores all but `weight_map`.
-// Errors: corrupt, naming file and tensor: no weight_map, a name that occurs twice, and a file
-// outside of the index's folder.
+// Parses the JSON of `file` (for messages). Ignores everything except `weight_map`.
+// Errors: corrupt, naming file and tensor: no weight_map, a repeated name, or a file outside of the
+// index's folder.
 LOCKSTEP_API SafetensorsIndex parse_safetensors_index(std::string_view file, std::string_view json);
 
-// The JSON that huggingface_hub writes: two spaces of indentation, sorted names, a last newline.
+// Returns the JSON as huggingface_hub writes it: indented by two spaces, sorted, with a final
+// newline.
 // Errors: misuse for text that is not UTF-8.
 std::string format_safetensors_index(const SafetensorsIndex& index, std::uint64_t total_bytes);
 

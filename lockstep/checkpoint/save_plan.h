@@ -1,5 +1,6 @@
-// Which rank writes what: each named tensor whole, by one of the ranks that have it, so that all
-// write about as many bytes. Every rank makes the same plan of what all of them have described.
+// The assignment of tensors to ranks that write them. One of the ranks that have a tensor writes
+// the whole tensor, and all ranks write about as many bytes. All ranks compute the same plan from
+// the descriptions of all states.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,39 +22,39 @@ namespace lockstep::checkpoint {
 using NamedStateDicts = std::vector<std::pair<std::string, StateDict>>;
 
 struct PlannedTensor {
-  // The contribution of one rank.
+  // The contribution of one rank to a tensor.
   struct Share {
     int rank = 0;
-    std::int64_t elements = 0;  // Of its data, all of which travel to the writer.
+    std::int64_t elements = 0;  // Number of elements that are sent to the writer.
     std::vector<PlacedBox> boxes;
   };
 
   std::string part;
-  SafetensorsEntry entry;             // Without its place in a file.
+  SafetensorsEntry entry;             // Without the position in a file.
   std::vector<std::int64_t> strides;  // As StateTensor::strides.
   int writer = 0;
-  std::vector<Share> shares;  // They hold each element once. Empty when the writer has the whole.
+  std::vector<Share> shares;  // Disjoint. Empty if the writer has the whole tensor.
 
-  // Shape in which the boxes of shares are counted: the tensor's; or, where all ranks have ranges
-  // of elements in the order of `strides`, one dimension.
+  // The shape to which the boxes of shares refer: the tensor's shape, or one dimension if all ranks
+  // have ranges of elements in the order of `strides`.
   std::vector<std::int64_t> grid;
 
   std::uint64_t bytes() const { return entry.end; }
 };
 
 struct SavePlan {
-  std::vector<PlannedTensor> tensors;  // By part, and then in the order of their files.
+  std::vector<PlannedTensor> tensors;  // By part, then in file order.
   std::map<std::string, StateValues> values;
 };
 
-// Describes the state of one rank as text. Errors: misuse for a name that is not UTF-8 or not a
-// part's, an undefined tensor, or boxes or elements that do not lie in the tensor; unsupported for
-// one that safetensors has no type for.
+// Describes the state of one rank as text.
+// Errors: misuse for an invalid part, a name that is not UTF-8, an undefined tensor, or boxes or
+// elements outside of the tensor; unsupported for a type that safetensors lacks.
 std::string describe(const NamedStateDicts& states);
 
-// Makes the plan from the descriptions of all ranks. Errors: mismatch, naming the tensor or value,
-// when ranks differ in the parts that they have, in types, shapes or values, lack elements of a
-// tensor, or have parts of it that overlap (state.h).
+// Computes the plan from the descriptions of all ranks.
+// Errors: mismatch, naming the tensor or value, if the ranks' parts, types, shapes or values
+// differ, or if their parts of a tensor have gaps or overlap (state.h).
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
 // Returns the name of file `index` of a part's `count` files, such as

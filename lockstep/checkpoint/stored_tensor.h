@@ -1,7 +1,7 @@
-// A tensor of a checkpoint or of another file of safetensors, and how parts of it are read.
+// A tensor in a checkpoint or another safetensors file. It can be read in parts.
 //
-// Thread safety: all of it may be called from any thread at once.
-// Errors: corrupt, naming file and tensor; system when the file cannot be read.
+// Thread safety: several threads may call all members at once.
+// Errors: corrupt, naming file and tensor; system if the file cannot be read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,26 +22,27 @@ namespace lockstep::checkpoint {
 struct StoredTensor {
   const SafetensorsFile* file = nullptr;
   const SafetensorsEntry* entry = nullptr;
-  std::optional<std::uint32_t> crc32c = {};  // Of all its bytes; empty outside of a checkpoint.
+  // Checksum of all its bytes; empty outside of a checkpoint.
+  std::optional<std::uint32_t> crc32c = {};
 
   std::uint64_t bytes() const { return entry->end - entry->begin; }
   std::int64_t elements() const;
 
-  // Reads and sums all bytes, and keeps those of `boxes` at their places in `out`. Without a sum to
-  // compare, it leaves out gaps between the wanted bytes. The boxes have
-  // elements, and may overlap. Where 256 KB or more that follow each other are wanted, they are
-  // read to their place; all else passes through 256 KB of scratch memory. So a read takes about
-  // one system call for 256 KB, however the boxes are cut.
+  // Reads all bytes, verifies the checksum, and copies those of `boxes` to their places in `out`.
+  // Without a checksum, it skips gaps between the requested bytes. Boxes are not empty, and may
+  // overlap. Contiguous requests of at least 256 KB are read directly to their destination, all
+  // others through 256 KB of scratch memory. A read thus needs about one system call per 256 KB,
+  // however the boxes are cut.
   void read(const std::vector<PlacedBox>& boxes, std::span<std::byte> out) const;
 
-  // Reads without keeping.
+  // Verifies the checksum without keeping data.
   void verify() const { read({}, {}); }
 
-  // Reads elements to `into`, or to a new tensor. That has the shape of the local tensor if all of
-  // it is wanted, and otherwise one dimension. Errors: as require_fit().
+  // Reads elements to `into`, or to a new tensor. The new tensor has the local tensor's shape if
+  // all of it is requested, otherwise one dimension. Errors: as require_fit().
   at::Tensor read(const ElementRange& range) const;
 
-  // Errors: misuse for boxes or elements that are not there, or do not fit `into`.
+  // Errors: misuse for boxes or elements that do not exist or do not fit `into`.
   void require_fit(const ElementRange& range) const;
 };
 

@@ -1,13 +1,12 @@
-// JSON that has one form only: the base of the readers of manifest.json and of safetensors headers,
-// and the texts that they read.
+// A JSON parser that accepts only one form: the base of the readers of manifest.json and of
+// safetensors headers.
 //
-// A reader takes nlohmann's events and refuses the first that is not of its form. Values would not
-// do: nlohmann keeps one of two equal keys without a word, and builds all of what it reads. A
-// reader gets both keys, and refuses the second. Nesting costs one bit of memory per level, and no
-// recursion.
+// A reader receives nlohmann's parser events and rejects the first one that does not fit its form.
+// nlohmann's own values would not suffice: they silently keep one of two equal keys, and store
+// everything that is read. Nesting costs one bit of memory per level, and no recursion.
 //
-// Torch-free, so that it can be fuzzed.
-// Errors: corrupt, naming the file and the place in it.
+// Does not depend on LibTorch, so that it can be fuzzed.
+// Errors: corrupt, naming the file and the position in it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,18 +22,18 @@
 
 namespace lockstep::checkpoint {
 
-// An event that a derived reader does not override is refused everywhere.
+// Rejects all events that a derived reader does not override.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
  public:
   using Json = nlohmann::json;
 
-  // `file` is for messages and outlives this. `text_name` follows the positions in it, for example
-  // " of the header".
+  // `file` is for messages and must outlive this object. `text_name` follows positions in messages,
+  // for example " of the header".
   explicit StrictJson(std::string_view file, std::string_view text_name = "")
       : file_(file), text_name_(text_name) {}
 
-  // Reads all of `text`. The parser would take a zero byte for the end and ignore the rest, and
-  // would skip a byte order mark.
+  // Reads all of `text`. The parser alone would stop at a zero byte and ignore the rest, and would
+  // skip a byte order mark.
   void read(std::string_view text) {
     if (text.starts_with("\xef\xbb\xbf")) refuse_syntax(1);
     if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);
@@ -56,7 +55,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   }
 
  protected:
-  // Describes the place, after the name of the file, for messages.
+  // Describes the position for messages, after the name of the file.
   virtual std::string context() const = 0;
 
   [[noreturn]] void fail(const std::string& what, Fault fault = Fault::corrupt) const {
@@ -67,7 +66,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
     fail("unexpected number " + number);
   }
 
-  // Returns `value` as an Integer, or fails if it does not fit.
+  // Returns `value` as an Integer. Fails if it does not fit.
   template <class Integer = std::int64_t>
   Integer small(std::uint64_t value) const {
     if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))

@@ -1,14 +1,13 @@
-// The tensors of a model in files of safetensors: one file, a folder of several, or the index of
-// such a folder, as Hugging Face writes it.
+// The tensors of a model in safetensors files: one file, a folder of files, or the index of such a
+// folder, as Hugging Face writes it.
 //
 // In a folder, an index (*.safetensors.index.json) decides which files and tensors are read.
-// Without one, model.safetensors is the model; without that, all *.safetensors files together are.
+// Without an index, model.safetensors is read; without that file, all *.safetensors files together.
 //
-// Thread safety: const members may be called from any thread at once.
+// Thread safety: several threads may call const members at once.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
-// file that it names and that is missing; corrupt for a tensor that is not in its file; misuse for
-// a name that two files have, for a folder without such files or with several indexes, and for
-// pickles of Python.
+// missing file; corrupt for a tensor that is missing in its file; misuse for a name in two files,
+// for a folder without such files or with several indexes, and for Python pickles.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,7 +34,7 @@ class LOCKSTEP_API WeightFiles {
     const SafetensorsEntry* entry = nullptr;
   };
 
-  // In the order of the files and of their data.
+  // Sorted by file and position.
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
   const std::vector<std::unique_ptr<const SafetensorsFile>>& files() const { return files_; }
@@ -53,8 +52,8 @@ class LOCKSTEP_API WeightFiles {
 };
 
 // Whether `path` is for WeightFiles, rather than a checkpoint or a folder of checkpoints: a file,
-// or a folder that holds an index, safetensors or pickles but no manifest. WeightFiles refuses
-// pickles with a remedy. Errors: system, naming the folder.
+// or a folder with an index, safetensors or pickles but no manifest. WeightFiles rejects pickles
+// with a remedy. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
 }  // namespace lockstep

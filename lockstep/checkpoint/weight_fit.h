@@ -1,4 +1,4 @@
-// Whether tensors in files fit those of a model, and the message if they do not.
+// Compares tensors in files with those of a model, and describes the differences.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,23 +17,23 @@
 namespace lockstep::checkpoint {
 
 struct StoredForm {
-  std::string name;  // In the file.
+  std::string name;  // Name in the file.
   at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> shape;  // After the transposition.
-  bool is_transposed = false;       // NameTable asks for it.
+  std::vector<std::int64_t> shape;  // Shape after the transposition.
+  bool is_transposed = false;       // Whether NameTable requests a transposition.
 };
 
 // By name in the model.
 using StoredForms = std::map<std::string, StoredForm>;
 
-// Returns the names of the model's tensors that keep their values.
+// Returns the names of the model's tensors that are not loaded.
 // Errors: misuse, without the path.
 std::vector<std::string> fit(const StoredForms& stored, const StateTargets& targets,
                              const LoadWeightsOptions& options);
 
-// Names of both lists in lines, the closest pairs first. The distance of two names is the length of
-// what remains of the longer one without their common beginning and end. Names without a partner
-// follow. An empty text stands for a missing partner.
+// Pairs the names of both lists, the closest pairs first. The distance of two names is the length
+// of the longer one without their common prefix and suffix. Names without a partner follow, with an
+// empty text in its place.
 std::vector<std::pair<std::string, std::string>> side_by_side(
     const std::vector<std::string>& missing, const std::vector<std::string>& surplus);
 

@@ -1,13 +1,13 @@
-// The right to write to a folder of checkpoints: a lock on its file .lock, in which the holder
-// identifies itself. The file stays; the kernel releases the lock when the process ends in any way.
+// The right to write to a folder of checkpoints: a lock on its file .lock, which identifies the
+// holder. The file stays; the kernel releases the lock however the process ends.
 //
-// Some file systems have no flock(). The folder can be written to without a lock there: a warning
-// is logged once, as nothing keeps a second job out.
+// On file systems without flock(), the folder can be written to without a lock: a warning is logged
+// once, because a second job is not detected.
 //
-// The text, for the messages of refused processes, is JSON:
+// The file's text, for the messages of rejected processes, is JSON:
 //   {"host": "node3", "pid": 42, "job": "a1b2", "attempt": 0}
 //
-// Torch-free. Thread safety: none.
+// Does not depend on LibTorch. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,13 +34,14 @@ LockHolder this_holder();
 
 class WriteLock {
  public:
-  // Creates `root` if necessary. Blocking: waits a second if another process has the lock, because
-  // it may be ending. Waits half a minute for an earlier attempt of our own job, which is being
-  // ended. Errors: system, naming the holder, if it still has the lock then; system, naming the
-  // file.
+  // Creates `root` if necessary. Blocking: if another process has the lock, waits one second,
+  // because that process may be exiting; half a minute for an earlier attempt of our own job, which
+  // is being terminated.
+  // Errors: system, naming the holder, if it still has the lock then; system, naming the file.
   explicit WriteLock(const std::filesystem::path& root, const LockHolder& self = this_holder());
 
-  // Whether it still is the lock of that folder. The folder may have been removed and recreated.
+  // Whether it is still the lock of that folder. The folder may have been removed and created
+  // again.
   bool is_in_place() const;
 
  private:
@@ -55,8 +56,8 @@ class WriteLock {
   bool is_locked_ = false;
 };
 
-// Returns the reason why this user cannot write to `root`, for example "Read-only file system".
-// Empty if the user can write, or if only a write would show it.
+// Returns why this user cannot write to `root`, for example "Read-only file system". Empty if the
+// user can write, or if only a write would show it.
 std::optional<std::string> why_not_writable(const std::filesystem::path& root);
 
 }  // namespace lockstep::checkpoint

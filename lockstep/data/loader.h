@@ -21,9 +21,8 @@
 // corrupt.
 // Lifetime: the dataset must outlive the loader. The loader reuses a batch's memory in a later
 // batch only if the program holds neither its tensors nor views of them. Raw pointers into a batch
-// are valid until the loop continues. Batches lie in memory that is registered with the group if
-// they fit into registered_bytes; memory that replaces batches which the program keeps is ordinary
-// memory.
+// are valid until the loop continues. Batches that replace those which the program keeps are in
+// ordinary memory, even with registered_bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
