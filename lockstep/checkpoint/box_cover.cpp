@@ -25,7 +25,7 @@ bool lies_within(const Box& inner, const Box& outer) {
   return true;
 }
 
-// The dimension that is cut into the most parts.
+// The dimension with the most cuts.
 std::size_t most_cut(std::size_t dims, const std::vector<RankBox>& held) {
   std::size_t best = 0, most = 0;
   for (std::size_t dim = 0; dim < dims; ++dim) {
@@ -48,9 +48,9 @@ std::string text_of_overlap(const RankBox& a, const RankBox& b) {
          " in parts that overlap" + boxes;
 }
 
-// The first element, row by row, that is in none of `boxes`, which do not overlap. In each
-// dimension the tensor falls into slabs between the ends of boxes; the first slab that is not full
-// has it.
+// The first element in row-major order that is in none of the disjoint `boxes`. In each dimension,
+// the ends of boxes divide the tensor into slabs. The first slab that is not full contains the
+// element.
 Numbers first_gap(const Numbers& shape, std::vector<const Box*> boxes) {
   Numbers gap;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
@@ -91,13 +91,13 @@ std::string text_of_gap(const Numbers& shape, const std::vector<RankBox>& chosen
 
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held) {
   const std::size_t dim = most_cut(shape.size(), held);
-  // A box within another one comes after it.
+  // Sorts a box within another one after it.
   std::ranges::stable_sort(held, {}, [&](const RankBox& each) {
     return std::pair(each.placed.box.offsets[dim], -elements_of(each.placed.box));
   });
   BoxCover result;
   std::int64_t elements = 0;
-  std::vector<std::size_t> open;  // Of the chosen, those that reach as far as the next one.
+  std::vector<std::size_t> open;  // Chosen boxes that extend to the next one.
   for (RankBox& each : held) {
     const Box& box = each.placed.box;
     std::erase_if(open, [&](std::size_t i) {

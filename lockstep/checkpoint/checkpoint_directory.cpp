@@ -28,9 +28,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view step_prefix = "step-";
 constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
-constexpr std::size_t step_digits = 10;  // Pads numbers, so that names sort like steps.
+constexpr std::size_t step_digits = 10;  // Pads numbers, so that names sort by step.
 
-// Whether this library left it behind: a staged checkpoint, or a link that was to become `latest`.
+// Whether this library left it behind: an unfinished checkpoint, or a temporary link for `latest`.
 bool is_unfinished(const fs::path& path) {
   const std::string name = path.filename();
   const auto end = name.find(aside);
@@ -45,8 +45,8 @@ void make_directory(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) throw_errno("making folder " + path.string());
 }
 
-// Errors: EEXIST if `to` exists. Without RENAME_NOREPLACE, for example on a network, rename() still
-// refuses to replace a folder that is not empty.
+// Errors: EEXIST if `to` exists. File systems without RENAME_NOREPLACE, such as network file
+// systems, still refuse to replace a folder that is not empty.
 void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
@@ -55,7 +55,7 @@ void rename_directory(const fs::path& from, const fs::path& to) {
     throw_errno("renaming " + from.string() + " to " + to.string());
 }
 
-// Returns an errno; 0 after success.
+// Returns an errno; 0 on success.
 int try_to_link(const fs::path& link, const fs::path& target) {
   return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
 }
@@ -77,7 +77,7 @@ std::vector<fs::path> entries_of(const fs::path& root) {
   return paths;
 }
 
-// A failure to list old checkpoints is only logged, because the new checkpoint is saved already.
+// A failure to list old checkpoints is only logged, because the new checkpoint is already saved.
 std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   try {
     return find_checkpoints(root);
@@ -87,8 +87,7 @@ std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   }
 }
 
-// Describes a file that has the link's name and is not a link; null if the name is free or a
-// link's.
+// Describes a file that has the link's name but is not a link; null otherwise.
 const char* in_the_way(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || S_ISLNK(status.st_mode)) return nullptr;
@@ -168,8 +167,8 @@ void LatestLink::set(const fs::path& target) {
   note_failure(error == 0 ? try_to_sync_directory(path_.parent_path()) : error);
 }
 
-// Object stores that are mounted refuse links with other errors than file systems of disks. A full
-// disk counts like them: the checkpoint, which is on the disk already, is worth more than its link.
+// Mounted object stores refuse links with other errors than disks. A full disk is treated alike:
+// the checkpoint is already on the disk and matters more than its link.
 void LatestLink::note_failure(int error) {
   if (error == 0) return;
   const bool is_clear = error == EPERM || error == EOPNOTSUPP || error == ENOSYS;

@@ -29,7 +29,7 @@ namespace {
 
 using Share = PlannedTensor::Share;
 
-// Bytes that are summed, and then written while they lie in the cache.
+// Bytes that are checksummed, and then written while they are in the processor's cache.
 constexpr std::size_t chunk_size = 256 << 10;
 
 constexpr std::size_t alignment = 64;
@@ -51,7 +51,7 @@ bool has_share(const PlannedTensor& tensor, int rank) {
   return std::ranges::find(tensor.shares, rank, &Share::rank) != tensor.shares.end();
 }
 
-// Writes the boxes of a share, whose elements are `data`, to where they belong in `whole`.
+// Copies the boxes of a share, whose elements are `data`, to their positions in `whole`.
 void put(const at::Tensor& data, const Share& share, const at::Tensor& whole) {
   for (const PlacedBox& box : share.boxes)
     view_in_whole(whole, box.box).copy_(view_in_data(data, box));
@@ -82,7 +82,7 @@ std::byte* SnapshotMemory::reserve(std::size_t size) {
   return data_;
 }
 
-// Keeps the pages that are allocated, but perhaps not their addresses.
+// Keeps the allocated pages; their address may change.
 void SnapshotMemory::grow(std::size_t size) {
   if (size <= size_) return;
   void* const data = data_ == nullptr ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
@@ -95,7 +95,8 @@ void SnapshotMemory::grow(std::size_t size) {
   size_ = size;
 }
 
-// A store at a time, not MADV_POPULATE_WRITE: that would hold up other threads' calls of mmap().
+// Writes to each page instead of using MADV_POPULATE_WRITE, which would block mmap() of other
+// threads.
 void SnapshotMemory::touch_pages() {
   for (; touched_ < size_ && !must_stop_; touched_ += page_size())
     static_cast<volatile std::byte*>(data_)[touched_] = std::byte{};
@@ -184,7 +185,7 @@ at::Tensor CheckpointWriter::assemble(std::size_t index) {
   return whole.as_strided(tensor.entry.shape, tensor.strides).contiguous();
 }
 
-// All at once: each is received when its writer has come to it, in the order of the plan.
+// Sends all shares at once. The writers receive them in the order of the plan.
 std::vector<Work> CheckpointWriter::send_shares() const {
   std::vector<Work> sends;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -197,7 +198,7 @@ std::vector<Work> CheckpointWriter::send_shares() const {
 }
 
 std::vector<ManifestFile> CheckpointWriter::write_files(const std::filesystem::path& directory) {
-  std::map<std::string, std::set<int>> writers;  // Of each part.
+  std::map<std::string, std::set<int>> writers;  // Writers of each part.
   std::map<std::string, std::vector<std::size_t>> written;
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
     const PlannedTensor& tensor = plan_.tensors[i];
@@ -229,7 +230,7 @@ ManifestFile CheckpointWriter::write_file(std::span<const std::size_t> tensors,
   OutputFile file(path);
   file.reserve(entry.bytes);
   entry.header_crc32c = write_summed(file, std::as_bytes(std::span(head)));
-  for (const std::size_t index : tensors) {  // In the order of the header.
+  for (const std::size_t index : tensors) {  // In header order.
     const at::Tensor values = assemble(index);
     entry.tensors[plan_.tensors[index].entry.name] = write_summed(
         file, {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
@@ -238,7 +239,7 @@ ManifestFile CheckpointWriter::write_file(std::span<const std::size_t> tensors,
   return entry;
 }
 
-// Or those who send them would wait.
+// Otherwise the senders would wait.
 void CheckpointWriter::take_remaining_shares() {
   for (; next_ < sources_.size(); ++next_)
     if (is_written_here(plan_.tensors[next_]) && !plan_.tensors[next_].shares.empty())

@@ -43,7 +43,7 @@ NamedStateDicts dicts_of(const NamedStates& states) {
   return dicts;
 }
 
-// The form in which ranks report the files that they have written.
+// Encodes the files that a rank has written, to report them to other ranks.
 std::string encode(const std::vector<ManifestFile>& files) {
   Manifest manifest;
   manifest.files = files;
@@ -64,14 +64,14 @@ CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds ti
   return {group.split(/*color=*/0), timeout};
 }
 
-// What a rank does with a plan: the words in which ranks are compared, and of the Error.
+// Describes what a rank does with a plan, to compare ranks and for the Error.
 std::string text_of(const std::optional<std::int64_t>& step) {
   return step ? "saves step " + std::to_string(*step) : "prepares a copy";
 }
 
 // --- Loading -------------------------------------------------------------------------------------
 
-// Parts of the checkpoint that the program has not asked for.
+// What to do with parts of the checkpoint that the program has not requested.
 enum class UnknownParts { ignore, refuse };
 
 std::string quoted(const std::set<std::string>& names) {
@@ -113,8 +113,8 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
   return requests;
 }
 
-// This rank's share of the tensors in the parts of `states`: neighbours, so that each rank reads
-// other bytes of the disk, one after the other.
+// Verifies this rank's share of the tensors in the parts of `states`: adjacent tensors, so that
+// each rank reads a different range of the disk sequentially.
 void verify_share(const CheckpointReader& reader, const NamedStates& states,
                   const CheckpointRanks& ranks) {
   std::uint64_t all = 0;
@@ -143,18 +143,18 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
   }
 }
 
-// Loads one checkpoint. First the ranks verify all of its tensors, each a share. Then each reads
-// what it wants, into the program's memory if possible. Last, the program's objects take it.
-// A damaged checkpoint thus changes nothing, and no second copy of the state is needed.
-// Collective; returns the step. `directory` is that of a checkpoint, or of several: then the newest
-// is loaded.
-// Errors: equal on all ranks. `states` are then unchanged, unless a file that was whole could not
-// be read a second time, which the message says. As CheckpointReader's; misuse or mismatch for
-// states that do not fit.
+// Loads one checkpoint. First, each rank verifies a share of all tensors. Then each rank reads the
+// data that it requests, into the program's memory if possible. Finally, the program's objects load
+// it. A damaged checkpoint thus changes nothing, and no second copy of the state is needed.
+// Collective; returns the step. `directory` is a checkpoint, or a folder of which the newest is
+// loaded.
+// Errors: equal on all ranks. `states` are then unchanged, unless the second read of a verified
+// file fails, which the message reports. As CheckpointReader's; misuse or mismatch for states that
+// do not fit.
 std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
   const InPhase phase(StepPhase::checkpoint);
-  // Rank 0 says which: a training may be saving the next one.
+  // Rank 0 chooses: a training may be saving the next one.
   const fs::path checkpoint =
       ranks.rank_0("name of a checkpoint", [&] { return checkpoint::checkpoint_in(directory); });
 
@@ -168,7 +168,7 @@ std::int64_t load_state(const fs::path& directory, const NamedStates& states,
     return std::string();
   });
 
-  // From the page cache as a rule, and compared with the checksums once more.
+  // Reads usually from the page cache, and verifies the checksums again.
   std::vector<StateDict> loaded;
   ranks.all("a checkpoint to load", [&] {
     loaded = read_all(*reader, states, requests);
@@ -192,7 +192,7 @@ class Checkpointer::Implementation {
   }
 
   ~Implementation() {
-    // If an exception ends the training, the other ranks must learn of it without waiting for a
+    // If an exception ends the training, the other ranks must be notified without waiting for a
     // disk.
     if (std::uncaught_exceptions() > exceptions_ && background_.joinable())
       ranks_.abort("an exception ends the training");
@@ -314,8 +314,7 @@ class Checkpointer::Implementation {
     return checkpoint::make_plan(descriptions);
   }
 
-  // Refuses a second job here, before it trains for nothing. A read-only folder can still be
-  // resumed from.
+  // Rejects a second job before it trains in vain. A read-only folder can still be resumed from.
   void open_folder_to_resume() {
     if (const auto reason = checkpoint::why_not_writable(root_))
       return log(LogLevel::warning,
@@ -358,7 +357,7 @@ class Checkpointer::Implementation {
     }
   }
 
-  // Collective; with `async` it runs on its own thread.
+  // Collective. With `async` it runs on the background thread.
   void write(std::int64_t step, CheckpointWriter& writer) {
     const std::unique_ptr<StagedCheckpoint> staged = std::move(staged_);
     const fs::path directory =
@@ -383,12 +382,12 @@ class Checkpointer::Implementation {
   std::vector<fs::path> skipped_;  // Damaged checkpoints that resume() has skipped.
   NamedStateDicts states_;         // Set while they are being saved.
 
-  // Exists on rank 0 only.
+  // Exists only on rank 0.
   struct Folder {
     checkpoint::WriteLock lock;
     checkpoint::LatestLink latest;
   };
-  std::optional<Folder> folder_;  // Set while we hold the lock.
+  std::optional<Folder> folder_;  // Set while this process holds the lock.
   std::unique_ptr<StagedCheckpoint> staged_;
 
   checkpoint::SnapshotMemory memory_;

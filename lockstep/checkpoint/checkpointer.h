@@ -10,8 +10,8 @@
 // runs/a has one folder per checkpoint, such as step-0000000100, and the link `latest`. All ranks
 // write a folder together under a temporary name. It gets its final name when all of it is synced,
 // and never changes afterwards. A folder with a final name is therefore complete, even if processes
-// are killed at any time. See docs/guide/checkpoints.md, also for file systems without links or
-// locks.
+// are killed at any time. docs/checkpoint-format.md describes the contents and `latest`,
+// docs/guide/checkpoints.md file systems without locks.
 //
 // All ranks must see the same folder. It is locked from the first resume() or save() until the
 // Checkpointer is destroyed. Gradients are not part of a state: do not save while they accumulate.

@@ -51,7 +51,7 @@ bool are_bytewise_equal(const at::Tensor& a, const at::Tensor& b) {
 // Elements that are converted at a time.
 constexpr std::int64_t converted_at_once = 1 << 20;
 
-// Tensors on the disk under the model's names, wherever they lie.
+// Tensors on the disk under the model's names, from any source.
 class SavedWeights {
  public:
   SavedWeights(const fs::path& path, const LoadWeightsOptions& options) : part_(options.part) {
@@ -100,7 +100,7 @@ class SavedWeights {
     return kept;
   }
 
-  // After fit(): on the meta device.
+  // Requires fit(). On the meta device.
   const StateDict& contents() const { return contents_; }
 
   const std::vector<std::string>& ignored() const { return ignored_; }
@@ -159,7 +159,7 @@ class SavedWeights {
  private:
   struct Source {
     std::string name;                          // In the file.
-    StoredTensor stored = {};                  // Without a file in a checkpoint.
+    StoredTensor stored = {};                  // Has no file for a checkpoint.
     at::ScalarType type = at::kFloat;          // In the file.
     std::vector<std::int64_t> shape;           // In the model.
     std::optional<std::uint32_t> digest = {};  // As StateTensor's.
@@ -176,7 +176,7 @@ class SavedWeights {
       });
       std::swap(source.shape[0], source.shape[1]);
       source.is_transposed = true;
-      source.digest.reset();  // Of other elements in that order.
+      source.digest.reset();  // Elements of other order.
     }
     const auto [other, is_new] = sources_.try_emplace(target->name, std::move(source));
     require(is_new, [&, &first = other->second] {
@@ -209,7 +209,7 @@ class SavedWeights {
     return checkpoint_->read(part_, {{source.name, range}}).tensors.at(source.name).data;
   }
 
-  // In chunks, except from a checkpoint: each read of a part sums the whole tensor.
+  // Converts in chunks, except from a checkpoint: each partial read verifies the whole tensor.
   at::Tensor read_converted(const std::string& name, const Source& source,
                             const ElementRange& range) const {
     if (!range.into.defined()) return read_stored(source, range).to(type_of(name));
@@ -224,7 +224,7 @@ class SavedWeights {
     return range.into;
   }
 
-  // Through a copy of the whole tensor.
+  // Transposes a copy of the whole tensor.
   at::Tensor read_transposed(const std::string& name, const Source& source,
                              const ElementRange& range) const {
     const at::Tensor& meta = contents_.tensors.at(name).data;
@@ -270,7 +270,7 @@ auto naming(const fs::path& path, Action action) {
   }
 }
 
-// By name, each with the first name of the same tensor.
+// Maps each name to the first name of the same tensor.
 std::map<std::string, std::string> first_names_of(const std::optional<StateTargets>& targets,
                                                   const LoadWeightsOptions& options) {
   std::map<std::string, std::string> names = options.first_names;
@@ -284,7 +284,7 @@ LoadedWeights load(Stateful& state, const fs::path& path, const CheckpointRanks&
   agree(ranks, "which weights to load", [&] {
     return Facts{{"the path", path.string()}, {"the part", options.part}};
   });
-  // Rank 0 says which: a training may be saving the next one.
+  // Rank 0 chooses: a training may be saving the next one.
   const fs::path found = ranks.rank_0("place of weights", [&] {
     return has_weight_files(path) ? path.string() : checkpoint::checkpoint_in(path);
   });

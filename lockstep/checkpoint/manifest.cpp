@@ -71,8 +71,7 @@ bool is_file_name(std::string_view name, std::string_view part) {
          drop_prefix(name, "-of-") && drop_number(name) && name == ".safetensors";
 }
 
-// Returns the problem with a file's names, if any. `seen` holds the tensors of the manifest's
-// earlier files.
+// Returns the problem with a file's names, if any. `seen` has the tensors of earlier files.
 std::optional<std::string> complaint(
     const ManifestFile& file, const Manifest& manifest,
     std::set<std::pair<std::string_view, std::string_view>>& seen) {
@@ -87,7 +86,7 @@ std::optional<std::string> complaint(
   return std::nullopt;
 }
 
-// Returns the first violation of the rules for every manifest, whatever its JSON looks like.
+// Returns the first violation of the rules for manifests, independently of the JSON text.
 std::optional<std::string> complaint(const Manifest& manifest) {
   if (manifest.step < 0) return "the step " + std::to_string(manifest.step) + " is negative";
   if (manifest.world_size < 1)
@@ -110,7 +109,7 @@ std::string encoded(const std::string& text) { return checkpoint::json_text("man
 std::string encoded(bool value) { return value ? "true" : "false"; }
 std::string encoded(std::int64_t value) { return std::to_string(value); }
 
-// Finite numbers get a point or an exponent, and enough digits to restore them exactly.
+// Finite numbers have a point or an exponent, and enough digits to restore them exactly.
 std::string encoded(double value) {
   if (std::isfinite(value)) return nlohmann::json(value).dump();
   const char* name = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -127,7 +126,7 @@ std::string encoded(const StateValue& value) {
   return std::visit([](const auto& alternative) { return encoded(alternative); }, value);
 }
 
-// The lines of members, each with `indent` in front. The caller writes the brackets.
+// The lines of members, indented by `indent`. The caller writes the brackets.
 template <class Members, class Line>
 std::string lines(const Members& members, const std::string& indent, Line line) {
   std::string text;
@@ -158,7 +157,7 @@ std::string encoded(const std::pair<const std::string, StateValues>& part) {
 
 // --- Reading ------------------------------------------------------------------------------------
 
-// Accepts only the one form that a manifest may have, and refuses the first deviation.
+// Accepts only the one form of a manifest, and rejects the first deviation.
 class ManifestReader final : public checkpoint::StrictJson {
  public:
   explicit ManifestReader(std::string_view file) : checkpoint::StrictJson(file) {}
@@ -308,7 +307,7 @@ class ManifestReader final : public checkpoint::StrictJson {
     return {};
   }
 
-  // Whether the object being read has the key already.
+  // Whether the object that is being read already has the key.
   bool is_there() const {
     switch (place_) {
       case Place::top:

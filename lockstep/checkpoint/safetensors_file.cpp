@@ -135,7 +135,7 @@ SafetensorsFile::SafetensorsFile(std::string name, FileDescriptor fd,
 std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t begin,
                                     std::span<std::byte> out, std::uint32_t crc) const {
   std::uint64_t offset = data_offset_ + entry.begin + begin;
-  // The disk reads ahead while the first bytes are summed.
+  // The kernel reads ahead while the first bytes are checksummed.
   ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(out.size()),
                   POSIX_FADV_WILLNEED);
   while (!out.empty()) {

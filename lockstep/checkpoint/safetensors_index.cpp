@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view map_key = "weight_map";
 
-// A file of another folder is never read, because an index may come from anyone.
+// A file of another folder is never read, because an index is untrusted.
 bool lies_in_folder(const std::filesystem::path& file) {
   return !file.empty() && file.is_relative() && file.has_filename() &&
          std::ranges::find(file, "..") == file.end();
@@ -70,7 +70,7 @@ class IndexReader final : public checkpoint::StrictJson {
   bool null() override { return require_ignored("null"); }
 
  private:
-  // Only values beside the weight_map may be of any kind.
+  // Only values outside of the weight_map may have any type.
   bool require_ignored(const char* kind) const {
     if (depth_ == 0 || is_in_map_ || (depth_ == 1 && key_ == map_key))
       fail(std::string("unexpected ") + kind);

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 using Share = PlannedTensor::Share;
 
-// The part of a tensor that one rank has.
+// The part of a tensor on one rank.
 struct Holding {
   int rank = 0;
   bool is_whole = false;
@@ -34,8 +34,8 @@ struct Holding {
 // The parts of a tensor on all ranks.
 struct Holdings {
   PlannedTensor tensor;
-  bool in_parts = false;  // Some rank has a part alone.
-  bool in_boxes = false;  // Some rank has boxes.
+  bool in_parts = false;  // Whether a rank has only a part.
+  bool in_boxes = false;  // Whether a rank has boxes.
   std::vector<Holding> of;
 };
 
@@ -58,7 +58,7 @@ std::int64_t elements_of(const SafetensorsEntry& entry) {
   return static_cast<std::int64_t>(size_in_bytes(entry) / size_of(entry.type));
 }
 
-// `boxes`, none if they are one that holds all of a tensor of `shape`.
+// Returns `boxes`; none if they are one box that covers a tensor of `shape`.
 Boxes without_whole(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
   const Box all{.offsets = std::vector<std::int64_t>(shape.size()), .sizes = shape};
   return boxes.list.size() == 1 && boxes.list[0] == all ? Boxes() : boxes;
@@ -149,7 +149,7 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
   holdings.tensor.strides = tensor.strides;
 }
 
-// The ranks that have all of the tensor. Only the lowest one if its tensor counts.
+// The ranks that have the whole tensor. Only the lowest one if its tensor counts.
 std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
   std::vector<int> ranks;
   bool of_rank_0 = false;
@@ -175,7 +175,7 @@ std::vector<RankBox> boxes_of(const Holdings& holdings) {
   return boxes;
 }
 
-// Gives the tensor its grid, and shares that hold each of its elements once.
+// Sets the tensor's grid, and disjoint shares that cover it.
 void share_out(const Key& key, Holdings& holdings) {
   PlannedTensor& tensor = holdings.tensor;
   tensor.grid =
@@ -192,7 +192,7 @@ void share_out(const Key& key, Holdings& holdings) {
     }
 }
 
-// Compares texts, in which one NaN equals another.
+// Compares as text, in which NaNs are equal.
 bool are_equal(const StateValue& a, const StateValue& b) {
   const auto text = [](const StateValue& value) {
     Manifest manifest;
@@ -213,8 +213,8 @@ void add_values(const std::map<std::string, StateValues>& of_rank, int rank,
     }
 }
 
-// Gives each tensor to the candidate with the fewest bytes so far, the largest tensor first.
-// Tensors with a single candidate come before all others.
+// Gives each tensor to the candidate with the fewest bytes so far, largest tensor first. Tensors
+// with a single candidate come before all others.
 void choose_writers(std::vector<PlannedTensor>& tensors,
                     const std::vector<std::vector<int>>& candidates, std::size_t ranks) {
   std::vector<std::size_t> order(tensors.size());
@@ -230,7 +230,7 @@ void choose_writers(std::vector<PlannedTensor>& tensors,
   }
 }
 
-// As lay_out() orders the tensors of a file.
+// Sorted as lay_out() orders the tensors of a file.
 std::vector<std::pair<Key, Holdings>> in_order_of_files(const std::map<Key, Holdings>& all) {
   std::vector<std::pair<Key, Holdings>> ordered(all.begin(), all.end());
   std::ranges::stable_sort(ordered, [](const auto& a, const auto& b) {

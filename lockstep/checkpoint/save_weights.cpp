@@ -43,14 +43,14 @@ using checkpoint::CheckpointRanks;
 constexpr std::string_view weights_part = "model";
 constexpr std::string_view staging_name = ".weights.tmp";
 
-// A tensor of the model, as a file will have it.
+// A tensor of the model as it is stored.
 struct Output {
   std::string source;  // Name in the model.
   bool is_transposed = false;
   at::Tensor meta;  // Has the type and shape in the file.
 };
 
-// Those of one file, by their names in it.
+// The tensors of one file, by their names in it.
 using Shard = std::map<std::string, Output>;
 
 // Returns a tensor of the model.
@@ -65,9 +65,9 @@ at::Tensor meta_of(const at::Tensor& tensor, bool is_transposed,
                    at::dtype(converts ? *options.type : tensor.scalar_type()).device(at::kMeta));
 }
 
-// Divides the tensors, of which only types and shapes count, into files in their order, as
-// huggingface_hub does. Errors: misuse for names that `options` does not map to different ones;
-// unsupported for types that safetensors lacks.
+// Divides the tensors into files in their order, as huggingface_hub does. Uses only types and
+// shapes. Errors: misuse unless `options` maps the names to different ones; unsupported for types
+// that safetensors lacks.
 std::vector<Shard> divided(const NamedTensors& tensors, const SaveWeightsOptions& options) {
   std::vector<Shard> shards(1);
   std::map<std::string, std::string> sources;  // By name in the files.
@@ -102,12 +102,12 @@ std::string file_name(std::size_t shard, std::size_t shards) {
   return name.data();
 }
 
-// Weights of an earlier save_weights(), and what a killed one left. A single file is replaced at
-// once when the new one is complete, so `kept` may stay.
+// Removes weights of an earlier save_weights(), also of a killed one. A single file is replaced
+// atomically when the new one is complete, so `kept` may stay.
 void remove_earlier(const fs::path& folder, const std::string& kept) {
   static const std::regex pattern(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
   const std::string index = "model" + std::string(safetensors_index_ending);
-  fs::remove(folder / index);  // First: what is left then is no longer a model.
+  fs::remove(folder / index);  // First, because the remaining files are then not a model.
   std::vector<fs::path> earlier;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -144,7 +144,7 @@ void write_index(const fs::path& folder, const std::vector<Shard>& shards) {
   file.commit();
 }
 
-// Leaves none of its files after an Error.
+// Removes its files after an Error.
 void write_folder(const fs::path& folder, const std::vector<Shard>& shards, const Read& read) {
   try {
     fs::create_directories(folder);
@@ -165,7 +165,7 @@ void write_folder(const fs::path& folder, const std::vector<Shard>& shards, cons
   }
 }
 
-// The checkpoint from which rank 0 writes the files. Its folder is removed at the end, also after
+// The checkpoint from which rank 0 writes the files. The destructor removes its folder, also after
 // an Error.
 class StagingFolder {
  public:
@@ -177,7 +177,7 @@ class StagingFolder {
   const fs::path& path() const { return path_; }
 
   void remove() const {
-    std::error_code ignored;  // A folder that stays has no effect on the model beside it.
+    std::error_code ignored;  // If the folder remains, it does not affect the model beside it.
     if (rank_ == 0) fs::remove_all(path_, ignored);
   }
 
@@ -197,7 +197,7 @@ void require_whole(const torch::nn::Module& module) {
   });
 }
 
-// Types and shapes of the tensors in the states of all ranks, on the meta device. Collective.
+// Collective. Types and shapes of the tensors in the states of all ranks, on the meta device.
 NamedTensors metas_of(Stateful& state, const CheckpointRanks& ranks) {
   const auto mine = [&] {
     Facts facts;
@@ -221,7 +221,7 @@ NamedTensors metas_of(Stateful& state, const CheckpointRanks& ranks) {
   return {metas.begin(), metas.end()};
 }
 
-// Without further names of tensors that come under their first one.
+// Removes further names of tensors that are saved under their first name.
 NamedTensors under_first_names(NamedTensors tensors,
                                const std::map<std::string, std::string>& first_names) {
   std::erase_if(tensors, [&](const auto& each) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t scratch_size = 256 << 10;
 
-// Bytes that follow each other in the file and in the data.
+// Bytes that are contiguous in the file and in the data.
 struct Run {
   std::uint64_t begin = 0;  // In the tensor.
   std::uint64_t end = 0;
@@ -60,7 +60,7 @@ class BoxRuns {
   }
 
  private:
-  // Leaves the dimensions in which one run follows another.
+  // Merges inner dimensions whose runs are contiguous.
   void join_inner_dimensions() {
     while (!sizes_.empty()) {
       const std::size_t dim = sizes_.size() - 1;
@@ -76,17 +76,16 @@ class BoxRuns {
 
   std::int64_t element_size_;
   std::vector<std::int64_t> sizes_;
-  std::vector<std::int64_t> data_steps_;  // Elements.
+  std::vector<std::int64_t> data_steps_;  // In elements.
   std::vector<std::int64_t> steps_;
-  std::vector<std::int64_t> index_;  // Of the run, in the dimensions that are left.
+  std::vector<std::int64_t> index_;  // Of the run, in the remaining dimensions.
   std::int64_t begin_ = 0;
   std::int64_t length_ = 1;
   std::int64_t place_ = 0;
   bool is_done_ = false;
 };
 
-// The box whose run holds all of [begin, end), unless another box has a run before the end of that
-// one.
+// The box whose run contains [begin, end), unless another box has a run that begins before its end.
 const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begin,
                            std::uint64_t end) {
   const auto holder = std::ranges::find_if(
@@ -97,13 +96,13 @@ const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begi
   return &*holder;
 }
 
-// Where the next run begins; `end` if there is none.
+// The begin of the next run; `end` if there is none.
 std::uint64_t first_wanted(const std::vector<BoxRuns>& boxes, std::uint64_t end) {
   for (const BoxRuns& box : boxes) end = std::min(end, box.run().begin);
   return end;
 }
 
-// Copies what the boxes want of `chunk`, the bytes from `begin` on.
+// Copies the bytes that boxes request from `chunk`, which begins at `begin`.
 void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vector<BoxRuns>& boxes,
                  std::span<std::byte> out) {
   const std::uint64_t end = begin + chunk.size();
@@ -117,7 +116,7 @@ void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vec
     }
 }
 
-// Memory that nobody has touched costs more than what is read into it, in small pages.
+// With small pages, allocating new memory costs more than reading data into it.
 void prefer_huge_pages(std::span<std::byte> bytes) {
   const std::uintptr_t page = page_size();
   const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
@@ -129,7 +128,7 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-// Shape of the local tensor if all of it is wanted; otherwise one dimension.
+// Shape of the local tensor if all of it is requested; otherwise one dimension.
 std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRange& range) {
   const std::int64_t count = range.end - range.begin;
   if (range.boxes.empty())

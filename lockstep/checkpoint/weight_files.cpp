@@ -29,8 +29,8 @@ bool is_pickle_name(std::string_view name) {
   return std::ranges::any_of(endings, [&](auto ending) { return name.ends_with(ending); });
 }
 
-// Whether a file is a zip archive or a pickle, as torch.save() writes them. In a file of
-// safetensors, '{' follows the first number of eight bytes.
+// Whether a file is a zip archive or a pickle, as torch.save() writes them. A safetensors file has
+// '{' after the first eight bytes, which are a number.
 bool begins_like_a_pickle(const fs::path& path) {
   std::array<char, 9> beginning{};
   std::ifstream(path, std::ios::binary).read(beginning.data(), beginning.size());
@@ -38,7 +38,7 @@ bool begins_like_a_pickle(const fs::path& path) {
   return (bytes.starts_with("PK\3\4") || bytes[0] == '\x80') && bytes[8] != '{';
 }
 
-// A name alone does not make a pickle: a file of safetensors may have any name. Errors: misuse.
+// Checks the contents, because a safetensors file may have any name. Errors: misuse.
 void require_no_pickle(const fs::path& path) {
   std::error_code error;
   if (!is_pickle_name(path.native()) || !fs::is_regular_file(path, error)) return;
@@ -46,7 +46,7 @@ void require_no_pickle(const fs::path& path) {
           [&] { return path.string() + ": " + std::string(pickle_remedy); });
 }
 
-// Sorted. Names that begin with a dot are left out, such as "._model.safetensors" of macOS.
+// Sorted. Omits names that begin with a dot, such as "._model.safetensors" of macOS.
 template <class Predicate>
 std::vector<fs::path> files_with(const fs::path& folder, Predicate has_name) {
   std::vector<fs::path> found;
@@ -168,7 +168,7 @@ bool has_weight_files(const fs::path& path) {
   if (fs::exists(path / checkpoint::manifest_name, error)) return false;
   for (const std::string_view ending : {std::string_view(".safetensors"), safetensors_index_ending})
     if (!ending_with(path, ending).empty()) return true;
-  // WeightFiles refuses pickles with the remedy. Beside checkpoints, they have no effect.
+  // WeightFiles rejects pickles with a remedy. Beside checkpoints, pickles are ignored.
   return !files_with(path, is_pickle_name).empty() && checkpoint::find_checkpoints(path).empty();
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t most_pairs = 10;
 constexpr std::size_t most_mismatches = 5;
 
-// The distances of all pairs of so many names of each list are computed.
+// For at most this many names per list, the distances of all pairs are computed.
 constexpr std::size_t most_compared = 1000;
 
 std::string text_of(at::ScalarType type, at::IntArrayRef shape) {
@@ -142,7 +142,7 @@ class Fitting {
     return text;
   }
 
-  // The prefix that the file has before every name of the module, such as "module."
+  // The prefix of all names in the file that the module lacks, such as "module."
   std::string surplus_prefix() const {
     if (targets_.empty() || missing_.empty()) return {};
     const std::string& name = missing_.front();

@@ -76,7 +76,7 @@ Outcome lock(const FileDescriptor& fd, const fs::path& file) {
   }
 }
 
-// Once for each folder, whichever Checkpointers use it.
+// Warns once per folder, even with several Checkpointers.
 void warn_without_lock(const fs::path& root) {
   static std::mutex mutex;
   static std::set<fs::path> warned;
@@ -88,7 +88,7 @@ void warn_without_lock(const fs::path& root) {
           "checkpoints here, which would damage them: give each job a folder of its own");
 }
 
-// Ranks of an earlier attempt end by themselves or are being killed.
+// Ranks of an earlier attempt exit by themselves or are being killed.
 bool is_of_earlier_attempt(const std::optional<LockHolder>& holder, const LockHolder& self) {
   return holder && !self.job.empty() && holder->job == self.job && holder->attempt < self.attempt;
 }
@@ -100,7 +100,8 @@ std::optional<LockHolder> parse_holder(std::string_view text) {
                       .pid = json.at("pid"),
                       .job = json.at("job"),
                       .attempt = json.at("attempt")};
-  } catch (const Json::exception&) {  // Empty, as older versions left it, or overwritten by others.
+    // Empty, as older versions wrote it, or overwritten by other programs.
+  } catch (const Json::exception&) {
     return std::nullopt;
   }
 }

@@ -37,8 +37,8 @@ using Nanoseconds = std::chrono::duration<double, std::nano>;
 
 constexpr Nanoseconds piece_time = std::chrono::microseconds(250);
 
-// Training has the larger share of a core that it has in common with these threads. A training
-// thread that waits for them leaves them the whole core.
+// A training thread gets the larger share of a core that it shares with these threads. While it
+// waits for them, they have the whole core.
 constexpr int lower_priority = 10;
 
 void lower_own_priority() {
@@ -46,11 +46,10 @@ void lower_own_priority() {
   ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + lower_priority);
 }
 
-// at::set_num_threads() would also change the number that other threads take at their first
-// operation. OpenMP's own function changes the calling thread only. A LibTorch without OpenMP has
-// none.
+// at::set_num_threads() would also change the default of other threads. OpenMP's function changes
+// only the calling thread. A LibTorch without OpenMP does not have it.
 void use_one_intra_op_thread() {
-  at::get_num_threads();  // Its first call in a thread sets the process's number.
+  at::get_num_threads();  // The first call in a thread resets the number.
   const auto set = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
   if (set != nullptr) set(1);
 }
@@ -61,15 +60,15 @@ void prepare_thread() {
   use_one_intra_op_thread();
 }
 
-// Operations of a dataset neither record gradients nor cast, on whichever thread they run: the
-// caller may iterate with gradients and autocast enabled, or in inference mode.
+// Operations of a dataset neither record gradients nor autocast, on any thread: the caller may
+// iterate with gradients, autocast or inference mode enabled.
 class PlainOperations {
-  c10::InferenceMode ordinary_{false};  // Enables gradients, therefore before the next guard.
+  c10::InferenceMode ordinary_{false};  // Enables gradients, so it must precede the next guard.
   at::NoGradGuard no_grad_;
   c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
 };
 
-// Tells whether the rows that this thread fills are cancelled; nullptr if it fills none.
+// Whether the rows that this thread fills are cancelled; nullptr if it fills none.
 thread_local const std::atomic<bool>* cancelled_here = nullptr;
 
 class Filling {
@@ -93,7 +92,7 @@ std::string name_of(const BatchDataset& dataset, std::size_t index) {
   std::string text = "sample " + std::to_string(index);
   try {
     text += " (" + dataset.sample_name(index) + ")";
-  } catch (...) {  // The index alone names it.
+  } catch (...) {  // The message then has only the index.
   }
   return text;
 }
@@ -140,15 +139,15 @@ struct BatchFiller::Shared {
 
   const BatchDataset& dataset;
   const std::uint64_t seed;
-  bool has_threads = false;             // Set before any batch.
-  std::atomic<bool> cancelled = false;  // While cancel() waits.
+  bool has_threads = false;             // Set before any batch is started.
+  std::atomic<bool> cancelled = false;  // True while cancel() waits.
 
-  std::mutex mutex;  // Guards what follows, and the counts in batches.
+  std::mutex mutex;  // Guards the members below, and the counts in batches.
   std::condition_variable given;
   std::condition_variable done;
-  std::deque<PendingBatch*> batches;  // Those with rows left, in order.
-  int under_way = 0;                  // Pieces.
-  Nanoseconds row_time = piece_time;  // The first piece is one row, which shows the cost.
+  std::deque<PendingBatch*> batches;  // Batches with unassigned rows, in order.
+  int under_way = 0;                  // Number of chunks that are being filled.
+  Nanoseconds row_time = piece_time;  // The first chunk has one row, to measure the cost.
   bool stop = false;
 };
 
@@ -175,7 +174,7 @@ std::exception_ptr BatchFiller::Shared::error_of(const PendingBatch& batch, std:
   }
 }
 
-// Fills rows. If that fails, it fills them again one by one, to find the first row that fails.
+// Fills rows. After a failure, fills them one by one to find the first row that fails.
 std::optional<Failure> BatchFiller::Shared::failure_of(const PendingBatch& batch, std::size_t begin,
                                                        std::size_t end) const {
   const std::exception_ptr all = error_of(batch, begin, end);
@@ -239,7 +238,7 @@ void BatchFiller::Shared::work() {
 BatchFiller::BatchFiller(const BatchDataset& dataset, std::uint64_t seed, int threads)
     : shared_(std::make_unique<Shared>(dataset, seed)), process_(this_process()) {
   shared_->has_threads = threads > 0;
-  const BlockSignals block;  // Signals are for the user's threads.
+  const BlockSignals block;  // Only the user's threads handle signals.
   try {
     for (int i = 0; i < threads; ++i)
       threads_.emplace_back([shared = shared_.get()] { shared->work(); });
@@ -260,7 +259,7 @@ BatchFiller::~BatchFiller() {
     return;
   }
   for (Thread& thread : threads_) thread.forget();
-  // A thread may have held the mutex, or waited, when this process was made.
+  // A thread may have held the mutex, or waited, at the time of the fork.
   shared_.release();  // NOLINT(bugprone-unused-return-value)
 }
 

@@ -24,17 +24,17 @@
 namespace lockstep {
 namespace {
 
-// The position at which a pass through the dataset begins.
+// The position at which a pass starts.
 struct Start {
   std::int64_t epoch = 0;
-  std::size_t offset = 0;  // In the epoch's order, all ranks together.
+  std::size_t offset = 0;  // In the epoch's order over all ranks.
 };
 
 // Counts of this rank's samples in the current pass.
 struct Taken {
   std::size_t drawn = 0;
   std::size_t consumed = 0;
-  std::size_t missing = 0;  // Samples by which the last batch was too short.
+  std::size_t missing = 0;  // Samples that the last batch lacked.
 };
 
 void write(torch::serialize::OutputArchive& archive, const char* key, std::int64_t value) {
@@ -62,12 +62,13 @@ void require_same(const StateDict& saved, const char* name, T ours) {
   });
 }
 
-// 0 without groups, as in checkpoints that were saved before there were any.
+// 0 without groups, as in checkpoints of versions without groups.
 std::uint64_t digest_of_order(const DistributedSamplerOptions& options) {
   return options.order ? data::digest_of(*options.order) : 0;
 }
 
-// Errors: mismatch on all ranks, with the first group that differs. They have equally many groups.
+// Requires equal numbers of groups on all ranks. Errors: mismatch on all ranks, with the first
+// group that differs.
 void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
   struct Digests {
     std::uint64_t sizes, samples;
@@ -100,8 +101,8 @@ void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
                     "their names or their places differ");
 }
 
-// Throws unless all settings agree: with unequal settings, ranks would train on some samples twice
-// and on others never. Returns `size`.
+// Throws unless all settings agree: otherwise ranks would train on some samples twice and on others
+// never. Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                         const DistributedSamplerOptions& options) {
   data::require_agreement(
@@ -133,13 +134,13 @@ struct DistributedSampler::State {
   bool ever_consumed = false;  // Set by consume().
   Start current = {};
   Taken taken = {};
-  std::optional<Start> coming;  // Set since the last reset() by set_epoch() or load().
+  std::optional<Start> coming;  // Set by set_epoch() or load() since the last reset().
   bool loaded = false;          // Whether load() has set `coming`.
   at::Tensor order;             // Order of the current pass; undefined if it is 0, 1, 2, ...
 
   const Start& start() const { return coming ? *coming : current; }
 
-  // Number of samples that this rank has in the epoch from `offset` on.
+  // Number of samples of this rank in the epoch from `offset` on.
   std::size_t samples(std::size_t offset) const {
     const std::size_t left = size - std::min(offset, size);
     if (options.drop_last) return left / num_replicas;
@@ -152,7 +153,7 @@ struct DistributedSampler::State {
     std::size_t consumed = taken.consumed;
     if (consumed == samples(current.offset)) {
       // This rank has consumed all its samples. Without padding, other ranks may have one more.
-      // They consumed it in the same batch if the batch had room for it.
+      // They have consumed it in the same batch if that batch had space for it.
       if (options.pad) return size;
       consumed += taken.missing;
     }
@@ -179,7 +180,7 @@ struct DistributedSampler::State {
   }
 
   // Samples [begin, end) of this rank in the current pass. Padding repeats the epoch's order from
-  // its start, as in Python, wherever the pass began.
+  // its start, as in Python, even if the pass starts later.
   std::vector<std::size_t> indices(std::size_t begin, std::size_t end) const {
     const auto* shuffled = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
     std::vector<std::size_t> result(end - begin);

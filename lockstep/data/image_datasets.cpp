@@ -40,7 +40,7 @@ std::vector<Path> places(const Path& directory) {
   return all;
 }
 
-// The files of a dataset. If `packed` is set, each file may also be present as NAME.gz.
+// The files of a dataset. With `packed`, each file may also exist as NAME.gz.
 struct DatasetFiles {
   std::vector<std::string> names;
   bool packed = false;
@@ -133,7 +133,7 @@ void require_known(const std::filesystem::path& file, const std::vector<std::uin
                                   std::to_string(classes) + " classes");
 }
 
-// MNIST's names, EMNIST's, and those with a dot that archives of MNIST have.
+// Names of MNIST and EMNIST, and the names with a dot that some archives of MNIST use.
 std::vector<std::string> idx_sets(bool train) {
   if (train) return {"train"};
   return {"t10k", "test"};
@@ -260,8 +260,8 @@ torch::data::Example<> ImageDataset::get(std::size_t index) {
   if (index >= samples_.size())
     throw Error(Fault::misuse, "ImageDataset: there is no sample " + std::to_string(index));
 
-  // Two tensors, filled in one pass. Selecting, converting and dividing with tensor operations
-  // would cost several times as much, for every sample of every epoch.
+  // Fills both tensors in one pass. Tensor operations that select, convert and divide would cost
+  // several times as much, for every sample of every epoch.
   const std::array indices{index};
   torch::data::Example<> example{at::empty(images().sizes().slice(1), at::kFloat),
                                  at::empty({}, at::kLong)};

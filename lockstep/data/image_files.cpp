@@ -16,15 +16,15 @@ namespace {
 // --- IDX -----------------------------------------------------------------------------------------
 
 // The file format, http://yann.lecun.com/exdb/mnist: two zero bytes, the element type, the number
-// of dimensions, then each dimension in four bytes, the most significant first.
+// of dimensions, then each dimension in four bytes, big-endian.
 constexpr std::size_t magic_size = 4;
 constexpr std::size_t dimension_size = 4;
 constexpr std::uint8_t unsigned_byte = 0x08;
 constexpr std::array<std::uint8_t, 5> other_types{0x09, 0x0b, 0x0c, 0x0d, 0x0e};
 constexpr std::uint8_t most_dimensions = 8;  // Our own limit.
 
-// Bytes read at a time. A packed file that claims a thousand times its size thus takes only the
-// memory that it really unpacks to.
+// Bytes read at a time. A compressed file that claims a thousand times its size thus needs only the
+// memory for its real contents.
 constexpr std::size_t step = 1 << 20;
 
 bool can_hold(const InputFile& file, std::uint64_t size) { return file.size() == size; }
@@ -139,7 +139,7 @@ InputFile open(const std::filesystem::path& path, std::size_t record) {
   return file;
 }
 
-// `bytes` are whole records that start at `offset` in the file.
+// `bytes` are whole records, beginning at `offset` in the file.
 void append(const InputFile& file, std::uint64_t offset, std::span<const std::uint8_t> bytes,
             Labels labels, CifarImages& images) {
   for (std::size_t at = 0; at < bytes.size(); at += labels.size() + image_bytes) {

@@ -24,11 +24,11 @@
 namespace lockstep {
 namespace {
 
-// Batches that are started in one step of the loop. More than one, so that the loader gets ahead;
-// few, so that the first batch does not wait until all memory is allocated.
+// Batches that start in each step of the loop. More than one, so that the loader gets ahead; few,
+// so that the first batch does not wait until all memory is allocated.
 constexpr int starts_per_step = 2;
 
-// Memory of a batch beside its values: tensors, storages, and what the allocator adds. Estimated.
+// Estimated memory of a batch besides its values: tensors, storages and allocator overhead.
 constexpr std::size_t bytes_beside_values = 1024;
 
 std::size_t bytes_of(const SampleSpec& spec) {
@@ -37,12 +37,12 @@ std::size_t bytes_of(const SampleSpec& spec) {
   return bytes;
 }
 
-// Whether nobody else holds `tensor`, or a view of it.
+// Whether no other object holds `tensor` or a view of it.
 bool is_sole_owner(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
-// Memory for one batch, and the rows of it that a batch has.
+// Memory for a whole batch, and the rows in use.
 struct Slot {
   at::Tensor data;
   at::Tensor target;
@@ -69,7 +69,7 @@ void require_valid(const BatchDataset& dataset, const LoaderOptions& options) {
                 "Loader: this LibTorch cannot load batches to the device " + options.device.str());
 }
 
-// A loop without a batch would end as if it had trained.
+// An empty loop would silently end a training.
 void require_batches(const DistributedSampler& sampler, const LoaderOptions& options) {
   const std::size_t samples = sampler.size();
   require(!options.drop_last || samples >= options.batch_size, [&] {
@@ -81,12 +81,12 @@ void require_batches(const DistributedSampler& sampler, const LoaderOptions& opt
 
 }  // namespace
 
-// The current pass, and what lasts longer: the threads and the memory of batches.
+// The current pass, and what is reused by later passes: threads and memory of batches.
 class Loader::Pass {
  public:
   Pass(const BatchDataset& dataset, DistributedSampler sampler, const LoaderOptions& options);
 
-  // Before the first pass: slots lie in `region` as long as it has room.
+  // Call it before the first pass. Slots are in `region` while it has space.
   void set_region(std::shared_ptr<RegisteredRegion> region) { region_ = std::move(region); }
   RegisteredMemory region() const { return region_ ? region_->memory() : RegisteredMemory(); }
   std::size_t region_bytes() const;
@@ -124,11 +124,11 @@ class Loader::Pass {
   std::deque<Slot*> started_;  // In the order of their batches.
   Slot* current_ = nullptr;    // The batch in the loop.
   Batch batch_;
-  std::int64_t epoch_ = 0;    // Of the pass: the program may have set the next one already.
-  std::size_t left_ = 0;      // Samples of the pass that were not consumed.
-  bool is_running_ = false;   // An iterator exists.
-  bool is_drawn_ = false;     // The sampler has no more batches for this pass.
-  data::BatchFiller filler_;  // Its threads end before the memory above goes.
+  std::int64_t epoch_ = 0;    // Of the pass: the program may already have set the next one.
+  std::size_t left_ = 0;      // Unconsumed samples of the pass.
+  bool is_running_ = false;   // Whether an iterator exists.
+  bool is_drawn_ = false;     // Whether the sampler has no more batches in this pass.
+  data::BatchFiller filler_;  // Must be last: its threads use the memory above.
 };
 
 namespace {
@@ -165,8 +165,9 @@ void Loader::Pass::consume(const Batch& batch) {
   sampler_.consume(batch.indices);
   left_ -= batch.indices.size();
   if (!options_.drop_last || left_ >= options_.batch_size) return;
-  // The rest is dropped for good: on fewer ranks it might be enough for a batch.
-  sampler_.next(options_.batch_size);  // Draws it, unless the loop has done so.
+  // The remaining samples are dropped permanently: fewer ranks could otherwise form a batch of
+  // them.
+  sampler_.next(options_.batch_size);  // Draws them if the loop has not.
   sampler_.consume(std::exchange(left_, 0));
 }
 
@@ -182,8 +183,8 @@ void Loader::Pass::begin() {
 }
 
 void Loader::Pass::advance() {
-  // A loop in inference mode gets ordinary tensors, which threads can write and a later loop can
-  // differentiate.
+  // A loop in inference mode also gets ordinary tensors, which threads can write and a later loop
+  // can differentiate.
   const c10::InferenceMode ordinary(false);
   if (current_ != nullptr) take_back(*std::exchange(current_, nullptr));
   try {
@@ -212,7 +213,7 @@ void Loader::Pass::end() noexcept {
   is_running_ = false;
 }
 
-// Does nothing if the pass has no more batches, or all memory is in use.
+// Does nothing if the pass has no more batches, or all slots are in use.
 void Loader::Pass::start_next() {
   if (is_drawn_ || (free_.empty() && slots_.size() == most_slots_)) return;
   auto indices = draw();
@@ -254,7 +255,7 @@ Slot& Loader::Pass::free_slot() {
   return slot;
 }
 
-// Memory for the rows of a whole batch.
+// Allocates memory for the rows of a whole batch.
 at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat format) const {
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
   sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
@@ -263,7 +264,7 @@ at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat form
   return at::empty(sizes, at::dtype(spec.type).pinned_memory(options_.device.is_cuda()), format);
 }
 
-// Returns what all slots that a pass may need take in a region; 0 if they are not to lie there.
+// Bytes in the region for all slots that a pass may need; 0 for ordinary memory.
 std::size_t Loader::Pass::region_bytes() const {
   if (!options_.device.is_cpu()) return 0;
   const std::size_t slots = std::min(most_slots_, std::max<std::size_t>(1, batches_of_epoch()));
@@ -283,7 +284,7 @@ void Loader::Pass::present(Slot& slot) {
             .epoch = slot.batch.epoch};
 }
 
-// Pinned memory goes back to LibTorch, whose allocator gives it out again once its copy is done.
+// Returns pinned memory to LibTorch, whose allocator reuses it once its copy is complete.
 void Loader::Pass::take_back(Slot& slot) noexcept {
   batch_ = {};
   slot.batch.data.reset();
@@ -300,7 +301,7 @@ void Loader::Pass::take_back(Slot& slot) noexcept {
 namespace {
 
 // Collective. All ranks have a region of the same size, or none has one. `bytes` is 0 on a rank
-// that wants none.
+// that needs none.
 std::shared_ptr<RegisteredRegion> region_of(std::size_t bytes, const ProcessGroup& group) {
   const auto all = all_gather_value(bytes, group, {.label = "memory of a Loader"});
   if (group.size() == 1 || std::ranges::min(all) == 0) return nullptr;
@@ -314,7 +315,8 @@ std::shared_ptr<RegisteredRegion> region_of(std::size_t bytes, const ProcessGrou
   }
 }
 
-// Throws unless all ranks have the same options. Ranks agree before one of them refuses its own.
+// Throws unless all ranks have the same options. Ranks compare them before one of them rejects its
+// own.
 void require_same_on_all(const BatchDataset& dataset, const LoaderOptions& options,
                          const ProcessGroup& group) {
   data::require_agreement("Loader",
@@ -331,7 +333,7 @@ void require_same_on_all(const BatchDataset& dataset, const LoaderOptions& optio
 Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options)
     : pass_(std::make_unique<Pass>(dataset, std::move(sampler), options)) {}
 
-// A rank whose options are wrong takes part in the exchange before it throws.
+// A rank whose options are invalid takes part in the exchange before it throws.
 Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
                LoaderOptions options) {
   require_same_on_all(dataset, options, group);

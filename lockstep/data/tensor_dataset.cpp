@@ -14,10 +14,10 @@ namespace {
 
 constexpr std::int64_t byte_values = 256;
 
-// The values of one sample in memory: where in a row of the batch each channel's values go.
+// The layout of one sample: where each channel's values are in a row of the batch.
 struct Layout {
   std::int64_t channels;
-  std::int64_t pixels;  // Values of a channel.
+  std::int64_t pixels;  // Values per channel.
   std::int64_t channel_stride;
   std::int64_t pixel_stride;
 };
@@ -41,8 +41,9 @@ Layout layout_of(const at::Tensor& rows) {
   return {channels, pixels, 1, channels};
 }
 
-// Asks the processor for the beginning of a sample. In a random order it finds none of it itself;
-// of a long sample, it finds the rest. Without this, a sample of 784 bytes takes 2.5 times as long.
+// Prefetches the beginning of a sample. The processor does not predict a random order, but then
+// prefetches the rest of a long sample. Without this, a sample of 784 bytes takes 2.5 times as
+// long.
 template <class Value>
 void prefetch(const Value* sample, std::int64_t values) {
   constexpr std::size_t most_bytes = 4096;
@@ -61,7 +62,7 @@ void write_channel(const From* __restrict from, To* __restrict to, const Layout&
     for (std::int64_t p = 0; p < layout.pixels; ++p) to[p * layout.pixel_stride] = convert(from[p]);
 }
 
-// Writes each sample into its row. `conversion(channel)` returns the function of its values.
+// Writes each sample into its row. `conversion(channel)` returns the function for its values.
 template <class To, class From, class Conversion>
 void gather(const From* samples, const BatchRows& rows, const Conversion& conversion) {
   const Layout layout = layout_of(rows.data);
@@ -83,7 +84,7 @@ struct Element {
   std::byte value[bytes];
 };
 
-// Gathers values of any type, by their size.
+// Gathers values of any type by their size.
 void gather_unchanged(const at::Tensor& samples, const BatchRows& rows) {
   const void* from = samples.const_data_ptr();
   const auto gather_elements = [&]<std::size_t bytes>() {

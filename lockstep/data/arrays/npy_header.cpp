@@ -16,7 +16,7 @@ constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t most_npy_text = 10'000;  // NumPy's own limit, max_header_size.
 constexpr std::size_t most_npy_dimensions = 64;
 
-// Reads the text of a header: the dict that NumPy writes, with its keys in any order.
+// Parses the text of a header: the dict that NumPy writes, with its keys in any order.
 class NpyText {
  public:
   // `begin` is the offset of `text` in the file.
@@ -72,7 +72,8 @@ class NpyText {
   }
 
   std::string_view read_string() {
-    if (at_ + 1 < text_.size() && (text_[at_] == 'u' || text_[at_] == 'b')) ++at_;  // Of Python 2.
+    // As in Python 2.
+    if (at_ + 1 < text_.size() && (text_[at_] == 'u' || text_[at_] == 'b')) ++at_;
     const char quote = at_ < text_.size() ? text_[at_] : ' ';
     const std::size_t end = text_.find(quote, at_ + 1);
     if ((quote != '\'' && quote != '"') || end == text_.npos) refuse("a text in quotes");
@@ -136,7 +137,7 @@ class NpyText {
       char kind;
       std::uint64_t width;
     };
-    // NumPy's letters, on Linux, and names, which have no order in front.
+    // NumPy's type letters on Linux, and type names, which have no byte order before them.
     constexpr Other letters[]{{"?", 'b', 1}, {"b", 'i', 1}, {"B", 'u', 1}, {"h", 'i', 2},
                               {"H", 'u', 2}, {"i", 'i', 4}, {"I", 'u', 4}, {"l", 'i', 8},
                               {"L", 'u', 8}, {"q", 'i', 8}, {"Q", 'u', 8}, {"e", 'f', 2},
@@ -184,7 +185,7 @@ class NpyText {
       if (header_.shape.size() == most_npy_dimensions) refuse("at most 64 dimensions");
       header_.shape.push_back(read_number());
       if (accept(',')) continue;
-      // One dimension is written as (3,): (3) would be a number.
+      // Python writes one dimension as (3,), because (3) would be a number.
       if (header_.shape.size() == 1) refuse("','");
       expect(')');
       break;
@@ -197,7 +198,7 @@ class NpyText {
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), number);
     if (error != std::errc() || number < 0) refuse("a dimension");
     at_ += static_cast<std::size_t>(end - begin);
-    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Of Python 2.
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // As in Python 2.
     skip_spaces();
     return number;
   }
@@ -251,7 +252,7 @@ NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> byt
   const NpyTextPlace place = find_npy_text(file, text);
   NpyHeader header = NpyText(file, text.substr(place.begin, place.length), place.begin).read();
   header.begin = place.begin + place.length;
-  // The dimensions beside one of 0 must be possible, too: strides are products of them.
+  // The dimensions beside a 0 must be possible, too, because strides are their products.
   std::uint64_t size = header.width;
   for (const std::int64_t dimension : header.shape)
     if (__builtin_mul_overflow(size, std::max<std::uint64_t>(dimension, 1), &size) ||

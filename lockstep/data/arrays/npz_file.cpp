@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view array_end = ".npy";
 
-// A pass over the members of a zip archive in memory.
+// Iterates over the members of a zip archive in memory.
 class ZipReader {
  public:
   enum class Checksums { compare, ignore };
@@ -61,7 +61,7 @@ class ZipReader {
     return std::string_view(::archive_format_name(archive_.get())).ends_with("(uncompressed)");
   }
 
-  // The next bytes of the array; empty at its end. They stay until the next call.
+  // The next bytes of the array; empty at its end. Valid until the next call.
   std::span<const std::byte> block() {
     if (::archive_entry_is_encrypted(entry_) != 0)
       throw Error(Fault::unsupported, std::string(file_) + ": the array '" + clean_text(name_) +
@@ -88,7 +88,7 @@ class ZipReader {
     void operator()(archive* handle) const { ::archive_read_free(handle); }
   };
   const std::string_view file_;
-  const ThreadLocale locale_{"C.UTF-8"};  // zip marks names as UTF-8, as NumPy writes them.
+  const ThreadLocale locale_{"C.UTF-8"};  // NumPy writes names in UTF-8, and the zip marks them so.
   const std::unique_ptr<archive, Free> archive_;
   archive_entry* entry_ = nullptr;
   std::string name_;
@@ -112,7 +112,7 @@ std::span<const std::byte> array_in_npz(
     std::string_view file, std::span<const std::byte> bytes, std::string_view name,
     const std::function<std::span<std::byte>(std::uint64_t size)>& allocate) {
   {
-    // A checksum would read all pages of a mapped file.
+    // Computing checksums would read all pages of a mapped file.
     ZipReader zip(file, bytes, ZipReader::Checksums::ignore);
     check(zip.find(name), "an array that its file does not have");
     if (zip.is_stored() && zip.size() > 0) {

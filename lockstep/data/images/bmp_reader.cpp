@@ -23,7 +23,7 @@ enum BmpCompression : std::uint32_t { none = 0, rle8 = 1, rle4 = 2, bitfields = 
 // Masks of red, green, blue and alpha.
 using Masks = std::array<std::uint32_t, 4>;
 
-// Those that Pillow reads, of pixels of 4 bytes.
+// The masks that Pillow supports for pixels of 4 bytes.
 constexpr std::array<Masks, 8> masks_of_four{{{0xff0000, 0xff00, 0xff, 0},
                                               {0xff000000, 0xff0000, 0xff00, 0},
                                               {0xff000000, 0xff00, 0xff, 0},
@@ -60,7 +60,7 @@ class BmpReader final : public ImageReader {
   const ImageSize& size() const override { return size_; }
 
   void read(const Region& region, Pixels& to) override {
-    // Before memory for the result is allocated: their data may end too early.
+    // Decoded before memory for the result is allocated: the data may end too early.
     const std::vector<std::uint8_t> indices =
         is_run_length() ? run_length_indices() : std::vector<std::uint8_t>();
     to.resize(region.size);
@@ -91,19 +91,20 @@ class BmpReader final : public ImageReader {
       throw BadImage("a BMP image with a header of unknown size: " + std::to_string(header_size_));
     size_.width = reader_.u32();
     const std::uint32_t height = reader_.u32();
-    is_top_down_ = height >> 24 == 0xff;  // Negative; Pillow asks for its first byte alone.
+    is_top_down_ = height >> 24 == 0xff;  // Negative; Pillow checks only its top byte.
     size_.height = is_top_down_ ? (std::int64_t{1} << 32) - height : height;
     reader_.take(2);
     bits_ = static_cast<int>(reader_.u16());
     compression_ = reader_.u32();
-    reader_.take(12);  // Size of the data, and pixels for each meter.
+    reader_.take(12);  // Size of the data, and pixels per meter.
     colors_ = reader_.u32();
     reader_.take(4);  // Important colours.
     if (compression_ == bitfields) read_masks();
     reader_.seek(std::max(file_header + header_size_, reader_.position()));
   }
 
-  // Behind a header of 40 bytes, and in longer ones, which also have alpha from 56 bytes on.
+  // The masks follow a header of 40 bytes, or are part of a longer one, which has alpha from 56
+  // bytes on.
   void read_masks() {
     const std::size_t count = header_size_ >= 56 ? 4 : 3;
     for (std::size_t i = 0; i < count; ++i) masks_[i] = reader_.u32();
@@ -133,8 +134,8 @@ class BmpReader final : public ImageReader {
     return is_same(usual_masks);
   }
 
-  // As in Pillow, a palette of the greys by their index is none: all indices are greys then, and a
-  // bit is black or white. In another palette, an index beyond it is black.
+  // As in Pillow, a palette of greys that equal their indices is ignored: all indices are then
+  // greys, and a bit is black or white. In another palette, an index beyond the end is black.
   void read_palette() {
     if (colors_ == 0) colors_ = 1U << bits_;
     if (colors_ > 65536) throw BadImage("a BMP image with " + std::to_string(colors_) + " colours");
@@ -153,13 +154,13 @@ class BmpReader final : public ImageReader {
 
   void find_data(std::size_t offset) {
     data_ = offset == 0 ? reader_.position() : offset;
-    // Some programs leave out the palette in the offset.
+    // Some programs do not count the palette in the offset.
     if (offset == file_header + header_size_ && bits_ <= 8) data_ += color_bytes_ * colors_;
   }
 
   bool is_run_length() const { return compression_ == rle8 || compression_ == rle4; }
 
-  // The step to the right and up passes over most pixels: 255 of them, and 255 rows, in 4 bytes.
+  // The delta code skips most pixels: up to 255 columns and 255 rows in 4 bytes.
   std::int64_t least_run_length_bytes() const {
     return size_.width * size_.height / (255 * (size_.width + 1)) * 4;
   }
@@ -183,7 +184,7 @@ class BmpReader final : public ImageReader {
     }
   }
 
-  // The bits of a mask, stretched to a byte.
+  // The bits of a mask, scaled to a byte.
   static std::uint8_t part_of(std::uint32_t value, std::uint32_t mask) {
     const std::uint32_t lowest = mask & (~mask + 1);
     return static_cast<std::uint8_t>((value & mask) / lowest * 255 / (mask / lowest));
@@ -195,8 +196,7 @@ class BmpReader final : public ImageReader {
     return byte;
   }
 
-  // As Pillow's decoder reads them, in the order of the file. The memory grows with what the data
-  // stands for.
+  // Decodes run lengths as Pillow does, in file order. The memory grows with the decoded data.
   std::vector<std::uint8_t> run_length_indices() {
     reader_.seek(data_);
     const auto width = static_cast<std::size_t>(size_.width);
@@ -210,12 +210,12 @@ class BmpReader final : public ImageReader {
         const std::size_t pixels = std::min(run, width - std::min(x, width));
         for (std::size_t i = 0; i < pixels; ++i) indices.push_back(half_of(value, i));
         x += pixels;
-      } else if (value == 0) {  // The end of a row.
+      } else if (value == 0) {  // End of the row.
         indices.resize((indices.size() + width - 1) / width * width);
         x = 0;
       } else if (value == 1) {
         is_done = true;
-      } else if (value == 2) {  // To the right, and up.
+      } else if (value == 2) {  // Delta: to the right and up.
         if (reader_.left() < 2) break;
         const std::size_t right = reader_.u8();
         const std::size_t up = reader_.u8();

@@ -31,7 +31,7 @@ using data::PixelReader;
 
 namespace {
 
-// Memory of a thread for one image after the other.
+// Memory of a thread, reused for all images.
 struct Workspace {
   EncodedBuffer encoded;
   data::PixelMemory edited;
@@ -39,7 +39,7 @@ struct Workspace {
   data::Pixels kept;
 };
 
-// Workspaces that no thread uses now: as many as threads have ever worked at once.
+// Pool of unused workspaces. It has as many as threads have ever worked at once.
 class Workspaces {
  public:
   template <class Work>
@@ -93,7 +93,7 @@ class DecodedImages::State {
         bad_files(options.bad_files),
         shorter_side_(options.cache ? options.cache->shorter_side : 0) {}
 
-  // Writes image `index`, or the next one that can be decoded. Returns its index.
+  // Writes image `index`, or the next one that can be decoded, and returns its index.
   std::size_t write_or_skip(std::size_t index, const SampleRandom& random, const at::Tensor& row,
                             Workspace& memory) {
     for (std::size_t skipped = 0; skipped < source->size(); ++skipped) {
@@ -121,7 +121,7 @@ class DecodedImages::State {
   }
 
   const std::shared_ptr<const EncodedImages> source;
-  std::optional<data::PixelCache> cache;  // Before the transform, which this rank alone may refuse.
+  std::optional<data::PixelCache> cache;  // Before the transform, which only this rank may reject.
   const ImageTransform transform;
   const ImageSize size;
   const BadFiles bad_files;
@@ -139,7 +139,7 @@ class DecodedImages::State {
     write(reader, random, row, memory);
   }
 
-  // Throws unless bad files are skipped, and while there were few enough.
+  // Records a bad file. Throws unless bad files are skipped and their number is within the limit.
   void note_bad(std::size_t index, const std::string& reason) {
     const std::string text = clean_text(source->name(index)) + ": " + reason;
     const std::optional<std::size_t> at_most = bad_files.at_most();
@@ -152,7 +152,7 @@ class DecodedImages::State {
     if (is_new) log(LogLevel::warning, "skipping a bad file: " + text);
   }
 
-  // Logs the first flaw only: there are datasets with thousands.
+  // Logs only the first flaw: some datasets have thousands.
   void note_flaw(std::size_t index, const std::string& flaw) {
     if (flaw.empty()) return;
     const std::lock_guard lock(mutex_);
@@ -170,7 +170,7 @@ class DecodedImages::State {
     image.write(values_, row);
   }
 
-  // The pixels of the cache, or what would be there if it had room.
+  // The pixels in the cache, or those that it would contain if it had space.
   data::PixelView cached(std::size_t index, Workspace& memory) {
     if (const auto found = cache->find(index)) return *found;
     const auto reader = data::read_image(source->read(index, memory.encoded));
@@ -189,7 +189,7 @@ class DecodedImages::State {
   const std::int64_t shorter_side_;
   const data::ValueTable values_ = data::TransformParts::values(transform);
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::string> found_;  // Bad files, with reasons.
+  std::map<std::size_t, std::string> found_;  // Bad files with reasons.
   std::set<std::size_t> flawed_;
 };
 

@@ -41,7 +41,7 @@ std::size_t character_size(std::string_view text) {
   if (lead < 0x80) return 1;
   if (lead >= 0xc2 && lead < 0xe0) return continues(1) ? 2 : 0;
   if (lead >= 0xe0 && lead < 0xf0) {
-    // Neither a longer form than needed nor a surrogate.
+    // Neither an overlong form nor a surrogate.
     const bool allowed = (lead != 0xe0 || byte(1) >= 0xa0) && (lead != 0xed || byte(1) < 0xa0);
     return allowed && continues(1) && continues(2) ? 3 : 0;
   }
@@ -85,7 +85,7 @@ std::string_view image_extension(std::string_view name) {
 
 bool python_sorts_before(std::string_view a, std::string_view b) {
   const auto at = static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-  // Characters begin at an ASCII byte, so that all before it are equal.
+  // A character begins at an ASCII byte, so all characters before it are equal.
   if (is_ascii_or_end(a, at) && is_ascii_or_end(b, at)) return a < b;
   return decoded(a) < decoded(b);
 }
@@ -96,7 +96,7 @@ void sort_names(std::vector<std::string>& names) { std::ranges::sort(names, pyth
 
 // --- Folders -------------------------------------------------------------------------------------
 
-// A folder, as the kernel knows it by whatever path.
+// Identifies a folder independently of the path.
 struct Place {
   dev_t device = 0;
   ino_t inode = 0;
@@ -106,7 +106,7 @@ struct Place {
 
 struct Listing {
   std::vector<std::string> folders;
-  std::vector<std::string> files;  // With the extension of an image.
+  std::vector<std::string> files;  // Files with an image extension.
   Place place;
 };
 

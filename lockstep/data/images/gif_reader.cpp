@@ -26,8 +26,8 @@ GifPalette grey_palette() {
   return palette;
 }
 
-// Pillow takes a palette whose colours are their indices for none: the one before stays, which at
-// first has a grey for each index. In another one, an index beyond it is black.
+// As in Pillow, a palette whose colours equal their indices is ignored: the previous palette stays,
+// which initially has a grey for each index. In another palette, an index beyond the end is black.
 void take_palette(std::span<const std::uint8_t> colors, GifPalette& palette) {
   const GifPalette grey = grey_palette();
   GifPalette taken{};
@@ -39,20 +39,20 @@ void take_palette(std::span<const std::uint8_t> colors, GifPalette& palette) {
   if (!is_grey) palette = taken;
 }
 
-// The data of sub-blocks, each with its length before it. Ends behind the last one.
+// Concatenates the sub-blocks, each preceded by its length. Ends behind the last one.
 std::vector<std::uint8_t> joined_blocks(ByteReader& reader) {
   std::vector<std::uint8_t> data;
   while (reader.left() > 0) {
     const std::size_t length = reader.u8();
     if (length == 0) break;
-    // A decoder that has all pixels does not miss the end of the file.
+    // A missing end of the file is accepted if the decoder has all pixels.
     const auto block = reader.take(std::min(length, reader.left()));
     data.insert(data.end(), block.begin(), block.end());
   }
   return data;
 }
 
-// LZW with codes of growing length, as in appendix F of the specification of GIF89a.
+// LZW with codes of variable length, as in appendix F of the GIF89a specification.
 class LzwDecoder {
  public:
   LzwDecoder(std::span<const std::uint8_t> data, int bits)
@@ -62,8 +62,8 @@ class LzwDecoder {
     reset();
   }
 
-  // Returns `count` pixels, in memory that grows with the pixels that are decoded.
-  // Errors: BadImage if the data ends before.
+  // Returns `count` pixels. The memory grows with the decoded pixels.
+  // Errors: BadImage if the data ends early.
   std::vector<std::uint8_t> decode(std::size_t count) {
     std::vector<std::uint8_t> pixels;
     while (pixels.size() < count) {
@@ -76,7 +76,7 @@ class LzwDecoder {
         expand(code, pixels);
       }
     }
-    pixels.resize(count);  // The last code may stand for more.
+    pixels.resize(count);  // The last code may produce more.
     return pixels;
   }
 
@@ -107,7 +107,7 @@ class LzwDecoder {
     return code;
   }
 
-  // Appends the pixels of a code. Adds the code that follows from it to the table.
+  // Appends the pixels of a code, and adds the resulting new code to the table.
   void expand(int code, std::vector<std::uint8_t>& out) {
     if (code > next_ || (last_ == none && code >= clear_) || (code == next_ && last_ == none))
       throw BadImage("a damaged GIF image: its codes");
@@ -138,11 +138,11 @@ class LzwDecoder {
   const int clear_;
   std::size_t at_ = 0;
   std::uint32_t buffer_ = 0;
-  int buffered_ = 0;  // Bits in the buffer.
-  int length_ = 0;    // Bits of a code.
-  int next_ = 0;      // The code that is added next.
+  int buffered_ = 0;  // Number of bits in the buffer.
+  int length_ = 0;    // Bits per code.
+  int next_ = 0;      // The next code to add.
   int last_ = none;
-  std::uint8_t first_ = 0;  // Pixel of the last code.
+  std::uint8_t first_ = 0;  // First pixel of the last code.
   std::array<std::uint16_t, 1 << most_bits> prefix_{};
   std::array<std::uint8_t, 1 << most_bits> suffix_{};
 };
@@ -159,7 +159,7 @@ class GifReader final : public ImageReader {
     read_palette(flags);
     find_frame();
     require_possible(size_);
-    // A code of n bits stands for at most 2^n pixels, and has at most 12 bits.
+    // A code of n bits produces at most 2^n pixels, and has at most 12 bits.
     constexpr std::int64_t most_for_code = 4096;
     require_held(frame_.size, frame_.size.width * frame_.size.height / most_for_code * 12 / 8,
                  bytes.size());
@@ -200,7 +200,7 @@ class GifReader final : public ImageReader {
         case ';':
           throw BadImage("a GIF image without a frame");
         default:
-          break;  // Pillow skips other bytes, too.
+          break;  // As in Pillow, other bytes are skipped.
       }
     }
   }
@@ -217,7 +217,7 @@ class GifReader final : public ImageReader {
     frame_.top = reader_.u16();
     frame_.size.width = reader_.u16();
     frame_.size.height = reader_.u16();
-    // As in Pillow, a frame that is larger than the screen extends it.
+    // As in Pillow, a frame that is larger than the screen enlarges it.
     size_.width = std::max(size_.width, frame_.right());
     size_.height = std::max(size_.height, frame_.bottom());
     const int flags = reader_.u8();
@@ -226,7 +226,7 @@ class GifReader final : public ImageReader {
     code_bits_ = reader_.u8();
   }
 
-  // The indices of the frame, row after row.
+  // The indices of the frame, row by row.
   std::vector<std::uint8_t> decoded_frame() {
     const auto pixels = static_cast<std::size_t>(frame_.size.width * frame_.size.height);
     const std::vector<std::uint8_t> data = joined_blocks(reader_);

@@ -43,7 +43,7 @@ void ImageEdit::pad(const Region& part) {
 
 void ImageEdit::resize(const ImageSize& wanted) {
   if (size() == wanted) return;
-  // A narrow image can become a huge one, whose shorter side is as asked.
+  // A very narrow image can become huge although its shorter side is as requested.
   if (wanted.height < 1 || wanted.width < 1 || wanted.height > most_pixels / wanted.width)
     throw BadImage("its proportions do not allow the size that a transform asks for");
   decode();

@@ -35,17 +35,17 @@ Nanoseconds nanoseconds(const timespec& time) {
   return time.tv_sec * 1'000'000'000L + time.tv_nsec;
 }
 
-// No file's time of modification is later, as far as this host writes it: the kernel stamps files
-// by this clock, or up to some ms behind it.
+// An upper bound of the modification times that this host has written: the kernel stamps files with
+// this clock, or with a value some ms earlier.
 Nanoseconds now() {
   timespec time{};
   ::clock_gettime(CLOCK_REALTIME, &time);
   return nanoseconds(time);
 }
 
-// Detects files that change under the index. It costs no call for any file before it is read: a
-// time of modification after the listing shows a change before the first read, another size or time
-// one between two reads.
+// Detects files that change after the listing, without a system call per file before it is read. A
+// modification time after the listing shows a change before the first read. Another size or time
+// shows a change between two reads.
 class FileVersions {
  public:
   explicit FileVersions(std::size_t files)
@@ -63,15 +63,15 @@ class FileVersions {
  private:
   static constexpr std::uint64_t unknown = 0;
 
-  // Whether the file was written after the listing. Its time of modification alone does not show
-  // this: a program can set it to a time in the future. A time in the future does not show this
-  // either: the clock of a file server may be ahead.
+  // Whether the file was written after the listing. The modification time alone does not show this:
+  // a program can set it to a future time. A future time does not show it either: the clock of a
+  // file server may be ahead.
   bool is_later(const struct stat& status) const {
     const Nanoseconds written = std::min(nanoseconds(status.st_mtim), nanoseconds(status.st_ctim));
     return written > listed_ && written <= now();
   }
 
-  // Differs for other sizes and times, up to a chance of 2^-63; never `unknown`.
+  // Differs for other sizes and times, except with probability 2^-63; never `unknown`.
   static std::uint64_t version_of(const struct stat& status) {
     constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
     const auto time = static_cast<std::uint64_t>(nanoseconds(status.st_mtim));
@@ -90,8 +90,8 @@ std::string why_not_decodable(const std::string& path) {
   return data::why_not_decodable(std::span(beginning).first(got));
 }
 
-// Counts files of formats that cannot be decoded, by their extension.
-// Errors: corrupt, with the counts, unless as many bad files are skipped. Logs them otherwise.
+// Counts files of formats that cannot be decoded, by extension, and logs the counts.
+// Errors: corrupt, with the counts, if they exceed the number of bad files that are skipped.
 void report_undecodable(const data::FolderIndex& index, const std::filesystem::path& root,
                         const BadFiles& bad_files) {
   std::map<std::string_view, std::size_t> counts;

@@ -13,7 +13,7 @@ namespace {
 
 using Read = std::unique_ptr<ImageReader> (*)(std::span<const std::uint8_t>);
 
-// The first bytes of a format. Without `read`, it is one that torchvision reads, but this library
+// The first bytes of a format. Without `read`, torchvision supports the format, but this library
 // does not.
 struct Format {
   std::string_view magic;

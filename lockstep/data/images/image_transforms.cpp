@@ -100,7 +100,7 @@ class CropCenter final : public ImageStep {
   MaybeSize size_after(const MaybeSize&) const override { return size_; }
 
  private:
-  // Negative where the image is smaller: black margins, the smaller one first.
+  // Negative if the image is smaller: black margins, the smaller one first.
   static std::int64_t first(std::int64_t whole, std::int64_t part) {
     if (whole < part) return -((part - whole) / 2);
     return rounded(static_cast<double>(whole - part) / 2);
@@ -139,7 +139,7 @@ class CropAndResize final : public ImageStep {
     return center(whole);
   }
 
-  // The largest part in the middle whose ratio is allowed.
+  // The largest centred region with an allowed ratio.
   Region center(const ImageSize& whole) const {
     const auto width = static_cast<double>(whole.width);
     const auto height = static_cast<double>(whole.height);
@@ -282,7 +282,7 @@ std::shared_ptr<const ImageStep> blur(std::int64_t kernel_size,
   return std::make_shared<Blur>(kernel_size, options.sigma);
 }
 
-// Adds a change unless it is one that changes nothing. `center` is the factor for that.
+// Adds a change unless it has no effect. `center` is the factor without an effect.
 void add(std::vector<Jitter::Change>& changes, void (*change)(data::Pixels&, double),
          const char* option, const JitterRange& jitter, double center, const Range& limits) {
   require(jitter.amount >= 0, [&] {

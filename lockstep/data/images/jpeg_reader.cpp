@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // clang-format off
-#include <cstdio>  // Before jpeglib.h, which needs it.
+#include <cstdio>  // Required by jpeglib.h.
 #include <jpeglib.h>
 #include <jerror.h>
 // clang-format on
@@ -26,13 +26,14 @@
 namespace lockstep::data {
 namespace {
 
-// Encoders make about ten. Each scan of a hostile file costs a few bytes, and a pass over the whole
-// image: the limit of libjpeg-turbo's own fuzzers.
+// The limit of libjpeg-turbo's fuzzers. Encoders write about ten scans. A scan of a hostile file
+// costs only some bytes, but a pass over the whole image.
 constexpr int most_scans = 500;
 
 struct Errors : jpeg_error_mgr {
   LongJump jump;
-  char flaw[JMSG_LENGTH_MAX] = {};  // The first warning after which all pixels are decoded.
+  // The first warning that did not prevent the decoding of all pixels.
+  char flaw[JMSG_LENGTH_MAX] = {};
 };
 
 LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->jump; }
@@ -43,10 +44,10 @@ LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->j
   jump_of(info).fail(text);
 }
 
-// Whether libjpeg decodes all pixels from the data of the file in spite of this warning. The cause
-// is bytes before a marker that the decoder did not need, or fields that no pixel depends on.
-// Damaged data of pixels can leave such bytes, too: the warning alone does not prove that the
-// pixels are right. Before a restart marker, the bytes are always data of pixels.
+// Whether libjpeg decodes all pixels despite this warning. Its cause is bytes before a marker that
+// the decoder did not need, or fields that affect no pixel. Damaged pixel data can also leave such
+// bytes, so the warning does not prove that the pixels are right. Bytes before a restart marker are
+// always pixel data.
 bool decodes_all_pixels(const jpeg_error_mgr& error) {
   constexpr int first_restart = 0xd0, last_restart = 0xd7;
   switch (error.msg_code) {
@@ -62,7 +63,8 @@ bool decodes_all_pixels(const jpeg_error_mgr& error) {
   }
 }
 
-// A warning has a negative level. Most report damaged data, in whose place libjpeg invents pixels.
+// A negative level is a warning. Most warnings report damaged data, which libjpeg replaces by
+// invented pixels.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   Errors& errors = *static_cast<Errors*>(info->err);
@@ -76,12 +78,12 @@ void limit_scans(j_common_ptr info) {
     jump_of(info).fail("more than 500 scans");
 }
 
-// Ink is inverted, as Adobe's programs write it; Pillow takes it for so, too.
+// Ink is inverted, as Adobe's programs write it and Pillow expects it.
 void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, std::int64_t pixels) {
   for (std::int64_t x = 0; x < pixels; ++x) {
     const int light = from[4 * x + 3];
     for (std::int64_t c = 0; c < channels; ++c) {
-      // Pillow's Convert.c: 255 - ink, less the product of both in 255ths, rounded.
+      // Pillow's Convert.c: 255 - ink, minus the rounded product of both divided by 255.
       const int product = (255 - from[4 * x + c]) * light + 128;
       to[channels * x + c] = static_cast<std::uint8_t>(light - (((product >> 8) + product) >> 8));
     }
@@ -132,7 +134,8 @@ class JpegReader final : public ImageReader {
     choose_colors();
   }
 
-  // Each block of 8 x 8 values has a coefficient that costs a bit. Arithmetic coding may need less.
+  // Each block of 8 x 8 values has a coefficient of at least one bit. Arithmetic coding may need
+  // less.
   std::int64_t least_bits() const {
     std::int64_t blocks = 0;
     for (int c = 0; c < info_.num_components; ++c)
@@ -149,7 +152,7 @@ class JpegReader final : public ImageReader {
     info_.out_color_components = is_ink ? 4 : 3;
   }
 
-  // Calls the library only, within guard().
+  // Runs within guard(), so it calls only the library.
   void decode(const Region& region, Pixels& to) {
     jpeg_start_decompress(&info_);
     const std::int64_t skipped = skip_columns(region);
@@ -166,9 +169,9 @@ class JpegReader final : public ImageReader {
     if (region.bottom() == size_.height) jpeg_finish_decompress(&info_);
   }
 
-  // Leaves out columns on both sides, except a block of the coarsest component: smooth upsampling
-  // of colours reads the neighbours of the region's pixels. Returns the number of columns that are
-  // still decoded before the region.
+  // Skips columns on both sides, except a block of the coarsest component: smooth upsampling of
+  // colours reads neighbours of the region's pixels. Returns the number of columns that are decoded
+  // before the region.
   std::int64_t skip_columns(const Region& region) {
     const std::int64_t margin = static_cast<std::int64_t>(DCTSIZE) * info_.max_h_samp_factor;
     auto first = static_cast<JDIMENSION>(std::max<std::int64_t>(region.left - margin, 0));

@@ -20,18 +20,19 @@
 
 namespace lockstep::data {
 
-// Bytes of a new cache are zero: an empty slot.
+// A new cache is all zeros: its slots are empty.
 struct PixelCache::Header {
-  std::atomic<std::uint64_t> used;    // Bytes behind the slots.
-  std::atomic<std::uint64_t> images;  // That are ready.
+  std::atomic<std::uint64_t> used;    // Bytes in use behind the slots.
+  std::atomic<std::uint64_t> images;  // Number of ready images.
 };
 
 struct PixelCache::Slot {
-  std::atomic<std::uint64_t> state;  // empty, the owner that fills it, or the room if it is ready.
-  std::atomic<std::uint64_t> room;   // That a filler has taken last; 0 for none.
+  std::atomic<std::uint64_t> state;  // Empty, the owner that fills it, or the offset of the pixels.
+  std::atomic<std::uint64_t> room;   // Offset that a filler has reserved last; 0 for none.
 };
 
-// Place of an image, at an offset in the cache. The size is there before a slot has the offset.
+// The pixels of an image at an offset in the cache. The size is written before a slot has the
+// offset.
 struct PixelCache::Room {
   ImageSize size;
 
@@ -41,9 +42,9 @@ struct PixelCache::Room {
 namespace {
 
 constexpr std::uint64_t empty = 0;
-constexpr std::uint64_t owner_bit = std::uint64_t{1} << 63;  // No offset has it.
+constexpr std::uint64_t owner_bit = std::uint64_t{1} << 63;  // Not used by offsets.
 
-// A process of this host, among all that have run on it: pid and start time.
+// Identifies a process of this host by pid and start time.
 std::uint64_t owner_of(pid_t pid, std::int64_t started) {
   return owner_bit | static_cast<std::uint64_t>(started) << 32 | static_cast<std::uint32_t>(pid);
 }
@@ -71,7 +72,7 @@ RegisteredMemory allocated(const HostCache& options) {
   return {mapping, mapping->data(), options.bytes};
 }
 
-// The Error names the option.
+// Adds the option's name to Errors.
 RegisteredMemory allocate(const HostCache& options) {
   try {
     return allocated(options);
@@ -86,8 +87,8 @@ RegisteredMemory allocate(const HostCache& options) {
 
 PixelCache::PixelCache(std::size_t images, std::uint64_t fingerprint, const HostCache& options)
     : owner_(this_owner()), first_byte_(padded(padded(sizeof(Header)) + images * sizeof(Slot))) {
-  // Ranks with other images, or other pixels of them, must not share a cache. They agree before one
-  // of them may refuse its options.
+  // Ranks whose images or pixels differ must not share a cache. They compare them before one of
+  // them may reject its options.
   if (options.group)
     require_agreement("HostCache",
                       {{"the number of images", images},
@@ -133,14 +134,14 @@ std::optional<PixelCache::Filling> PixelCache::start(std::size_t image, const Im
   return filling;
 }
 
-// Makes this process the owner of a slot without a living one.
+// Makes this process the owner of a slot whose owner is dead or absent.
 bool PixelCache::take(Slot& slot) const {
   std::uint64_t state = slot.state.load(std::memory_order_acquire);
   if (is_ready(state) || (state != empty && lives(state))) return false;
   return slot.state.compare_exchange_strong(state, owner_, std::memory_order_acq_rel);
 }
 
-// Returns 0 without room. The room that an owner before this one has taken is used again.
+// Returns 0 if the memory is full. Reuses the memory that an earlier owner has reserved.
 std::uint64_t PixelCache::room_for(Slot& slot, const ImageSize& size) const {
   if (const std::uint64_t taken = slot.room; taken != 0 && room(taken).size == size) return taken;
   const std::uint64_t all = memory_.bytes() - first_byte_;
@@ -173,7 +174,7 @@ PixelCache::Filling::~Filling() {
 
 std::uint8_t* PixelCache::Filling::pixels() const { return cache_->room(room_).pixels(); }
 
-// Returns false if the slot is no longer this process's.
+// Returns false if this process no longer owns the slot.
 bool PixelCache::Filling::end_with(std::uint64_t state) {
   std::uint64_t owner = cache_->owner_;
   return cache_->slot(image_).state.compare_exchange_strong(owner, state,

@@ -19,7 +19,7 @@
 namespace lockstep::data {
 namespace {
 
-// [1, channels, height, width], in the order channels_last, without a copy.
+// A view [1, channels, height, width] in channels_last layout.
 at::Tensor as_tensor(const std::uint8_t* data, const ImageSize& size, std::ptrdiff_t stride) {
   return at::from_blob(const_cast<std::uint8_t*>(data), {1, channels, size.height, size.width},
                        {stride * size.height, 1, stride, channels}, at::kByte);
@@ -29,20 +29,20 @@ std::uint8_t cut_to_byte(float value) {
   return static_cast<std::uint8_t>(std::clamp(value, 0.0F, 255.0F));
 }
 
-// Calls change(pixel) for each pixel, a pointer to three values.
+// Calls change(pixel) with a pointer to the three values of each pixel.
 template <class Change>
 void change_pixels(Pixels& pixels, Change change) {
   std::uint8_t* const end = pixels.data() + bytes_of(pixels.size());
   for (std::uint8_t* pixel = pixels.data(); pixel != end; pixel += channels) change(pixel);
 }
 
-// Pillow's L of an RGB pixel: ITU-R 601-2 in 65536ths.
+// Pillow's L of an RGB pixel: ITU-R 601-2 in units of 1/65536.
 std::uint8_t grey_of(const std::uint8_t* pixel) {
   return static_cast<std::uint8_t>(
       (pixel[0] * 19595U + pixel[1] * 38470U + pixel[2] * 7471U + 0x8000U) >> 16);
 }
 
-// ImagingBlend(): fractions are cut off.
+// ImagingBlend(): fractions are truncated.
 std::uint8_t blend(std::uint8_t from, std::uint8_t to, float factor) {
   const auto base = static_cast<float>(from);
   return cut_to_byte(base + factor * static_cast<float>(to - from));
@@ -119,7 +119,7 @@ Affine affine_of(double degrees, const ImageSize& size) {
           .y0 = -sine * -x + cosine * -y + y};
 }
 
-// affine_fixed(): 16 bits behind the point.
+// affine_fixed(): fixed point with 16 fractional bits.
 void rotate_to_nearest(const Pixels& from, const Affine& map, Pixels& to) {
   const auto fixed = [](double value) {
     return static_cast<std::int64_t>(std::floor(value * 65536.0 + 0.5));
@@ -148,7 +148,7 @@ void rotate_to_nearest(const Pixels& from, const Affine& map, Pixels& to) {
 
 double between(double from, double to, double share) { return from + (to - from) * share; }
 
-// bilinear_filter32RGB(): between four pixels, with those of the border beyond it.
+// bilinear_filter32RGB(): interpolates between four pixels, and repeats the border beyond it.
 void interpolate(const PixelView& view, double x, double y, std::uint8_t* out) {
   x -= 0.5;
   y -= 0.5;
@@ -184,7 +184,7 @@ void rotate_between(const Pixels& from, const Affine& map, Pixels& to) {
   }
 }
 
-// A quarter turn of a square image, counter-clockwise, or clockwise.
+// Rotates a square image by 90 degrees.
 void turn(const Pixels& from, bool clockwise, Pixels& to) {
   const std::int64_t last = from.size().width - 1;
   const PixelView view = from.view();
@@ -231,7 +231,7 @@ std::vector<float> gaussian(std::int64_t kernel_size, double sigma) {
   return kernel;
 }
 
-// The index that a mirror at both borders shows beyond them, without the border itself.
+// The index after mirroring at both borders, which are not repeated.
 std::int64_t mirrored(std::int64_t index, std::int64_t size) {
   if (index < 0) return -index;
   return index < size ? index : 2 * (size - 1) - index;

@@ -59,7 +59,7 @@ class PngReader final : public ImageReader {
     self(png).jump_.fail(text);
   }
 
-  // Warnings are about colour profiles, texts and the like, which are not used.
+  // Warnings are about unused data such as colour profiles and texts.
   static void ignore_warning(png_structp, png_const_charp) {}
 
   static void take_bytes(png_structp png, png_bytep to, std::size_t count) {
@@ -73,7 +73,7 @@ class PngReader final : public ImageReader {
     const std::size_t file_bytes = bytes_.size();
     jump_.guard([&] {
       png_set_read_fn(png_, this, take_bytes);
-      // No memory for texts, profiles and other chunks that do not change pixels.
+      // Allocates no memory for texts, profiles and other chunks that do not affect pixels.
       png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
       png_read_info(png_, info_);
     });
@@ -84,7 +84,7 @@ class PngReader final : public ImageReader {
     jump_.guard([&] { choose_format(); });
   }
 
-  // Rows come as palette indices, grey values of a byte or two, or RGB. Calls the library only.
+  // Rows contain palette indices, grey values of one or two bytes, or RGB. Calls only the library.
   void choose_format() {
     const int color = png_get_color_type(png_, info_);
     const bool is_deep = png_get_bit_depth(png_, info_) == 16;
@@ -97,7 +97,7 @@ class PngReader final : public ImageReader {
     png_set_strip_alpha(png_);
   }
 
-  // An index beyond the palette is black, as in Pillow.
+  // As in Pillow, an index beyond the palette is black.
   void take_palette() {
     png_set_packing(png_);
     png_colorp palette = nullptr;
@@ -109,7 +109,7 @@ class PngReader final : public ImageReader {
     }
   }
 
-  // Calls the library only, within guard().
+  // Runs within guard(), so it calls only the library.
   void decode(const Region& region, Pixels& to) {
     if (passes_ > 1) {
       for (int pass = 0; pass < passes_; ++pass)
@@ -138,23 +138,24 @@ class PngReader final : public ImageReader {
       return;
     }
     for (std::int64_t x = 0; x < region.size.width; ++x) {
-      // Pillow cuts grey values of 16 bits off at 255; its other images of 16 bits lose low bits.
+      // Pillow clips 16-bit grey values to 255. Its other 16-bit images lose the low bits.
       const std::uint8_t value =
           is_deep_grey_ ? (from[2 * x] == 0 ? from[2 * x + 1] : std::uint8_t{255}) : from[x];
       std::memcpy(to + channels * x, table_[value].data(), channels);
     }
   }
 
-  std::span<const std::uint8_t> bytes_;  // Those that are not read yet.
+  std::span<const std::uint8_t> bytes_;  // Unread bytes.
   LongJump jump_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
   ImageSize size_;
   int passes_ = 1;
   bool is_deep_grey_ = false;
-  std::array<std::array<std::uint8_t, channels>, 256> table_ = {};  // RGB of each index or grey.
+  // RGB of each index or grey value.
+  std::array<std::array<std::uint8_t, channels>, 256> table_ = {};
   std::size_t line_bytes_ = 0;
-  std::vector<std::uint8_t> lines_;  // One, or all of an interlaced image.
+  std::vector<std::uint8_t> lines_;  // One row, or all rows of an interlaced image.
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ bool is_space(std::uint8_t byte) {
   return byte == ' ' || ('\t' <= byte && byte <= '\r');  // Also \n, \v and \f.
 }
 
-// P1 to P6: bits, greys and colours, as decimal numbers (1 to 3) or as bytes (4 to 6).
+// P1 to P6: bits, greys and colours, as decimal text (1 to 3) or as bytes (4 to 6).
 class PnmReader final : public ImageReader {
  public:
   explicit PnmReader(std::span<const std::uint8_t> bytes) : reader_(bytes) {
@@ -48,7 +48,7 @@ class PnmReader final : public ImageReader {
     Pixels whole;
     whole.resize(size_);
     for (std::int64_t y = 0; y < region.bottom(); ++y) {
-      if (is_bits() && !is_plain()) bits_ = 0;  // Rows begin at whole bytes.
+      if (is_bits() && !is_plain()) bits_ = 0;  // Each row begins at a whole byte.
       for (std::int64_t x = 0; x < size_.width; ++x) read_pixel(whole.row(y) + channels * x);
     }
     to.copy(whole.view().part(region));
@@ -66,7 +66,7 @@ class PnmReader final : public ImageReader {
     return pixels * (is_grey() ? 1 : channels) * (most_ > 255 ? 2 : 1);
   }
 
-  // Comments end no token.
+  // Comments do not end a token.
   std::uint8_t next_plain() {
     std::uint8_t byte = reader_.u8();
     while (byte == '#') {
@@ -76,7 +76,7 @@ class PnmReader final : public ImageReader {
     return byte;
   }
 
-  // Also takes the byte behind it, which is a space.
+  // Also consumes the whitespace byte after the number.
   std::int64_t next_number() {
     std::string token;
     for (bool is_last = false; !is_last && token.size() <= longest_token;) {
@@ -126,12 +126,12 @@ class PnmReader final : public ImageReader {
     return high << 8 | reader_.u8();
   }
 
-  // Pillow reads more than 8 bits of grey as integers up to 65535, and cuts these off at 255.
+  // Pillow reads greys of more than 8 bits as integers up to 65535, and clips them to 255.
   std::uint8_t grey(std::int64_t value) const {
     return most_ > 255 ? scaled(value, 65535) : scaled(value, 255);
   }
 
-  // Rounds halves to even, as Python does. Cut off at 255.
+  // Rounds halves to even, as Python does. Clips to 255.
   std::uint8_t scaled(std::int64_t value, std::int64_t to_most) const {
     if (most_ == to_most) return static_cast<std::uint8_t>(std::min<std::int64_t>(value, 255));
     const double share = static_cast<double>(value) / static_cast<double>(most_);
@@ -142,9 +142,9 @@ class PnmReader final : public ImageReader {
   ByteReader reader_;
   ImageSize size_;
   int kind_ = 0;
-  std::int64_t most_ = 0;  // The value that stands for white.
-  std::uint8_t byte_ = 0;  // The current one of P4.
-  int bits_ = 0;           // Those of the byte that are not used yet.
+  std::int64_t most_ = 0;  // The value of white.
+  std::uint8_t byte_ = 0;  // Current byte of P4.
+  int bits_ = 0;           // Unused bits of byte_.
 };
 
 }  // namespace

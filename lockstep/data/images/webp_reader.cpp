@@ -21,13 +21,13 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t riff_header = 8;  // "RIFF", and the number of bytes that follow.
+constexpr std::size_t riff_header = 8;  // "RIFF", and the number of the following bytes.
 
-// A chunk of a RIFF file: four letters, the length of the data, the data, a zero to an even length.
+// A chunk of a RIFF file: four letters, the length of the data, the data, padded to an even length.
 struct Chunk {
   std::string_view name;
   std::span<const std::uint8_t> data;
-  std::span<const std::uint8_t> all;  // With name and length.
+  std::span<const std::uint8_t> all;  // Including name and length.
 };
 
 Chunk next_chunk(ByteReader& reader, std::span<const std::uint8_t> bytes) {
@@ -71,7 +71,7 @@ Frame first_frame(std::span<const std::uint8_t> bytes) {
   throw BadImage("a damaged WebP image: an animation without a frame");
 }
 
-// The part of both regions.
+// The intersection of both regions.
 Region intersection(const Region& a, const Region& b) {
   const std::int64_t left = std::max(a.left, b.left), top = std::max(a.top, b.top);
   return {.left = left,
@@ -99,7 +99,7 @@ void require_valid(VP8StatusCode status) {
 class WebpReader final : public ImageReader {
  public:
   explicit WebpReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {
-    // The library decodes a file that lacks its end, as far as it goes.
+    // The library decodes truncated files as far as possible.
     ByteReader reader(bytes);
     reader.seek(4);
     const std::size_t length = reader.u32();
@@ -140,13 +140,13 @@ class WebpReader final : public ImageReader {
     bytes_ = frame.bitstream;
   }
 
-  // Within the picture that is decoded.
+  // Relative to the picture that is decoded.
   Region relative(const Region& region) const {
     return {.left = region.left - place_.left, .top = region.top - place_.top, .size = region.size};
   }
 
-  // The library takes pixels at the edge of a crop for the last ones of the image when it makes
-  // colours of half the resolution whole: these are not used.
+  // When the library upsamples colours of half the resolution, it treats pixels at the edge of a
+  // crop as edges of the image. Such pixels are not used.
   void decode(const Region& region, Pixels& to) const {
     constexpr std::int64_t edge = 2;
     const std::int64_t left = std::max<std::int64_t>(region.left - edge, 0) / 2 * 2;

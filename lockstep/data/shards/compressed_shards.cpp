@@ -12,10 +12,10 @@
 namespace lockstep::data {
 namespace {
 
-// Streams that wait for their next reader. One of zstd may need 8 MiB, one of xz 64 MiB.
+// Idle streams. A zstd stream may need 8 MiB, an xz stream 64 MiB.
 constexpr std::size_t most_idle = 8;
 
-// Several threads that read in order begin at most this often once more.
+// Upper bound of the restarts that several threads cause while they read in order.
 constexpr std::size_t most_restarts = 2 * most_idle;
 
 std::unique_ptr<ArchiveInput> input_of(const OpenShard& open) {
@@ -43,7 +43,7 @@ void CompressedShards::read(std::size_t shard, const std::shared_ptr<const OpenS
   keep(std::move(stream));
 }
 
-// The stream that has least to pass over; none if all are beyond `offset`.
+// The stream that is closest before `offset`; none if all are beyond it.
 CompressedShards::StreamPtr CompressedShards::take(std::size_t shard, std::uint64_t offset) {
   const std::lock_guard lock(mutex_);
   auto best = idle_.end();

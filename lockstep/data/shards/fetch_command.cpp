@@ -25,15 +25,15 @@ namespace {
 
 constexpr auto watch_slice = std::chrono::milliseconds(20);
 constexpr auto grace = std::chrono::seconds(1);  // From SIGTERM to SIGKILL.
-constexpr std::size_t most_printed = 2048;       // Bytes of output in a message: the last ones.
-constexpr int reads_of_full_pipe = 16;           // Of 4 KB each.
+constexpr std::size_t most_printed = 2048;       // Bytes of output in a message: the end.
+constexpr int reads_of_full_pipe = 16;           // Each reads 4 KB.
 
 void replace_all(std::string& text, std::string_view name, const std::string& value) {
   for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + value.size()))
     text.replace(at, name.size(), value);
 }
 
-// Replaces both names in one pass: a URL may have "{path}" in it.
+// Replaces both names in one pass: a URL may contain "{path}".
 std::string filled_in(const std::string& text, const std::string& url, const std::string& path) {
   std::string filled;
   for (std::size_t at = 0; at < text.size();) {
@@ -55,7 +55,7 @@ std::string in_quotes(std::string text) {
   return "'" + text + "'";
 }
 
-// A process group whose output goes into a pipe. Its leader, the command, is a child of ours.
+// A process group whose output is a pipe. Its leader, the command, is our child.
 class FetchProcess {
  public:
   explicit FetchProcess(std::vector<std::string> words);
@@ -68,7 +68,7 @@ class FetchProcess {
   const std::string& printed() const { return printed_; }
 
  private:
-  bool has_ended() const;  // Without reaping it.
+  bool has_ended() const;  // Does not reap it.
   void read_output();
 
   FileDescriptor output_;
@@ -82,7 +82,7 @@ FetchProcess::FetchProcess(std::vector<std::string> words) {
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno("pipe2");
   output_ = FileDescriptor(ends[0]);
   const FileDescriptor input(ends[1]);
-  // Only at our end: programs take EAGAIN from their output for an error.
+  // Only at our end: programs treat EAGAIN on their output as an error.
   if (::fcntl(output_.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("fcntl");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -93,7 +93,7 @@ FetchProcess::FetchProcess(std::vector<std::string> words) {
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDERR_FILENO);
-  // Our threads block all signals, and a program may ignore some.
+  // A child inherits both: our threads block all signals, and a program may ignore some.
   sigset_t none, all;
   ::sigemptyset(&none);
   ::sigfillset(&all);
@@ -116,8 +116,8 @@ FetchProcess::~FetchProcess() {
   ::kill(-pid_, SIGTERM);
   for (const Deadline end = in(grace); !has_ended() && Clock::now() < end;)
     std::this_thread::sleep_for(watch_slice);
-  // The command may have ended before the programs that it started. Until it is reaped, its number
-  // belongs to no other group.
+  // The command may have exited before the programs that it started. Until it is reaped, no other
+  // process group can get its id.
   ::kill(-pid_, SIGKILL);
   int ignored = 0;
   while (::waitpid(pid_, &ignored, 0) < 0 && errno == EINTR) {
@@ -128,7 +128,7 @@ std::optional<int> FetchProcess::status() {
   if (status_) return status_;
   int status = 0;
   const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
-  // A program that ignores SIGCHLD loses the status of its children.
+  // If a program ignores SIGCHLD, the status of its children is lost.
   if (ended == pid_ || (ended < 0 && errno != EINTR)) status_ = ended == pid_ ? status : 0;
   read_output();
   return status_;
@@ -140,7 +140,7 @@ bool FetchProcess::has_ended() const {
          end.si_pid != 0;
 }
 
-// Returns although the command prints without end: the caller has a deadline.
+// Returns even if the command prints endlessly: the caller has a deadline.
 void FetchProcess::read_output() {
   std::array<char, 4096> bytes{};
   for (int reads = 0; reads < reads_of_full_pipe; ++reads) {

@@ -23,28 +23,28 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t longest_stem = 100;
-constexpr int most_evictions = 20;  // Of one shard between its fetch and its use.
+constexpr int most_evictions = 20;  // Evictions of one shard between its fetch and its use.
 constexpr int most_attempts = 1000;
 constexpr std::chrono::milliseconds longest_pause = std::chrono::minutes(1);
 
-// A shard that is whole, but no longer the one of its index: fetching it again would not help.
+// A complete shard that no longer fits its index. Fetching it again would not help.
 class ChangedShard : public Error {
   using Error::Error;
 };
 
-// A fetched index that this version of Lockstep would not make with these options. Fetching the
-// index again would not help.
+// A fetched index that differs from what this version of Lockstep would create with these options.
+// Fetching it again would not help.
 class UnusableIndex : public Error {
   using Error::Error;
 };
 
-// A message without the file's name in front, for one that names it already.
+// Removes the file's name from the start of a message that will contain it anyway.
 std::string without_name(std::string message, const std::string& file) {
   const std::string name = file + ": ";
   return message.starts_with(name) ? message.substr(name.size()) : message;
 }
 
-// A shard in the cache has other times than where it comes from.
+// A cached shard does not have the modification time of its source.
 FileStamp size_only(const FileStamp& stamp) { return {.size = stamp.size, .changed_ns = 0}; }
 
 }  // namespace
@@ -68,7 +68,7 @@ FetchedShards::FetchedShards(std::vector<std::string> urls, FetchCommand command
 
 FetchedShards::~FetchedShards() {
   if (is_fork()) {
-    // The thread, which is not here, may have held the mutex, or waited.
+    // The thread, which does not exist in the child, may have held the mutex.
     ahead_.release();  // NOLINT(bugprone-unused-return-value)
     return;
   }
@@ -80,7 +80,7 @@ FetchedShards::~FetchedShards() {
   if (ahead_->thread.joinable()) ahead_->thread.join();
 }
 
-// The name is for people; the digest keeps URLs apart.
+// The name is for users; the digest makes it unique per URL.
 std::string FetchedShards::cached_name(std::size_t shard) const {
   const std::string& url = urls_[shard];
   std::string stem = std::filesystem::path(url).stem();
@@ -118,7 +118,7 @@ Deadline FetchedShards::fetch_deadline() const {
   return in(limit);
 }
 
-// Whether nobody waits any more for a shard that this thread fetches.
+// Whether the shard that this thread fetches is no longer needed.
 bool FetchedShards::is_stopped() const { return stop_ || fill_is_cancelled(); }
 
 bool FetchedShards::provide_index(std::size_t shard, bool wait) {
@@ -129,12 +129,12 @@ bool FetchedShards::provide_index(std::size_t shard, bool wait) {
   if (!done && wait)
     throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
   if (!done || has_index(shard)) return done;
-  // The shard is in the cache, and its index was removed.
+  // The shard is in the cache, but its index was removed.
   check_shard(shard, cache_.path(cached_name(shard)));
   return true;
 }
 
-// Makes the index from the shard if the fetched index is unusable.
+// Creates the index from the shard if the fetched index is unusable.
 bool FetchedShards::provide_fetched_index(std::size_t shard, Deadline deadline) {
   const std::string url = index_beside(urls_[shard]);
   const auto require_usable = [&](const std::string& fetched) {
@@ -180,11 +180,11 @@ bool FetchedShards::provide_shard(std::size_t shard, Deadline deadline) {
                         deadline);
 }
 
-// Tries again what may succeed then: a command that failed, and a file that is incomplete.
+// Retries after errors that may be temporary: a failed command, or an incomplete file.
 void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::string& path,
                           const std::function<void(const std::string& path)>& check) {
   for (int attempt = 1;; ++attempt) {
-    // A program that outlives its attempt must not replace the file of a later one.
+    // A program that outlives its attempt must not replace the file of a later attempt.
     const std::string part = path + "-" + std::to_string(attempt);
     try {
       command_.run(url, part, [this] { return is_stopped(); });
@@ -215,12 +215,12 @@ void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::
   }
 }
 
-// Compares a shard with its index, and makes the index if there is none.
+// Compares a shard with its index. Creates the index if there is none.
 void FetchedShards::check_shard(std::size_t shard, const std::string& path) const {
   const FileDescriptor fd = open_to_read(path);
   const FileStamp stamp = size_only(stamp_of(fd, path));
   const TarContents contents = read_tar(fd, urls_[shard], policy_.tar);
-  if (!contents.has_end)  // tar writes an end, and commands that fail leave half a shard.
+  if (!contents.has_end)  // tar writes an end. A failed command leaves a truncated shard.
     throw Error(Fault::corrupt, urls_[shard] + ": " + contents.unread);
   const std::string found = format_shard_index(urls_[shard], stamp, contents);
   if (!has_index(shard)) return write_shard_index(index_path(shard), found);
@@ -239,7 +239,7 @@ std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,
   for (int evictions = 0; evictions < most_evictions; ++evictions) {
     if (auto fd = cache_.find(name)) {
       const std::string path = cache_.path(name);
-      if (stamp_of(*fd, path).size != index.shard().size) {  // Damaged here: fetched again.
+      if (stamp_of(*fd, path).size != index.shard().size) {  // Damaged in the cache: fetched again.
         std::error_code gone;
         std::filesystem::remove(path, gone);
         continue;
@@ -253,7 +253,7 @@ std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,
                                  "TarShardsOptions::cache_bytes is too small");
 }
 
-// Fetches the shard, or waits for another process that does.
+// Fetches the shard, or waits for another process that fetches it.
 void FetchedShards::wait_for_shard(std::size_t shard) {
   for (const Deadline deadline = fetch_deadline(); !provide_shard(shard, in(wait_slice));) {
     if (is_stopped()) throw Error(Fault::aborted, urls_[shard] + ": the batch was cancelled");
@@ -281,11 +281,11 @@ void FetchedShards::fetch_ahead() {
       ahead_->wanted.pop_front();
     }
     try {
-      // A shard that is there is used soon, so that others are evicted before it.
-      // Shards that another process fetches already are left to it.
+      // A cached shard is used soon, so its time of use is updated to keep it. Shards that another
+      // process is fetching are skipped.
       if (!cache_.find(cached_name(shard))) provide_shard(shard, Clock::now());
     } catch (const Error& error) {
-      // open() fetches it once more, and reports a failure.
+      // open() retries, and reports a failure.
       if (!stop_) log(LogLevel::warning, "fetching ahead: " + bare_text(error));
     } catch (const std::exception& error) {
       if (!stop_) log(LogLevel::warning, std::string("fetching ahead: ") + error.what());

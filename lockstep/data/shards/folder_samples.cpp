@@ -33,7 +33,7 @@ void require_no_circle(const fs::directory_entry& entry) {
           [&] { return entry.path().string() + ": a link to a folder above it"; });
 }
 
-// The files below a folder, by their path in it. Links are followed, as by ImageFolder.
+// The files below a folder by their relative path. Links are followed, as by ImageFolder.
 std::map<std::string, fs::path> files_in(const fs::path& folder, FolderSamples& found) {
   std::map<std::string, fs::path> files;
   std::error_code error;
@@ -42,7 +42,7 @@ std::map<std::string, fs::path> files_in(const fs::path& folder, FolderSamples& 
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().lexically_relative(folder);
     require_no_circle(*entry);
-    std::error_code absent;  // Where a link leads nowhere.
+    std::error_code absent;  // The link is dangling.
     if (entry->is_regular_file(absent))
       files.emplace(path, entry->path());
     else if (!entry->is_directory(absent))
@@ -53,7 +53,7 @@ std::map<std::string, fs::path> files_in(const fs::path& folder, FolderSamples& 
 }
 
 std::string last_extension(const std::string& suffix) {
-  return suffix.substr(suffix.rfind('.') + 1);  // All of it without a dot.
+  return suffix.substr(suffix.rfind('.') + 1);  // All of it if there is no dot.
 }
 
 [[noreturn]] void refuse_same(const std::string& key, const std::string& suffix,
@@ -62,7 +62,7 @@ std::string last_extension(const std::string& suffix) {
                                  clean_text(suffix) + "': " + remedy);
 }
 
-// Suffixes that differ in upper and lower case are the same for readers.
+// Readers ignore the case of suffixes.
 void require_distinct_parts(const Sample& sample, bool labels) {
   std::set<std::string> suffixes, extensions;
   for (const SamplePart& part : sample.parts) {
@@ -83,8 +83,8 @@ bool has_image(const Sample& sample) {
   });
 }
 
-// The sample, if an image is in it. Otherwise its files are divided at their last dots instead, and
-// dots within their names become _: a.b.jpg and a.b.json are the sample a_b.
+// Returns the sample if it has an image. Otherwise groups its files by the name up to the last dot,
+// with _ for the dots within names: a.b.jpg and a.b.json are the sample a_b.
 std::vector<Sample> with_image(Sample sample) {
   if (has_image(sample)) return {std::move(sample)};
   std::map<std::string, Sample> divided;
@@ -104,13 +104,13 @@ std::vector<Sample> with_image(Sample sample) {
   return samples;
 }
 
-// Empty if the sample lies in no folder.
+// Empty if the sample is in no folder.
 std::string class_of(const Sample& sample) {
   const std::size_t slash = sample.key.find('/');
   return slash == sample.key.npos ? "" : sample.key.substr(0, slash);
 }
 
-// Leaves out what is no image, such as a README in the folder of a class.
+// Omits files that are not images, such as a README in the folder of a class.
 void keep_images(FolderSamples& found, const fs::path& folder) {
   std::set<std::string> without_images;
   std::error_code error, absent;
@@ -160,7 +160,7 @@ void add_labels(FolderSamples& found) {
   }
 }
 
-// Without links, as far as the path exists. Errors: system, naming it.
+// Resolves links as far as the path exists. Errors: system, with the path.
 fs::path resolved(const fs::path& path) {
   std::error_code error;
   fs::path found = fs::weakly_canonical(path, error);

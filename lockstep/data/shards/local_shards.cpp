@@ -41,7 +41,7 @@ LocalShards::LocalShards(std::vector<std::string> paths, std::string index_folde
 
 std::string LocalShards::index_path(std::size_t shard) const {
   if (index_folder_.empty()) return index_beside(paths_[shard]);
-  // Shards of one name may lie in several folders.
+  // Shards in different folders may have one name.
   const std::filesystem::path path = std::filesystem::absolute(paths_[shard]).lexically_normal();
   std::array<char, 24> digest{};
   std::snprintf(digest.data(), digest.size(), "-%016llx",
@@ -55,7 +55,7 @@ bool LocalShards::provide_index(std::size_t shard, bool wait) {
   const FileStamp stamp = stamp_of(fd, path);
   if (is_index_of(index_path(shard), stamp, options_)) return true;
 
-  // The shard itself is locked: its folder may not be ours.
+  // Locks the shard itself: its folder may belong to another user.
   const auto lock =
       FileLock::take(open_to_read(path), path, wait ? in(longest_indexing) : Clock::now());
   if (!lock && wait) throw Error(Fault::timeout, path + ": another process is making its index");

@@ -43,7 +43,7 @@ struct CachedShard {
   std::chrono::nanoseconds used;  // Since 1970.
 };
 
-// Nothing if `path` is no file, or was removed meanwhile.
+// Returns nothing if `path` is not a file, or was removed concurrently.
 std::optional<CachedShard> shard_at(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
@@ -57,8 +57,7 @@ std::optional<CachedShard> shard_at(const fs::path& path) {
                              std::chrono::nanoseconds(status.st_mtim.tv_nsec)};
 }
 
-// The complete shards, beginning with the one that was used longest ago. Others may remove some
-// meanwhile.
+// The complete shards, least recently used first. Other processes may remove some concurrently.
 std::vector<CachedShard> shards_in(const fs::path& folder) {
   std::vector<CachedShard> shards;
   std::error_code error;
@@ -72,7 +71,7 @@ std::vector<CachedShard> shards_in(const fs::path& folder) {
   return shards;
 }
 
-// Removes a shard that nobody has open.
+// Removes a shard unless a process has it open.
 bool evict(const fs::path& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
@@ -91,7 +90,7 @@ std::uint64_t bytes_of(const std::vector<CachedShard>& shards) {
   return bytes;
 }
 
-// A folder that ends with this object.
+// A folder that the destructor removes.
 class PartFolder {
  public:
   explicit PartFolder(fs::path path) : path_(std::move(path)) {
@@ -102,7 +101,7 @@ class PartFolder {
   PartFolder(const PartFolder&) = delete;
   PartFolder& operator=(const PartFolder&) = delete;
 
-  // A killed process's command may still write to a name that it was given.
+  // The command of a killed process may still write to a name that it was given.
   std::string new_file() const {
     static std::atomic<int> serial{0};
     return path_ / (std::to_string(::getpid()) + "-" + std::to_string(serial++));
@@ -149,10 +148,10 @@ std::optional<FileDescriptor> ShardCache::find(const std::string& name) const {
   FileDescriptor fd(::open(path(name).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd && errno == ENOENT) return std::nullopt;
   if (!fd) throw_errno(path(name));
-  // A shard that is evicted before this lock has no name any more, but all its bytes.
+  // A shard that is evicted before this lock has no name any more, but is complete.
   while (::flock(fd.get(), LOCK_SH) != 0)
     if (errno != EINTR) throw_errno(path(name));
-  // A shard of another user keeps its time, and is evicted earlier.
+  // The time of another user's shard cannot be changed, so it is evicted earlier.
   ::futimens(fd.get(), nullptr);
   return fd;
 }
@@ -169,7 +168,7 @@ bool ShardCache::provide(const Wanted& wanted, Deadline deadline) const {
   const std::uint64_t bytes = fs::file_size(part, error);
   if (error) throw_errno(part, error.value());
   const FileLock room = make_room(bytes);
-  // Many commands give a copy the time of its original: it would be the next one to be evicted.
+  // Many commands copy the modification time, so the shard would be evicted next.
   ::utimensat(AT_FDCWD, part.c_str(), nullptr, 0);
   if (::rename(part.c_str(), wanted.target.c_str()) != 0) throw_errno(wanted.target);
   return true;
@@ -188,7 +187,8 @@ FileLock ShardCache::lock_room(Deadline deadline) const {
   return *std::move(lock);
 }
 
-// Files that are being fetched do not count: processes that fetch would wait for each other.
+// Files that are being fetched do not count: otherwise fetching processes would wait for each
+// other.
 FileLock ShardCache::make_room(std::uint64_t needed) const {
   require_fits(needed);
   const Deadline deadline = in(longest_use);
@@ -203,7 +203,7 @@ FileLock ShardCache::make_room(std::uint64_t needed) const {
       used -= shard.bytes;
       free += shard.bytes;
     }
-    if (used <= bytes_) return lock;  // A full disk is reported when the file is written.
+    if (used <= bytes_) return lock;  // Writing the file reports a full disk.
     if (Clock::now() >= deadline)
       throw Error(Fault::system, folder_ + ": all shards in the cache are being read, and " +
                                      std::to_string(used) + " bytes are needed of " +

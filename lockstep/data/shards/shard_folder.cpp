@@ -74,8 +74,8 @@ class EarlierShard {
         written_(time_of_change(path)),
         members_(data::read_tar(fd_, path.native()).members) {}
 
-  // Whether it was written from these files with the same options, as far as names, sizes and times
-  // tell.
+  // Whether it was written from these files with the same options, judged by names, sizes and
+  // times.
   bool has(Shard shard) const {
     auto member = members_.begin();
     for (const Sample& sample : shard)
@@ -101,7 +101,7 @@ class EarlierShard {
   const std::vector<data::TarMember> members_;
 };
 
-// Whether an earlier run has written the shard. Makes its index if that run was killed before.
+// Whether an earlier run has written the shard. Creates its index if that run was killed before.
 bool is_there(const fs::path& path, Shard shard) {
   std::error_code absent;
   if (!fs::exists(path, absent)) return false;
@@ -175,7 +175,7 @@ std::vector<fs::path> shards_beyond(const fs::path& prefix, std::size_t shards) 
   return beyond;
 }
 
-// Makes the folder of the shards, and returns the beginning of their paths.
+// Creates the folder of the shards, and returns the prefix of their paths.
 fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
   std::error_code error;
   fs::create_directories(options.out, error);
@@ -191,7 +191,7 @@ fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
   return prefix;
 }
 
-// Readers of the folder would take them for shards of this run. Returns their number.
+// Removes shards that readers would treat as part of this run. Returns their number.
 std::size_t remove_beyond(const fs::path& prefix, std::size_t shards) {
   const std::vector<fs::path> beyond = shards_beyond(prefix, shards);
   for (const fs::path& shard : beyond) {

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// A sparse image has at most as many bytes for each stored byte as deflate can produce.
+// A sparse image may have at most as many bytes per stored byte as deflate can produce.
 constexpr auto most_bytes_for_stored = static_cast<std::uint64_t>(data::most_bytes_for_one);
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace {
 constexpr std::string_view index_magic = "LOCKSTEP SHARD 2";
 constexpr std::string_view index_magic_1 = "LOCKSTEP SHARD 1";
 constexpr std::size_t digested_at = 24;
-constexpr std::size_t samples_at = 40;  // Behind the shard's size and time.
+constexpr std::size_t samples_at = 40;  // After the shard's size and time.
 constexpr std::size_t index_header = 64;
-constexpr std::size_t more_numbers = 8;  // Of version 2, behind the names.
+constexpr std::size_t more_numbers = 8;  // Of version 2, after the names.
 constexpr std::array strict_faults{Fault::corrupt, Fault::unsupported};  // 1 and 2.
 
 std::uint64_t header_number(std::span<const std::byte> bytes, std::size_t offset) {
@@ -59,7 +59,7 @@ Grouped group_members(std::string_view shard, const std::vector<TarMember>& memb
       suffixes.clear();
     }
     if (!suffixes.insert(name->suffix).second) {
-      if (member.is_link) continue;  // WebDataset reads no links, so it is not confused by them.
+      if (member.is_link) continue;  // WebDataset ignores links, so they do not change its samples.
       refuse_twice(shard, key, name->suffix);
     }
     grouped.parts.push_back(&member);
@@ -68,7 +68,7 @@ Grouped group_members(std::string_view shard, const std::vector<TarMember>& memb
   return grouped;
 }
 
-// The part of the index that version 2 adds, with the padding before it.
+// The section that version 2 adds, with the padding before it.
 std::string more_of_index(const Grouped& grouped, const TarContents& contents,
                           std::size_t names_bytes) {
   std::vector<ShardIndexView::Extent> extents;
@@ -223,7 +223,7 @@ void ShardIndexView::check_extents(std::string_view file) const {
 
 bool ShardIndexView::is_for(const TarOptions& options) const {
   if (version_ != shard_index_version) return false;
-  // An archive that a strict reader accepts has the same members with both values of the option.
+  // For an archive that a strict reader accepts, the option does not change the members.
   return (concatenated_ != 0) == options.concatenated || strict_fault_ == 0;
 }
 

@@ -37,10 +37,10 @@ struct ShardWriter::State {
   std::size_t complete = 0;
   std::optional<AtomicFile> file;  // The shard that is being written.
   std::vector<data::TarMember> members;
-  std::uint64_t bytes = 0;              // Written to `file`.
-  std::size_t samples = 0;              // Likewise.
-  std::optional<std::string> last_key;  // Of the sample before.
-  bool has_ended = false;               // By finish(), or by an Error.
+  std::uint64_t bytes = 0;              // Bytes written to `file`.
+  std::size_t samples = 0;              // Samples written to `file`.
+  std::optional<std::string> last_key;  // Key of the previous sample.
+  bool has_ended = false;               // After finish() or an Error.
 };
 
 void ShardWriter::State::open() {
@@ -87,7 +87,7 @@ ShardWriter::~ShardWriter() = default;
 
 namespace {
 
-// Whether unpacking `key` stays below the folder in which it is done.
+// Whether unpacking `key` in a folder writes only below this folder.
 bool stays_below(std::string_view key) {
   for (std::size_t begin = 0; begin <= key.size();) {
     const std::size_t end = std::min(key.find('/', begin), key.size());
@@ -128,7 +128,7 @@ void ShardWriter::write(std::string_view key, const Parts& parts) {
     });
     size += data::tar_bytes(name, bytes.size());
   }
-  state.has_ended = true;  // Stays so after an Error.
+  state.has_ended = true;  // Remains set after an Error.
   const std::uint64_t most = state.options.shard_bytes;
   if (state.file && (state.bytes + size + data::tar_end_bytes > most)) state.close();
   if (!state.file) state.open();

@@ -20,11 +20,13 @@
 namespace lockstep::data {
 namespace {
 
-// Read at a time: a header and its extensions; of compressed archives, more, as all is read.
+// Block size: a header and its extensions. Compressed archives, which are read completely, use a
+// larger one.
 constexpr std::size_t header_block = 8 * tar_block;
 constexpr std::size_t stream_block = 128 * tar_block;
 
-constexpr std::uint64_t most_padding = 16 << 20;  // After the end: GNU tar's largest record.
+// Padding after the end: GNU tar's largest record.
+constexpr std::uint64_t most_padding = 16 << 20;
 
 bool is_zero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
@@ -40,7 +42,7 @@ std::optional<std::uint64_t> octal_in(std::string_view text) {
   return number;
 }
 
-// Returns nothing if the bytes are no header with a right checksum.
+// Returns nothing if the bytes are not a header with a correct checksum.
 std::optional<TarHeader> header_in(std::span<const std::byte> bytes) {
   if (bytes.size() < tar_block) return std::nullopt;
   TarHeader header{};
@@ -50,7 +52,7 @@ std::optional<TarHeader> header_in(std::span<const std::byte> bytes) {
   return header;
 }
 
-// Types that tarfile takes for regular files.
+// Types that tarfile treats as regular files.
 bool is_file_type(char type) { return type == '0' || type == '\0' || type == '7' || type == 'S'; }
 
 std::string kind_of(unsigned filetype, std::optional<char> type) {
@@ -97,7 +99,7 @@ class TarReader {
     throw_corrupt(file_, header_at_, expected, found);
   }
 
-  // Notes the first reason for which a strict reader refuses the archive.
+  // Records the first reason for which a strict reader rejects the archive.
   void note(Fault fault, std::uint64_t offset, const std::string& text) {
     if (!contents_.strict_refusal)
       contents_.strict_refusal = {fault, "byte " + std::to_string(offset) + ": " + text};
@@ -114,20 +116,20 @@ class TarReader {
   bool next(archive_entry*& entry) {
     const int status = reader_.finish(::archive_read_next_header(reader_.get(), &entry));
     const auto place = ::archive_read_header_position(reader_.get());
-    header_at_ = place < 0 ? position() : static_cast<std::uint64_t>(place);  // After damage, -30.
+    header_at_ = place < 0 ? position() : static_cast<std::uint64_t>(place);  // -30 after damage.
     if (status != ARCHIVE_OK && status != ARCHIVE_EOF && !is_harmless(status))
       refuse("a header of tar, and its file", data::quoted(reader_.error()));
     require_whole_file();
     return status != ARCHIVE_EOF;
   }
 
-  // libarchive warns of names that it could not convert, as intended, and of attributes that are
-  // not used here. Records that it could not read may have had a name or a size.
+  // libarchive warns about names that it could not convert, as intended, and about attributes that
+  // are not used here. A record that it could not read may have contained a name or a size.
   bool is_harmless(int status) const {
     return status == ARCHIVE_WARN && reader_.error().find("malformed") == std::string::npos;
   }
 
-  // Requires that the member before this header has as many bytes in the archive as its size.
+  // Requires that all bytes of the previous member are in the archive.
   void require_whole_file() {
     if (!last_end_) return;
     if (*last_end_ != header_at_)
@@ -161,7 +163,7 @@ class TarReader {
       note_expected(header_at_, "the format ustar", data::quoted(magic));
   }
 
-  // The type in the header right before the file's bytes. Nothing if other blocks lie between.
+  // The type in the header directly before the file's bytes; nothing if other blocks are between.
   std::optional<char> type_of_entry() const {
     if (position() < tar_block) return std::nullopt;
     const auto header = header_in(reader_.held(position() - tar_block, tar_block));
@@ -192,7 +194,7 @@ class TarReader {
     contents_.members.push_back(std::move(member));
   }
 
-  // libarchive knows three ways of storing the map of a sparse file.
+  // libarchive supports three formats of the map of a sparse file.
   void read_extents(TarMember& member) {
     member.is_sparse = true;
     member.offset = 0;
@@ -229,14 +231,14 @@ class TarReader {
     note(Fault::unsupported, header_at_,
          "a link: archive the files that links lead to (tar -h --hard-dereference)");
     TarMember member = contents_.members[found->second];
-    if (member.name == name) return;  // tar stores a file with two names so, if it is listed twice.
+    if (member.name == name) return;  // tar stores a file twice in this way if it is listed twice.
     member.name = name;
     member.is_link = true;
     by_name_[normal(name.c_str())] = contents_.members.size();
     contents_.members.push_back(std::move(member));
   }
 
-  // header_at_ is the place of the end.
+  // header_at_ is the position of the end.
   void read_end() {
     const std::uint64_t after = position();
     const auto first = reader_.held(header_at_, tar_block);
@@ -256,7 +258,7 @@ class TarReader {
     pass_over_rest(after);
   }
 
-  // Looks for more data after the end, and for the end of compressed data.
+  // Looks for data after the end, and for the end of compressed data.
   void pass_over_rest(std::uint64_t after) {
     std::vector<std::byte> block(stream_block);
     auto bytes = reader_.held(after, input_.position() - after);
@@ -296,15 +298,15 @@ class TarReader {
 
   const std::string_view file_;
   ArchiveInput& input_;
-  // libarchive converts the names of pax to the locale's encoding, and composes accents on the way.
-  // In the locale C it cannot, and leaves the bytes as they are.
+  // libarchive converts the names of pax to the locale's encoding, and normalises accents. In the
+  // locale C it cannot convert them, and keeps the bytes.
   const ThreadLocale locale_{"C"};
   ArchiveReader reader_;
   const TarOptions options_;
   std::uint64_t header_at_ = 0;
-  // End of the member before, if its bytes are consecutive.
+  // End of the previous member, if its bytes are contiguous.
   std::optional<std::uint64_t> last_end_;
-  // Indices of members, once there is a link.
+  // Indices of members by name; filled when there is a link.
   std::unordered_map<std::string, std::size_t> by_name_;
   TarContents contents_;
 };

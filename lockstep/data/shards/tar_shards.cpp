@@ -50,7 +50,7 @@ std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& s
                         .tar = tar});
 }
 
-// Ranks of one host make different indexes: what another is making is left for later.
+// Ranks of one host share the work: an index that another rank is creating is postponed.
 void provide_indexes(ShardSource& source, const TarShardsOptions& options) {
   std::size_t done = 0;
   const auto count = [&] {
@@ -75,7 +75,7 @@ class ShardPass {
     for (std::size_t place = 0; place < shards.size(); ++place) places_[shards[place]] = place;
   }
 
-  // Returns `shards`, followed by the `count` ones that the pass reads after them.
+  // Returns `shards`, followed by the next `count` shards of the pass.
   std::vector<std::size_t> with_next(std::vector<std::size_t> shards, std::size_t count) {
     const std::lock_guard lock(mutex_);
     if (shards_.empty() || shards.empty()) return shards;
@@ -92,7 +92,7 @@ class ShardPass {
   std::vector<std::size_t> places_;  // Of each shard in `shards_`.
 };
 
-// Warns once of each kind of data that was not read.
+// Warns once about each kind of data that was not read.
 void warn_of_unread(const ShardSource& source, const std::vector<ShardIndex>& indexes) {
   std::uint64_t skipped = 0;
   std::size_t cut = 0;
@@ -189,7 +189,7 @@ struct TarShards::State {
     data::read_exactly_at(open->fd, open->name, offset, out);
   }
 
-  // A sparse part may have any size, whatever its shard has.
+  // A sparse part may claim any size, independently of its shard.
   void require_memory(std::size_t shard, const ShardPart& part) const {
     if (!indexes[shard]->extents(part.number).empty())
       data::require_memory_for(source->name(shard), part.size);
@@ -197,8 +197,9 @@ struct TarShards::State {
 
   const std::unique_ptr<ShardSource> source;
   std::vector<ShardIndex> indexes;
-  std::vector<std::size_t> firsts = {0};  // Number of each shard's first sample; then of all.
-  std::uint64_t largest = 0;              // Bytes of the largest shard.
+  // Number of each shard's first sample, then of all samples.
+  std::vector<std::size_t> firsts = {0};
+  std::uint64_t largest = 0;  // Bytes of the largest shard.
   data::CompressedShards compressed;
   ShardPass pass;
   std::atomic<std::size_t> ahead = 1;  // Shards to fetch beyond those that are being read.

@@ -20,13 +20,13 @@ struct Magic {
   std::string_view bytes;
   KnownFormat format;
 
-  // The file also ends with this, before its last `after_end` bytes. Formats whose magic is a few
-  // letters have it: a text may begin with these letters, and so may tokens of two bytes.
+  // The file must also end with this text, before its last `after_end` bytes. Used for formats
+  // whose magic number is a few letters, because texts and tokens of two bytes may begin with them.
   std::string_view end = {};
   std::size_t after_end = 0;
 };
 
-// Literals with zeros in them have their lengths.
+// Literals that contain zeros have explicit lengths.
 constexpr Magic magics[]{
     {"\x93NUMPY", {"a .npy array of NumPy", unset_raw}},
     {{"MMIDIDX\0\0", 9}, {"an index of Megatron-LM or fairseq", unset_raw}},
@@ -77,8 +77,8 @@ bool is_safetensors(std::string_view bytes) {
          (header.back() == '}' || header.back() == ' ');
 }
 
-// A stream of Arrow's IPC, as of Hugging Face's datasets: 0xffffffff, i32 length of the metadata,
-// and a FlatBuffer, which begins with the offset of its table.
+// A stream of Arrow IPC, as Hugging Face's datasets write it: 0xffffffff, i32 length of the
+// metadata, and a FlatBuffer, which begins with the offset of its table.
 bool is_arrow_stream(std::string_view bytes) {
   const auto length = number_in<std::int32_t>(bytes, 4);
   if (!bytes.starts_with("\xff\xff\xff\xff") || !length || *length < 8 || *length % 8 != 0 ||
@@ -95,8 +95,8 @@ bool is_gguf(std::string_view bytes) {
          ((*version & 0xffffff) == 0 || *version >> 8 == 0);
 }
 
-// Protocols 4 and 5 begin with a frame, protocols 2 and 3 with one of the opcodes that build a
-// value. All end with the opcode STOP.
+// Protocols 4 and 5 begin with a frame, protocols 2 and 3 with an opcode that builds a value. All
+// end with the opcode STOP.
 bool is_pickle(std::string_view bytes) {
   if (bytes.size() < 4 || bytes.back() != '.' || bytes[0] != '\x80') return false;
   const auto protocol = static_cast<unsigned char>(bytes[1]);
@@ -108,7 +108,8 @@ bool is_pickle(std::string_view bytes) {
          std::string_view("]}()cXUKJMGN\x8a\x8b\x88\x89").find(bytes[2]) != std::string_view::npos;
 }
 
-// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class. A text may do so, too.
+// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class. A text may begin so,
+// too.
 bool is_pickle_of_letters(std::string_view bytes) {
   if (bytes.size() < 4 || bytes.back() != '.') return false;
   for (const std::string_view begin :
@@ -118,7 +119,7 @@ bool is_pickle_of_letters(std::string_view bytes) {
   return false;
 }
 
-// A header of tar: its checksum is octal text, the sum of all bytes with spaces in its place.
+// A tar header: its checksum is octal text, the sum of all bytes with spaces in the checksum field.
 bool is_tar(std::string_view bytes) {
   constexpr std::size_t block = 512, sum_at = 148, sum_size = 8;
   if (bytes.size() < block) return false;
@@ -130,7 +131,7 @@ bool is_tar(std::string_view bytes) {
   return found == sum && sum > sum_size * ' ';
 }
 
-// llm.c's files begin with i32 magic, a date, and i32 version. 0 if it is none of them.
+// llm.c's files begin with an i32 magic number and an i32 version. Returns 0 for other files.
 std::int32_t llm_c_magic(std::string_view bytes) {
   const auto magic = number_in<std::int32_t>(bytes, 0), version = number_in<std::int32_t>(bytes, 4);
   const bool is_llm_c =
@@ -142,12 +143,12 @@ bool is_llm_c_tokens(std::string_view bytes) {
   return llm_c_magic(bytes) == 20240520 || llm_c_magic(bytes) == 20240801;
 }
 
-// Of dev/data/hellaswag.py and mmlu.py: contexts with several ends each.
+// A file of dev/data/hellaswag.py or mmlu.py: contexts with several completions.
 bool is_llm_c_evaluation(std::string_view bytes) { return llm_c_magic(bytes) == 20240522; }
 
 bool is_llm_c_other(std::string_view bytes) { return llm_c_magic(bytes) != 0; }
 
-// Tokens of two bytes or more have zeros in them, or bytes of all values.
+// Tokens of two or more bytes contain zeros, or bytes of all values.
 bool is_text(std::string_view bytes) {
   constexpr std::size_t least = 64, most = 4096;
   return bytes.size() >= least && std::ranges::all_of(bytes.substr(0, most), [](char each) {

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The two files of Megatron-LM that `path` names, as X.idx, X.bin or X; empty if it names another.
+// The two files of Megatron-LM that `path` names, as X.idx, X.bin or X; empty for other files.
 struct MegatronFiles {
   fs::path index;
   fs::path tokens;
@@ -36,13 +36,13 @@ std::optional<MegatronFiles> megatron_files(const fs::path& path) {
   return files;
 }
 
-// Returns the largest of the tokens; a number beyond any vocabulary if one of them is negative.
+// Returns the largest token; a number beyond any vocabulary if a token is negative.
 template <class Token>
 std::uint64_t widen(const std::byte* from, std::span<std::int64_t> out) {
   Token least = 0;
   Token largest = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
-    Token token{};  // A file that others made may have tokens at any offset.
+    Token token{};  // Tokens in files of other programs may be unaligned.
     std::memcpy(&token, from + i * sizeof token, sizeof token);
     out[i] = static_cast<std::int64_t>(token);
     least = std::min(least, token);
@@ -96,7 +96,7 @@ TokenRange tokens_of_array(const MappedFile& file) {
   return {type, header.begin, header.values};
 }
 
-// Errors: unsupported or, with `raw`, misuse, if the file is of another format.
+// Errors: unsupported or, with `raw`, misuse, if the file has another format.
 void refuse_known_format(const MappedFile& file, std::optional<TokenType> raw) {
   const auto format = known_format_of(file.bytes(), raw ? bytes_of(*raw) : 2);
   if (!format) return;
@@ -165,7 +165,7 @@ void StoredTokens::read(std::uint64_t begin, std::span<std::int64_t> out,
   check(begin <= count() && out.size() <= count() - begin, "tokens beyond the end of their file");
   const std::byte* const from = file_.data() + range_.begin + begin * bytes_of(range_.type);
   const std::uint64_t largest = widen_of(range_.type)(from, out);
-  // A token of uint64 may not fit the tensor's int64.
+  // A uint64 token may not fit into the tensor's int64.
   if (!vocabulary && range_.type == TokenType::uint64)
     vocabulary = std::numeric_limits<std::int64_t>::max();
   if (vocabulary && !out.empty() && largest >= static_cast<std::uint64_t>(*vocabulary))
@@ -188,7 +188,7 @@ std::vector<std::uint64_t> StoredTokens::document_begins(std::uint64_t begin,
   std::vector<std::uint64_t> begins;
   std::uint64_t least = 0;
   std::uint64_t most = index_->documents();
-  while (least < most) {  // The first document that begins at `begin` or later.
+  while (least < most) {  // The first document that begins at or after `begin`.
     const std::uint64_t middle = least + (most - least) / 2;
     if (index_->begin_of_document(middle) < begin)
       least = middle + 1;
@@ -196,7 +196,7 @@ std::vector<std::uint64_t> StoredTokens::document_begins(std::uint64_t begin,
       most = middle;
   }
   for (; least < index_->documents() && index_->begin_of_document(least) < end; ++least)
-    // Empty documents begin where the next one does.
+    // An empty document begins where the next one begins.
     if (begins.empty() || begins.back() != index_->begin_of_document(least))
       begins.push_back(index_->begin_of_document(least));
   return begins;

@@ -44,7 +44,7 @@ std::uint64_t positive(std::int64_t value, const char* name) {
   return static_cast<std::uint64_t>(value);
 }
 
-// The part of a file that a window covers, with the last target.
+// The range of a file that a window covers, including the last target.
 struct Window {
   std::size_t file;
   std::uint64_t begin;
@@ -65,7 +65,8 @@ struct TokenFile::State {
   const std::uint64_t length;
   const std::uint64_t stride;
   std::vector<StoredTokens> files;
-  std::vector<std::uint64_t> first = {0};  // Number of each file's first window; then of all.
+  // Number of each file's first window, then of all windows.
+  std::vector<std::uint64_t> first = {0};
 };
 
 TokenFile::State::State(const std::vector<std::filesystem::path>& paths,
@@ -111,8 +112,8 @@ Window TokenFile::State::window(std::size_t index, std::uint64_t seed, std::int6
   return window;
 }
 
-// Begins of documents among the length + 1 `tokens`, counted from the window's begin. The place of
-// the last target counts too.
+// Positions among the length + 1 `tokens` at which documents begin, counted from the window's
+// begin. The position of the last target counts, too.
 std::vector<std::int64_t> TokenFile::State::begins_of(const Window& window,
                                                       std::span<const std::int64_t> tokens) const {
   std::vector<std::int64_t> begins;
@@ -129,7 +130,7 @@ std::vector<std::int64_t> TokenFile::State::begins_of(const Window& window,
   return begins;
 }
 
-// Most tokens are data and, one place earlier, targets: each is converted once.
+// Most tokens are data and, one position earlier, targets: each is converted once.
 void TokenFile::State::read(const Window& window, std::int64_t* data, std::int64_t* target) const {
   const StoredTokens& file = files[window.file];
   file.read(window.begin, {data, 1}, options.vocabulary);

@@ -186,7 +186,7 @@ void MegatronIndex::read_counts(std::string_view file) {
   documents_ = entries - 1;
 }
 
-// Sequences follow each other without a gap, and fill X.bin.
+// Sequences are contiguous and fill X.bin.
 void MegatronIndex::check_sequences(std::string_view file, std::uint64_t bin_size) const {
   const std::uint64_t pointers_at = lengths_at_ + sequences_ * sizeof(std::int32_t);
   std::uint64_t end = 0;
@@ -197,7 +197,7 @@ void MegatronIndex::check_sequences(std::string_view file, std::uint64_t bin_siz
           "byte " + std::to_string(end) + " as the begin of sequence " + std::to_string(i),
           std::to_string(pointer(i)));
     const std::uint64_t bytes = length(i) * bytes_of(tokens_.type);
-    if (bytes > bin_size - end)  // A negative length is read as a large one.
+    if (bytes > bin_size - end)  // A negative length becomes a large unsigned one.
       throw_corrupt(file, lengths_at_ + i * sizeof(std::int32_t),
                     "a length that fits the .bin file of " + std::to_string(bin_size) + " bytes",
                     std::to_string(static_cast<std::int32_t>(length(i))));
