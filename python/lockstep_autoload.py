@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point that `import torch` calls, so that torch.distributed knows the backend.
 
-It is a module beside the package because `import torch` must not fail where the package cannot be
-imported, such as with another version of PyTorch: there, only a use of the backend raises why.
+It is a module outside of the package because `import torch` must not fail if the package cannot
+be imported, for example with another version of PyTorch. The first use of the backend then
+raises the reason.
 """
 
 
@@ -14,7 +15,7 @@ def register() -> None:
 
 
 def refuse_with(error: Exception) -> None:
-    """Registers a backend whose groups cannot be made, because of `error`."""
+    """Registers a backend whose groups cannot be created, because of `error`."""
     from torch import distributed
 
     def make_backend(*_: object) -> None:

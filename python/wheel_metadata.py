@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scikit-build-core asks for when it makes the wheel: its version and its dependencies.
+"""Provides the wheel's version and dependencies to scikit-build-core.
 
-The library in the wheel is for one minor version of PyTorch, that of the environment it is built
-in. The version says so, as in 0.1.0+torch2.13, and pip installs the wheel beside no other.
+The library in the wheel is for the minor version of PyTorch in the build environment. The
+wheel's version contains it, as in 0.1.0+torch2.13, and pip installs the wheel only with this
+version.
 """
 
 import importlib.metadata

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lockstep as a backend of torch.distributed: fast on the CPUs of a host, clear when a rank fails.
+"""Lockstep as a backend of torch.distributed: fast on the CPUs of a host, and with clear errors
+when a rank fails.
 
     import torch.distributed as dist
 
     dist.init_process_group("lockstep")
 
-Everything else stays as it is: DistributedDataParallel, fully_shard(), DTensor and tensor parallel,
-pipelines, distributed checkpoints. Start the program with torchrun, mpirun, srun or `lockstep run`.
-Importing this package is not necessary, since `import torch` finds it.
+Everything else does not change: DistributedDataParallel, fully_shard(), DTensor and tensor
+parallel, pipelines, distributed checkpoints. Start the program with torchrun, mpirun, srun or
+`lockstep run`. `import torch` finds this package; a program need not import it.
 
-When a rank fails, the calls of all others raise lockstep.Error, which names it:
+When a rank fails, the calls of all other ranks raise lockstep.Error, which names the rank:
 
     try:
         dist.all_reduce(loss)
     except lockstep.Error as error:
         print(error.fault, error.rank, error.signal)
 
-Collectives copy nothing of tensors in registered memory, which lockstep.empty() makes. Buckets of
-DistributedDataParallel lie there by themselves, and so do the buffers of fully_shard().
+Collectives use tensors in registered memory without a copy. lockstep.empty() allocates such
+tensors. The buckets of DistributedDataParallel and the buffers of fully_shard() use it by
+default.
 
-The package also makes two functions of torch.distributed work on its groups, which torch refuses
-for all names but its own: monitored_barrier() and the private _set_pg_timeout(). It derives a class
-from torch.distributed.Reducer, to put its buckets into registered memory. Under `lockstep run`, it
-makes the store of init_process_group(). Under mpirun and srun, which do not set RANK, it sets the
-variables that init_process_group() reads. LOCKSTEP_WRAP_NAMES=0 leaves all of this alone. A program
-that asks for "gloo" by name needs no change:
+The package changes the following in torch.distributed. LOCKSTEP_WRAP_NAMES=0 disables all of it.
+
+- monitored_barrier() and the private _set_pg_timeout() also accept groups of this backend.
+- A class derived from torch.distributed.Reducer allocates its buckets in registered memory.
+- Under `lockstep run`, the package creates the store of init_process_group().
+- Under mpirun and srun, which do not set RANK, it sets the variables of init_process_group().
+
+A program that requests "gloo" by name needs no change:
 
     python -m lockstep.as_gloo train.py
 """
@@ -46,7 +50,7 @@ _registration.register()
 
 
 def __getattr__(name: str) -> object:
-    """Loads the library at the first use of what is in it."""
+    """Loads the library at the first use of one of its names."""
     if name == "Options":
         from lockstep._C import Options
 

@@ -9,16 +9,16 @@ from torch.distributed import DistBackendError
 
 
 class Error(DistBackendError):
-    """An operation failed; the message tells what happened, and on which rank.
+    """An operation failed. The message explains the failure and names the rank.
 
     fault      What to do about it: "misuse", "mismatch" (ranks call different things),
                "unsupported", "timeout", "peer_lost" (a rank died or left), "aborted", "corrupt",
                "system" or "bug".
     ranks      The ranks of the group that caused a timeout or a mismatch.
-    rank       The rank of the job that was lost, or the first one of `ranks`; None when unknown.
-    host, pid  Its host and its process.
-    signal     The signal that ended it, and
-    exit_code  the code with which it exited; None when it did not, or nobody knows.
+    rank       The job's rank that was lost, or the first one of `ranks`; None if unknown.
+    host, pid  The host and the process of this rank.
+    signal     The signal that killed it; None if there was none or it is unknown.
+    exit_code  The code with which it exited; None if it did not exit or it is unknown.
     operation  Its last operation, such as "all_reduce".
     what       The exception that ended it, such as "ValueError: the loss is nan".
     """

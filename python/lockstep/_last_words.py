@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of this process, as the other ranks of its groups see it.
+"""Reports the exit of this process to the other ranks of its groups.
 
-A process that ends with code 0 leaves its groups, and no other one waits for it. One that ends with
-an exception says so first: the calls of the others raise "rank 1 ...: ValueError: the loss is nan",
-and the launcher shows its traceback. One that ends with another code, as by sys.exit(3), leaves no
-group, and the others miss it.
+A process that exits with code 0 leaves its groups, and no other process waits for it. A process
+that exits with an exception reports it first: the calls of other ranks raise "rank 1 ...:
+ValueError: the loss is nan", and the launcher prints its traceback. A process that exits with
+another code, as by sys.exit(3), leaves no group, so the other ranks report it as lost.
 """
 
 import functools
@@ -16,11 +16,11 @@ import threading
 import traceback
 
 
-installed_in = None  # The process: children that it fork()s have neither its threads nor its ends.
+installed_in = None  # A process id. Forked children have neither its threads nor its exit handlers.
 
 
 def install() -> None:
-    """Watches for the end of this process, from its first group on."""
+    """Watches for the exit of this process, from its first group on."""
     global installed_in
     if installed_in == os.getpid():
         return
@@ -32,7 +32,7 @@ def install() -> None:
     if installed_in is None:
         sys.excepthook = functools.partial(end_with, sys.excepthook)
     installed_in = os.getpid()
-    # As atexit, and in processes that multiprocessing has fork()ed, too.
+    # As atexit, and also in processes that multiprocessing has forked.
     multiprocessing.util.Finalize(None, end, exitpriority=100)
 
 
@@ -40,9 +40,10 @@ has_failed = False
 
 
 def end_with(next_hook, kind: type[BaseException], error: BaseException, trace) -> None:
-    """Tells the other ranks and the launcher of an exception that nobody has caught."""
+    """Reports an uncaught exception to the other ranks and the launcher."""
     global has_failed
-    if not (hasattr(sys, "ps1") or sys.flags.interactive):  # There, the process goes on.
+    # Interactive programs continue after an exception.
+    if not (hasattr(sys, "ps1") or sys.flags.interactive):
         has_failed = True
         from lockstep import _C, Error
 
@@ -54,7 +55,7 @@ def end_with(next_hook, kind: type[BaseException], error: BaseException, trace) 
 
 
 def end_of_child() -> None:
-    """Tells the other ranks what ends a process of multiprocessing, which catches it itself."""
+    """Reports an exception of a multiprocessing process, which multiprocessing itself catches."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         if not error.code:
@@ -69,11 +70,11 @@ def end_of_child() -> None:
 
 
 def end() -> None:
-    """Leaves the groups of this process, or, if it fails, ends their threads only: the process is
-    then missed."""
+    """Leaves the groups of this process. If the process fails, only ends their threads, so that
+    the other ranks report it as lost."""
     from lockstep import _C
 
     if multiprocessing.parent_process() is None:
-        return _C.leave_all_at_exit()  # Python has not told the exit code yet.
+        return _C.leave_all_at_exit()  # Python has not set the exit code yet.
     end_of_child()
     _C.leave_all()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of mpirun, srun and others, which name ranks by other variables than torch.distributed
-reads."""
+"""Jobs of mpirun, srun and other launchers whose variables torch.distributed does not read."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from lockstep import _variables
 
 def wrap() -> None:
     """Lets init_process_group() find its rank under these launchers, too."""
-    # Not the function of the same name.
+    # The module, not the function of the same name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     handlers["env"] = functools.partial(rendezvous, handlers["env"])
 
 
 def rendezvous(original: Callable, url: str, *args, **options):
     if "MASTER_PORT" in os.environ and not _variables.read("MASTER_PORT"):
-        del os.environ["MASTER_PORT"]  # PyTorch takes any text for a number.
+        del os.environ["MASTER_PORT"]  # PyTorch accepts any text as a number.
     if not urlparse(url).query:
         if _variables.read("LOCKSTEP_LAUNCHER", "env") != "env":
             os.environ.update(variables())
@@ -32,11 +31,11 @@ def rendezvous(original: Callable, url: str, *args, **options):
 
 
 def is_launched() -> bool:
-    """Whether Lockstep finds the rank by variables that PyTorch does not read, or can explain why
-    there is none: in a script of sbatch."""
+    """Whether Lockstep finds the rank by variables that PyTorch does not read, or can explain
+    why there is none, as in a script of sbatch."""
     if _variables.read("LOCKSTEP_LAUNCHER") or "RANK" in os.environ:
         return False
-    if "WORLD_SIZE" in os.environ:  # The user passes it on where the launcher sets none.
+    if "WORLD_SIZE" in os.environ:  # The user passes it on if the launcher sets none.
         return "PMIX_RANK" in os.environ or "PALS_RANKID" in os.environ
     from lockstep import _C
 
@@ -44,7 +43,7 @@ def is_launched() -> bool:
 
 
 def variables() -> dict[str, str]:
-    """Returns what torchrun would set, by the launcher's own variables."""
+    """Returns the variables that torchrun would set, from those of the launcher."""
     from lockstep import _C
 
     place = _C.launch_environment()

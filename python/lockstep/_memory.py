@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registered memory, on which collectives copy nothing.
+"""Registered memory, which collectives use without a copy.
 
-Two kinds of tensors lie there by themselves: the buckets of DistributedDataParallel, and those as
-large as tensors that collectives have had to copy before, such as the buffers of fully_shard().
+Two kinds of tensors use it by default: the buckets of DistributedDataParallel, and tensors whose
+size equals that of a tensor which a collective had to copy before, such as the buffers of
+fully_shard().
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from torch import distributed as dist
 def empty(*size, **options) -> torch.Tensor:
     """Returns torch.empty(*size, **options) in registered memory.
 
-    A collective copies nothing if the tensors of all ranks lie there: it is two to six times as
-    fast from about 256 KB on. Only this rank calls it. Raises lockstep.Error without a group, and
-    if the host has too little memory.
+    A collective copies nothing if the tensors of all ranks are in registered memory. It is then
+    two to six times as fast from about 256 KB on. Not collective. Raises lockstep.Error without
+    a group, and if the host has too little memory.
     """
     with registered_memory():
         return torch.empty(*size, **options)
 
 
 def registered_memory():
-    """Returns a context in which all tensors that this thread makes lie in registered memory.
+    """Returns a context in which all tensors that this thread creates are in registered memory.
 
         with lockstep.registered_memory():
             weights = torch.zeros(1 << 20)
 
-    Raises lockstep.Error as empty() does, and where one context is entered twice, or left on
-    another thread.
+    Raises lockstep.Error as empty() does, and if one context is entered twice or left on another
+    thread.
     """
     from lockstep import _C
 
@@ -40,13 +41,13 @@ def registered_memory():
 
 
 def is_registered(tensor: torch.Tensor) -> bool:
-    """Whether the tensor lies in registered memory of a group of this process."""
+    """Whether the tensor is in registered memory of a group of this process."""
     library = loaded_library()
     return library is not None and library.is_registered(tensor)
 
 
 def keep_buckets() -> None:
-    """Puts the buckets of DistributedDataParallel into registered memory, if there is any."""
+    """Allocates the buckets of DistributedDataParallel in registered memory if possible."""
 
     class Reducer(dist.Reducer):
         def __init__(self, *args, **options):
@@ -66,5 +67,5 @@ def registered_if_possible():
 
 
 def loaded_library():
-    """Returns None before the first group: nobody has such memory yet."""
+    """Returns None before the first group, when no registered memory exists."""
     return sys.modules.get("lockstep._C")

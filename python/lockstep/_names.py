@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch.distributed that refuse every backend but those that torch brings itself.
+"""Replaces functions of torch.distributed that reject backends other than torch's own.
 
-They are replaced by functions that serve the groups of this backend, and hand all others through.
+The replacements handle groups of this backend, and pass all other groups to the originals.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CPU = torch.device("cpu")
 
 
 def wrap() -> None:
-    """Replaces monitored_barrier() and _set_pg_timeout() wherever torch has them."""
+    """Replaces monitored_barrier() and _set_pg_timeout() everywhere in torch."""
     replace(c10d.monitored_barrier, monitored_barrier)
     replace(c10d._set_pg_timeout, set_pg_timeout)
-    if hasattr(c10d, "new_comm"):  # Only where TorchComms is installed.
+    if hasattr(c10d, "new_comm"):  # Only if TorchComms is installed.
         replace(c10d.new_comm, new_comm)
 
 
@@ -36,8 +36,8 @@ def replace(original: Callable, ours: Callable) -> None:
 
 
 def backend_of(group: dist.ProcessGroup | None):
-    """Returns the group's object of this backend; None for a group of another one."""
-    library = sys.modules.get("lockstep._C")  # Nobody has such a group before it is loaded.
+    """Returns this backend's object of the group; None if the group has another backend."""
+    library = sys.modules.get("lockstep._C")  # Before it is loaded, no such group exists.
     if library is None or c10d._rank_not_in_group(group):
         return None
     group = group or c10d._get_default_group()
@@ -69,7 +69,7 @@ def set_pg_timeout(original, timeout, group=None):
 
 
 def new_comm(original, backend, *args, **options):
-    """TorchComms' own function, by which torch.distributed makes all groups if it is asked to."""
+    """TorchComms' own function, which torch.distributed can use to create all groups."""
     is_gloo = backend == "gloo" and getattr(c10d.ProcessGroupGloo, "is_lockstep", False)
     if backend != "lockstep" and not is_gloo:
         return original(backend, *args, **options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the backend with torch.distributed. Loads no library before the first group."""
+"""Registers the backend with torch.distributed. The library is loaded with the first group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "lockstep"
 
 
 def register() -> None:
-    """Makes the name "lockstep" known. Further calls do nothing."""
+    """Registers the name "lockstep". Further calls do nothing."""
     if not dist.is_available() or hasattr(dist.Backend, NAME.upper()):
         return
     dist.Backend.register_backend(NAME, make_backend, extended_api=True, devices=["cpu"])
@@ -33,8 +33,8 @@ def register() -> None:
 
 def make_backend(place: dist.distributed_c10d._DistributedBackendOptions,
                  options: dist.Backend.Options | None) -> Backend:
-    """Makes this process's member of a new group, for torch.distributed. The options may be those
-    of another backend of the same group, such as "nccl" in "cuda:nccl,cpu:lockstep"."""
+    """Creates this process's member of a new group for torch.distributed. The options may be
+    those of another backend of the same group, such as "nccl" in "cuda:nccl,cpu:lockstep"."""
     return join(place.store, place.group_rank, place.group_size, place.timeout, place.group_id,
                 place.global_ranks_in_group, options)
 

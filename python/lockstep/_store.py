@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own store under `lockstep run`, which knows of ranks that have ended.
+"""PyTorch's own store under `lockstep run`, with detection of ranks that have exited.
 
-Its constructor waits for the other ranks, on rank 0, and for rank 0, on the others; there it hears
-neither Ctrl-C nor the launcher. Under `lockstep run`, rank 0 does not wait there, and the others
-look themselves whether it listens. All ranks then wait where lockstep._C looks for both.
+Its constructor waits for the other ranks on rank 0, and for rank 0 on other ranks. During that
+time, it handles neither Ctrl-C nor reports of the launcher. Under `lockstep run`, rank 0
+therefore does not wait in it, and the others poll whether rank 0 listens. All ranks then wait in
+lockstep._C, which checks for both.
 
-Each call of init_process_group() is a round with keys of its own. Rank 0 begins it, and the others
-wait for that. Rank 0 serves the store until its process ends, and all ranks keep their connections.
-With a server for each group, a rank that makes its next group early would connect to the server of
-the last group, which is about to close. PyTorch's client then prints a backtrace and tries again
-after up to a second. Each new client also asks for the host's name, which a name server may answer
-late.
+Each call of init_process_group() is a round with its own keys. Rank 0 starts the round, and the
+others wait for it. Rank 0 serves the store until its process exits, and all ranks keep their
+connections. With one server per group, a rank that creates its next group early would connect to
+the closing server of the previous group. PyTorch's client then prints a backtrace and retries
+for up to a second. Each new client also looks up the host's name, which may be slow.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from datetime import timedelta
 from torch import distributed as dist
 
 PAUSE = 0.05  # Seconds.
-SHORT_PAUSE = 0.0005  # The first one for a round, which rank 0 mostly begins at the same time.
+SHORT_PAUSE = 0.0005  # First pause for a round, which rank 0 usually starts at the same time.
 ATTEMPT = 5
-ROUND = "lockstep/round"  # The key of the round that rank 0 has begun last.
+ROUND = "lockstep/round"  # Key of the latest round that rank 0 has started.
 
 
 @dataclasses.dataclass
 class Round:
     name: str
-    store: dist.TCPStore  # Of rank 0 it is the server, too.
+    store: dist.TCPStore  # On rank 0 it is also the server.
 
 
-# By host and port of the server: the last round of this process.
+# The last round of this process, by host and port of the server.
 rounds: dict[tuple[str, int], Round] = {}
 
 
 def wrap() -> None:
-    """Replaces TCPStore where torch.distributed makes the store of init_process_group()."""
+    """Replaces TCPStore where torch.distributed creates the store of init_process_group()."""
     if "LOCKSTEP_AGENT_FD" in os.environ:
-        # Not the function of the same name.
+        # The module, not the function of the same name.
         rendezvous = importlib.import_module("torch.distributed.rendezvous")
         rendezvous.TCPStore = functools.partial(make_store, rendezvous.TCPStore)
         os.register_at_fork(after_in_child=forget)
@@ -63,7 +63,7 @@ def make_store(original: Callable, *args, **options) -> dist.Store:
 
 
 def forget() -> None:
-    """In a fork()ed child, which has no thread of the server: it never ends the server."""
+    """In a forked child, which does not have the server's thread: never stop the server."""
     if rounds:
         from lockstep import _C
 
@@ -73,8 +73,8 @@ def forget() -> None:
 
 
 def unused_store(last: Round | None) -> dist.TCPStore | None:
-    """Returns the store of the last round. A store serves one call at a time, so that one which is
-    still in use could be waiting in another thread: None."""
+    """Returns the store of the last round. A store serves one call at a time: returns None if it
+    is in use, because another thread may be waiting in it."""
     from lockstep import _C
 
     return None if last is None or _C.is_in_use(last.store) else last.store
@@ -90,7 +90,7 @@ def begin_round(original: Callable, options: dict, last: Round | None) -> Round:
 
 
 def join_round(options: dict, last: Round | None) -> Round:
-    """On the other ranks. Another program may listen at the port, or rank 0 may end."""
+    """On the other ranks. Another program may listen at the port, or rank 0 may exit."""
     from lockstep import _C, _last_words
 
     host, port, timeout = (options[name] for name in ("host_name", "port", "timeout"))
@@ -113,12 +113,12 @@ def join_round(options: dict, last: Round | None) -> Round:
         store = None
         reason = failure or reason or "what listens there does not answer as PyTorch's store does"
         time.sleep(PAUSE)
-    _last_words.install()  # The launcher learns whether the process ends by that Error.
+    _last_words.install()  # Reports to the launcher if this Error ends the process.
     _C.throw_without_store(f"{host}:{port}", timeout, reason)
 
 
 def await_round(store: dist.TCPStore, last: Round | None, deadline: float) -> str:
-    """Returns the name of the round that rank 0 has begun after `last`, or "" if there is none
+    """Returns the name of the round that rank 0 has started after `last`, or "" if there is none
     before the deadline. Raises as await_listener() does."""
     from lockstep import _C
 
@@ -136,7 +136,7 @@ def await_round(store: dist.TCPStore, last: Round | None, deadline: float) -> st
 
 def await_listener(host: str, port: int, deadline: float) -> bool:
     """Returns whether a process listens there before the deadline. Raises lockstep.Error if the
-    launcher knows that a rank has ended."""
+    launcher reports that a rank has exited."""
     from lockstep import _C
 
     while True:
@@ -147,5 +147,5 @@ def await_listener(host: str, port: int, deadline: float) -> bool:
         try:
             socket.create_connection((host, port), timeout=min(1, left)).close()
             return True
-        except OSError:  # Nobody listens yet.
+        except OSError:  # No process listens yet.
             time.sleep(min(PAUSE, left))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables that are read as options, by the rules of lockstep/base/variables.h."""
+"""Environment variables as options, by the rules of lockstep/base/variables.h."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _warned: set[str] = set()
 
 
 def read(name: str, default: str = "") -> str:
-    """Returns the default if the variable is unset, empty or a service link. Warns once of each
-    service link."""
+    """Returns the default if the variable is unset, empty or a service link. Warns once about
+    each service link."""
     value = os.environ.get(name, "")
     if SERVICE_LINK.fullmatch(value):
         warn(name, value)

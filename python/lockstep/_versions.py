@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions: of this package, and those of Python and PyTorch that its library was built for.
+"""Versions of this package, and those of Python and PyTorch for which its library was built.
 
-A backend of torch.distributed is a C++ class, whose layout changes from one minor version of
-PyTorch to the next.
+A backend of torch.distributed is a C++ class. Its layout changes between minor versions of
+PyTorch.
 """
 
 import sys

@@ -21,14 +21,14 @@ from datetime import timedelta
 
 from torch.distributed import distributed_c10d as c10d
 
-# Name and ranks of the group that torch.distributed is making, which it does not tell Gloo. None
-# when it wants another object of Gloo, such as the one with which TORCH_DISTRIBUTED_DEBUG=DETAIL
-# compares calls.
+# Name and ranks of the group that torch.distributed is creating, which it does not pass to Gloo.
+# None while it creates another object of Gloo, such as the one with which
+# TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls.
 _group = contextvars.ContextVar("the group that is made", default=None)
 
 
 def install() -> None:
-    """From now on, groups of the backend "gloo" are Lockstep's. Further calls do nothing."""
+    """Replaces groups of the backend "gloo" by Lockstep's. Further calls do nothing."""
     if getattr(c10d.ProcessGroupGloo, "is_lockstep", False):
         return
     make_group = c10d._new_process_group_helper
@@ -51,8 +51,8 @@ def install() -> None:
 
 
 def declare(group: c10d.ProcessGroup) -> None:
-    """Tells that Lockstep's members of the group are not Gloo's. DistributedDataParallel's logger
-    takes those of type GLOO for objects of Gloo's C++ class."""
+    """Reports that Lockstep's members of the group are not Gloo's: DistributedDataParallel's
+    logger casts objects of type GLOO to Gloo's C++ class."""
     from lockstep import _C
 
     custom = c10d.ProcessGroup.BackendType.CUSTOM
@@ -65,7 +65,7 @@ def declare(group: c10d.ProcessGroup) -> None:
 
 
 def stand_in(gloo: type) -> type:
-    """Returns what torch.distributed takes for the class of Gloo's groups."""
+    """Returns the object that replaces the class of Gloo's groups in torch.distributed."""
 
     class Meta(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -90,7 +90,7 @@ def stand_in(gloo: type) -> type:
 
 
 def member(name: str, ranks: tuple[int, ...], store, rank: int, size: int, timeout: timedelta):
-    """Makes this process's member of the group that torch.distributed is making."""
+    """Creates this process's member of the group that torch.distributed is creating."""
     from lockstep._registration import join
 
     return join(store, rank, size, timeout, name, ranks)

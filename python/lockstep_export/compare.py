@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the compiled step once against the eager model: loss, outputs, buffers and gradients."""
+"""Compares one run of the compiled step with the eager model: loss, outputs, buffers, gradients."""
 
 import copy
 
@@ -8,14 +8,14 @@ import torch
 from .model import ExportError
 
 # Largest distance between compiled and eager results, relative to the size of the result. Rounding
-# may change the sign of one activation, or which value a maximum takes: gradients then jump. Those
-# of ResNet-18 in float32 differ from those in float64 by 0.55 % with one input in six.
+# may change the sign of one activation, or which value a maximum selects: gradients then jump. With
+# one input in six, those of ResNet-18 in float32 differ from float64 by 0.55 %.
 TOLERANCE = {"loss": 1e-4, "output": 1e-4, "buffer": 1e-4, "gradient": 0.02}
-# In bfloat16, both differ from float32 by rounding: the compiled step by at most so many times as
-# much as the eager one, which may come close to a single number by chance.
+# In bfloat16, both differ from float32 by rounding. The compiled step may differ by this many times
+# as much as the eager one, whose error for a single number may be small by chance.
 BF16_FACTOR = 3
 BF16_TOLERANCE = 0.02
-# A result that is zero but for rounding is compared with this share of all of its kind.
+# A result that is zero except for rounding is compared with this share of all results of its kind.
 FLOOR = 0.01
 SEED = 1
 
@@ -59,8 +59,7 @@ def size(tensors):
 
 
 def differences(found, expected, exact, tolerance, names):
-    """Returns a line for each result that is not what it should be. `exact` is `expected` without
-    rounding to bfloat16."""
+    """Returns a line for each wrong result. `exact` is `expected` without rounding to bfloat16."""
     lines = []
     for kind, results in expected.items():
         if results.keys() != found[kind].keys():
@@ -79,7 +78,7 @@ def differences(found, expected, exact, tolerance, names):
 
 
 def check(run, step, graph, inputs, training):
-    """Errors: ExportError if compiled code does not do what the model does."""
+    """Errors: ExportError if the compiled code's results differ from the model's."""
     expected = exact = eager(step, inputs, training)
     tolerance = TOLERANCE
     if step.bf16:

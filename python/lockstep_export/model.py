@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's model: how it is found, called and described."""
+"""Finds, calls and describes the user's model."""
 
 import copy
 import importlib
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class ExportError(Exception):
-    """A model that cannot be exported; the text says why."""
+    """A model that cannot be exported. The text has the reason."""
 
 
 def find(place):
@@ -46,13 +46,13 @@ def example(make, batch):
 
 
 def is_dense(tensor):
-    """Whether the elements lie side by side."""
+    """Whether the elements are contiguous in memory, in any order."""
     return torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
 def batch_dims(batch, inputs, larger_inputs):
     """Returns for each input the dimension that grows with the batch; None if there is none.
-    `larger_inputs` have one sample more."""
+    `larger_inputs` have one more sample."""
     found = []
     for number, (small, large) in enumerate(zip(inputs, larger_inputs, strict=True)):
         grown = [dim for dim, (a, b) in enumerate(zip(small.shape, large.shape, strict=True))
@@ -69,13 +69,13 @@ def batch_dims(batch, inputs, larger_inputs):
 
 
 class Step(nn.Module):
-    """The model as aot_export_module() wants it: each parameter and buffer once, and detached
-    outputs beside the loss. Buffers that are not persistent, which are no part of the model's
-    state, come last."""
+    """The model as aot_export_module() needs it: each parameter and buffer once, and detached
+    outputs beside the loss. Buffers that are not persistent, and thus not in the model's state,
+    come last."""
 
     def __init__(self, model, bf16):
         super().__init__()
-        self.hidden = (model,)  # In a tuple it is no submodule.
+        self.hidden = (model,)  # Because of the tuple, it is not registered as a submodule.
         self.bf16 = bf16
         self.modes = [module.training for module in model.modules()]
         self.parameter_names = [name for name, _ in model.named_parameters()]
@@ -90,18 +90,18 @@ class Step(nn.Module):
             self.register_buffer(f"buffer{number}", buffers[name])
 
     def set_training(self, training):
-        """Sets the mode: in training, that of make(), which may differ between submodules."""
+        """Sets the mode: for training, that of make(), which may differ between submodules."""
         for module, mode in zip(self.hidden[0].modules(), self.modes, strict=True):
             module.training = training and mode
 
     def tensors(self):
-        """The tensors under the model's names, those with several names under the first."""
+        """The tensors under the model's names; tensors with several names under the first one."""
         names = self.parameter_names + self.buffer_names + self.constant_names
         tensors = [*self._parameters.values(), *self._buffers.values()]
         return dict(zip(names, tensors, strict=True))
 
     def state(self):
-        """tensors() without constants: what files of weights have."""
+        """tensors() without constants, as in files of weights."""
         return {name: tensor for name, tensor in self.tensors().items()
                 if name not in self.constant_names}
 
@@ -119,7 +119,7 @@ class Step(nn.Module):
         return (loss, *(other.detach() for other in others))
 
     def find_roles(self, inputs):
-        """Finds parameters without a part in the loss. Their gradients are not traced."""
+        """Finds parameters that do not contribute to the loss. Their gradients are not traced."""
         copied = copy.deepcopy(self)
         copied.set_training(True)
         loss = copied(*inputs)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package: compiled code, and a description of all that goes in and comes out."""
+"""The package: compiled code, and a description of its inputs and outputs."""
 
 import contextlib
 import ctypes
@@ -19,10 +19,10 @@ from .model import ExportError
 
 FORMAT = "lockstep-compiled-1"
 
-# Instruction sets that compilers use without being asked, by their names in /proc/cpuinfo.
+# Instruction sets that compilers use by default, by their names in /proc/cpuinfo.
 INSTRUCTION_SETS = ("sse", "ssse3", "popcnt", "abm", "movbe", "bmi", "adx", "f16c", "fma", "avx",
                     "amx", "gfni", "vaes", "vpclmulqdq", "sha")
-# x86-64-v3 of the psABI, so far as /proc/cpuinfo names it.
+# x86-64-v3 of the psABI, as far as /proc/cpuinfo reports it.
 X86_64_V3 = ["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "popcnt", "sse", "sse2",
              "sse4_1", "sse4_2", "ssse3"]
 
@@ -33,7 +33,7 @@ SAFETENSORS_TYPES = {
 
 
 def instruction_sets(cpu):
-    """Returns those that the code may use; a host that lacks one of them cannot run it."""
+    """Returns the instruction sets that the code may use; a host must have all of them."""
     if cpu == "x86-64-v3":
         return X86_64_V3
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
@@ -45,10 +45,10 @@ def instruction_sets(cpu):
 
 def compile_graph(graph, cpu, threads):
     """Returns the names of the files that run the graph: the shared library and, if it calls
-    operators by their names, a list of them."""
+    operators by name, a list of them."""
     options = {
         "aot_inductor.package": True,
-        "fallback_random": True,  # LibTorch's own random numbers, as the eager model's.
+        "fallback_random": True,  # LibTorch's random numbers, as in the eager model.
         "cpp.threads": threads or -1,
         "cpp.dynamic_threads": threads == 0,
     }
@@ -64,8 +64,8 @@ def compile_graph(graph, cpu, threads):
 
 @contextlib.contextmanager
 def max_pool_of_aten():
-    """Has max_pool2d computed by ATen's functions. Inductor's own backward adds to single elements
-    in the order of samples and channels: each of them misses the cache."""
+    """Lets ATen's functions compute max_pool2d. Inductor's own backward adds to single elements
+    in the order of samples and channels, and each addition misses the cache."""
     pool = torch.ops.aten.max_pool2d_with_indices.default
     backward = torch.ops.aten.max_pool2d_with_indices_backward.default
     calls = {operator: lowering.fallback_handler(operator, add_to_fallback_set=False)
@@ -84,8 +84,8 @@ def load(files):
 
 
 def digests(graph, files):
-    """Returns the place of each file in the package, and the digest that lockstep::sha256() has of
-    its bytes."""
+    """Returns the path of each file in the package, and the digest of its contents by
+    lockstep::sha256()."""
     found = {}
     for file in map(pathlib.Path, files):
         content = file.read_bytes()
@@ -95,8 +95,7 @@ def digests(graph, files):
 
 
 def described(tensor):
-    """Element type, sizes, and the dimensions in the order in which they lie in memory, the
-    outermost first."""
+    """Element type, sizes, and the dimensions in memory order, outermost first."""
     order = sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim))
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "sizes": list(tensor.shape),
             "order": order}
@@ -127,7 +126,8 @@ def signature(step, inputs, dims, graphs, files, options):
 
 @contextlib.contextmanager
 def replacing(*paths):
-    """Yields a new file's name for each path. All of them replace those there if nothing fails."""
+    """Yields a temporary file's name for each path. If nothing fails, all of them replace the
+    existing files."""
     with contextlib.ExitStack() as folders:
         new = [os.path.join(folders.enter_context(tempfile.TemporaryDirectory(
             dir=path.parent, prefix=".lockstep-")), path.name) for path in paths]
@@ -137,7 +137,7 @@ def replacing(*paths):
 
 
 def write(path, files, description, weights, state):
-    """Writes the package and the weights, or leaves both as they were."""
+    """Writes the package and the weights, or changes neither."""
     with replacing(path, weights) as (new_package, new_weights):
         package_pt2(new_package, aoti_files=files,
                     extra_files={"lockstep.json": json.dumps(description, indent=1)})
@@ -150,14 +150,15 @@ def bytes_of(tensor):
 
 
 def require_types(tensors):
-    """Errors: ExportError if files of safetensors cannot have one of the tensors."""
+    """Errors: ExportError if safetensors does not support one of the tensors."""
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS_TYPES:
             raise ExportError(f"{name} is of {tensor.dtype}, which no file of safetensors can have")
 
 
 def write_weights(path, tensors):
-    """Writes a file of safetensors: larger elements first, then by name, as the reference does."""
+    """Writes a safetensors file: larger element types first, then by name, as the reference
+    does."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name in names:

@@ -19,9 +19,9 @@ from .model import ExportError
 @dataclasses.dataclass
 class Graph:
     program: torch.export.ExportedProgram
-    updated: list  # Numbers of the buffers that the graph changes, in the order of its results.
-    outputs: int   # Results between the new buffers and the gradients: the loss and others.
-    batch: list | None  # Smallest and largest batch; the largest may be None, for no limit.
+    updated: list  # Numbers of the buffers that the graph changes, in result order.
+    outputs: int   # Number of results between new buffers and gradients: loss and others.
+    batch: list | None  # Smallest and largest batch; None: no upper limit.
 
 
 class Flat(nn.Module):
@@ -41,8 +41,8 @@ class Flat(nn.Module):
 
 
 def trace(step, inputs, dims, training):
-    """Returns the graph of the step in training mode, with gradients, or in evaluation mode.
-    `dims` has the dimension of each input that is not fixed, or None."""
+    """Returns the graph of the step, in training mode with gradients or in evaluation mode.
+    `dims` has the variable dimension of each input, or None."""
     step.set_training(training)
     symbols = ShapeEnv()
     with kernels_of_convolutions_unnoted(symbols):
@@ -66,7 +66,7 @@ def trace(step, inputs, dims, training):
 
 
 def with_symbols(inputs, dims, symbols):
-    """Returns the inputs with one symbol for all dimensions that are the batch."""
+    """Returns the inputs with one symbol for all batch dimensions."""
     if all(dim is None for dim in dims):
         return inputs
     mode = FakeTensorMode(shape_env=symbols, allow_non_fake_inputs=True)
@@ -82,8 +82,8 @@ def with_symbols(inputs, dims, symbols):
 
 @contextlib.contextmanager
 def kernels_of_convolutions_unnoted(symbols):
-    """Some kernels of a convolution are for certain batch sizes. Which one it will be is no part of
-    the graph, so the choice is no condition on the batch."""
+    """Some kernels of a convolution are for certain batch sizes. The selected kernel is not a
+    part of the graph, so the selection is not a condition on the batch."""
     select = torch._C._select_conv_backend
 
     def select_unnoted(*arguments, **keywords):
@@ -95,9 +95,9 @@ def kernels_of_convolutions_unnoted(symbols):
 
 
 def batch_range(program, symbols):
-    """Returns Graph.batch. Tracing has followed one way through each condition on the batch: it
-    notes the condition in `symbols`, and the graph is right for no other batch.
-    Errors: ExportError for a condition that is more than a smallest or a largest batch."""
+    """Returns Graph.batch. Tracing follows one branch of each condition on the batch and records
+    the condition in `symbols`. The graph is valid only for batches that meet it.
+    Errors: ExportError for a condition other than a minimum or a maximum batch."""
     for guard in symbols.guards:
         if not symbols.bound_sympy(guard.expr).is_singleton():
             condition = str(guard.expr)
