@@ -2,8 +2,9 @@
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
-# The interfaces of our libraries name it. A project that has added this one by FetchContent or
-# add_subdirectory() links our libraries in folders of its own, which need the target, too.
+# The interfaces of our libraries name this target. A project that has added Lockstep by
+# FetchContent or add_subdirectory() links our libraries in its own folders, which need the target,
+# too.
 get_property(imported DIRECTORY PROPERTY IMPORTED_TARGETS)
 if("Threads::Threads" IN_LIST imported)
   set_property(TARGET Threads::Threads PROPERTY IMPORTED_GLOBAL TRUE)
@@ -20,7 +21,7 @@ add_library(hwloc::hwloc UNKNOWN IMPORTED)
 set_target_properties(hwloc::hwloc PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_HWLOC_LIBRARY}
                                               INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_HWLOC_DIR})
 
-# ISA-L, for CRC-32C; the rooms without LibTorch do not need it.
+# ISA-L, for CRC-32C; components without LibTorch do not need it.
 find_path(LOCKSTEP_ISAL_DIR isa-l/crc.h)
 find_library(LOCKSTEP_ISAL_LIBRARY isal)
 if(LOCKSTEP_ISAL_DIR AND LOCKSTEP_ISAL_LIBRARY)
@@ -31,14 +32,13 @@ elseif(LOCKSTEP_WITH_TORCH)
   message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
 endif()
 
-# Only the header of xxHash: it is compiled into the units that hash, nothing is linked.
+# xxHash, of which only the header is used: nothing is linked.
 find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
 add_library(xxhash::header INTERFACE IMPORTED)
 target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})
 
-# MPI, for the engine and for comparisons with it, without its former C++ classes. Debian installs
-# mpicxx with mpirun, without the headers. find_package(MPI) then ends in an error even where MPI is
-# not required.
+# MPI, for the engine and for comparisons with it, without its obsolete C++ classes. Debian installs
+# mpicxx with mpirun but without the headers. find_package(MPI) then fails even if MPI is optional.
 find_program(LOCKSTEP_MPICXX mpicxx)
 if(LOCKSTEP_MPICXX)
   execute_process(COMMAND ${LOCKSTEP_MPICXX} -fsyntax-only -include mpi.h -x c++ /dev/null
@@ -49,7 +49,7 @@ if(LOCKSTEP_MPICXX AND mpicxx_result EQUAL 0)
   find_package(MPI QUIET COMPONENTS CXX)
 endif()
 
-# WebP images are decoded where libwebp is installed.
+# WebP images are decoded if libwebp is installed.
 add_library(webp::optional INTERFACE IMPORTED)
 find_path(LOCKSTEP_WEBP_DIR webp/decode.h)
 find_library(LOCKSTEP_WEBP webp)
@@ -59,7 +59,7 @@ if(LOCKSTEP_WEBP_DIR AND LOCKSTEP_WEBP)
   target_compile_definitions(webp::optional INTERFACE LOCKSTEP_WITH_WEBP)
 endif()
 
-if(SKBUILD) # pip builds the package for Python, and names the interpreter.
+if(SKBUILD) # pip builds the Python package and selects the interpreter.
   set(LOCKSTEP_PYTHON ${Python_EXECUTABLE})
   execute_process(
     COMMAND ${LOCKSTEP_PYTHON} -c "import importlib.util, pathlib
@@ -91,7 +91,7 @@ endif()
 if(LOCKSTEP_WITH_TORCH)
   find_package(LibArchive REQUIRED)  # For tar shards, their compression, and .npz.
   find_package(ZLIB REQUIRED)
-  find_package(JPEG REQUIRED)  # libjpeg-turbo, whose functions decode parts of an image.
+  find_package(JPEG REQUIRED)  # libjpeg-turbo: its functions decode regions of an image.
   find_package(PNG REQUIRED)
 endif()
 

@@ -1,9 +1,9 @@
 # Files that `cmake --install` copies: the libraries, their public headers, the programs of tools/,
-# the exporter in Python, and the files for find_package(Lockstep) and for pkg-config.
+# the exporter in Python, and the files for find_package(Lockstep) and pkg-config.
 #
-# Each file belongs to a component, which is a package of packaging/debian: `comm` needs no LibTorch
-# and has the engines and the launcher, `full` is what LibTorch adds, `dev` is read by compilers.
-# comm is also the default (Settings.cmake).
+# Each file belongs to a component, which is a package of packaging/debian. `comm` has the engines
+# and the launcher and needs no LibTorch. `full` adds everything that needs LibTorch. `dev` has the
+# files for compilers. The default is comm (Settings.cmake).
 
 include(CMakePackageConfigHelpers)
 
@@ -13,9 +13,9 @@ set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
-# An installed copy looks last for LibTorch where it was at build time: a program's own link line
-# and LD_LIBRARY_PATH come first. CMake removes paths below the source folder from run paths, but
-# ./dev puts LibTorch there. Packages, which go to other machines, name another folder.
+# An installed copy searches for LibTorch at its build-time path last: a program's own link line and
+# LD_LIBRARY_PATH have priority. CMake removes paths below the source folder from run paths, but
+# ./dev installs LibTorch there. Packages for other machines set another folder.
 set(LOCKSTEP_TORCH_PLACE "" CACHE PATH
     "Where an installed copy looks last for LibTorch; if empty, where it was at build time")
 if(LOCKSTEP_WITH_TORCH)
@@ -34,7 +34,7 @@ function(component_of result target)
   endif()
 endfunction()
 
-# One export per library, so that a program that uses only comm need not have LibTorch.
+# One export per library, so that a program that uses only comm does not need LibTorch.
 set(components "")
 foreach(library IN LISTS libraries)
   get_target_property(component ${library} EXPORT_NAME)
@@ -58,13 +58,13 @@ endif()
 
 configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake
                               INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR)
-# Before 1.0 every minor version may break programs built with the one before.
+# Before 1.0, each minor version may break programs built with an earlier one.
 write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake cmake/Torch.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
         DESTINATION ${package} COMPONENT dev)
 
-# Files for pkg-config name the prefix by their own place, so that a copy may be moved.
+# Files for pkg-config refer to the prefix relative to themselves, so that a copy may be moved.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})
   return()  # The folders of such a copy have no common prefix.
 endif()

@@ -1,5 +1,5 @@
-# Finds what the package for Python needs: an interpreter whose torch is this LibTorch, and its
-# headers. Otherwise turns LOCKSTEP_BUILD_PYTHON off and says why.
+# Finds an interpreter whose torch is this LibTorch, and its headers, for the Python package.
+# Otherwise sets LOCKSTEP_BUILD_PYTHON to OFF and prints the reason.
 
 set(missing "")
 find_library(LOCKSTEP_TORCH_PYTHON torch_python PATHS ${TORCH_INSTALL_PREFIX}/lib NO_DEFAULT_PATH)

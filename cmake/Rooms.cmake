@@ -1,7 +1,7 @@
-# Declares a library, a room of it, and a test.
+# Functions that declare a library, a component of it, and a test.
 
-# A shared library with hidden visibility whose CMake name is Lockstep::<name without lockstep_>.
-# Its object files are a target of their own, <target>_objects, for tests of hidden code.
+# Declares a shared library with hidden visibility whose CMake name is Lockstep::<name without
+# lockstep_>. Its object files form a separate target, <target>_objects, for tests of hidden code.
 function(lockstep_library target)
   string(REGEX REPLACE "^lockstep_" "" name ${target})
   add_library(${target}_objects OBJECT)
@@ -25,15 +25,15 @@ function(lockstep_link target)
   target_link_libraries(${target}_objects ${ARGN})
 endfunction()
 
-# lockstep_united(<result> <name> [OPTIONS_OF <folder>] <cpp>...)
-# With LOCKSTEP_UNITY, sets <result> to sources <name>_<number>.cpp that include up to ten of the
-# given ones each, so that headers are read once for all of them; otherwise to the given ones.
-# Sources with options of their own stay alone, as do those from outside of the calling folder, such
-# as a rig of tests that replaces operator new: what it defines is not to be inlined into others.
-# CMake's own UNITY_BUILD includes by absolute paths, and ccache would then find nothing for another
-# checkout. For the same reason the sources lie at the same place in the build folder of a project
-# that has added this one. CMake applies a source's options if they were set in the folder of its
-# target, which is the calling one unless OPTIONS_OF names it.
+# lockstep_united(<result> <name> [OPTIONS_OF <folder>] <cpp>...) With LOCKSTEP_UNITY, sets <result>
+# to sources <name>_<number>.cpp that each include up to ten of the given sources, so that their
+# headers are read once. Otherwise sets it to the given sources. Two kinds of sources stay separate:
+# those with compile options, and those outside of the calling folder. The latter may replace
+# operator new for tests, which must not be inlined into other sources. CMake's UNITY_BUILD includes
+# absolute paths, so ccache would find nothing for another checkout. For the same reason, a project
+# that has added Lockstep has the sources at the same path in its build folder. CMake applies a
+# source's options only if they are set in the target's folder. This is the calling folder unless
+# OPTIONS_OF names it.
 function(lockstep_united result name)
   cmake_parse_arguments(united "" "OPTIONS_OF" "" ${ARGN})
   set(ARGN ${united_UNPARSED_ARGUMENTS})
@@ -75,8 +75,8 @@ function(lockstep_united result name)
   set(${result} ${units} PARENT_SCOPE)
 endfunction()
 
-# GCC 12 takes members of what it inlines in a large unit for uninitialised. Units with LibTorch's
-# headers have none of these.
+# GCC 12 wrongly reports members of inlined code in a large unit as uninitialised. Units with
+# LibTorch's headers are not affected.
 function(lockstep_trust_united target)
   if(LOCKSTEP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
      NOT target STREQUAL lockstep_objects)
@@ -84,10 +84,10 @@ function(lockstep_trust_united target)
   endif()
 endfunction()
 
-# lockstep_room(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...])
-# Adds the files of the calling folder. HEADERS are installed. OFFERS are for our other rooms only;
-# headers that are not named are private to the room (tests/tidy.py). TESTS go into the program
-# <room>_test, one GoogleTest suite for the room.
+# lockstep_room(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...]) Adds the
+# files of the calling folder. HEADERS are installed. OFFERS are only for other components of the
+# project. Other headers are private to the component (tests/tidy.py). TESTS are compiled into the
+# GoogleTest program <room>_test.
 function(lockstep_room library)
   cmake_parse_arguments(room "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
@@ -103,15 +103,15 @@ function(lockstep_room library)
   endif()
 endfunction()
 
-# Programs whose tests take a minute together on two cores: ./dev test --fast, ./dev check.
+# Programs for ./dev test --fast and ./dev check: together they take a minute on two cores.
 set(lockstep_fast_tests base_test job_test store_test launch_test tensor_test nn_test optim_test)
 
-# Programs that measure this process's share of memory, which other processes change.
+# Programs that measure this process's share of memory, which other processes affect.
 set(lockstep_lone_tests observe_test)
 
-# lockstep_test(<program> <library> <cpp>...): a GoogleTest program whose tests are ctests. It may
-# start itself again as ranks (tests/ranks.h), so main() comes from tests/ranks_main.cpp. Engines
-# are looked for beside lockstep_comm, whose objects the program contains.
+# lockstep_test(<program> <library> <cpp>...): adds a GoogleTest program whose tests are ctests. It
+# may start itself again as ranks (tests/ranks.h), so tests/ranks_main.cpp provides main(). The
+# program contains the objects of lockstep_comm and searches for engines beside that library.
 function(lockstep_test program library)
   lockstep_united(sources ${program} ${ARGN})
   if(NOT TARGET lockstep_test_ranks)

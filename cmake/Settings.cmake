@@ -18,7 +18,7 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths below the source folder are stored relative to it, so that clones share one cache.
+  # ccache stores paths below the source folder relative to it, so that clones share one cache.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
                                   CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()
@@ -33,7 +33,7 @@ target_compile_options(lockstep_settings INTERFACE -Wall -Wextra -Wpedantic -Wsh
 if(LOCKSTEP_WARNINGS_AS_ERRORS)
   target_compile_options(lockstep_settings INTERFACE -Werror)
 endif()
-# GCC takes the sources that a unit includes for headers, whose classes would differ between units.
+# GCC treats the sources in a unit as headers and warns that their classes differ between units.
 if(LOCKSTEP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(lockstep_settings INTERFACE -Wno-subobject-linkage)
 endif()
@@ -42,8 +42,8 @@ if(LOCKSTEP_SANITIZE)
                       -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
 endif()
-# GCC's ThreadSanitizer does not know fences. LibTorch's headers have some. ShmBackend has one, for
-# reads through the kernel, which ThreadSanitizer does not see.
+# GCC's ThreadSanitizer does not support fences. LibTorch's headers have some. ShmBackend has one
+# for reads by the kernel, which ThreadSanitizer does not see.
 if(LOCKSTEP_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-tsan)
 endif()

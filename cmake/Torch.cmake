@@ -1,17 +1,17 @@
-# Finds LibTorch and defines the imported target Lockstep::torch. The build includes this file; an
-# installed LockstepConfig.cmake does, too.
+# Finds LibTorch and defines the imported target Lockstep::torch. The build and an installed
+# LockstepConfig.cmake include this file.
 #
-# find_package(Torch) is not used for the targets. In a CUDA build of LibTorch it fails without a
-# CUDA toolkit, of which Lockstep needs nothing. Its targets also exist in one directory only, which
-# fails for a project that adds Lockstep as a subdirectory.
+# The targets do not come from find_package(Torch). With a CUDA build of LibTorch, it fails without
+# a CUDA toolkit, which Lockstep does not need. Its targets are also visible in one directory only,
+# which fails for a project that adds Lockstep as a subdirectory.
 
-# Minor versions of LibTorch that Lockstep can be built with, oldest first. 2.11 is for machines
-# that have no newer one: lockstep/tensor/torch_version.h lists what it cannot do.
+# Minor versions of LibTorch that Lockstep supports, oldest first. 2.11 is for machines without a
+# newer one: lockstep/tensor/torch_version.h lists the missing features.
 set(LOCKSTEP_TORCH_VERSIONS 2.11 2.12 2.13 2.14 2.15)
 
-# Sets, in the caller's scope, Torch_DIR (the folder of TorchConfig.cmake, empty if none was found),
-# Torch_VERSION and TORCH_INSTALL_PREFIX. CMake looks as for any package, by Torch_DIR and
-# CMAKE_PREFIX_PATH, and last in the folders of ARGN.
+# Sets Torch_DIR (the folder of TorchConfig.cmake, or empty), Torch_VERSION and TORCH_INSTALL_PREFIX
+# in the caller's scope. CMake searches as for any package, by Torch_DIR and CMAKE_PREFIX_PATH, and
+# finally in the folders of ARGN.
 function(lockstep_locate_torch)
   find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake PATHS ${ARGN})
   if(NOT Torch_FOUND)
@@ -40,13 +40,14 @@ function(lockstep_define_torch prefix)
     INTERFACE_COMPILE_DEFINITIONS "USE_C10D_GLOO;USE_DISTRIBUTED;USE_RPC;USE_TENSORPIPE"
     INTERFACE_INCLUDE_DIRECTORIES "${prefix}/include;${prefix}/include/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES "Lockstep::torch_cpu;Lockstep::c10"
-    # libtorch_cpu.so of a CUDA build needs libraries in NVIDIA's wheels, which its RUNPATH names.
+    # libtorch_cpu.so of a CUDA build needs libraries in NVIDIA's wheels. Its RUNPATH has their
+    # paths.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined")
 endfunction()
 
-# Sets `result` to the link item of LibTorch's libraries for CUDA devices, or to nothing. By default
-# programs are linked with them if LibTorch has them and this machine has NVIDIA's driver. A program
-# on CPUs starts faster without them.
+# Sets `result` to the link item of LibTorch's libraries for CUDA devices, or to nothing. By
+# default, programs are linked with them if LibTorch has them and this machine has NVIDIA's driver.
+# Programs for CPUs start faster without them.
 function(lockstep_torch_cuda result prefix)
   set(default OFF)
   if(EXISTS "${prefix}/lib/libtorch_cuda.so" AND EXISTS /dev/nvidiactl)
@@ -59,7 +60,7 @@ function(lockstep_torch_cuda result prefix)
   endif()
   set(libraries "")
   if(LOCKSTEP_TORCH_CUDA)
-    # Programs call them through LibTorch's dispatcher, which the linker does not see.
+    # Programs call them through LibTorch's dispatcher, so the linker sees no reference.
     set(libraries "${prefix}/lib/libtorch_cuda.so,${prefix}/lib/libc10_cuda.so")
     set(libraries "-Wl,--push-state,--no-as-needed,${libraries},--pop-state")
   endif()
