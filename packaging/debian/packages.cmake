@@ -1,5 +1,5 @@
-# What cpack needs to make Debian packages of the components that cmake/Install.cmake installs. The
-# preset `package` includes it, after all install() commands; `./dev package` does the rest.
+# Settings with which cpack builds Debian packages of the components in cmake/Install.cmake. The
+# preset `package` includes this file after all install() commands; see `./dev package`.
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)
@@ -13,7 +13,7 @@ if(LOCKSTEP_WITH_TORCH)
 endif()
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 
-# Who builds a package is its maintainer, who is named as for Debian's own tools.
+# The person who builds a package is its maintainer, named as for Debian's own tools.
 set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
 if("$ENV{DEBFULLNAME}" STREQUAL "" OR "$ENV{DEBEMAIL}" STREQUAL "")
   set(CPACK_PACKAGE_CONTACT "Lockstep <root@localhost>")
@@ -59,7 +59,7 @@ find_package(Lockstep COMPONENTS comm) needs lockstep-comm alone. Lockstep's
 training needs the package lockstep too, and LibTorch ${LOCKSTEP_TORCH_VERSION}, which
 CMake finds by CMAKE_PREFIX_PATH or Torch_DIR, or in ${LOCKSTEP_TORCH_PLACE}.")
 
-# The libraries of a package, for the dependencies of packages that are built with them.
+# The libraries of a package, for dependencies of packages that are built with them.
 set(shlibs_of_comm "")
 set(shlibs_of_full "")
 foreach(library IN LISTS libraries)

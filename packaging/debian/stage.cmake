@@ -1,9 +1,10 @@
-# Run by cpack when the files of all packages are in place, before they are packed. Adds the
-# documents that Debian's policy demands, and finds the packages whose libraries are needed.
+# cpack runs this script when the files of all packages are in place, before it packs them. The
+# script adds the documents that Debian's policy requires, and finds the packages of required
+# libraries.
 
 cmake_policy(VERSION 3.23)
 
-# Sets <result> to the folder in which cpack has put the files of a component.
+# Sets <result> to cpack's folder with the files of a component.
 function(staged result component)
   set(${result} ${CPACK_TEMPORARY_DIRECTORY}/${component}${CPACK_PACKAGING_INSTALL_PREFIX}
       PARENT_SCOPE)
@@ -38,7 +39,7 @@ endforeach()
 
 # --- Dependencies -------------------------------------------------------------------------------
 
-# Sets <result> to the programs and libraries of a component; links to libraries are left out.
+# Sets <result> to the programs and libraries of a component, without links to libraries.
 function(binaries_of result component)
   staged(prefix ${component})
   file(GLOB files ${prefix}/bin/* ${prefix}/${CPACK_LOCKSTEP_LIBRARIES}/*.so*)
@@ -74,9 +75,9 @@ function(dependencies)
   endforeach()
 endfunction()
 
-# An engine is opened only when a job asks for it, so its library is not required. Gloo's is small
-# and joins hosts under any launcher. Who has an MPI starts ranks with it, and libfabric serves
-# oneCCL alone. NCCL comes from its maker.
+# An engine is opened only if a job requests it, so its library is not required. Gloo's is small and
+# works under any launcher, so it is recommended. MPI users have MPI anyway, libfabric is only for
+# oneCCL, and NCCL comes from NVIDIA.
 binaries_of(required comm)
 set(recommended ${required})
 set(suggested ${required})

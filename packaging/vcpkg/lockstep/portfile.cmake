@@ -1,8 +1,8 @@
-# An overlay port, which builds the checkout that it lies in:
+# An overlay port, which builds the checkout that contains it:
 #
 #   vcpkg install lockstep --overlay-ports=packaging/vcpkg
 #
-# Not tested: no vcpkg could be had.
+# Not tested, because vcpkg was not available.
 
 vcpkg_check_linkage(ONLY_DYNAMIC_LIBRARY)  # Engines are opened at run time.
 
