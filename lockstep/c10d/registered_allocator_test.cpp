@@ -35,13 +35,13 @@ using test::Ranks;
 constexpr std::size_t mb = std::size_t{1} << 20;
 constexpr std::size_t no_limit = std::size_t{1} << 40;
 
-// Pages that a fork()ed child shares with this process, as registered memory is.
+// Pages that a forked child shares with this process, as registered memory.
 RegisteredMemory shared_pages(std::size_t bytes) {
   const auto pages = std::make_shared<SharedMapping>(SharedMapping::create("a test", bytes));
   return {pages, pages->data(), bytes};
 }
 
-// Runs `act` in a fork()ed child and returns whether it returned true.
+// Runs `act` in a forked child and returns whether it returned true.
 bool holds_in_child(const std::function<bool()>& act) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(act() ? 0 : 1);
@@ -219,7 +219,7 @@ TEST(RegisteredAllocator, GivesBlocksToTensorsAsLargeAsThoseThatCollectivesHadTo
   RegisteredAllocator& allocator = opened();
   constexpr std::size_t size = 123'456;
   EXPECT_FALSE(allocator.contains(bytes_of(size)));
-  allocator.note_moved(bytes_of(size).narrow(0, 5, 100));  // What counts is what is allocated.
+  allocator.note_moved(bytes_of(size).narrow(0, 5, 100));  // The allocated size counts.
   EXPECT_TRUE(allocator.contains(bytes_of(size)));
   EXPECT_FALSE(allocator.contains(bytes_of(size + 1)));
   allocator.note_moved(bytes_of(1000));
@@ -237,7 +237,7 @@ TEST(RegisteredAllocator, ItsTensorsOutliveTheGroupAndGrowAsOthersDo) {
   std::thread([gone = std::move(tensor)]() mutable { gone.reset(); }).join();
 }
 
-// As oneDNN does it.
+// As oneDNN frees it.
 TEST(RegisteredAllocator, FreesRawMemoryByItsAddress) {
   RegisteredAllocator& allocator = opened();
   for (const Demand demand : {Demand::none, Demand::always, Demand::none}) {
@@ -262,7 +262,8 @@ const Ranks sums_beside_children("sums beside children", [](const Rank& rank) {
   RegisteredAllocator& allocator = RegisteredAllocator::instance();
   allocator.open([&](std::size_t bytes) { return world.allocate_local(bytes); });
   const RegisteredTensors scope(Demand::always);
-  const at::Tensor before = at::empty({100'000 * (rank.rank + 1)}, at::kFloat);  // Other places.
+  // At different addresses.
+  const at::Tensor before = at::empty({100'000 * (rank.rank + 1)}, at::kFloat);
   const at::Tensor tensor = at::empty({50'000}, at::kFloat);
   ProcessGroup pair = world.split(rank.rank / 2);
   for (int round = 0; round < 3; ++round) {

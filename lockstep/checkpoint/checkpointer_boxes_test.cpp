@@ -1,4 +1,4 @@
-// Tensors that are saved and loaded as boxes, by any ranks.
+// Tensors that any number of ranks saves and loads as boxes.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/arange.h>
@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 using Shape = std::vector<std::int64_t>;
 
-// Saves `parts`, and asks for `request`.
+// Saves `parts`, and requests `request`.
 class Parts : public Stateful {
  public:
   explicit Parts(StateDict parts) : state_(std::move(parts)) {}
@@ -52,13 +52,13 @@ class Parts : public Stateful {
 // The boxes of one rank of several.
 using Cut = std::function<Boxes(const Shape&, int rank, int ranks)>;
 
-// Part `rank` of `size`: all about as large.
+// Part `rank` of `size`; all parts have about equal sizes.
 std::pair<std::int64_t, std::int64_t> even(std::int64_t size, int rank, int ranks) {
   const std::int64_t begin = size * rank / ranks;
   return {begin, size * (rank + 1) / ranks - begin};
 }
 
-// Rank 0 has nothing, and each rank about twice as much as the one before it.
+// Rank 0 has nothing, and each rank about twice as much as the previous one.
 std::pair<std::int64_t, std::int64_t> uneven(std::int64_t size, int rank, int ranks) {
   const auto begin_of = [&](int r) {
     return r == 0 ? 0 : size * ((1 << (r - 1)) - 1) / ((1 << (ranks - 1)) - 1);
@@ -68,7 +68,7 @@ std::pair<std::int64_t, std::int64_t> uneven(std::int64_t size, int rank, int ra
   return {begin, end - begin};
 }
 
-// `segments` of equal size side by side along `dim`, each cut.
+// `segments` adjacent segments of equal size along `dim`, each of which is cut.
 Cut cut_along(std::size_t dim, decltype(&even) split = even, int segments = 1) {
   return [=](const Shape& shape, int rank, int ranks) {
     Boxes boxes{.list = {}, .cat_dim = static_cast<std::int64_t>(dim)};
@@ -137,7 +137,7 @@ class CheckpointsOfBoxes : public testing::Test {
     });
   }
 
-  // Saved and loaded as every pair of these cuts, by other numbers of ranks.
+  // Saves and loads with every pair of these cuts, on different numbers of ranks.
   void expect_any_to_any(const at::Tensor& whole, const std::map<std::string, Cut>& cuts) {
     for (const auto& [from, saved] : cuts)
       for (const int ranks : {2, 3, 4}) {
@@ -176,7 +176,7 @@ TEST_F(CheckpointsOfBoxes, OfThreeDimensionsAreLoadedAsAnyOthers) {
                                                         {"crossed", crossed}});
 }
 
-// Larger than what is read at a time, so that runs begin and end in the middle of it.
+// Larger than one read, so that runs begin and end in the middle of a read.
 TEST_F(CheckpointsOfBoxes, OfMuchMemoryAreLoadedAsAnyOthers) {
   expect_any_to_any(at::randn({701, 603}), {{"rows", cut_along(0, uneven)},
                                             {"qkv columns", cut_along(1, even, 3)},
@@ -201,7 +201,7 @@ TEST_F(CheckpointsOfBoxes, AreTheSameFileAsAWholeTensor) {
   }
 }
 
-// As an optimizer that is sharded over ranks which have the same part of a layer that is cut.
+// As for a sharded optimizer whose ranks have the same part of a sharded layer.
 TEST_F(CheckpointsOfBoxes, HoldRangesOfTheirLocalTensors) {
   const at::Tensor weight = at::randn({8, 12});
   const auto range_of = [&](int rank) {
@@ -389,13 +389,13 @@ TEST_F(CheckpointsOfBoxes, OfADamagedFileAreNotLoaded) {
   stream.seekp(-1, std::ios::end);
   stream.put('\x55');
   stream.close();
-  const at::Tensor local = at::zeros({4, 2});  // The damaged byte is none of its.
+  const at::Tensor local = at::zeros({4, 2});  // The damaged byte is outside of its part.
   Parts parts(StateRequest{{"weight", all_of({.list = {{{0, 1}, {4, 2}}}}, local)}});
   EXPECT_EQ(test::fault_of([&] { load_checkpoint(root(), {{"model", &parts}}); }), Fault::corrupt);
   EXPECT_TRUE(at::equal(local, at::zeros({4, 2})));
 }
 
-// Of this process so far; -1 where the kernel does not count them.
+// Number of reads of this process; -1 if the kernel does not count them.
 std::int64_t reads_so_far() {
   std::ifstream counters("/proc/self/io");
   std::string name;

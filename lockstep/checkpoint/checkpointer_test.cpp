@@ -38,7 +38,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Holds values, and tensors that loading replaces.
+// Has values, and tensors that loading replaces.
 class Tensors : public Stateful {
  public:
   Tensors() = default;

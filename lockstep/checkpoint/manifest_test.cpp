@@ -23,7 +23,7 @@ std::string hex(std::uint32_t value) {
   return text;
 }
 
-// Adds the matching end.
+// Appends the matching end.
 std::string sealed(const std::string& text) {
   return text + ",\n  \"crc32c\": \"" + hex(crc32c(bytes(text))) + "\"\n}\n";
 }
@@ -280,7 +280,7 @@ TEST(Manifest, MustBeJsonInUtf8) {
   refuses(changed("conv.weight", "\xed\xa0\x80"), "not JSON");
   refuses(changed("0.001", "1e999"), "not JSON");
   refuses(changed("0.001", "NaN"), "not JSON");
-  // The parser takes a zero byte for the end.
+  // The parser treats a zero byte as the end.
   refuses(sealed(body + ", \"crc32c\": \"\"}" + std::string(1, '\0')), "not JSON");
 }
 

@@ -135,7 +135,7 @@ TEST(SafetensorsHeader, MustHaveTheOneForm) {
   refuses(one(R"("dtype":["F32"],"shape":[2],"data_offsets":[0,8])"), 8, "unexpected");
 }
 
-// A reader of other tensors in the file needs no size for them.
+// Other tensors in the file can be read without the size of this type.
 TEST(SafetensorsHeader, KeepsTheNamesOfTypesThatLibTorchLacks) {
   for (const std::string type : {"F4", "F6_E2M3", "C128", "f32", "", "F32 "}) {
     const auto header =
@@ -148,7 +148,7 @@ TEST(SafetensorsHeader, KeepsTheNamesOfTypesThatLibTorchLacks) {
   refuses(one(R"("dtype":"F4","shape":[2],"data_offsets":[1,0])"), 1, "lies from 1 to 0");
 }
 
-// By the specification. Python's reader takes such a file, as its JSON parser skips spaces.
+// By the specification. Python's reader accepts such a file, because its JSON parser skips spaces.
 TEST(SafetensorsHeader, BeginsWithABrace) { refuses(" {}", 0, "expected '{', found \" \""); }
 
 TEST(SafetensorsHeader, RefusesDeepNestingAtOnce) {

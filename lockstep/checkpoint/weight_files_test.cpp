@@ -158,7 +158,7 @@ TEST_F(Folder, OfASmallModelHasOneFileAndNothingOfAnEarlierOne) {
 
 TEST_F(Folder, IsReadAsItsIndexSays) {
   save_weights(*saved_, folder_, {.max_shard_bytes = 50});
-  // Beside the model: what would make an Error without the index.
+  // A file that would cause an Error without the index.
   save_safetensors(folder_ / "consolidated.safetensors", named_tensors(*small_net()));
   save_safetensors(folder_ / "model.safetensors", {{"surplus", at::ones({1})}});
   load_weights(*net_, folder_);
@@ -221,7 +221,7 @@ TEST_F(Folder, OfPicklesIsRefusedWithTheRemedy) {
   write("model.bin", zip);
   EXPECT_TRUE(contains(
       error_of([&] { load_weights(*net_, folder_ / "other.index.json"); }, Fault::misuse), remedy));
-  // Names alone do not make pickles.
+  // A name alone does not make a file a pickle.
   save_weights(*saved_, folder_ / "weights.bin");
   load_weights(*net_, folder_ / "weights.bin");
   EXPECT_EQ(sha256(*net_), sha256(*saved_));
@@ -253,7 +253,7 @@ TEST_F(Folder, MayHaveFloatingPointTypesThatAreConvertedOnRequest) {
       EXPECT_TRUE(same->second.equal(expected)) << name;
     }
   }
-  // Integers never are.
+  // Integers are never converted.
   NamedTensors integers = named_tensors(*saved_);
   integers[0].second = at::ones({3, 4}, at::kLong);
   save_safetensors(folder_ / "model.safetensors", integers);

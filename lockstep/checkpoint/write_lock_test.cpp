@@ -47,11 +47,11 @@ TEST_F(FolderLock, NamesNobodyWhoHasNotSaidWhoItIs) {
   EXPECT_NE(text.find("another job"), text.npos) << text;
 }
 
-// The ranks of that attempt are being ended meanwhile.
+// The ranks of that attempt are being terminated.
 TEST_F(FolderLock, IsWaitedForWhereAnEarlierAttemptOfTheJobHasIt) {
   std::optional<WriteLock> held(std::in_place, root_, first_attempt);
   std::thread ending([&] {
-    // Other jobs would be refused by then.
+    // Other jobs would be rejected by then.
     std::this_thread::sleep_for(std::chrono::milliseconds(1300));
     held.reset();
   });

@@ -41,7 +41,7 @@ std::vector<Indices> all_ranks(std::size_t size, int num_replicas, std::int64_t 
   return lists;
 }
 
-// The size() indices of every rank together, in ascending order.
+// The indices of all ranks, sorted.
 Indices union_of(const std::vector<Indices>& lists) {
   Indices all;
   for (const Indices& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -136,7 +136,7 @@ void save_and_load(const DistributedSampler& from, DistributedSampler& to) {
   to.load(in);
 }
 
-// Draws more than is needed, as a loader with workers does, and consumes `samples`.
+// Draws more than needed, as a loader with workers does, and consumes `samples`.
 Indices prefetch_and_consume(DistributedSampler& sampler, std::size_t samples) {
   if (samples > 0) sampler.next(samples + 5);
   return sampler.consume(samples);
@@ -231,8 +231,8 @@ struct Leg {
   std::size_t each;  // Samples of each rank, in one batch; all samples if there are fewer.
 };
 
-// Returns the indices consumed in the legs of one epoch. Each leg resumes where the last one was
-// saved.
+// Returns the indices that the legs of one epoch consume. Each leg resumes from the state of the
+// previous one.
 Indices travel(std::size_t size, const std::vector<Leg>& legs,
                const DistributedSamplerOptions& options) {
   Indices all;
@@ -246,7 +246,7 @@ Indices travel(std::size_t size, const std::vector<Leg>& legs,
       const Indices consumed = sampler.consume(batch ? batch->size() : 0);
       all.insert(all.end(), consumed.begin(), consumed.end());
       if (rank == 0) after = sampler.state_dict();
-      // With pad = false, a rank without any sample of an epoch cannot know that others had one.
+      // With pad = false, a rank without samples in an epoch cannot detect that others have some.
       if (batch || options.pad) {
         EXPECT_EQ(sampler.state_dict().values, after.values);
       }
@@ -258,7 +258,7 @@ Indices travel(std::size_t size, const std::vector<Leg>& legs,
   return all;
 }
 
-// Returns "" if `all` is a valid deal of an epoch of `size` samples.
+// Returns "" if `all` is a valid distribution of an epoch of `size` samples.
 std::string problem_of(const Indices& all, std::size_t size,
                        const DistributedSamplerOptions& options) {
   std::vector<int> times(size);
@@ -389,7 +389,7 @@ TEST(DistributedSampler, TakesItsPlaceFromAProcessGroup) {
   EXPECT_TRUE(test::all_succeeded(take_turns.run(2)));
 }
 
-// The Error of three ranks: rank 2 has these settings, the others the usual ones.
+// The Error of three ranks, of which rank 2 has these settings and the others the usual ones.
 std::string refusal_of_rank_2(std::size_t size, const DistributedSamplerOptions& options) {
   std::string text;
   run_in_process(3, [&](ProcessGroup& world) {
@@ -417,7 +417,7 @@ TEST(DistributedSampler, RefusesRanksThatDealByOtherRulesAndNamesThem) {
   expect(refusal_of_rank_2(10, {.shuffle = false}), "rank 2 has shuffle = false");
   expect(refusal_of_rank_2(10, {.drop_last = true}), "rank 2 has drop_last = true");
   expect(refusal_of_rank_2(10, {.pad = false}), "rank 2 has pad = false");
-  // The setting is invalid on its own, but is compared first, so that no rank waits for rank 2.
+  // The setting is invalid by itself, but is compared first, so that no rank waits for rank 2.
   expect(refusal_of_rank_2(10, {.drop_last = true, .pad = false}), "rank 2 has drop_last = true");
 }
 

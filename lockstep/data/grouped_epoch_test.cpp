@@ -69,7 +69,7 @@ TEST(GroupedOrder, IsTheDatasetsWithoutShuffling) {
   EXPECT_EQ(epoch.groups, (std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 6}));
 }
 
-// Deals batches that are `global` samples on all ranks together.
+// Draws batches that have `global` samples on all ranks together.
 std::vector<std::multiset<std::size_t>> global_batches(int ranks, std::size_t global,
                                                        const StateDict* resumed = nullptr) {
   std::vector<std::multiset<std::size_t>> batches;

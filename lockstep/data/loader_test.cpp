@@ -79,15 +79,15 @@ class Noise : public BatchDataset {
   }
 
   std::function<void(std::size_t)> before_sample;  // Called for each sample that fill() writes.
-  mutable std::atomic<std::size_t> reads = 0;      // Samples that fill() has begun.
-  mutable Indices announced;                       // To will_read().
+  mutable std::atomic<std::size_t> reads = 0;      // Samples that fill() has started.
+  mutable Indices announced;                       // By will_read().
 
  private:
   std::size_t size_;
   mutable std::mutex mutex_;  // Several ranks may read this dataset.
 };
 
-// A copy of a batch, which no longer depends on the loader.
+// A copy of a batch that is independent of the loader.
 Batch copy_of(const Batch& batch) {
   return {batch.data.clone(), batch.target.clone(), batch.indices, batch.epoch};
 }
@@ -195,7 +195,7 @@ TEST(Loader, DrawsOtherRandomNumbersInEachEpochAndForEachSeed) {
   EXPECT_FALSE(at::equal(values(1, 0), values(1, 1)));
 }
 
-// Step k of all ranks together: the data by index.
+// Step k of all ranks: the data by index.
 std::vector<std::map<std::size_t, at::Tensor>> global_batches(const BatchDataset& dataset,
                                                               int ranks) {
   std::vector<std::map<std::size_t, at::Tensor>> steps;
@@ -289,7 +289,7 @@ TEST(Loader, RefusesToConsumeABatchTwiceOrOutOfOrder) {
   }
 }
 
-// 24 samples are left after the last batch: too few for two ranks, enough for one.
+// After the last batch, 24 samples are left: too few for two ranks, enough for one.
 TEST(Loader, ADroppedEndStaysDroppedOnAnotherNumberOfRanks) {
   const Noise noise(120);
   for (const int threads : {0, 2}) {
@@ -501,7 +501,7 @@ TEST(Loader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
     for (const Batch& batch : loader) {
       taken += batch.indices.size();
       const std::size_t limit = std::min<std::size_t>(taken + 4 * ahead, 400);
-      // In the middle, the threads come as far as they may.
+      // In the middle, the threads fill as many batches as they may.
       while (taken == 200 && noise.reads < limit) std::this_thread::sleep_for(1ms);
       EXPECT_LE(noise.reads, limit);
     }
@@ -510,7 +510,7 @@ TEST(Loader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
   }
 }
 
-// Each batch takes memory of its own, of which its values are the smallest part.
+// The overhead of each batch exceeds the memory of its values.
 TEST(Loader, DrawsNotMoreThanABatchAheadForEachKilobyte) {
   const Noise noise(1000);
   Loader loader(noise, DistributedSampler(1000, 1, 0),
@@ -579,7 +579,7 @@ struct ThreadFacts {
   int nice = 0;
   int intra_op_threads = 0;
   bool grad = true;
-  at::ScalarType product = at::kFloat;  // Of a product of two float matrices.
+  at::ScalarType product = at::kFloat;  // Type of the product of two float matrices.
   std::string name;
 };
 
@@ -766,7 +766,7 @@ TEST(Loader, OfAGroupHasItsBatchesInRegisteredMemory) {
   const Noise noise(120);
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(120, world);
-    // What a rank needs may differ: the largest counts.
+    // The ranks' needs may differ: the largest one counts.
     Loader loader(noise, sampler, world,
                   {.batch_size = 8,
                    .threads = world.rank(),

@@ -250,7 +250,7 @@ TEST_F(Folder, OfBadFilesOnlyIsAnError) {
 
 // --- Files that change ---------------------------------------------------------------------------
 
-// Longer than the steps of the clock that stamps files.
+// Longer than the resolution of the clock for modification times.
 void let_the_clock_move() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
 TEST_F(Folder, RefusesAFileThatChangedBeforeItWasRead) {

@@ -51,7 +51,7 @@ bool is_same(const PixelView& a, const PixelView& b) {
   return true;
 }
 
-// Every kind of file, by its name, of a size that no block divides.
+// All kinds of files by name, in sizes that are not multiples of blocks.
 std::vector<std::pair<std::string, std::string>> all_files(int width, int height) {
   std::vector<std::pair<std::string, std::string>> files;
   for (const auto& [name, kind] : test::jpeg_kinds())
@@ -63,7 +63,7 @@ std::vector<std::pair<std::string, std::string>> all_files(int width, int height
   return files;
 }
 
-// The file with other bytes at a place.
+// Replaces bytes of the file at an offset.
 std::string changed(std::string file, std::size_t at, const std::string& bytes) {
   return file.replace(at, bytes.size(), bytes);
 }
@@ -133,7 +133,7 @@ std::vector<std::pair<std::string, std::string>> simple_files() {
     raw += static_cast<char>(value);
     plain += std::to_string(value) + " ";
   }
-  // From below, in the order blue, green and red, padded to four bytes.
+  // Bottom-up rows of blue, green and red, padded to four bytes.
   for (const std::size_t row : {1, 0}) {
     for (std::size_t x = 0; x < 3; ++x)
       for (std::size_t c = 3; c > 0; --c) rows += raw[9 * row + 3 * x + c - 1];
@@ -162,7 +162,7 @@ TEST(ImageReader, DecodesSimpleFormats) {
 
 TEST(ImageReader, RefusesSimpleFormatsThatEndTooEarly) {
   for (const auto& [name, file] : simple_files()) {
-    // A GIF is decoded without what follows its pixels, and a last number needs no space.
+    // A GIF needs no bytes after its pixels, and a final number needs no space.
     const std::size_t needed = name == "GIF" ? file.size() - 3 : file.size();
     for (std::size_t size = 0; size + (name == "plain PPM" ? 3 : 1) < needed; ++size)
       EXPECT_THROW(decode(file.substr(0, size)), BadImage) << name << ", " << size << " bytes";
@@ -180,7 +180,7 @@ TEST(ImageReader, RefusesSimpleFormatsThatClaimMorePixelsThanTheyHold) {
     EXPECT_NE(refusal(file), "");
 }
 
-// BMP with run lengths, and GIF, whose sizes are possible at the highest compression.
+// BMP with run lengths and GIF: their sizes are possible at the highest compression.
 TEST(ImageReader, AllocatesNoMoreThanIsDecodedIfTheDataOfALargeImageEndsTooEarly) {
   const std::string bmp = "BM........\x36\4\0\0\x28\0\0\0\0\x30\0\0\0\x30\0\0\1\0\x08\0\1\0\0\0"s +
                           std::string(20 + 1024, '\0') + std::string(1024, '\1');
@@ -209,7 +209,7 @@ std::string with_inserted(std::string file, std::size_t at, const std::string& b
   return file.insert(at, bytes);
 }
 
-// libjpeg reads up to eight bytes ahead, and says nothing of these.
+// libjpeg reads up to eight bytes ahead, and does not report these.
 TEST(ImageReader, ReadsAJpegWithStrayBytesToTheSamePixels) {
   for (const auto& [name, kind] : test::jpeg_kinds()) {
     const std::string file = test::jpeg_file(61, 47, kind);
@@ -225,7 +225,7 @@ TEST(ImageReader, ReadsAJpegWithStrayBytesToTheSamePixels) {
   }
 }
 
-// Too many bytes of pixels are no stray ones.
+// Too many bytes of pixel data are damage, not stray bytes.
 TEST(ImageReader, TakesStrayBytesBeforeARestartMarkerForDamage) {
   const std::string file = test::jpeg_file(64, 64, {.restart_rows = 1});
   const std::size_t restart = file.find("\xff\xd0");

@@ -31,7 +31,7 @@ Pixels coordinates(const ImageSize& size) {
   return pixels;
 }
 
-// Remembers which region was decoded.
+// Records which region was decoded.
 class Recorder final : public ImageReader {
  public:
   explicit Recorder(const PixelView& pixels) : pixels_(pixels) {}
@@ -163,8 +163,8 @@ TEST(ImageTransform, FlipsAsOftenAsTheProbabilitySays) {
 }
 
 TEST(ImageTransform, ColorJitterChangesInEveryOrder) {
-  // Brightness 2 then contrast 0 gives another grey than contrast 0 then brightness 2 by rounding
-  // only; a limit at 255 tells them apart.
+  // The order of brightness 2 and contrast 0 changes the grey only by rounding. Clipping at 255
+  // makes the difference visible.
   const auto chain = ColorJitter({.brightness = {60, 60}, .contrast = {0, 0}});
   std::set<int> greys;
   for (std::size_t sample = 0; sample < 50; ++sample)

@@ -65,7 +65,7 @@ TEST(PixelCache, FillsASlotAgainThatWasGivenUp) {
   EXPECT_FALSE(cache.find(2));
   const auto again = cache.start(2, size);
   ASSERT_TRUE(again);
-  EXPECT_EQ(again->pixels(), room);  // There would be no room for a second image.
+  EXPECT_EQ(again->pixels(), room);  // A second image would not fit.
 }
 
 TEST(PixelCache, DoesNotWaitForALivingFiller) {
@@ -101,8 +101,8 @@ TEST(PixelCache, RefusesRanksWithOtherImagesOrOptions) {
             Fault::mismatch);
 }
 
-// Rank 1 is killed while it fills a slot; rank 0, which has no more calls to its peers to make,
-// fills it in the room that is there for one image only.
+// Rank 1 is killed while it fills a slot. Rank 0, which makes no further calls, fills the slot in
+// the same memory, which has space for one image only.
 const test::Ranks killed_filler("a filler is killed", [](const test::Rank& rank) {
   const auto world = init_process_group();
   PixelCache cache(1, 0, {.bytes = 64 + 64 + 128, .group = world});
@@ -123,7 +123,7 @@ const test::Ranks killed_filler("a filler is killed", [](const test::Rank& rank)
   ASSERT_TRUE(cache.find(0));
   EXPECT_EQ(*cache.find(0)->at(0, 0), 5);
   EXPECT_EQ(cache.images(), 1);
-  std::_Exit(testing::Test::HasFailure() ? 2 : 0);  // The group is broken.
+  std::_Exit(testing::Test::HasFailure() ? 2 : 0);  // The group is aborted.
 });
 
 TEST(PixelCache, TakesTheSlotOfAFillerThatWasKilled) {
@@ -132,8 +132,8 @@ TEST(PixelCache, TakesTheSlotOfAFillerThatWasKilled) {
   EXPECT_EQ(exits[1].signal, SIGKILL);
 }
 
-// Rank 1 goes on without its first thread. The kernel then shows the process as a zombie, so that
-// rank 0 takes it for dead and fills its slots.
+// Rank 1 continues without its main thread. The kernel then reports the process as a zombie, so
+// rank 0 treats it as dead and fills its slots.
 const test::Ranks hidden_filler("a filler is taken for dead", [](const test::Rank& rank) {
   const auto world = init_process_group();
   PixelCache cache(3, 0, {.bytes = 4096, .group = world});
@@ -205,8 +205,8 @@ ImageOptions options_with(std::optional<HostCache> cache) {
   return {.transform = RandomResizedCrop(32) | RandomHorizontalFlip(), .cache = std::move(cache)};
 }
 
-// Each rank fills its part of two epochs; the parts differ between epochs. The second epoch reads
-// what other ranks have decoded in the first one.
+// Each rank fills its part of two epochs, which differ. In the second epoch it reads images that
+// other ranks have decoded in the first.
 void fill_as_rank(const ProcessGroup& group, const std::filesystem::path& root, std::size_t bytes) {
   const ImageFolder plain(root, options_with({}));
   const ImageFolder cached(root, options_with(HostCache{.bytes = bytes, .group = group}));

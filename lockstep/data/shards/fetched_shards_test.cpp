@@ -45,7 +45,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::fault_of;
 
-// Shards of ten samples each, with the numbers of the samples as contents.
+// Shards of ten samples each; a sample contains its number.
 void write_remote(const fs::path& folder, std::size_t shards) {
   fs::create_directories(folder);
   ShardWriter writer(folder / "train", {.samples = 10});
@@ -94,20 +94,20 @@ class FetchedShards : public testing::Test {
             .fetch_timeout = 20s};
   }
 
-  // Copies, and logs each call.
+  // Copies shards and logs each call.
   TarShardsOptions copying() const {
     return options(
         write_script(path("copy"), "echo \"$1\" >> " + path("log") + "; cp \"$1\" \"$2\"") +
         " {url} {path}");
   }
 
-  // A script that waits for what it has started.
+  // A script that waits for a process that it has started.
   std::string sleeping() const {
     return write_script(path("sleep"), "sleep 600 & echo $! > " + path("pid") + "; wait") +
            " {url} {path}";
   }
 
-  // Shards whose indexes are there, and which are not fetched in time.
+  // Shards that have indexes, but are not fetched in time.
   TarShards slow_shards() const {
     TarShards({urls()}, copying());
     for (const auto& entry : fs::directory_iterator(path("cache")))
@@ -162,7 +162,7 @@ TEST_F(FetchedShards, RefuseACacheForWhichTheDiskHasNoRoom) {
   EXPECT_NE(text.find("TarShardsOptions::cache_bytes is 1152921504606846976, and the disk of"),
             text.npos)
       << text;
-  options.cache_bytes = std::nullopt;  // What there is room for.
+  options.cache_bytes = std::nullopt;  // As much as fits on the disk.
   EXPECT_EQ(TarShards({urls()}, options).size(), 60U);
 }
 
@@ -175,7 +175,7 @@ TEST_F(FetchedShards, CountAllOfTheCacheWhileOthersFetchIntoIt) {
   options.cache_bytes = large;
   std::atomic<bool> ends = false;
   std::thread other([&] {
-    std::error_code gone;  // The constructors remove them too.
+    std::error_code gone;  // The constructors remove them, too.
     while (!ends) {
       for (const char* name : {"a", "b", "c", "d"}) {
         fs::create_directories(path("cache/parts/") + name, gone);
@@ -260,7 +260,7 @@ TEST_F(FetchedShards, LeaveTheCacheWhenTheyWereNotUsedForLongest) {
 }
 
 TEST_F(FetchedShards, LeaveTheCacheByTheirUseWhateverTimeTheCommandGivesThem) {
-  // Shard n gets a time in the year 2019 - n, that of an original.
+  // Shard n gets a time in the year 2019 - n, as the copy of an old file.
   TarShardsOptions dated =
       options(write_script(path("dated"), "echo x >> " + path("log") +
                                               "; cp \"$1\" \"$2\"; n=${1%.tar}; n=${n#\"${n%?}\"}; "
@@ -299,7 +299,7 @@ TEST_F(FetchedShards, OfTwoBlocksFitIntoTheCache) {
   EXPECT_NE(text.find("does not fit into the cache of 1000"), text.npos) << text;
 }
 
-// Each would wait for the room of what others are fetching.
+// Otherwise each would wait for the space of shards that others are fetching.
 TEST_F(FetchedShards, OfSeveralReadersDoNotWaitForRoom) {
   TarShardsOptions options = copying();
   options.cache_bytes = 2 * fs::file_size(path("remote/train-000000.tar"));
@@ -330,7 +330,7 @@ TEST_F(FetchedShards, ThatWereDamagedInTheCacheAreFetchedAgain) {
 }
 
 TEST_F(FetchedShards, AreTriedAgainAfterAFailure) {
-  // Each third call succeeds; one of the failures leaves half a shard.
+  // Every third call succeeds; one of the failures leaves a truncated shard.
   const auto flaky = write_script(
       path("flaky"), "n=$(cat " + path("n") + " 2>/dev/null || echo 0); n=$((n + 1)); echo $n > " +
                          path("n") + "; case $((n % 3)) in 1) echo no network >&2; exit 7;; " +
@@ -451,7 +451,7 @@ TEST_F(FetchedShards, AreRefusedIfTheyWereChangedUnderTheirIndex) {
 TEST_F(FetchedShards, LeaveNothingHalfWrittenOnAFullDisk) {
   TarShardsOptions options = copying();
   options.fetch_attempts = 1;
-  // The command's files, not ours, are too large, as `cp` says on a full disk.
+  // The command's files exceed the limit, not ours: `cp` reports it like a full disk.
   options.fetch = write_script(path("full"), "ulimit -f 4; cp \"$1\" \"$2\"") + " {url} {path}";
   std::string text;
   EXPECT_EQ(fault_of([&] { TarShards({urls()}, options); }, &text), Fault::system);
@@ -529,7 +529,7 @@ TEST(FetchedShardsOfRanks, AreFetchedOnceForAHost) {
   EXPECT_TRUE(test::all_succeeded(read_all.run(3)));
 }
 
-// Processes that find damaged indexes at once do not remove an index that another one has replaced.
+// If several processes find damaged indexes, none removes an index that another has replaced.
 const test::Ranks over_damage("start over damaged indexes", [](const test::Rank& rank) {
   constexpr int starts = 5;
   const auto start = [&](int number) {
@@ -563,7 +563,7 @@ TEST(FetchedShardsOfRanks, StartTogetherOverDamagedIndexes) {
   EXPECT_TRUE(test::all_succeeded(over_damage.run(3)));
 }
 
-// Rank 0 is killed while it fetches; rank 1 goes on with the shard.
+// Rank 0 is killed while it fetches; rank 1 continues with the shard.
 const test::Ranks kill_fetcher("the fetching rank is killed", [](const test::Rank& rank) {
   const fs::path fetching = rank.scratch / "fetching";
   if (rank.rank == 0) {
@@ -584,7 +584,7 @@ const test::Ranks kill_fetcher("the fetching rank is killed", [](const test::Ran
   const TarShards shards({(rank.scratch / "remote").string() + "/train-000000.tar"},
                          of_ranks(rank.scratch));
   EXPECT_EQ(shards.sample(9).parts.at("txt"), "9");
-  std::this_thread::sleep_for(4s);  // The command that outlived rank 0 ends, and changes nothing.
+  std::this_thread::sleep_for(4s);  // The command that outlived rank 0 exits without an effect.
   EXPECT_EQ(shards.sample(3).parts.at("txt"), "3");
   EXPECT_EQ(
       TarShards({(rank.scratch / "remote").string() + "/train-000000.tar"}, of_ranks(rank.scratch))

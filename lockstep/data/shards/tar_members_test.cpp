@@ -29,7 +29,7 @@ TarContents contents_of(const std::string& tar, const TarOptions& options = {}) 
 
 std::vector<TarMember> members_of(const std::string& tar) { return contents_of(tar).members; }
 
-// Of a reader that accepts plain, complete archives only.
+// With a reader that accepts only plain, complete archives.
 void read_strictly(const std::string& tar) {
   const TarContents contents = contents_of(tar);
   if (const auto& refusal = contents.strict_refusal) throw Error(refusal->fault, refusal->text);
@@ -110,7 +110,8 @@ TEST(TarMembers, AreRefusedFromAnArchiveThatIsCutInsideOfAFileOrHeader) {
   for (std::size_t size = 0; size < tar.size(); ++size) {
     const std::string cut = tar.substr(0, size);
     EXPECT_EQ(fault_of([&] { read_strictly(cut); }), Fault::corrupt) << size;
-    // Archives without an end are common: after a file, nothing tells that more has followed.
+    // Archives without an end are common. If one is cut after a file, nothing shows that more has
+    // followed.
     const bool has_no_end = size == first.size() || size == all;
     const bool has_half_an_end = size >= all + tar_block;
     if (!has_no_end && !has_half_an_end) {
@@ -191,7 +192,7 @@ TEST(TarMembers, AreCountedIfTheyAreNeitherFilesNorFolders) {
         << contents.first_skipped;
     EXPECT_EQ(fault_of([&] { read_strictly(tar); }), Fault::unsupported) << type;
   }
-  // Bytes of an entry of an unknown type are passed over; those of type 7 are a file.
+  // The contents of an entry of an unknown type are skipped; an entry of type 7 is a file.
   const std::string tar = posix_header("z.txt", 3, 'Z') + padded("zzz") +
                           posix_header("c.txt", 3, '7') + padded("ccc") + after;
   EXPECT_EQ(names_in(contents_of(tar)), (std::vector<std::string>{"c.txt", "b.txt"}));
