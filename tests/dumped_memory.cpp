@@ -40,7 +40,7 @@ std::vector<Mapping> mappings() {
   return all;
 }
 
-// Reads block by block, as other threads may unmap memory meanwhile. Blocks overlap by the text's
+// Reads block by block, because other threads may unmap memory. Blocks overlap by the text's
 // length.
 bool holds(int memory, const Mapping& mapping, std::string_view reversed_text) {
   std::vector<char> block(std::size_t{1} << 20);

@@ -1,4 +1,4 @@
-// Search for text that a core dump of this process would show.
+// Searches for text that would be in a core dump of this process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-// Returns the writable mappings in dumps that hold a text. The text is given in reverse, so that
+// Returns the writable, dumped mappings that contain a text. The text is given in reverse, so that
 // the search does not find itself.
 std::vector<std::string> dumped_mappings_with(std::string_view reversed_text);
 

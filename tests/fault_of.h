@@ -1,4 +1,4 @@
-// Fault of a call that must fail.
+// Returns the Fault of a call that must fail.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace lockstep::test {
 
-// Returns the Fault of the Error that `call` throws; its message goes to `text`. Fails the test
-// when no Error is thrown.
+// Returns the Fault of the Error that `call` throws, and stores its message in `text`. Fails the
+// test if no Error is thrown.
 template <class Call>
 Fault fault_of(Call call, std::string* text = nullptr) {
   try {

@@ -1,5 +1,5 @@
-// Memory of this process: what it has, and a limit of its own. What its ranks share does not count
-// in the limit.
+// Reads and limits the memory of this process. Memory that its ranks share does not count in the
+// limit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace lockstep::test {
 
-// The bytes of a field of /proc/self/status, such as "VmData".
+// Returns the bytes of a field of /proc/self/status, such as "VmData".
 inline std::size_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
@@ -26,8 +26,8 @@ inline std::size_t status_bytes(const std::string& field) {
   return 0;
 }
 
-// While it lives, this process may have only so many bytes more in private writable mappings, with
-// or without contents (RLIMIT_DATA). Threads' stacks count.
+// While it exists, this process may allocate only this many more bytes of private writable
+// mappings, touched or not (RLIMIT_DATA). Stacks of threads count.
 class MemoryLimit {
  public:
   explicit MemoryLimit(std::size_t more) {

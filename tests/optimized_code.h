@@ -1,11 +1,11 @@
-// Whether tests may measure this code's time.
+// Whether tests may measure the time of this code.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 namespace lockstep::test {
 
-// GCC tells of its sanitizers by macros, Clang by features.
+// GCC shows its sanitizers by macros, Clang by features.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
 constexpr bool is_optimized_code = false;
 #elif defined(__has_feature)

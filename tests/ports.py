@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP ports of this host, for tests that run beside others."""
+"""TCP ports of this host, for tests that run concurrently with others."""
 
 import pathlib
 import socket

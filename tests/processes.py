@@ -38,7 +38,7 @@ def ranks_of(launcher):
 
 
 def kill_all(pid):
-    """Kills a process and its descendants; returns when they have gone."""
+    """Kills a process and its descendants. Returns when they have exited."""
     family = [pid, *descendants(pid)]
     for process in family:
         try:

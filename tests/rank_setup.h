@@ -1,4 +1,4 @@
-// Common setup for a test's ranks: ranks.cpp starts them by exec, forked_ranks.cpp without.
+// Common setup for a test's ranks: ranks.cpp starts them by exec, forked_ranks.cpp by fork only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,11 +14,12 @@
 namespace lockstep::test {
 
 // In a rank's new process: sets the variables of init_process_group(), with a unique job id, and
-// sends stdout and stderr to a file in rank.scratch. The process ends with its parent.
+// redirects stdout and stderr to a file in rank.scratch. The kernel ends the process with its
+// parent.
 void set_up(const Rank& rank);
 
-// Waits for the processes of a run's ranks, in the order of ranks; those that are left at the
-// deadline are killed. `scratch` is the ranks' own.
+// Waits for the processes of a run's ranks, in rank order, and kills the remaining ones at the
+// deadline. `scratch` is the ranks' own.
 std::vector<Exit> wait_for_all(const std::vector<pid_t>& pids, const std::filesystem::path& scratch,
                                std::chrono::steady_clock::time_point deadline);
 

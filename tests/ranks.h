@@ -1,7 +1,7 @@
-// Runs one test body as several real processes.
+// Runs one test body in several real processes.
 //
-// Each rank is this same binary started again with fork()+exec(), never plain fork():
-// LibTorch's thread pools and CUDA contexts do not survive a fork.
+// Each rank is this binary started again with fork()+exec(), never plain fork(): LibTorch's thread
+// pools and CUDA contexts do not survive a fork.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,13 +19,13 @@ namespace lockstep::test {
 struct Rank {
   int rank;
   int world_size;
-  std::filesystem::path scratch;  // Shared by all ranks of one run; removed after it.
+  std::filesystem::path scratch;  // Shared by all ranks of one run; removed afterwards.
 };
 
 struct Exit {
   int rank;
-  int code;            // Exit code; -1 when a signal ended the rank.
-  int signal;          // 0 when the rank exited by itself.
+  int code;            // -1 if a signal ended the rank.
+  int signal;          // 0 if the rank exited by itself.
   std::string output;  // Its stdout and stderr.
 };
 
@@ -52,14 +52,13 @@ class Ranks {
  public:
   Ranks(std::string name, Body body);
 
-  // Starts `world_size` ranks, with the environment variables from which
-  // init_process_group() learns who it is, and waits for all of them. At the limit the
-  // rest are killed with SIGKILL, so a hang is a failure, not a wait. Fails the current
-  // GoogleTest when a name of ours is left behind in /dev/shm.
+  // Starts `world_size` ranks, with the environment variables of init_process_group(), and waits
+  // for all of them. At the limit the remaining ones are killed with SIGKILL, so a hang is a
+  // failure. Fails the current GoogleTest if a name of ours remains in /dev/shm.
   std::vector<Exit> run(int world_size,
                         std::chrono::milliseconds limit = std::chrono::seconds(60)) const;
 
-  // Returns the command that a launcher must execute for each rank. The rank learns who it is from
+  // Returns the command that a launcher must execute for each rank. The rank gets its number from
   // the launcher's variables. Rank::scratch is empty there.
   std::vector<std::string> command() const;
 
@@ -71,10 +70,10 @@ class Ranks {
 // GoogleTest assertion. It is Exit::code of a body that did not exit by itself.
 int exit_code_of(const Body& body, const Rank& rank);
 
-// Returns true when every rank ended with code 0; otherwise prints the other ranks' output.
+// Returns whether every rank exited with code 0; otherwise prints the other ranks' output.
 bool all_succeeded(const std::vector<Exit>& exits);
 
-// Call first in main(): in a child it runs the body and exits. In the parent it returns.
+// Call it first in main(). In a child it runs the body and exits; in the parent it returns.
 void become_rank_if_asked(int argc, char** argv);
 
 }  // namespace lockstep::test

@@ -1,5 +1,4 @@
-// A checkpoint's work on the ranks' states, in memory: joins them into one, and hands out the
-// wanted elements.
+// Simulates a checkpoint in memory: joins the ranks' states, and returns the requested elements.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,7 +46,7 @@ class SavedState {
         whole_.tensors[name] = lockstep::whole(tensor.data.clone(at::MemoryFormat::Contiguous));
       return;
     }
-    // Memory order, which is row order when there are no strides.
+    // In memory order, which is row-major without strides.
     const at::Tensor row_major = torch::empty(tensor.shape, at::kByte);
     const auto strides = tensor.strides.empty() ? row_major.strides().vec() : tensor.strides;
     auto& counts = counts_[name];
@@ -76,7 +75,7 @@ inline StateDict catalogue_of(const StateDict& saved) {
   return catalogue;
 }
 
-// Loads the wanted elements, and returns the request.
+// Loads the requested elements, and returns the request.
 inline StateRequest load(Stateful& state, const StateDict& saved) {
   const StateRequest request = state.wanted(catalogue_of(saved));
   StateDict found{.tensors = {}, .values = saved.values};

@@ -1,4 +1,4 @@
-// The agent loop's work for `lockstep status`, on a thread.
+// Serves `lockstep status` on a thread, as the agent's loop does.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,7 @@
 
 namespace lockstep::test {
 
-// Returns a job's id that only this process has, and that its beginning identifies: other jobs may
-// run here.
+// Returns a job id that only this process has, with a unique prefix: other jobs may run here.
 inline std::string own_id(char first) { return first + std::to_string(::getpid()) + "-of-a-test"; }
 
 class ServingStatus {

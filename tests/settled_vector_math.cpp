@@ -6,7 +6,8 @@
 namespace lockstep::test {
 namespace {
 
-// Ranks that are threads would make the first call of LibTorch's vector math at the same time.
+// Otherwise ranks that are threads would make the first call of LibTorch's vector math
+// concurrently.
 class SettledVectorMath : public testing::Environment {
  public:
   void SetUp() override { settle_vector_math(); }

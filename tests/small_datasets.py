@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small data sets in the file formats of the large ones. Each picture has a stripe at its label's
-place, so that a few steps of training suffice to tell them apart."""
+"""Small data sets in the file formats of the large ones. The position of a stripe in each image
+is its label, so that some steps of training suffice to distinguish them."""
 
 import random
 import struct
@@ -73,8 +73,8 @@ def jpeg(blocks):
 
 
 def write_image_folder(folder, classes=4, images_each=40):
-    """Writes train and val, with a folder of JPEGs for each class: a bright row of blocks at its
-    label's place, in noise."""
+    """Writes train and val, with a folder of JPEGs for each class: a bright row of blocks at the
+    position of the label, and noise."""
     noise = random.Random(1)
     for split, count in (("train", images_each), ("val", images_each // 4 + 1)):
         for label in range(classes):

@@ -23,8 +23,8 @@ namespace lockstep::test {
 struct Wire {
   explicit Wire(int size) : inputs(static_cast<std::size_t>(size)), counts(inputs.size()) {}
 
-  // Returns once all ranks have called it. Errors: aborted, when `is_cancelled` becomes true
-  // earlier; timeout.
+  // Returns once all ranks have called it. Errors: aborted if `is_cancelled` becomes true earlier;
+  // timeout.
   void meet(const bool& is_cancelled, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex);
     if (is_cancelled) throw_aborted();

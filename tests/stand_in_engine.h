@@ -1,7 +1,7 @@
-// Simulated CUDA devices: an engine whose communicators copy and add in the host's memory, and
-// groups of threads that have it beside the CPU's backend.
+// Simulated CUDA devices: an engine whose communicators copy and add in host memory, and groups of
+// threads that use it beside the CPU's backend.
 //
-// For programs that contain the objects of lockstep_comm: it uses hidden code.
+// For programs that contain the objects of lockstep_comm, because it uses hidden code.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

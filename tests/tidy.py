@@ -30,7 +30,7 @@ Exit code: 0 when all rules hold, 1 when one does not, 2 for a wrong argument.
 
 
 def lists(root, tree):
-    """Returns each list of known offenders, with those in the tree."""
+    """Returns each list of known offenders, with the offenders in the tree."""
     return [
         (ShrinkingList(root, "circles.txt"), arrows.arrows_in_circles(tree)),
         (ShrinkingList(root, "private_includes.txt"), arrows.private_includes(tree)),

@@ -31,7 +31,7 @@ def syntax_check(command, torch, other):
 
 
 def complaints(unit, torch, other):
-    """Returns what the compiler says of a unit; nothing if it is content."""
+    """Returns the compiler's output for a unit; nothing if it succeeds."""
     done = subprocess.run(syntax_check(unit["command"], torch, other), cwd=unit["directory"],
                           stderr=subprocess.PIPE, text=True)
     return f"{unit['file']}, with {other}:\n{done.stderr}" if done.returncode else ""

@@ -17,7 +17,7 @@ from plugin_or_skip import lockstep, torch
 
 import torch.distributed as dist  # noqa: E402
 
-# With the staging buffers' and the registered pool's limits between them.
+# The limits of the staging buffers and of registered blocks lie between these sizes.
 SIZES = [0, 1, 3, 1000, 16 * 1024 + 1, 300_001]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16,
@@ -103,7 +103,7 @@ def check_strided(groups):
 
 
 def check_asynchronous(groups):
-    """Every collective is under way at once; the last is awaited first."""
+    """All collectives run concurrently; the last one is awaited first."""
     blocking = [operations.broadcast, operations.all_gather, operations.gather, operations.scatter,
                 operations.all_gather_into_tensor, operations.all_to_all_single,
                 operations.all_to_all]
@@ -128,7 +128,7 @@ def check_gradients(groups):
 
 
 def check_sparse(groups):
-    """Ranks have different numbers of elements, some at the same places."""
+    """Ranks have different numbers of elements, some at the same positions."""
     def sum_in(group):
         rank = dist.get_rank(group)
         places = torch.tensor([[0, rank + 1, 5], [1, 0, 2]])[:, :2 + rank % 2]
@@ -141,7 +141,7 @@ def check_sparse(groups):
 
 
 def check_layouts(groups):
-    """Tensors that are dense in another order keep it."""
+    """Dense tensors with another memory order keep it."""
     def sum_in(group):
         tensor = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(
             dist.get_rank(group))).to(memory_format=torch.channels_last)
@@ -156,7 +156,7 @@ def check_layouts(groups):
 
 
 def check_overlapping(groups):
-    """A list that has one tensor twice, and parts of it: no element is reduced twice."""
+    """A list with one tensor twice, and with parts of it: no element is reduced twice."""
     def sums_in(group):
         data = Data(group, 300, torch.float32)
         whole = data.own()
@@ -169,7 +169,7 @@ def check_overlapping(groups):
 
 
 def check_unequal_parts(groups):
-    """Lists whose tensors differ in size, and splits with nothing for some ranks."""
+    """Lists whose tensors differ in size, and splits without elements for some ranks."""
     data = Data(groups.ours, 5, torch.float32)
     rank, ranks = data.rank, data.ranks
     parts = [data.empty(peer + 1) for peer in range(ranks)]
@@ -250,8 +250,8 @@ def expect_error(text, act, *arguments, **options):
 
 
 def check_unequal_lists(groups):
-    """gather() and scatter() refuse lists of unequal tensors, as with Gloo and NCCL. The group goes
-    on."""
+    """gather() and scatter() reject lists of unequal tensors, as with Gloo and NCCL. The group
+    stays usable."""
     rank, ranks = dist.get_rank(groups.ours), dist.get_world_size(groups.ours)
     root = dist.get_process_group_ranks(groups.ours)[0]
     unequal = [torch.ones(peer + 1) for peer in range(ranks)]
@@ -265,7 +265,7 @@ def check_unequal_lists(groups):
 
 
 def check_large_scatters(groups):
-    """From 1 MiB on, the root copies its own part beside the collective."""
+    """From 1 MiB on, the root copies its own part outside of the collective."""
     for size in ((1 << 18) - 1, 1 << 18):
         for kind in (Data, Strided):
             ours, theirs = groups.ours_and_theirs(kind, Data, size, torch.float32)
@@ -311,7 +311,7 @@ def check_world():
 
 
 def check_part():
-    """The same on a group without the first rank, which does nothing meanwhile."""
+    """The same on a group without the first rank, which is idle in the meantime."""
     members = list(range(1, dist.get_world_size()))
     groups = Groups(dist.new_group(members), members)
     if dist.get_rank() in members:

@@ -74,7 +74,7 @@ def leave(how):
 
 
 def go_on(code):
-    """The calls of rank 0 are run by a thread that is not its main one."""
+    """A thread other than the main one runs the calls of rank 0."""
     some = dist.new_group([0, 1], timeout=timedelta(seconds=1))
     if RANK == 0:
         late = dist.all_reduce(torch.ones(10), group=some, async_op=True)
@@ -103,7 +103,7 @@ def meet():
 def come_late(late, goes_on=None):
     meet()
     if RANK == int(late):
-        time.sleep(60)  # Until the launcher ends it.
+        time.sleep(60)  # Until the launcher kills it.
     try:
         dist.init_process_group("lockstep", timeout=timedelta(seconds=3))
     except lockstep.Error:
@@ -113,17 +113,17 @@ def come_late(late, goes_on=None):
 
 
 def serve_nothing(how):
-    """Rank 0 accepts connections where the others expect its store, and does not come."""
+    """Rank 0 accepts connections at the address of its store, but does not serve one."""
     meet()
     if RANK == 0:
         with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
             accepted = []
-            while True:  # Until the launcher ends it.
+            while True:  # Until the launcher kills it.
                 accepted.append(server.accept()[0])
                 if how == "closes":
                     accepted.pop().close()
-    # The constructor of PyTorch's store tries for some 6 s before it fails. The last rank has time:
-    # it learns of the other's failure.
+    # The constructor of PyTorch's store fails after some 6 s. The last rank has more time: it gets
+    # the other's failure.
     limit = timedelta(seconds=60 if IS_LAST else 12 if how == "closes" else 3)
     dist.init_process_group("lockstep", timeout=limit)
 
@@ -133,7 +133,7 @@ def die_while_waiting():
     if IS_LAST:
         time.sleep(60)
     if RANK == 0:
-        signal.setitimer(signal.ITIMER_REAL, 3)  # Its SIGALRM ends a process.
+        signal.setitimer(signal.ITIMER_REAL, 3)  # Its SIGALRM kills a process.
     dist.init_process_group("lockstep")
 
 
@@ -153,7 +153,7 @@ def end_between(rank, how):
 
 
 def go_on_with_rest(how):
-    """The ranks that are left catch that rank 1 has ended, and make a group of their own."""
+    """The remaining ranks catch the exit of rank 1, and create a group of their own."""
     dist.destroy_process_group()
     if RANK == 1:
         sys.exit()
@@ -166,7 +166,7 @@ def go_on_with_rest(how):
                             world_size=2)
     dist.barrier()
     if not IS_LAST:
-        time.sleep(60)  # Until the launcher ends it.
+        time.sleep(60)  # Until the launcher kills it.
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     sys.exit(int(how))

@@ -31,8 +31,8 @@ RUNS = {
     4: [("ddp", ["--epochs", "2", "--samples", "1024"]), ("fsdp", SHORT),
         ("tensor_parallel", SHORT), ("pipeline", SHORT)],
 }
-# By ranks. Sums of four have several orders. AdamW divides by the gradient's size, so that rounding
-# of one near zero moves its weight by a part of the learning rate.
+# By ranks. Sums of four have several orders. AdamW divides by the gradient's size, so rounding of a
+# gradient near zero moves its weight by a part of the learning rate.
 OF_LOSSES = {2: 0, 4: 1e-6}
 OF_WEIGHTS = {2: 0, 4: 1e-3}
 
@@ -53,7 +53,7 @@ def call(rank, ranks, folder, name, arguments):
     (folder / f"ended.{rank}").touch()
     while store and len(list(folder.glob("ended.*"))) < ranks:
         time.sleep(0.01)
-    # Tensors would pass through shared memory, which ends with this process.
+    # As tensors they would use shared memory, which ends with this process.
     return losses, {name: tensor.double().numpy() for name, tensor in state.items()}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose last rank fails by an exception: in its first attempt, or with --always in each;
-with --busy, while a call waits for the others. With --train, it trains until something ends it. It
-writes into FOLDER what each rank has seen."""
+"""A program whose last rank fails by an exception: in its first attempt, or with --always in
+each; with --busy, while a call waits for the others. With --train, it trains until it is killed.
+It writes to FOLDER what each rank has observed."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ FOLDER = pathlib.Path(os.environ["FOLDER"])
 
 
 def train():
-    """Says in pid.RANK that it is under way, and in error.RANK who has ended it, and when."""
+    """Records the start in pid.RANK, and the failed rank and the time in error.RANK."""
     dist.init_process_group("lockstep")
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=10))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(

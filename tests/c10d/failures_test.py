@@ -37,12 +37,12 @@ sys.path.insert(0, str(HERE.parent))
 from ports import free_port  # noqa: E402
 from processes import is_running  # noqa: E402
 
-LATE = 20  # Seconds in which every rank has ended, however busy this host is.
+LATE = 20  # Seconds within which every rank has exited, even on a busy host.
 
 
 # --- Ranks --------------------------------------------------------------------------------------
 
-# The acts of ranks are generators: a rank is under way after the first yield.
+# The acts of ranks are generators: a rank has started after the first yield.
 
 def train(model):
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -103,7 +103,7 @@ def make_groups():
 
 
 def error_of(rank, folder, ranks, act, timeout):
-    """Returns what a rank knows of the failure that ends act()."""
+    """Returns what a rank knows about the failure that ends act()."""
     dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
                             world_size=ranks, timeout=timedelta(seconds=timeout))
     try:
@@ -120,7 +120,7 @@ def error_of(rank, folder, ranks, act, timeout):
 # --- Scenarios ----------------------------------------------------------------------------------
 
 def started(folder, count, act, timeout=60):
-    """Returns ranks that are under way with act()."""
+    """Returns ranks that have started act()."""
     ranks = Ranks(count, error_of, folder, count, act, timeout)
     deadline = time.monotonic() + 60
     while len(list(folder.glob("under_way.*"))) < count and time.monotonic() < deadline:
@@ -129,7 +129,7 @@ def started(folder, count, act, timeout=60):
 
 
 def survivors(ranks, victim):
-    """Returns what the others know, by rank."""
+    """Returns what the other ranks know, by rank."""
     deadline = time.monotonic() + LATE
     known = {}
     for rank in range(len(ranks.processes)):
@@ -142,7 +142,7 @@ def survivors(ranks, victim):
 
 
 def kill(folder, act):
-    """Kills a rank at a random moment; returns the seconds until the last one knew."""
+    """Kills a rank at a random moment. Returns the seconds until the last rank detected it."""
     with started(folder, 3, act) as ranks:
         time.sleep(random.uniform(0, 0.3))
         victim = random.randrange(3)
@@ -167,7 +167,7 @@ def test_killed(options):
 
 
 def test_stopped(_):
-    """A rank that does not move is named when the time of a call is over; later it learns that."""
+    """A stopped rank is named when a call times out. Afterwards it gets the failure itself."""
     with tempfile.TemporaryDirectory() as name:
         with started(pathlib.Path(name), 3, train_replicas, timeout=2) as ranks:
             os.kill(ranks.pid(1), signal.SIGSTOP)
@@ -180,7 +180,7 @@ def test_stopped(_):
 
 
 def disagree():
-    """The last rank calls something else than the others."""
+    """The last rank makes another call than the others."""
     yield
     if dist.get_rank() == dist.get_world_size() - 1:
         dist.broadcast(torch.ones(10), 0)
@@ -202,7 +202,7 @@ def test_mismatch(_):
 
 
 def leave_early():
-    """The last rank ends in order while the others still want it."""
+    """The last rank exits in order while the others still wait for it."""
     yield
     if dist.get_rank() < 2:
         dist.all_reduce(torch.ones(10))
@@ -212,7 +212,7 @@ def leave_early():
 
 
 def leave_ring():
-    """The last rank ends in order while its neighbours still want its messages."""
+    """The last rank exits in order while its neighbours still wait for its messages."""
     for _ in zip(range(3), exchange()):
         pass
     yield
@@ -223,8 +223,8 @@ def leave_ring():
 
 
 def test_left(_):
-    """All others name the rank that has left, also one that waits for another rank, which has left
-    because of that."""
+    """All others name the rank that has left, even if they wait for another rank, which has left
+    because of it."""
     for act in (leave_early, leave_ring):
         with tempfile.TemporaryDirectory() as name:
             with started(pathlib.Path(name), 3, act) as ranks:
@@ -266,7 +266,7 @@ def test_exit_code_in_process(_):
 
 
 def wait_alone():
-    """The first rank waits; the other one lives, outside of any call."""
+    """The first rank waits; the other one is alive, outside of any call."""
     yield
     if dist.get_rank() == 0:
         dist.all_reduce(torch.ones(10))
@@ -285,8 +285,8 @@ def test_interrupted(_):
 
 
 def interrupted_before_a_call():
-    """Python has not raised KeyboardInterrupt yet when the call begins, as no line of Python comes
-    in between."""
+    """Python has not raised KeyboardInterrupt yet when the call starts, because no line of
+    Python comes in between."""
     yield
     if dist.get_rank() == 0:
         libc = ctypes.PyDLL(None)
@@ -372,7 +372,7 @@ def test_exception_in_process(_):
 # --- Launchers ----------------------------------------------------------------------------------
 
 def launch(folder, *command):
-    """Runs a launcher of failing_program.py; returns its exit code and all that it printed."""
+    """Runs a launcher of failing_program.py. Returns its exit code and its whole output."""
     done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180,
                           env=os.environ | {"FOLDER": str(folder), "OMP_NUM_THREADS": "1"})
@@ -385,7 +385,7 @@ def fail_under_lockstep(folder, options, *words):
 
 
 def test_exception(options):
-    """`lockstep run` shows the traceback of the rank that failed first; the others name it."""
+    """`lockstep run` prints the traceback of the rank that failed first; the others name it."""
     with tempfile.TemporaryDirectory() as folder:
         code, text = fail_under_lockstep(folder, options)
         told = (pathlib.Path(folder) / "error.0").read_text()
@@ -396,14 +396,14 @@ def test_exception(options):
 
 
 def test_exception_while_a_call_waits(options):
-    """Neither the call nor its callback holds up the end of the process."""
+    """Neither the call nor its callback delays the exit of the process."""
     with tempfile.TemporaryDirectory() as folder:
         code, text = fail_under_lockstep(folder, options, "--busy")
     assert code == 1 and "ValueError: the loss is nan" in text, (code, text)
 
 
 def test_restart(_):
-    """torchrun starts the ranks again after a failure, where Gloo finds the keys of its first
+    """torchrun restarts the ranks after a failure. Gloo then finds the keys of its first
     attempt."""
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, sys.executable, "-m", "torch.distributed.run", "--standalone",
@@ -414,7 +414,7 @@ def test_restart(_):
 
 
 def pids_of(launcher, folder, count):
-    """Returns the processes of a launcher's ranks, by rank, when they are under way."""
+    """Returns the process ids of a launcher's ranks, by rank, when they have started."""
     while launcher.poll() is None:
         told = [file.read_text() for file in sorted(folder.glob("pid.*"))]
         if len(told) == count and all(told):
@@ -424,7 +424,7 @@ def pids_of(launcher, folder, count):
 
 
 def end_of_training(command, number):
-    """Sends a signal to a random rank of a training, at a random moment. Returns that rank, and
+    """Sends a signal to a random rank of a training at a random moment. Returns that rank, and
     what the others knew: fault, rank and signal, and after how many seconds."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -439,7 +439,7 @@ def end_of_training(command, number):
                 os.kill(pids[victim], number)
                 code = launcher.wait(120)
             finally:
-                launcher.kill()  # No matter where it has ended.
+                launcher.kill()  # Wherever it has exited.
         assert code != 0
         assert not [pid for pid in pids if is_running(pid)], "a rank is left"
         told = [file.read_text().splitlines()[0].split() for file in folder.glob("error.*")]
@@ -447,8 +447,8 @@ def end_of_training(command, number):
 
 
 def test_signals_under_launchers(options):
-    """A launcher that ends the others at once may do so before they have said anything. Of a rank
-    that is stopped it knows nothing, before one of them says so."""
+    """A launcher that kills the other ranks at once may do so before they have reported
+    anything. It has no information about a stopped rank before a rank reports it."""
     launchers = {
         "lockstep": [options.lockstep, "run", "-n", 3, sys.executable],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone",
@@ -491,8 +491,8 @@ def end_under_lockstep(options, count, *words):
 
 
 def test_launcher_names_who_differs(options):
-    """`lockstep run` names the ranks that the others name, and not the first that ended by the
-    exception; all of them call the job by the launcher's name."""
+    """`lockstep run` names the same ranks as the ranks do, not the first one that exited by the
+    exception. All of them use the launcher's name of the job."""
     for count in (2, 3):
         for number, how in enumerate(("timeout", "operation", "size", "type")):
             caught = ["--caught"] if (count + number) % 2 else []
@@ -509,8 +509,8 @@ def test_launcher_names_who_differs(options):
 
 
 def test_names_who_came_too_late(options):
-    """All ranks that have come to init_process_group() name those that have not, and so does
-    `lockstep run`: also when it is rank 0, which serves PyTorch's store to the others."""
+    """All ranks in init_process_group() name those that are missing, and so does `lockstep run`,
+    even if rank 0 is missing, which serves PyTorch's store to the others."""
     for count, victim, caught in [(4, "1", []), (3, "2", ["--caught"]), (3, "0", []),
                                   (2, "0", ["--caught"])]:
         code, launcher, ranks, told = end_under_lockstep(options, count, *caught, "late", victim)
@@ -523,8 +523,8 @@ def test_names_who_came_too_late(options):
 
 
 def test_another_server_where_the_store_should_be(options):
-    """Ranks that cannot use what listens there end in time, and say why; one that still has time
-    says it in the other's words. Rank 0 did not come."""
+    """Ranks that cannot use the server at the store's address exit in time, and report the
+    reason. A rank with a longer timeout reports the other's reason. Rank 0 did not come."""
     for how, reason in (("closes", "Broken pipe|Connection reset"), ("silent", "does not answer")):
         with tempfile.TemporaryDirectory() as name:
             code, text = launch(name, options.lockstep, "run", "-n", 3, sys.executable,
@@ -539,7 +539,7 @@ def test_another_server_where_the_store_should_be(options):
 
 
 def test_names_who_fails_after_others_were_late(options):
-    """A rank that catches that Error, and then fails by itself, is named for that."""
+    """A rank that catches that Error and then fails by itself is named for its own failure."""
     for victim in ("1", "0"):
         with tempfile.TemporaryDirectory() as folder:
             code, text = launch(folder, options.lockstep, "run", "-n", 3, sys.executable,
@@ -551,7 +551,7 @@ def test_names_who_fails_after_others_were_late(options):
 
 
 def test_store_ends_with_rank_0(options):
-    """Ranks that wait in its store learn from the launcher what has ended rank 0."""
+    """Ranks that wait in the store get the reason for the exit of rank 0 from the launcher."""
     code, launcher, ranks, told = end_under_lockstep(options, 4, "dies")
     for record in (launcher, *ranks):
         assert (record["rank"], record["cause"]) == ("0", "signal:14(SIGALRM)"), record
@@ -561,8 +561,8 @@ def test_store_ends_with_rank_0(options):
 
 
 def test_launcher_names_who_left(options):
-    """A rank that ends in the middle by sys.exit() is the one that all others name, and not the
-    neighbour that ended for want of it; the launcher ends with its code."""
+    """If a rank exits by sys.exit(), all others name it, and not the neighbour that exited
+    because it was missing. The launcher exits with its code."""
     for count, what, how in [(3, "ring", "3"), (3, "ring", "0"), (3, "ring", "destroy"),
                              (2, "ring", "3"), (2, "ring", "0"), (3, "reduce", "3"),
                              (3, "reduce", "0"), (2, "reduce", "3"), (2, "reduce", "destroy")]:
@@ -578,7 +578,7 @@ def test_launcher_names_who_left(options):
 
 
 def test_messages_outlive_their_sender(options):
-    """What rank 0 has sent is received after its process has ended, also between hosts."""
+    """Messages of rank 0 are received after its process has exited, also between hosts."""
     launchers = {"lockstep run": (options.lockstep, "run", "-n", 3),
                  "torchrun": (sys.executable, "-m", "torch.distributed.run", "--standalone",
                               "--no-python", "--nproc-per-node", 3)}
@@ -591,7 +591,7 @@ def test_messages_outlive_their_sender(options):
 
 
 def test_launcher_names_who_goes_on(options):
-    """A rank that goes on after an Error and then fails is named, and not whom the Error blamed."""
+    """A rank that continues after an Error and then fails is named, not the rank in the Error."""
     code, launcher, _, told = end_under_lockstep(options, 3, "go-on", "3")
     assert (launcher["rank"], launcher["cause"], code) == ("0", "exit:3", 3), launcher
     for fault, rank, exit_code, _ in told.values():
@@ -599,8 +599,8 @@ def test_launcher_names_who_goes_on(options):
 
 
 def without_launcher(variables, *words):
-    """Runs ending_program.py with the variables of each rank. Returns all that the ranks print, and
-    what each one got: fault, rank, exit code."""
+    """Runs ending_program.py with the variables of each rank. Returns the output of all ranks,
+    and what each one got: fault, rank, exit code."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         common = os.environ | {"FOLDER": name, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
@@ -624,8 +624,8 @@ def without_launcher(variables, *words):
 
 
 def test_other_hosts_name_who_left_first(_):
-    """Rank 2 waits for rank 0, which ends with an exit code of its own because rank 1 of its host
-    has left."""
+    """Rank 2 waits for rank 0, which exits with its own code because rank 1 of its host has
+    left."""
     for how, caught in itertools.product(("0", "destroy"), (["--caught"], [])):
         hosts = [{"LOCKSTEP_HOST_ID": host} for host in ("a", "a", "b")]
         _, told = without_launcher(hosts, *caught, "chain", how)
@@ -637,7 +637,7 @@ def jobs_in(text):
 
 
 def test_id_of_the_job(_):
-    """Failure records of ranks have the whole id of the job that torchrun gives."""
+    """Failure records of ranks contain the complete job id from torchrun."""
     job = str(uuid.uuid4())  # As torchrun makes one.
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, sys.executable, "-m", "torch.distributed.run",
@@ -651,7 +651,7 @@ def test_id_of_the_job(_):
 
 
 def test_id_of_the_job_under_srun(_):
-    """All ranks give the job one name."""
+    """All ranks use one name for the job."""
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "3",
             "SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_STEP_NODELIST": "localhost"}
     text, _ = without_launcher(
@@ -677,8 +677,8 @@ def test_id_of_the_job_under_mpirun(_):
 
 
 def test_ends_before_its_group(options):
-    """Ranks that wait for one that has ended before init_process_group() learn so from the
-    launcher, also in PyTorch's own store."""
+    """If a rank exits before init_process_group(), waiting ranks are notified by the launcher,
+    also in PyTorch's own store."""
     for count, what in [(2, "early"), (2, "first"), (3, "early"), (3, "first")]:
         code, launcher, ranks, told = end_under_lockstep(options, count, what, "0")
         victim = "0" if what == "first" else str(count - 1)
@@ -692,15 +692,15 @@ def test_ends_before_its_group(options):
 
 
 def test_ends_between_groups(options):
-    """So do those that wait in the next init_process_group() for one that has left the last group
-    in order."""
+    """The same for ranks that wait in the next init_process_group() for a rank that has left the
+    last group in order."""
     for victim, how in itertools.product(("0", "1"), ("0", "3", "raise")):
         code, launcher, ranks, told = end_under_lockstep(options, 3, "between", victim, how)
         expected = {"raise": "1"}.get(how, how)
         for record in (launcher, *ranks):
             assert (record["rank"], record["cause"]) == (victim, f"exit:{expected}"), record
         assert code == max(1, int(expected)), code
-        # One that still tries to connect to the store is ended soon after the other one.
+        # A rank that still tries to connect to the store is killed soon after the other one.
         assert len(ranks) == len(told) >= (1 if (victim, how) == ("0", "0") else 2), (ranks, told)
         for fault, rank, exit_code, waited in told.values():
             assert (fault, rank, exit_code) == ("peer_lost", victim, expected), told
@@ -708,8 +708,8 @@ def test_ends_between_groups(options):
 
 
 def test_next_group_of_early_ranks(options):
-    """Ranks may make the next group of the job while rank 0 is still in the last one. PyTorch's
-    store prints nothing of it. Rank 0 then leaves the store to the others until it ends."""
+    """Ranks may create the next group of the job while rank 0 is still in the last one.
+    PyTorch's store prints nothing about it. Rank 0 then serves the store until it exits."""
     hows = ["lockstep", "lockstep", "gloo", "held", "held", "gloo", "lockstep"]
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, options.lockstep, "run", "-n", 2, sys.executable,
@@ -720,7 +720,8 @@ def test_next_group_of_early_ranks(options):
 
 
 def test_names_who_fails_in_a_group_of_the_rest(options):
-    """Ranks that go on without one that has ended in order are named for their own end."""
+    """Ranks that continue after the orderly exit of another one are named for their own
+    failures."""
     for how, cause in (("kill", "signal:9(SIGKILL)"), ("3", "exit:3")):
         code, launcher, _, told = end_under_lockstep(options, 3, "rest", how)
         assert (launcher["rank"], launcher["cause"]) == ("2", cause), launcher

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a test, forked from its process. The process has imported torch and never ran it, so a
-rank starts in a few milliseconds; a spawned one would first import torch for seconds."""
+"""Ranks of a test, forked from its process. The process has imported torch but never used it, so
+a rank starts in milliseconds. A spawned rank would import torch first, which takes seconds."""
 
 import contextlib
 import dataclasses
@@ -24,16 +24,16 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclasses.dataclass
 class Ended:
-    """The end of a rank: the value that its function returned, or the traceback of its exception,
-    or neither, if the process ended otherwise."""
+    """The end of a rank: the value that its function returned, the traceback of its exception,
+    or neither if the process ended otherwise."""
     value: object = None
     error: str = ""
-    exit_code: int = None  # Of the process; negative: the signal that ended it.
+    exit_code: int = None  # Of the process; negative: the signal that killed it.
 
 
 class Ranks:
-    """Processes 0 to count - 1 that call function(rank, *arguments). A context: no rank is left
-    after it."""
+    """Processes 0 to count - 1 that call function(rank, *arguments). A context: it leaves no
+    rank running."""
 
     def __init__(self, count, function, *arguments):
         self.processes, self.answers = [], []
@@ -98,7 +98,7 @@ def run(sender, function, rank, arguments):
 
 
 def values(count, function, *arguments, timeout=120):
-    """Runs ranks that meet in one group of Lockstep; returns the value of each."""
+    """Runs ranks that join one group of Lockstep. Returns the value of each."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = pathlib.Path(folder) / "store"
         with Ranks(count, in_group, meeting, count, function, arguments) as ranks:

@@ -77,7 +77,7 @@ def results_in(folder):
 
 
 def compare(found):
-    """Checks that all ways give Gloo's bits. Returns the ways, and the number of tensors."""
+    """Checks that all ways give Gloo's bits. Returns the ways and the number of tensors."""
     tensors = 0
     for rank, of_rank in found.items():
         expected = of_rank.pop("gloo")

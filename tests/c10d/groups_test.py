@@ -31,7 +31,7 @@ def sum_in(group=None, value=1.0):
 # --- Groups -------------------------------------------------------------------------------------
 
 def check_members_make_groups_alone():
-    """Ranks make different groups at the same time; the others are elsewhere."""
+    """Ranks create different groups at the same time; the other ranks do not take part."""
     rank = dist.get_rank()
     if rank < 2:
         pair = dist.new_group([0, 1], use_local_synchronization=True)
@@ -64,7 +64,8 @@ def check_split():
 
 
 def check_splits_of_the_same_ranks():
-    """torch.distributed gives both the same name. They are two groups, and one may end alone."""
+    """torch.distributed gives both the same name. They are two groups, and one may end before
+    the other."""
     members = [0, 1] if dist.get_rank() < 2 else [2]
     first, second = (dist.group.WORLD.split_group(members) for _ in range(2))
     first.shutdown()
@@ -74,7 +75,7 @@ def check_splits_of_the_same_ranks():
 
 
 def check_merges_under_one_name():
-    """Rank 0 meets rank 1 in one store, then rank 2 in another one."""
+    """Rank 0 joins rank 1 in one store, then rank 2 in another one."""
     rank = dist.get_rank()
     for partner in (1, 2):
         if rank not in (0, partner):
@@ -87,7 +88,7 @@ def check_merges_under_one_name():
 
 
 def check_merge():
-    """Ranks of one group or several meet in a store, in the order in which they come."""
+    """Ranks of one or several groups join in a store, in the order of their arrival."""
     store = dist.PrefixStore("merge", dist.distributed_c10d._get_default_store())
     merged = dist.group.WORLD.merge_remote_group(store, 3, timedelta(seconds=60), "merged")
     tensor = torch.ones(5)
@@ -101,7 +102,8 @@ def check_merge():
 
 
 def check_options():
-    """Groups that are given one object keep their own options, also while one of them is split."""
+    """Groups that get one options object keep their own options, also while one of them is
+    split."""
     given = lockstep.Options()
     groups = [dist.new_group(pg_options=given, timeout=timedelta(seconds=seconds))
               for seconds in (50, 60)]
@@ -133,8 +135,8 @@ def check_backends_side_by_side():
 
 
 def check_devices_of_one_group(group=None):
-    """What a group does for the CPU when another backend serves another type of device. PyTorch
-    sends barriers and objects, which have no device, to the CPU's."""
+    """What a group does for the CPU if another backend serves another type of device. PyTorch
+    sends barriers and objects, which have no device, to the CPU's backend."""
     cpu = (group or dist.group.WORLD)._get_backend(CPU)
     assert cpu.name() == "lockstep"
     calls = cpu._get_sequence_number_for_group()
@@ -191,7 +193,7 @@ def check_works():
 
 
 def check_callbacks():
-    """A callback runs once, and may begin a collective of another group."""
+    """A callback runs once, and may start a collective of another group."""
     other = dist.new_group()
     calls, done = [], threading.Event()
 
@@ -207,7 +209,7 @@ def check_callbacks():
 
 
 def check_hooks_of_training():
-    """Python's hook begins collectives in backward(), while callbacks of earlier ones run."""
+    """Python's hook starts collectives in backward() while callbacks of earlier ones run."""
     layers = [torch.nn.Linear(64, 64) for _ in range(8)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers),
                                                       bucket_cap_mb=0.02)
@@ -229,7 +231,7 @@ def check_errors_inside_backward():
 
 
 def check_futures_of_dropped_tensors():
-    """Nobody but the call holds the tensor when it ends."""
+    """Only the call holds the tensor when it ends."""
     for size in range(100):
         dist.all_reduce(torch.ones(size + 1), async_op=True).get_future().then(lambda _: None)
 
@@ -257,7 +259,7 @@ def check_callbacks_that_wait_for_messages():
 
 
 def check_barrier_waits_for_works():
-    """A barrier comes after the works that were begun before it."""
+    """A barrier waits for operations that were started before it."""
     tensors = [torch.ones(100_000) for _ in range(5)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     dist.barrier()
@@ -266,7 +268,7 @@ def check_barrier_waits_for_works():
 
 
 def check_order_of_mixed_calls():
-    """A blocking call waits for those that were begun before it."""
+    """A blocking call waits for operations that were started before it."""
     tensor = torch.ones(50_000)
     dist.all_reduce(tensor, async_op=True)
     dist.all_reduce(tensor)
@@ -274,7 +276,7 @@ def check_order_of_mixed_calls():
 
 
 def check_messages_overtake_nothing():
-    """Twenty messages of one tag arrive in their order."""
+    """Twenty messages of one tag arrive in order."""
     rank = dist.get_rank()
     if rank == 0:
         works = [dist.isend(torch.full((10,), float(number)), 1) for number in range(20)]
@@ -297,7 +299,7 @@ def check_coalescing():
 
 
 def check_coalescing_of_each_thread():
-    """Calls of another thread, and those before an exception, are not taken along."""
+    """Coalescing excludes calls of another thread and calls before an exception."""
     group = dist.group.WORLD
     group._start_coalescing(CPU)
     group._start_coalescing(CPU)
@@ -342,7 +344,7 @@ def check_a_batch_of_messages_has_a_work_for_each():
 # --- Barriers and deadlines ---------------------------------------------------------------------
 
 def check_roots():
-    """A root that is no rank is refused by the call itself, also when nobody awaits the work."""
+    """A call with an invalid root fails at once, even if its work is never awaited."""
     tensor = torch.ones(5)
     calls = [lambda root: dist.broadcast(tensor, root, async_op=True),
              lambda root: dist.reduce(tensor, root, async_op=True),
@@ -370,7 +372,7 @@ def check_monitored_barrier():
 
 
 def check_timeouts():
-    """A call whose time is over names the ranks that did not come."""
+    """A call that times out names the ranks that did not arrive."""
     group = dist.new_group(timeout=timedelta(seconds=0.5))
     if dist.get_rank() == 0:
         begun = time.monotonic()
@@ -406,7 +408,7 @@ def check_all():
 
 
 def check_wrapped():
-    """With DETAIL debugging, every group is wrapped, and calls come in one order on all ranks."""
+    """With DETAIL debugging, every group is wrapped, and all ranks must call in one order."""
     for check in (check_members_make_groups_alone, check_works, check_mesh,
                   check_barrier_waits_for_works):
         check()
@@ -421,8 +423,8 @@ def check_wrapped():
 # --- Worlds -------------------------------------------------------------------------------------
 
 def worlds(rank, folder, ranks):
-    """Worlds one after the other, also while a slower rank still leaves the last one; through one
-    store, and through a new one."""
+    """Successive worlds, also while a slower rank is still leaving the last one, through one
+    store and through a new one."""
     store = dist.FileStore(f"{folder}/store", ranks)
     for number in range(6):
         if number % 2 == 0:
@@ -439,7 +441,7 @@ def worlds(rank, folder, ranks):
 
 
 def mixed(rank, folder, ranks):
-    """A world of two backends, with options that are for the other one."""
+    """A world of two backends, with options for the other one."""
     options = dist.ProcessGroupGloo._Options()
     dist.init_process_group("cuda:gloo,cpu:lockstep", init_method=f"file://{folder}/mixed",
                             rank=rank, world_size=ranks, pg_options=options)
@@ -451,7 +453,7 @@ def mixed(rank, folder, ranks):
 
 
 def fewer(rank, folder, ranks):
-    """The first ranks go on in a smaller world."""
+    """The first ranks continue in a smaller world."""
     dist.init_process_group("lockstep", init_method=f"file://{folder}/all", rank=rank,
                             world_size=ranks)
     assert sum_in() == ranks

@@ -28,7 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "hosts")
 import network_hosts  # noqa: E402
 
 RANKS_PER_HOST = 2
-PATIENCE = 200  # Seconds for all of it on a busy machine.
+PATIENCE = 200  # Seconds for the whole test on a busy machine.
 TORCHRUN_PORT = 29400
 FIRST_PORT = 29500  # Of the worlds' stores.
 
@@ -36,7 +36,8 @@ FIRST_PORT = 29500  # Of the worlds' stores.
 # --- On a host ----------------------------------------------------------------------------------
 
 def check(group):
-    """All operations of a group, those of torch.distributed.nn excepted, which are made of them."""
+    """All operations of a group, except those of torch.distributed.nn, which are composed of
+    them."""
     groups = against_gloo_test.Groups(group, dist.get_process_group_ranks(group))
     cases = against_gloo_test.check_moves(groups) + against_gloo_test.check_reductions(groups)
     checks = [check for check in against_gloo_test.CHECKS
@@ -61,7 +62,7 @@ def train():
 
 
 def lose_last_rank():
-    """Returns what this rank knows of the last one, which is killed."""
+    """Returns what this rank knows about the last one, which is killed."""
     last = dist.get_world_size() - 1
     dist.barrier()
     if dist.get_rank() == last:
@@ -78,7 +79,7 @@ def rank_on_host(local_rank, host, transports):
     rank, size = host * RANKS_PER_HOST + local_rank, 2 * RANKS_PER_HOST
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "node1"}
     for number, transport in enumerate(transports):
-        # In one store, Gloo would find its addresses of the world before.
+        # In a shared store, Gloo would find its addresses of the previous world.
         os.environ["MASTER_PORT"] = str(FIRST_PORT + number)
         options = lockstep.Options(transport=f"shm+{transport}")
         dist.init_process_group("lockstep", pg_options=options)
@@ -134,7 +135,7 @@ def check_torchrun(hosts, folder):
     for process in started:
         said = process.communicate(timeout=PATIENCE)[0]
         assert process.returncode == 0, said
-        # What the rank logs of its world.
+        # The rank's log line about its world.
         assert "(2 ranks on 2 hosts; by eth0 " in said, said
 
 

@@ -52,7 +52,7 @@ def test_import_loads_no_library():
 
 
 def test_torch_finds_the_backend():
-    """The program does not import the package; its library is loaded with the first group."""
+    """The program does not import the package. Its library is loaded with the first group."""
     expect_success("""
         import sys
         import torch.distributed as dist
@@ -77,7 +77,7 @@ def test_questions_load_nothing():
 
 
 def test_the_command_starts_without_torch():
-    """The program of bin/ replaces the interpreter, which has loaded nothing of torch."""
+    """The program in bin/ replaces the interpreter, which has not loaded torch."""
     project = (pathlib.Path(__file__).parents[2] / "python" / "pyproject.toml").read_text()
     entry = re.search(r'^\[project.scripts\]\nlockstep = "(.*)"$', project, re.M)[1]
     program = BUILT / "lockstep" / "bin" / "lockstep"
@@ -126,7 +126,7 @@ AS_GLOO = """
 
 
 def test_as_gloo():
-    """A file and a module; what the program itself makes of Gloo's class stays Gloo's."""
+    """A file and a module. Objects of Gloo's class that the program creates remain Gloo's."""
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "training.py"
         program.write_text(textwrap.dedent(AS_GLOO))
@@ -143,8 +143,8 @@ TORCHCOMMS = {"__init__": "def new_comm(*arguments, **options): raise RuntimeErr
 
 
 def test_torchcomms():
-    """TorchComms, where it is installed and asked for, makes no groups of Lockstep: an Error says
-    so. Its own groups are its own. Without it, the variable has no effect."""
+    """If TorchComms is installed and requested, it cannot create groups of Lockstep: an Error
+    reports it. Its own groups do not change. Without TorchComms, the variable has no effect."""
     program = """
         import sys
         import torch.distributed as dist
@@ -171,7 +171,7 @@ def test_torchcomms():
 def test_another_torch():
     with tempfile.TemporaryDirectory() as folder:
         package = pathlib.Path(folder) / "python"
-        # A source that was removed leaves its link in the build folder.
+        # A removed source leaves its link in the build folder.
         shutil.copytree(BUILT, package, ignore_dangling_symlinks=True)
         versions = package / "lockstep" / "_built_for.py"
         versions.write_text(versions.read_text() + '\nTORCH = "2.99"\n')

@@ -48,12 +48,12 @@ def start(variables, *wrapper, **options):
 
 
 def outputs(ranks):
-    """Returns the words of each rank's line; ranks that fail fail the test."""
+    """Returns the words of each rank's line. Ranks that fail make the test fail."""
     try:
         ended = [(rank, *rank.communicate(timeout=PATIENCE)) for rank in ranks]
     finally:
         for rank in ranks:
-            rank.kill()  # Those that wait for one that failed.
+            rank.kill()  # The ranks that wait for the failed one.
     for rank, output, errors in ended:
         assert rank.returncode == 0, output + errors
     return [output.split() for _, output, _ in ended]
@@ -86,7 +86,7 @@ class Launchers(unittest.TestCase):
                             for rank in range(2)]))
 
     def test_of_mpichs_own_mpiexec(self):
-        """It names no job, but serves the ranks of one, through a socket each."""
+        """It has no job id, but connects the ranks of one job, each through a socket."""
         ranks = []
         for rank in range(2):
             ours, theirs = socket.socketpair()
@@ -97,7 +97,7 @@ class Launchers(unittest.TestCase):
         self.check(outputs(ranks))
 
     def test_of_mpich_without_the_name_of_the_job(self):
-        """Two jobs would have one port."""
+        """Two jobs would use one port."""
         job = {"PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "HYDI_CONTROL_FD": "7"}
         rank = start(job | {"PMI_RANK": "0", "MPI_LOCALRANKID": "0"})
         _, errors = rank.communicate(timeout=PATIENCE)

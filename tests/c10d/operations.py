@@ -17,7 +17,7 @@ class Data:
     def __init__(self, group, size, dtype):
         self.group, self.size, self.dtype = group, size, dtype
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        # Ranks of the group as numbers of the world, which c10d's roots and peers are.
+        # Global ranks of the group: c10d's roots and peers are global.
         self.members = dist.get_process_group_ranks(group)
 
     def of(self, rank, size=None):
@@ -131,7 +131,7 @@ def send_recv(data):
 
 
 def isend_irecv(data):
-    """Messages of two tags that are received in the other order."""
+    """Messages of two tags that are received in reverse order."""
     left, right = neighbours(data)
     first, second = data.empty(), data.empty()
     works = [dist.isend(data.own(), right, group=data.group, tag=1),
@@ -154,7 +154,7 @@ def batch_isend_irecv(data):
 
 
 def recv_any_source(data):
-    """The first rank hears from all others, whoever comes first."""
+    """The first rank receives from all others in the order of arrival."""
     received = {}
     if data.rank > 0:
         dist.send(data.own(), data.members[0], group=data.group)
@@ -162,7 +162,7 @@ def recv_any_source(data):
         for _ in range(1, data.ranks):
             tensor = data.empty()
             received[dist.recv(tensor, group=data.group)] = tensor
-    dist.barrier(data.group)  # Else the next message of a fast rank could be taken for this one.
+    dist.barrier(data.group)  # Otherwise a fast rank's next message could match this receive.
     return [received[rank] for rank in sorted(received)]
 
 
@@ -182,7 +182,7 @@ def all_gather_into_tensor(data):
 
 
 def all_gather_in_place(data):
-    """The input is its own part of the output, as in FSDP."""
+    """The input is this rank's part of the output, as in FSDP."""
     flat = data.empty(data.ranks * data.size)
     own = rows(data, flat)[data.rank]
     own.copy_(data.own())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`from plugin_or_skip import lockstep, torch` skips a test where one of them is absent."""
+"""`from plugin_or_skip import lockstep, torch` skips a test if one of them is not installed."""
 
 import importlib.util
 import pathlib

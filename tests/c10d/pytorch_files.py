@@ -29,11 +29,11 @@ FILES = ["test_c10d_gloo.py", "test_c10d_common.py", "test_c10d_object_collectiv
          "_tensor/test_api.py", "_tensor/test_utils.py", "_tensor/test_random_ops.py",
          "tensor/parallel/test_parallelize_api.py", "tensor/parallel/test_tp_style.py",
          "tensor/parallel/test_tp_examples.py", "pipelining/test_schedule.py"]
-LIMIT = 400  # Seconds of a file.
+LIMIT = 400  # Seconds per file.
 
 
 class Passed(unittest.TextTestResult):
-    """Writes the names of tests as they begin, and as they pass."""
+    """Writes the names of tests when they start and when they pass."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -49,7 +49,7 @@ class Passed(unittest.TextTestResult):
 
 
 def replace_direct_use():
-    """Tests that make ProcessGroupGloo themselves get Lockstep's object, too."""
+    """Tests that create ProcessGroupGloo themselves get Lockstep's object, too."""
     import torch.distributed as dist
     from lockstep._registration import join
 
@@ -61,7 +61,7 @@ def replace_direct_use():
 
 
 def run_here(file):
-    """Runs a file's tests in this process. Their ranks are forked: it never runs torch."""
+    """Runs a file's tests in this process. Their ranks are forked, so it never uses torch."""
     from torch.testing._internal import common_distributed
 
     fork = multiprocessing.get_context("fork").Process
@@ -79,7 +79,7 @@ def run_here(file):
 
 
 def results(file, as_gloo, log):
-    """Returns the tests that passed, and the one in which the time was over."""
+    """Returns the tests that passed, and the test that timed out."""
     with tempfile.NamedTemporaryFile("r") as told:
         variables = {"RESULTS": told.name, "LOCKSTEP_AS_GLOO": str(int(as_gloo)),
                      "OMP_NUM_THREADS": "1"}

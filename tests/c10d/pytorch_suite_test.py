@@ -27,8 +27,8 @@ import torch.distributed as dist  # noqa: E402
 FORK = multiprocessing.get_context("fork")
 PARTS = 4
 SUITE = "torch.testing._internal.distributed.distributed_test"
-# Number of tests that run on this many CPU ranks, of Gloo's and of MPI's all_to_all. The others
-# need GPUs or more ranks. A skipped test must not look like a passed one.
+# Number of tests that run on this many CPU ranks, from Gloo's tests and MPI's all_to_all. The
+# others need GPUs or more ranks. The number shows that no test was skipped silently.
 RUNNABLE = {2: 98, 4: 125}
 # The suite compares the name of the backend in one field of DDP's log.
 COMPARES_NAMES = {"test_ddp_logging_data_cpu"}
@@ -57,7 +57,7 @@ def cases(module, backend):
 
 
 def ask_for(backend):
-    """Makes calls that name a backend of the suite ask for this one."""
+    """Replaces calls of the suite that name a backend, so that they use this one."""
 
     def asking(function):
         def call(*args, **kwargs):
@@ -78,7 +78,7 @@ def names_in(suite):
 def all_tests(wanted, backend):
     """Returns the tests with these names, or all."""
     theirs = cases(load("mpi"), backend)
-    ours = cases(load("gloo"), backend)  # Last, as its tests pickle its classes.
+    ours = cases(load("gloo"), backend)  # Last, because its tests pickle its classes.
     chosen = [ours(name) for name in names_in(ours) - COMPARES_NAMES]
     chosen += [theirs(name) for name in names_in(theirs) if "all_to_all" in name]
     chosen.sort(key=lambda test: test._testMethodName)
@@ -96,8 +96,8 @@ class Results(unittest.TextTestResult):
 
 
 def run_part(sender, tests):
-    """Runs tests in a folder of their own, and sends how many passed, whether none failed, and what
-    was printed."""
+    """Runs tests in a folder of their own. Sends how many passed, whether none failed, and the
+    output."""
     text = io.StringIO()
     with tempfile.TemporaryDirectory() as tempfile.tempdir:
         results = unittest.TextTestRunner(text, resultclass=Results).run(unittest.TestSuite(tests))
@@ -105,8 +105,8 @@ def run_part(sender, tests):
 
 
 def run_all(tests):
-    """Returns how many tests passed, and what was printed by those that failed. Several run at
-    once, as each sleeps most of its time."""
+    """Returns how many tests passed, and the output of those that failed. Several tests run
+    concurrently, because each sleeps most of the time."""
     parts = []
     for number in range(PARTS):
         receiver, sender = FORK.Pipe(duplex=False)

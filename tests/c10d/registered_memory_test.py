@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a Python program lie in registered memory, and what fork()ed children see."""
+"""Which tensors of a Python program are in registered memory, and what forked children see."""
 
 import os
 import pathlib
@@ -47,7 +47,7 @@ def step(module, optimizer, seed):
 
 
 def in_child(act):
-    """Returns whether `act` is true in a fork()ed child."""
+    """Returns whether `act` is true in a forked child."""
     child = os.fork()
     if child == 0:
         os._exit(0 if act() else 1)
@@ -67,7 +67,7 @@ class RegisteredMemory(unittest.TestCase):
         self.assertEqual((tensor.shape, tensor.dtype), ((3, 5), torch.float64))
         self.assertTrue(lockstep.is_registered(tensor))
         self.assertFalse(lockstep.is_registered(torch.empty(3, 5)))
-        large = lockstep.empty(8 * MIB + dist.get_rank())  # Ranks need not ask for the same.
+        large = lockstep.empty(8 * MIB + dist.get_rank())  # Ranks may request different sizes.
         self.assertTrue(lockstep.is_registered(large))
         self.expect_sum(large[: 8 * MIB])
         with lockstep.registered_memory():

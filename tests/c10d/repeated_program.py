@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the group of the job several times in one process. The other ranks begin to make the next
-one while rank 0 is still in the last one, whose store it serves.
+"""Creates the group of the job several times in one process. The other ranks start the next
+group while rank 0 is still in the last one, whose store it serves.
 
-repeated_program.py [BACKEND...]    a group of each; "held": one of Lockstep whose store the program
+repeated_program.py [BACKEND...]    a group of each; "held": one of Lockstep whose store the
+program
                                     keeps
 """
 

@@ -56,7 +56,7 @@ def main():
         dist.send(SMALL, 1, group=part)
         dist.send(MEDIUM, 1)
         dist.send(SMALL, 2)
-        dist.isend(HUGE, 1)  # Is not complete when this rank leaves.
+        dist.isend(HUGE, 1)  # Incomplete when this rank leaves.
         dist.destroy_process_group()
         return
     await_end_of_rank_0()
@@ -70,7 +70,7 @@ def main():
     total = torch.ones(10)
     dist.all_reduce(total, group=others)
     assert torch.equal(total, torch.full((10,), 2.0)), total
-    sent = dist.isend(SMALL, 3 - RANK)  # The first message of the two.
+    sent = dist.isend(SMALL, 3 - RANK)  # The first of the two messages.
     receive(SMALL, 3 - RANK)
     sent.wait()
     dist.destroy_process_group()

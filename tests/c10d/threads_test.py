@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 CALLS = 200
 FORKS = 300
 LATE = 20  # Seconds.
-# Far fewer than calls: those of this library's threads, and of the threads that ask.
+# Far fewer than calls: those of the library's threads, and of the threads that ask.
 MOST_STATES = 20
 
 
@@ -37,7 +37,7 @@ number_of = function_of_python("PyThreadState_GetID", ctypes.c_uint64, ctypes.c_
 
 
 def states():
-    """Returns the numbers of the thread states that exist. Python counts all that it makes."""
+    """Returns the numbers of the existing thread states. Python numbers all that it creates."""
     numbers, state = [], first_state(interpreter())
     while state:
         numbers.append(number_of(state))
@@ -46,7 +46,7 @@ def states():
 
 
 def last_number():
-    """Returns that of a state that is made now."""
+    """Returns the number of a state that is created now."""
     numbers = []
     thread = threading.Thread(target=lambda: numbers.extend(states()))
     thread.start()
@@ -61,13 +61,13 @@ def reduce():
 
 
 def reduce_and_drop():
-    """The library is the last to have the tensor."""
+    """The library drops the last reference to the tensor."""
     dist.all_reduce(torch.ones(4), async_op=True)
     time.sleep(0.0005)  # So that a thread of the library runs it.
 
 
 def swap():
-    """A callback runs on a thread that moves messages."""
+    """A callback runs on a thread that transfers messages."""
     peer = 1 - dist.get_rank()
     works = [dist.isend(torch.ones(4), peer), dist.irecv(torch.empty(4), peer)]
     for work in works:

@@ -1,4 +1,4 @@
-// Refusals of CUDA tensors.
+// Errors for CUDA tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/nn/modules/container/sequential.h>
@@ -21,7 +21,7 @@ using namespace test;
 
 class RefusalsOnCuda : public OnStandIn {};
 
-// Calls `call` on two ranks, and expects that each is refused with a message containing `expected`.
+// Calls `call` on two ranks, and expects an Error with `expected` in its message on each.
 void expect_refusal(const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& call,
                     const std::string& expected) {
   trained(Place::cuda, 2, [&](ProcessGroup& group, const std::shared_ptr<Net>& net) {

@@ -1,4 +1,4 @@
-// DistributedDataParallel on CUDA tensors does what it does on the CPU's.
+// DistributedDataParallel has the same results on CUDA tensors as on the CPU.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/autograd/engine.h>
@@ -26,7 +26,7 @@ using namespace test;
 
 class DistributedDataParallelOnCuda : public OnStandIn {};
 
-constexpr double small_bucket = 0.01;  // MiB: several of them.
+constexpr double small_bucket = 0.01;  // MiB: gives several buckets.
 
 void step(Ddp& ddp, torch::optim::Optimizer& optimizer, const torch::Tensor& x,
           bool with_extra = true) {
@@ -164,7 +164,7 @@ void skip_a_pass(Place place, ProcessGroup& group, const std::shared_ptr<Net>& n
   for (int i = 0; i < 3; ++i) {
     torch::Tensor x = inputs(group.rank(), i, device_of(place, group));
     if (i == 1 && group.rank() == 1) x[0][0] = std::numeric_limits<float>::infinity();
-    net->norm->eval();  // Its statistics would not be finite either.
+    net->norm->eval();  // Its statistics would not be finite, either.
     step(ddp, optimizer, x);
     EXPECT_EQ(ddp.non_finite().has_value(), i == 1);
   }
@@ -193,7 +193,7 @@ TEST_F(DistributedDataParallelOnCuda, GivesTheSameBitsWhateverTimeThreadsAndStre
   }
 }
 
-// A backward() that the caller's thread leaves by an exception, while autograd's is in its midst.
+// A backward() that the caller's thread leaves by an exception while autograd's thread runs it.
 struct LeftPass {
   explicit LeftPass(const torch::Tensor& out) {
     out.register_hook([this](const torch::Tensor&) {
@@ -256,7 +256,7 @@ TEST_F(DistributedDataParallelOnCuda, WaitsForTheDeviceOnceAPassOrNever) {
         });
 }
 
-// Autograd ends the passes of a device on a thread of its own.
+// Autograd ends the passes of a device on its own thread.
 TEST_F(DistributedDataParallelOnCuda, CountsItsStepsOnTheLoopsClock) {
   for (const int ranks : {1, 2})
     trained(Place::cuda, ranks, [&](ProcessGroup& group, auto net) {
@@ -288,8 +288,8 @@ TEST_F(DistributedDataParallelOnCuda, IsSteppedByOurOptimizers) {
 
 bool is_write(const StreamEntry& entry) { return entry.kind == StreamEntry::Kind::write; }
 
-// Of so many passes, with the collectives that they call. Before them are one in which buckets are
-// whole and one whose buckets are new.
+// Entries of this many passes with their collectives. Before them, one pass has whole buckets, and
+// one has new buckets.
 std::vector<StreamEntry> entries_of_passes(const Options& options, int passes) {
   std::vector<StreamEntry> entries;
   StandInDevices devices;
@@ -310,7 +310,7 @@ std::vector<StreamEntry> entries_of_passes(const Options& options, int passes) {
   return entries;
 }
 
-// The entries before `call` that wrote to its memory, as numbers.
+// Indices of the entries before `call` that wrote to its memory.
 std::vector<std::size_t> writes_for(const std::vector<StreamEntry>& entries, std::size_t call) {
   std::vector<std::size_t> writes;
   const auto ours = entries[call].memory;
@@ -357,7 +357,7 @@ TEST_F(DistributedDataParallelOnCuda, ReducesBesideBackwardInAnOrderThatStreamsK
     gradients += writes.size();
   }
   EXPECT_EQ(gradients, Net().parameters().size());
-  // In the end the caller's stream waits for all of them.
+  // Finally the caller's stream waits for all of them.
   const StreamEntry& end = entries[kept.back()];
   EXPECT_EQ(end.kind, StreamEntry::Kind::wait);
   EXPECT_EQ(end.stream, 0);

@@ -11,7 +11,7 @@
 namespace lockstep::test {
 namespace {
 
-using Choose = int();  // Of kernels, in each call.
+using Choose = int();  // Chooses kernels in each call.
 
 constexpr const char* symbol = "mkl_vml_serv_cpu_detect";
 
@@ -26,12 +26,11 @@ bool is_armed = false;
 int calls = 0;
 VectorCalls outcome = VectorCalls::none;
 
-// The processor's number that oneMKL shows to other threads for a moment, where that of its kernels
-// belongs; 9 is the highest. On AMD's the number is 0 in both places, so that threads that meet
-// there come to no harm.
+// The processor number that oneMKL briefly publishes to other threads instead of the number of its
+// kernels; 9 is the highest. On AMD processors both are 0, so concurrent first calls do no harm.
 constexpr int number_of_processor = 9;
 
-// Returns the number that a call gets instead of oneMKL's answer; empty for that answer.
+// Returns the number for a call in place of oneMKL's answer; empty to use that answer.
 std::optional<int> number_for_call() {
   constexpr std::chrono::milliseconds most{300};
   std::unique_lock lock(calls_mutex);

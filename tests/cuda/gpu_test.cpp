@@ -1,12 +1,12 @@
-// Collectives and training on this host's CUDA devices, with NCCL. The stand-ins of the other files
-// show order and arithmetic; this shows that the real device agrees. Skipped without a device.
+// Collectives and training on this host's CUDA devices with NCCL; skipped without a device. The
+// other files test order and arithmetic on simulated devices. This one tests that real devices
+// agree.
 //
-// NCCL wants a device for each rank, unless NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks share one (NCCL
-// 2.30): LOCKSTEP_TEST_GPU_RANKS says how many ranks may run then.
+// NCCL needs one device per rank, unless NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks share a device
+// (NCCL 2.30). LOCKSTEP_TEST_GPU_RANKS is then the number of ranks that may run.
 //
-// Models are float64, so that the CPU's result and the device's differ by rounding alone. Adam
-// makes that larger where a gradient is zero but for rounding, as is that of a bias before
-// BatchNorm.
+// Models are float64, so that results of CPU and device differ only by rounding. Adam amplifies
+// this difference if a gradient is zero except for rounding, as for a bias before BatchNorm.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <c10/core/StreamGuard.h>
@@ -63,8 +63,7 @@ int gpus() {
   return c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
 }
 
-// Counted in a process of its own: ranks are started by exec, but a test that has CUDA would hold
-// memory of the device.
+// Counted in a separate process: a test that initialises CUDA would hold device memory.
 int most_ranks() {
   static const int count = [] {
     const char* const said = std::getenv("LOCKSTEP_TEST_GPU_RANKS");
@@ -73,7 +72,7 @@ int most_ranks() {
   return count;
 }
 
-// Runs `ranks` as 1, 2 and 3 processes, as far as there are devices.
+// Runs `ranks` as 1, 2 and 3 processes if there are enough devices.
 void expect_success(const Ranks& ranks, int fewest = 1) {
   if (most_ranks() < fewest)
     GTEST_SKIP() << "needs " << fewest << " CUDA devices, and there are " << most_ranks();
@@ -88,7 +87,7 @@ bool near(const torch::Tensor& a, const torch::Tensor& b, double tolerance = 1e-
 
 // --- Collectives ---------------------------------------------------------------------------------
 
-// Small integers, whose sums every type holds.
+// Small integers, whose sums are exact in every type.
 torch::Tensor numbers(std::int64_t count, int rank, at::ScalarType dtype) {
   return torch::arange(count).remainder(7).add(rank).to(dtype);
 }
@@ -137,7 +136,8 @@ const Ranks collectives("gpu collectives", [](const Rank&) {
 });
 TEST(Gpu, CollectivesGiveWhatTheCpusGive) { expect_success(collectives); }
 
-// Enqueued behind slow kernels: a result that came before the inputs are there would be wrong.
+// Enqueued after slow kernels: a collective that starts before its inputs exist gives a wrong
+// result.
 const Ranks streams("gpu streams", [](const Rank&) {
   ProcessGroup group = init_process_group();
   const at::Device device = local_device(group);
@@ -164,7 +164,7 @@ const Ranks refusals("gpu refusals", [](const Rank&) {
       torch::ones({4}, torch::dtype(torch::kInt).device(local_device(group)));
   EXPECT_EQ(fault_of([&] { all_reduce(tensor, group, ReduceOp::bor); }), Fault::unsupported);
   EXPECT_EQ(fault_of([&] { send(tensor, group, 0); }), Fault::unsupported);
-  all_reduce(tensor, group);  // The group is as before.
+  all_reduce(tensor, group);  // The group is still usable.
   EXPECT_TRUE(tensor.eq(group.size()).all().item<bool>());
   destroy_process_group(group);
 });
@@ -247,7 +247,7 @@ torch::Tensor batch(int rank, int step, at::Device device) {
   return inputs(rank, step, at::kCPU).to(device, torch::kDouble);
 }
 
-// Trains on both, with the same calls.
+// Trains on both devices with the same calls.
 using Training = std::function<Values(ProcessGroup&, at::Device)>;
 void compare(ProcessGroup& group, const std::string& what, const Training& train) {
   const Values cpu = train(group, at::kCPU);
@@ -427,7 +427,7 @@ const Ranks averaged("gpu averaged", [](const Rank&) {
 });
 TEST(Gpu, LocalStepsTrainAsOnTheCpu) { expect_success(averaged); }
 
-// A convolutional network in half precision learns what it learns in single precision.
+// In half precision, a convolutional network reaches the result of single precision.
 struct Classifier : torch::nn::Module {
   Classifier() { register_module("layers", layers); }
   torch::Tensor forward(const torch::Tensor& x) { return layers->forward(x); }

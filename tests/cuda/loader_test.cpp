@@ -1,4 +1,4 @@
-// Batches that a Loader brings to a device.
+// Batches that a Loader copies to a device.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/data/loader.h"
@@ -19,7 +19,7 @@ using namespace test;
 
 class LoaderOnCuda : public OnStandIn {};
 
-// A dataset that notes whether its rows are in pinned memory.
+// A dataset that records whether its rows are in pinned memory.
 class Noting : public TensorDataset {
  public:
   using TensorDataset::TensorDataset;

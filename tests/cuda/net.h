@@ -1,4 +1,4 @@
-// A small model for tests on CUDA devices and on stand-ins for them.
+// A small model for tests on real and simulated CUDA devices.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace lockstep::test {
 
-// Has parameters of several sizes, one of which a pass may leave out, and buffers.
+// Has buffers and parameters of several sizes. A pass may skip one of them.
 struct Net : torch::nn::Module {
   Net() {
     register_module("a", a);
@@ -32,7 +32,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear extra{6, 300};
 };
 
-// The rank's samples of a step.
+// The samples of a rank and step.
 inline torch::Tensor inputs(int rank, int step, at::Device device) {
   return torch::arange(30, torch::kFloat).view({5, 6}).add(7 * rank + 31 * step).sin().to(device);
 }

@@ -1,4 +1,4 @@
-// Fully sharded modules that compute on a CUDA device, with weights in the host's memory, train as
+// Fully sharded modules that compute on a CUDA device, with weights in host memory, train as
 // replicas on the CPU do.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -24,7 +24,7 @@ class Offload : public OnStandIn {};
 constexpr int steps = 5;
 const std::vector<std::string> units{"a", "b", "extra"};
 
-// Each step has two passes, of which the first leaves its gradients on the rank.
+// Each step has two passes. The first one keeps its gradients on the rank.
 template <class Model, class Optimizer>
 void train(Model& model, Optimizer& optimizer, at::Device device, int rank) {
   for (int step = 0; step < steps; ++step) {
@@ -41,7 +41,7 @@ void train(Model& model, Optimizer& optimizer, at::Device device, int rank) {
   }
 }
 
-// What a rank's parameters and buffers are in the end, in CPU memory.
+// Final parameters and buffers of each rank, in CPU memory.
 using Results = std::vector<std::vector<torch::Tensor>>;
 
 Results replicas_on_the_cpu(int ranks) {

@@ -38,7 +38,7 @@ TEST_F(ReductionStreamOnCuda, MakesJobsWaitForEveryStreamThatWroteAndTheCallerFo
   }
   const auto job = stream.after_writes(call);
   EXPECT_TRUE(take_stream_entries(device.index()).empty()) << "nothing waits before the job runs";
-  call();  // Later work is not waited for.
+  call();  // Does not wait for later work.
   std::jthread(job).join();
   EXPECT_EQ(current().id(), 0);
   stream.join();

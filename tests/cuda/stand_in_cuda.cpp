@@ -46,9 +46,9 @@ constexpr auto cuda = c10::DeviceType::CUDA;
 
 // --- Chaos ---------------------------------------------------------------------------------------
 
-std::atomic<int> chaos{0};  // How many want it.
+std::atomic<int> chaos{0};  // Number of Chaos objects.
 
-// Most of the time little; sometimes long enough for all other threads to go on.
+// Usually a short time; sometimes long enough for all other threads to continue.
 void hold_up() {
   if (chaos == 0) return;
   thread_local std::minstd_rand random(std::random_device{}());
@@ -70,14 +70,14 @@ struct Event {
 std::mutex device_mutex;
 std::array<std::vector<StreamEntry>, stand_in_devices> entries;  // By device.
 std::array<StreamOrder, stand_in_devices> orders;
-std::array<c10::StreamId, stand_in_devices> streams{};  // How many there are besides the first.
+std::array<c10::StreamId, stand_in_devices> streams{};  // Number of streams besides the first.
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, stand_in_devices> current_streams{};
 
 std::array<std::atomic<int>, stand_in_devices> host_waits{};  // By device.
 
-// For all that `wait` tells the device's order.
+// Records what `wait` adds to the device's order.
 template <class Wait>
 void note_host_wait(std::size_t device, Wait wait) {
   ++host_waits.at(device);
@@ -169,14 +169,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
-// Memory of the host that a device could copy by itself.
+// Host memory that a device could copy by itself.
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::DataPtr data = c10::GetDefaultCPUAllocator()->allocate(bytes);
     const auto* begin = static_cast<const std::byte*>(data.get());
     const std::lock_guard lock(mutex_);
-    ranges_.emplace(begin, begin + bytes);  // For good: tests ask about live memory only.
+    ranges_.emplace(begin, begin + bytes);  // Permanently: tests ask only about live memory.
     return data;
   }
   c10::DeleterFnPtr raw_deleter() const override {
@@ -199,7 +199,7 @@ class PinnedMemory final : public c10::Allocator {
 
 PinnedMemory pinned_memory;
 
-// Autograd orders the streams of what it asks these for.
+// Autograd queries these hooks, and orders the streams that they return.
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
@@ -256,7 +256,7 @@ at::Tensor on_host(const at::Tensor& tensor) {
 
 // --- Kernels -------------------------------------------------------------------------------------
 
-thread_local bool computes_on_host = false;  // Its copies and writes are no program's.
+thread_local bool computes_on_host = false;  // Its copies and writes are not the program's.
 
 bool is_in_use(const at::Tensor& tensor) {
   return !computes_on_host && tensor.defined() && tensor.is_cuda() && tensor.numel() > 0;
@@ -283,7 +283,7 @@ void note_use(const at::Tensor& tensor, StreamOrder::Kind kind) {
   orders.at(device).use(current_streams.at(device), memory_of(tensor), kind);
 }
 
-// Of a tensor that was there before.
+// For a tensor that existed before.
 void note_write(const at::Tensor& tensor) {
   if (!is_in_use(tensor)) return;
   note_use(tensor, StreamOrder::Kind::write);
@@ -294,7 +294,7 @@ void note_write(const at::Tensor& tensor) {
                                 .memory = memory_of(tensor)});
 }
 
-// What has read `tensor` on the current stream is waited for.
+// The host waits for everything that has read `tensor` on the current stream.
 void note_host_wait(const at::Tensor& tensor) {
   note_host_wait_for_stream(index_of(tensor), current_streams.at(index_of(tensor)));
 }
@@ -365,7 +365,7 @@ std::optional<at::Tensor> on_host(const std::optional<at::Tensor>& tensor) {
   return tensor && tensor->defined() ? std::optional(on_host(*tensor)) : tensor;
 }
 
-// That it writes to the running statistics its schema does not say, so compute_on_host() would lose
+// Its schema does not declare the write to the running statistics, so compute_on_host() would lose
 // it.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
@@ -401,7 +401,7 @@ bool is_write(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// Those of its arguments that it writes to, as its schema says, or those that it only reads.
+// The arguments that it writes to, by its schema, or those that it only reads.
 std::vector<at::Tensor> arguments_of(const c10::FunctionSchema& schema,
                                      const torch::jit::Stack& stack, StreamOrder::Kind kind) {
   std::vector<at::Tensor> found;
@@ -471,7 +471,7 @@ bool stand_in_for_cuda() {
   static const bool done = [] {
     if (c10::impl::hasDeviceGuardImpl(cuda)) return false;
     register_all();
-    settle_vector_math();  // Ranks that are threads would make its first call at the same time.
+    settle_vector_math();  // Ranks that are threads would make the first call concurrently.
     if (std::getenv("LOCKSTEP_CUDA_CHAOS") != nullptr) ++chaos;
     return true;
   }();

@@ -1,12 +1,12 @@
-// CUDA tensors where LibTorch has no CUDA: their memory is the host's, the CPU's kernels compute on
-// them, and what is enqueued on a stream is done at once. Streams and events are told apart all the
-// same: what waits for what is written down, and what should wait and does not is found.
+// Simulated CUDA tensors for a LibTorch without CUDA. Their memory is the host's, the CPU's kernels
+// compute on them, and enqueued work runs at once. Streams and events are still distinguished:
+// waits are recorded, and missing waits are found.
 //
-// With LOCKSTEP_CUDA_CHAOS in the environment, or while a Chaos lives, whoever enqueues something
-// is held up for a random time: threads then come in orders that are rare otherwise.
+// With LOCKSTEP_CUDA_CHAOS in the environment, or while a Chaos exists, each enqueue is delayed by
+// a random time. Threads then run in orders that are otherwise rare.
 //
-// Autograd has a thread for each device, on which hooks and the end of backward() run: ranks that
-// are threads need a device each, as local_device() gives them.
+// Autograd has a thread for each device, which runs hooks and the end of backward(). Ranks that are
+// threads therefore need a device each: local_device().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,34 +23,33 @@ namespace lockstep::test {
 
 constexpr c10::DeviceIndex stand_in_devices = 4;
 
-// Makes LibTorch's CUDA the stand-in, for the rest of the process, if it is not; before the first
-// backward(). False, and nothing is done, where LibTorch has CUDA itself.
+// Installs the simulation for the rest of the process. Call it before the first backward(). Returns
+// false, without an effect, if LibTorch itself has CUDA.
 bool stand_in_for_cuda();
 
-// That `stream` was made to wait for an event, ran a kernel that wrote to memory, or ran something
-// that a test has noted.
+// Records that `stream` waited for an event, ran a kernel that wrote to memory, or ran a call that
+// a test has recorded.
 struct StreamEntry {
   enum class Kind { wait, write, call };
 
   Kind kind;
   c10::StreamId stream;
-  c10::StreamId waits_for = 0;  // The stream on which the event was recorded, when its device had
-  std::size_t recorded_after = 0;          // so many entries.
-  std::span<const std::byte> memory = {};  // What was written, or what the call is about.
+  c10::StreamId waits_for = 0;     // The stream that recorded the event, when its device had
+  std::size_t recorded_after = 0;  // this many entries.
+  std::span<const std::byte> memory = {};  // The memory that was written, or that the call uses.
 };
 
-// Of a device, in their order: since the last call, which forgets them.
+// Returns and clears the entries of a device since the last call, in order.
 std::vector<StreamEntry> take_stream_entries(c10::DeviceIndex device);
 
-// How often a thread would have waited for the device: copies to the CPU, item(), and synchronize()
-// of it, of a stream or of an event, since the last call, which forgets them.
+// Returns how often a thread would have waited for the device since the last call: copies to the
+// CPU, item(), and synchronize() of a device, stream or event. Resets the count.
 int take_host_waits(c10::DeviceIndex device);
 
-// Uses of the device's memory since the last call that its streams do not keep in order
-// (stream_order.h).
+// Uses of the device's memory since the last call that are not ordered by streams (stream_order.h).
 std::vector<std::string> take_order_faults(c10::DeviceIndex device);
 
-// A call that writes to `memory`. `native_handle` is that of one of its streams.
+// Records a call that writes to `memory`. `native_handle` is one of its streams.
 void note_call(c10::DeviceIndex device, void* native_handle,
                std::span<const std::byte> memory = {});
 

@@ -1,4 +1,5 @@
-// Tests of the stand-ins: calls that would block a thread are counted, and none blocks it forever.
+// Tests of the simulated devices: calls that would block a thread are counted, and none blocks
+// forever.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/detail/CUDAHooksInterface.h>

@@ -1,10 +1,10 @@
-// Whether streams use a device's memory in an order that they keep, whatever time each takes.
+// Checks that streams order all uses of a device's memory, independently of timing.
 //
-// A stand-in runs every kernel at once, so its results are right though a stream forgot to wait for
-// another. This finds such a stream in any run: two uses of the same bytes, one of them a write,
-// are in order on one stream, after a wait for an event that came after the first use, or after a
-// wait of the host. It also finds memory that is freed while a stream other than the one that it
-// was allocated on may still use it: the CUDA allocator gives it away.
+// A simulated device runs every kernel at once, so results are right even if a stream forgot to
+// wait. This class finds the missing wait in any run. Two uses of the same bytes, one of them a
+// write, must be on one stream, or be separated by a wait for an event after the first use, or by a
+// wait of the host. It also finds memory that is freed while another stream than its own may still
+// use it: the CUDA allocator reuses such memory.
 //
 // Thread safety: none.
 
@@ -25,35 +25,34 @@ namespace lockstep::test {
 class StreamOrder {
  public:
   using Memory = std::span<const std::byte>;
-  using Moment =
-      std::map<c10::StreamId, std::size_t>;  // How many uses of each stream lie before it.
+  using Moment = std::map<c10::StreamId, std::size_t>;  // Number of preceding uses, by stream.
 
   enum class Kind { read, write };
 
   void allocate(c10::StreamId stream, Memory memory);
   void use(c10::StreamId stream, Memory memory, Kind kind);
 
-  // As at::Tensor::record_stream(): what frees the memory at `data` waits for the stream.
+  // As at::Tensor::record_stream(): freeing the memory at `data` waits for the stream.
   void keep_for(c10::StreamId stream, const void* data);
 
-  // Whether it was allocated here.
+  // Returns whether the memory was allocated here.
   bool free(const void* data);
 
-  // As an event: what `stream` has done by now, and that it does nothing more before that is done.
+  // As recording an event: all work of `stream` up to now.
   Moment record(c10::StreamId stream) { return now_of(stream); }
   void wait(c10::StreamId stream, const Moment& moment);
 
-  // All streams wait, as the host enqueues nothing more before `moment`.
+  // All streams wait, because the host enqueues nothing more before `moment`.
   void wait_on_host(const Moment& moment);
   void wait_on_host();
 
-  // What was out of order, in words, since the last call.
+  // Descriptions of unordered uses since the last call.
   std::vector<std::string> take_faults();
 
  private:
   struct Use {
     c10::StreamId stream;
-    std::size_t number;  // Of the uses by this stream.
+    std::size_t number;  // Number among the uses by this stream.
     Memory memory;
     Kind kind;
   };

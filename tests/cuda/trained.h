@@ -1,4 +1,4 @@
-// A small model trained by DistributedDataParallel, on the CPU or on stand-ins for CUDA devices.
+// A small model trained by DistributedDataParallel, on the CPU or on simulated CUDA devices.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,8 +37,8 @@ inline std::vector<std::string> take_all_order_faults() {
   return all;
 }
 
-// Skipped where LibTorch itself has CUDA, which gpu_test.cpp tests. Streams must keep the order of
-// a test's operations.
+// Skipped if LibTorch itself has CUDA, which gpu_test.cpp tests. Streams must order a test's
+// operations.
 class OnStandIn : public testing::Test {
  protected:
   void SetUp() override {
@@ -57,8 +57,8 @@ inline void note_calls(StandInDevices& devices) {
   };
 }
 
-// Calls `train` on each rank and returns its model's parameters, buffers and gradients, in CPU
-// memory; undefined ones are left out.
+// Calls `train` on each rank. Returns its model's defined parameters, buffers and gradients in CPU
+// memory.
 inline std::vector<std::vector<torch::Tensor>> trained(
     Place place, int ranks, const std::function<void(ProcessGroup&, std::shared_ptr<Net>)>& train,
     StandInDevices* devices = nullptr) {
@@ -79,7 +79,7 @@ inline std::vector<std::vector<torch::Tensor>> trained(
   return all;
 }
 
-// Expects the same bits on the CPU and on the stand-ins.
+// Expects equal bits on the CPU and on simulated devices.
 inline void expect_same_on_both(
     int ranks, const std::function<void(Place, ProcessGroup&, std::shared_ptr<Net>)>& train) {
   const auto on = [&](Place place) {

@@ -29,7 +29,7 @@ class VectorMath : public testing::Test {
   }
 };
 
-// Each in a process of its own, where nobody has called it yet.
+// Each runs in its own process, which has not called it yet.
 const Ranks of_stand_in("vector math under the stand-in", [](const Rank&) {
   hold_up_first_vector_call();
   stand_in_for_cuda();
@@ -50,8 +50,8 @@ const Ranks of_deterministic("vector math with deterministic", [](const Rank&) {
   EXPECT_EQ(first_vector_call(), VectorCalls::alone);
 });
 
-// Computes on two threads at once, the first use in this process, and then alone. Returns how many
-// values differ.
+// Computes on two threads at once, as the first use in this process, and then on one. Returns the
+// number of different values.
 std::int64_t unequal_to_serial(bool is_settled) {
   torch::set_num_threads(1);
   hold_up_first_vector_call();
@@ -85,7 +85,7 @@ TEST_F(VectorMath, IsThatOfASerialProgramOnThreadsThatSettleIt) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(all_succeeded(of_settled.run(1)));
 }
 
-// Otherwise the test above would show nothing.
+// Shows that the test above can fail.
 TEST_F(VectorMath, DiffersOnThreadsThatMeetInItsFirstCall) {
   for (int i = 0; i < 4; ++i) {
     const Exit exit = of_unsettled.run(1).front();

@@ -1,8 +1,8 @@
-// A communicator's collectives compared with serial computation: in place and not, with even and
-// uneven parts.
+// Compares a communicator's collectives with serial computation: in place and out of place, with
+// even and uneven parts.
 //
 // Both functions are collective over the communicator, and return the number of compared results.
-// Errors: std::runtime_error, with the call and the place of the difference.
+// Errors: std::runtime_error, with the call and the position of the difference.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,11 +1,10 @@
-// A rank of a job that an engine's own launcher has started. It opens a plugin and uses nothing
-// below its ABI.
+// A rank of a job that an engine's own launcher has started. It opens a plugin and uses only its
+// ABI.
 //
 //   engine_abi_rank PLUGIN collectives     compares the engine's results with serial computation
-//   engine_abi_rank PLUGIN identify        learns who it is, makes no communicator, and ends
-//   engine_abi_rank PLUGIN refused WORDS   sees probe() or identify() refuse, with all of these
-//   words engine_abi_rank PLUGIN deserted        rank 0 ends with exit code 3 while the others wait
-//   for it
+//   engine_abi_rank PLUGIN identify        gets its rank, creates no communicator, and exits
+//   engine_abi_rank PLUGIN refused WORDS   expects probe()/identify() to fail with these words
+//   engine_abi_rank PLUGIN deserted        rank 0 exits with code 3 while the others wait for it
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>

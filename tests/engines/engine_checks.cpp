@@ -29,7 +29,7 @@ int check_subgroups(const lockstep_engine& engine, const World& world) {
   return compared;
 }
 
-// Two threads of each rank make and use communicators, in any order.
+// Two threads of each rank create and use communicators, in any order.
 void check_threads(const lockstep_engine& engine, const World& world) {
   const auto use = [&](const std::string& name) {
     for (int round = 0; round < 10; ++round) {

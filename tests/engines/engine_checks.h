@@ -1,7 +1,7 @@
 // Checks of all functions of an engine: collectives, sub-groups, and two threads with
 // communicators.
 //
-// For engines that know who a process is (identify); their own launcher starts the ranks.
+// For engines with identify(), whose own launcher starts the ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// An opened plugin, and its communicators, without the core.
+// Opens a plugin and its communicators without the core.
 //
 // Errors: std::runtime_error.
 
@@ -15,8 +15,7 @@ namespace lockstep::test {
 // Returns the engine in the plugin `path`, which stays open.
 const lockstep_engine& open_plugin(const char* path);
 
-// Checks the `result` of a function of the ABI: unless it is 0, throws with `what` and the error's
-// text.
+// Checks the `result` of an ABI function: throws with `what` and the error's text unless it is 0.
 void expect_success(int result, const std::string& what, const lockstep_engine_error& error);
 
 struct World {
@@ -25,13 +24,13 @@ struct World {
   const void* handle;  // For tell_all() and create().
 };
 
-// Errors: also when the engine does not know who this process is.
+// Errors: also if the engine cannot identify this process.
 World identify(const lockstep_engine& engine, const void* handed_over);
 
 // Returns 0 to size - 1.
 std::vector<std::int32_t> all_ranks(int size);
 
-// Communicator of some ranks of the world, this one among them, in the order of `world_ranks`.
+// A communicator of some ranks of the world, including this one, in the order of `world_ranks`.
 class Communicator {
  public:
   Communicator(const lockstep_engine& engine, const World& world, const std::string& name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requirements on the MPI engine, for every MPI that it is compiled for and started by."""
+"""Tests of the MPI engine, for every MPI for which it is compiled and by which it is started."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ class Cases:
             sys.exit(f"exit code {code}")
 
     def deserted(self):
-        """A rank that fails does not wait for the others, so the launcher ends them."""
+        """A rank that fails does not wait for the others, so the launcher kills them."""
         start = time.monotonic()
         code, _ = run([self.mpiexec, "-n", 3, self.rank, self.plugin, "deserted"], limit=60)
         if code == 0:
@@ -68,7 +68,7 @@ class Cases:
         print(f"ended after {time.monotonic() - start:.1f} s", flush=True)
 
     def another_mpi_in_the_program(self):
-        """The plugin is bound to the program's own MPI, but was compiled for another."""
+        """The plugin is bound to the program's own MPI, but was compiled for another one."""
         self.succeed(1, self.program, "foreign", says="refused: this plugin was compiled for")
 
     def another_launcher(self, variable):

@@ -1,7 +1,7 @@
 // A rank of a program that uses MPI itself, and Lockstep's engine beside it.
 //
-//   mpi_program_rank PLUGIN odd       the odd ranks hand over a communicator of theirs, which works
-//   mpi_program_rank PLUGIN single    MPI_Init() alone is not enough: identify() reports it
+//   mpi_program_rank PLUGIN odd       the odd ranks pass a communicator of theirs, which works
+//   mpi_program_rank PLUGIN single    MPI_Init() alone does not suffice: identify() reports it
 //   mpi_program_rank PLUGIN foreign   the plugin was compiled for another MPI: probe() reports it
 //   mpi_program_rank PLUGIN supports  operations that are native, and others
 

@@ -52,8 +52,8 @@ def main():
     cases = Cases(binaries / "mpiexec", plugin, args.rank, program)
     cases.all()
 
-    # Two MPIs of different kinds: one process cannot hold both,
-    # and the mpiexec of one cannot start the other.
+    # One process cannot contain two different MPIs, and the mpiexec of one cannot start programs of
+    # the other.
     if "mpich" in args.venv.name:
         foreign = Cases(binaries / "mpiexec", args.foreign, args.rank, program)
         foreign.another_mpi_in_the_program()

@@ -1,4 +1,4 @@
-// Checkpoints with changed files: by a disk, an incomplete copy, or an attacker.
+// Checkpoints with files that were changed by a disk, an incomplete copy, or an attacker.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/arange.h>
@@ -76,7 +76,7 @@ class CheckpointDamage : public testing::Test {
     read_all(folder_);
   }
 
-  // Returns the message of the refusal, which names the file.
+  // Returns the message of the Error, which names the file.
   std::string refusal(const fs::path& file) {
     try {
       read_all(folder_);

@@ -1,4 +1,4 @@
-// A disk fault, or a kill, in the middle of a save does no harm to existing checkpoints.
+// A disk fault or a kill during a save does not damage existing checkpoints.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ class Saver {
     return resumed ? resumed->step : 0;
   }
 
-  // Returns the operating system's Error; empty without one.
+  // Returns the Error of the operating system; empty if there is none.
   std::string error_of_save(std::int64_t step, const std::string& fault) {
     world_.barrier();
     ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
@@ -85,8 +85,8 @@ class Saver {
 
   enum class Outcome { failure, success, either };
 
-  // Expects this outcome of the save of `step`. After a failure no checkpoint is harmed, and a save
-  // succeeds once the fault is over. `step` - 1 was saved before.
+  // Expects this outcome of the save of `step`. After a failure no checkpoint is damaged, and a
+  // save succeeds when the fault is over. `step` - 1 was saved before.
   void save_despite(std::int64_t step, const std::string& fault,
                     Outcome expected = Outcome::failure) {
     const auto names = names_in(root_);
@@ -137,7 +137,7 @@ struct Operation {
   std::string path;
 };
 
-// Whether it sets the link `latest`, or follows that. Then a save does without it.
+// Whether it sets or follows the link `latest`. The save then succeeds without the link.
 bool is_of_latest(const Operation& operation, const std::vector<Operation>& all) {
   const auto last = std::ranges::find_if(
       all.rbegin(), all.rend(), [](const Operation& each) { return each.name == "fsync"; });
@@ -266,7 +266,7 @@ TEST_P(CheckpointFaults, AKillOfAllRanksLeavesTheOldOrTheNewOne) {
   }
 }
 
-// The same for the first checkpoint: afterwards there is that one, or nothing.
+// The same for the first checkpoint: afterwards it exists completely or not at all.
 TEST_P(CheckpointFaults, AKillInTheFirstSaveLeavesItOrNothing) {
   const auto save = [&](const std::string& fault) {
     return fork_ranks(world_size, [&](const Rank& rank) {
@@ -355,7 +355,7 @@ TEST_P(CheckpointFaults, AnOperationThatFailsFailsTheSaveOnAllRanksAndHarmsNothi
   })));
 }
 
-// Afterwards there may be a name that could not be removed, but every named checkpoint is whole.
+// Afterwards a name may remain that could not be removed, but each named checkpoint is complete.
 TEST_P(CheckpointFaults, ADiskThatDiesLeavesWholeOnesOnly) {
   const auto all = operations();
   fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
@@ -466,7 +466,7 @@ TEST_P(CheckpointFaults, ADiskThatIsFullSaysSoAndServesOnceThereIsRoom) {
   EXPECT_TRUE(all_succeeded(exits));
 }
 
-// As Lustre, NFS, FUSE and autofs may have it.
+// Possible on Lustre, NFS, FUSE and autofs.
 TEST_P(CheckpointFaults, AFileSystemWithoutLocksServesWithOneWarning) {
   for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP, 524}) {
     const fs::path root = scratch_.path() / std::to_string(error);
@@ -495,7 +495,7 @@ TEST_P(CheckpointFaults, AFileSystemWithoutLocksServesWithOneWarning) {
   }
 }
 
-// Any other error of flock() is one.
+// All other errors of flock() are Errors.
 TEST_P(CheckpointFaults, ALockThatFailsOtherwiseIsAnError) {
   EXPECT_TRUE(all_succeeded(fork_ranks(world_size, [&](const Rank& rank) {
     ::setenv("LOCKSTEP_TEST_FLOCK_ERROR", std::to_string(EIO).c_str(), 1);
@@ -511,7 +511,7 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
   const auto wait_for = [](const fs::path& mark) {
     while (!fs::exists(mark) || fs::is_empty(mark)) ::usleep(1000);
   };
-  // Each rank is a job of its own.
+  // Each rank is a separate job.
   const auto exits = fork_ranks(2, [&](const Rank& rank) {
     Checkpointer checkpoints(base_, {.async = GetParam()});
     SavedState state(state_at(2));
@@ -534,7 +534,8 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
         << message;
     EXPECT_EQ(names_in(base_).size(), 3U);
     std::ofstream(refused) << "refused";
-    for (int tries = 0; tries < 1000; ++tries) {  // Until the kernel has cleaned up the other one.
+    // Until the kernel has cleaned up the other process.
+    for (int tries = 0; tries < 1000; ++tries) {
       try {
         return save(4);
       } catch (const Error&) {
@@ -548,8 +549,8 @@ TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
   EXPECT_EQ(fs::read_symlink(base_ / "latest"), step_folder(base_, 4).filename());
 }
 
-// vfat gives the first three answers, and network file systems may; mounted object stores have
-// others. The last two are a full disk's.
+// vfat returns the first three errors, and network file systems may; mounted object stores return
+// others. The last two are those of a full disk.
 TEST_P(CheckpointFaults, AFileSystemWithoutLinksKeepsCheckpointsAndIsNamedOnce) {
   for (const std::string refusal :
        {"eperm", "enosys", "eopnotsupp", "eio", "eacces", "einval", "enospc", "edquot"}) {
@@ -572,8 +573,7 @@ TEST_P(CheckpointFaults, AFileSystemWithoutLinksKeepsCheckpointsAndIsNamedOnce) 
   }
 }
 
-// The folder may be on a disk that is mounted read-only, for example. Root may write where others
-// may not.
+// The folder may be on a read-only mount, for example. Root may write where others may not.
 TEST_P(CheckpointFaults, AFolderThatMayOnlyBeReadIsResumedFrom) {
   fs::permissions(scratch_.path(), fs::perms(0755));
   fs::permissions(base_, fs::perms(0555));

@@ -52,7 +52,7 @@ struct Plan {
   std::string rank;
   std::string only;
   long at = -1;
-  bool and_on = false;  // Also after `at`.
+  bool and_on = false;  // Whether later operations fail, too.
   long room = 0;        // Bytes until the disk is full.
   long count = 0;
 };
@@ -70,7 +70,7 @@ std::string field(std::string_view text, std::string_view key) {
   return "";
 }
 
-// Returns false when there is no fault in this process.
+// Returns false if this process has no fault.
 bool read_plan() {
   const char* text = std::getenv("LOCKSTEP_TEST_FAULT");
   if (text == nullptr) {
@@ -168,7 +168,7 @@ int error_of(const std::string& action) {
   return action == "eintr" ? EINTR : 0;
 }
 
-// Performs an operation that is done as a whole or not at all.
+// Performs an operation that is atomic.
 template <class... Arguments>
 long operate(const std::string& action, bool interruptible, long number, Arguments... arguments) {
   const bool is_close = number == SYS_close;
@@ -179,7 +179,7 @@ long operate(const std::string& action, bool interruptible, long number, Argumen
   return error != 0 ? fail(error) : result;
 }
 
-// Returns how many of `size` bytes there is room for.
+// Returns how many of `size` bytes fit.
 std::size_t take_room(std::size_t size) {
   const std::lock_guard lock(mutex);
   const std::size_t taken = std::min(size, static_cast<std::size_t>(plan.room));
@@ -306,7 +306,7 @@ ssize_t pwrite64(int fd, const void* data, size_t size, off64_t offset) {
   return ::pwrite(fd, data, size, offset);
 }
 
-// Writes each part by a write of its own.
+// Writes each part with a separate write.
 ssize_t writev(int fd, const iovec* parts, int count) {
   ssize_t written = 0;
   for (int i = 0; i < count; ++i) {

@@ -1,7 +1,6 @@
-// Ranks that are plain forks of this process: they start in milliseconds, while a rank of
-// tests/ranks.h loads LibTorch again.
-// This process must not use LibTorch itself, because its thread pool hangs in a fork. Tests use
-// LibTorch in forks only.
+// Ranks that are plain forks of this process. They start in milliseconds, while a rank of
+// tests/ranks.h loads LibTorch again. Only the forks may use LibTorch: its thread pool hangs in
+// forks of a process that has used it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,7 +18,7 @@ namespace lockstep::test {
 std::vector<Exit> fork_ranks(int world_size, const Body& body,
                              std::chrono::milliseconds limit = std::chrono::seconds(60));
 
-// Runs `body` in one fork, where it may use LibTorch. Fails the current test when `body` does.
+// Runs `body` in one fork, where it may use LibTorch. Fails the current test if `body` does.
 void fork_once(const std::function<void()>& body);
 
 }  // namespace lockstep::test

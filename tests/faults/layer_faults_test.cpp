@@ -1,4 +1,4 @@
-// A rank that is killed or stopped inside of a layer that is cut: the others name it, and the layer
+// A rank is killed or stopped inside of a sharded layer: the others report the rank and the layer
 // in which they waited for it.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -40,7 +40,7 @@ namespace fs = std::filesystem;
 
 using Between = std::function<at::Tensor(const at::Tensor&)>;
 
-// A model of two parts, between which a rank may be harmed.
+// A model of two parts. A rank may be killed or stopped between them.
 using Model = void (*)(const ProcessGroup& world, const Between& between);
 
 void linear_layers(const ProcessGroup& world, const Between& between) {
@@ -78,8 +78,8 @@ struct Harm {
   Model model;
   int signal;
   bool in_backward;
-  Fault fault;        // What the other ranks get,
-  std::string where;  // and in which call of which layer: a regular expression.
+  Fault fault;        // The Fault on the other ranks,
+  std::string where;  // and the call of the layer: a regular expression.
 };
 
 const std::vector<Harm> harms = {
@@ -149,7 +149,7 @@ void live(const Harm& harm, const test::Rank& rank) {
       EXPECT_EQ(error.ranks(), std::vector<int>{1}) << text;
     EXPECT_LT(seconds, 3) << text;
   }
-  // The stopped rank lives until both others have their Errors.
+  // The stopped rank stays alive until both others have their Errors.
   if (world.rank() == 2) return write(rank.scratch / "done", 1);
   read(rank.scratch / "done");
   ::kill(static_cast<pid_t>(read(rank.scratch / "pid")), SIGKILL);
@@ -193,7 +193,7 @@ struct HarmedLayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(HarmedLayer);
 
-// Three stages. The second is harmed at its second microbatch of the second step.
+// Three stages. The second one is killed or stopped at its second microbatch of the second step.
 void live_in_pipeline(PipelineActionKind kind, int signal, const test::Rank& rank) {
   at::set_num_threads(1);
   const auto world = init_process_group({.timeout = 1s});
@@ -250,10 +250,10 @@ TEST(LayerFaults, ARankThatIsKilledOrStoppedInAPipelineIsNamedWithItsAction) {
 
 // --- The end of a pipeline's step ----------------------------------------------------------------
 
-// Rank `lost` has done all its actions and waits in the exchange for rank `late`, which harms it
-// from its own last backward.
+// Rank `lost` has finished its actions and waits in the exchange for rank `late`, which kills or
+// stops it in its own last backward.
 struct Ending {
-  std::string part;  // In which the lost rank waits.
+  std::string part;  // The part in which the lost rank waits.
   int pp, dp;
   int lost, late;
 };
@@ -284,14 +284,14 @@ void expect_named(const Error& error, const Ending& ending, int signal, int rank
     const std::regex place(name + ",?( which)? was last in end of a step: " + ending.part);
     EXPECT_TRUE(std::regex_search(text, place)) << text;
   }
-  // It waits for the lost rank in the same part: unless that was killed, of which the stage before
-  // may hear first, and end the pipeline of the late rank.
+  // It waits for the lost rank in the same part. After a kill, the previous stage may detect this
+  // first, and abort the pipeline of the late rank.
   if (same_stage && signal == SIGSTOP) {
     EXPECT_NE(text.find("end of a step: " + ending.part + ", rank"), text.npos) << text;
   }
   if (signal == SIGKILL || same_pipeline || same_stage) {
     EXPECT_NE(text.find(name), text.npos) << text;
-  } else {  // It has no group with the stopped rank: it names the one that waits for that.
+  } else {  // It has no group with the stopped rank: it reports the rank that waits for that one.
     const std::regex place("rank " + std::to_string(ending.late) +
                            " was last in end of a step: " + ending.part);
     EXPECT_TRUE(std::regex_search(text, place)) << text;
@@ -304,7 +304,7 @@ void expect_named(const Error& error, const Ending& ending, int signal, int rank
 
 void live_to_the_end(const Ending& ending, int signal, const test::Rank& rank) {
   at::set_num_threads(1);
-  // Where two ranks wait for the lost one, the report of the other stage's comes first.
+  // If two ranks wait for the lost one, the report of the rank in the other stage comes first.
   const bool same_stage = rank.rank / ending.dp == ending.lost / ending.dp;
   const auto world = init_process_group({.timeout = same_stage ? 3s : 1s});
   const DeviceMesh mesh(world, {{"pp", ending.pp}, {"dp", ending.dp}});
@@ -317,7 +317,7 @@ void live_to_the_end(const Ending& ending, int signal, const test::Rank& rank) {
     const auto pid = static_cast<pid_t>(read(rank.scratch / "pid"));
     std::this_thread::sleep_for(300ms);  // All others now wait in the exchange.
     ::kill(pid, signal);
-    if (signal == SIGKILL) std::this_thread::sleep_for(100ms);  // Others learn of it first.
+    if (signal == SIGKILL) std::this_thread::sleep_for(100ms);  // Others detect it first.
   };
   PipelineOptions options{.microbatches = microbatches};
   if (ending.pp == 2) options.cut = {2};

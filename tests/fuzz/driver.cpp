@@ -1,8 +1,8 @@
 // Runs a fuzz target without libFuzzer, with any compiler and the same inputs each time.
 //
 //   fuzz_x            100 000 mutations of the target's seeds
-//   fuzz_x -runs=N    N of them
-//   fuzz_x FILE...    these inputs, to look into what a fuzzer has found
+//   fuzz_x -runs=N    N mutations
+//   fuzz_x FILE...    these inputs, to examine findings of a fuzzer
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
@@ -32,8 +32,8 @@ class XorShift {
   std::uint64_t state_ = 0x9e3779b97f4a7c15;
 };
 
-// Makes one of the changes that break parsers: bits, bytes, lengths, cuts, repeats, and two inputs
-// joined.
+// Applies one of the changes that break parsers: bits, bytes, lengths, cuts, repeats, or two joined
+// inputs.
 void mutate(std::string& input, const std::vector<std::string>& corpus, XorShift& random) {
   static constexpr std::uint32_t interesting[] = {0,       1,          127,          128, 255,
                                                   1 << 15, 0x7fffffff, 0x80000000,   ~0u, 4097,

@@ -1,6 +1,6 @@
-// F6: the frames between launchers, with arbitrary input. Nothing but an Error may come out. No
-// text for people may move a cursor. A frame that is understood must read the same after it is
-// written again.
+// F6: the frames between launchers, with arbitrary input. Only an Error may be thrown. Text for
+// users must not contain control sequences. A frame that was parsed must be equal after it is
+// written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"

@@ -1,5 +1,5 @@
-// F2: both ends of the handshake, with arbitrary input. No peer without the token gets in, and
-// nothing but an Error comes out. The first byte chooses the end.
+// F2: both ends of the handshake, with arbitrary input. No peer without the token may connect, and
+// only an Error may be thrown. The first byte selects the end.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"

@@ -1,6 +1,6 @@
-// F10: files of images of all formats, with arbitrary input. Nothing but a BadImage may come out. A
-// region that is decoded has the pixels that it has in the whole image, if that can be decoded,
-// too. The first two bytes choose the region.
+// F10: image files of all formats, with arbitrary input. Only a BadImage may be thrown. A region
+// must have the same pixels as in the whole image, if the whole image can be decoded. The first two
+// bytes select the region.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -23,7 +23,7 @@ using data::ImageReader;
 using data::Pixels;
 using data::Region;
 
-// Larger images than this take their time, and show nothing new.
+// Larger images take long, and find nothing new.
 constexpr std::int64_t most_pixels_to_decode = 1 << 20;
 
 template <class Choose>

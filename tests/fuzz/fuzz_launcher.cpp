@@ -1,6 +1,6 @@
-// F8: input of `lockstep run` from a user, a script or a batch system. The first byte chooses: only
-// the streams option, or a whole command line, its words separated by zeros. A word NAME=VALUE is
-// an environment variable instead if NAME is LOCKSTEP_ and capitals.
+// F8: input of `lockstep run` from a user, a script or a batch system. The first byte selects: only
+// the streams option, or a whole command line of words separated by zeros. A word NAME=VALUE is an
+// environment variable instead if NAME is LOCKSTEP_ and capitals.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>

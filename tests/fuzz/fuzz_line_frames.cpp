@@ -1,5 +1,5 @@
-// F7: the frames between ranks of different hosts, with arbitrary input. Nothing but an Error comes
-// out. A frame that is understood must read the same after it is written again.
+// F7: the frames between ranks of different hosts, with arbitrary input. Only an Error may be
+// thrown. A frame that was parsed must be equal after it is written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"

@@ -1,4 +1,4 @@
-// F5: the manifest of a checkpoint. The first byte chooses: the rest is read unchanged, or with a
+// F5: the manifest of a checkpoint. The first byte selects: the rest is read unchanged, or with a
 // matching end and CRC-32C, so that broken manifests reach the parser.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
-// F9: the profile of a model, as `lockstep plan --profile` reads it. The first byte chooses: the
-// rest is read unchanged, or as values that take the places of others in a good profile. Whatever
-// is read can be predicted.
+// F9: the profile of a model, as `lockstep plan --profile` reads it. The first byte selects: the
+// rest is read unchanged, or replaces values of a valid profile. A prediction must succeed for
+// every profile that is accepted.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <climits>
@@ -57,7 +57,7 @@ ModelProfile example() {
           .has_fully_sharded = true};
 }
 
-// Two bytes an edit: the place and the value.
+// An edit has two bytes: the position and the value.
 std::string edited(std::span<const std::uint8_t> edits) {
   static const nlohmann::json values{0,    1,       2,    3,         -1,      0.5,  1e-300, 100.,
                                      1e18, INT_MAX, 1e19, 1LL << 32, nullptr, true, "no"};

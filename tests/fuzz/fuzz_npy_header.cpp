@@ -1,5 +1,6 @@
-// F11: an array of NumPy, or an .npz. Of an array, the first two bytes are the number of values'
-// bytes behind the rest, so that headers which ask for them are whole; 255 and 255 are an .npz.
+// F11: a NumPy array or an .npz. The first two bytes are 255 and 255 for an .npz. For an array,
+// they are the number of value bytes that are appended, so that headers which need them are
+// accepted.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <span>

@@ -1,6 +1,6 @@
-// F4: the header of a safetensors file, and the index of several. The first byte chooses: the rest
-// is read as the JSON of a file whose data size is in the next two bytes, or as an index, or is
-// made into a header that is written and read again.
+// F4: the header of a safetensors file, and the index of several files. The first byte selects one
+// of three: the JSON of a file whose data size is in the next two bytes; an index; or a header that
+// is built from the input, written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

@@ -1,5 +1,5 @@
-// F1: input of a store server from authenticated clients, frame after frame, for one table. The
-// first byte of each frame's place chooses one of three clients.
+// F1: frames from authenticated clients to a store server with one table. The first byte of each
+// frame selects one of three clients.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
@@ -23,7 +23,7 @@ void check_reply(const std::string& frame) {
   expect(encode(decode_reply(*body)) == frame);
 }
 
-// Returns false when the client would be closed.
+// Returns false if the server would close the client.
 bool take_frame(StoreService& service, StoreService::Client client, std::string_view& bytes) {
   const auto body = first_frame(bytes);
   if (!body) return false;

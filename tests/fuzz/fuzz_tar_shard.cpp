@@ -1,7 +1,7 @@
-// F12: a shard, and its index. The first byte chooses: the rest is a tar as it is, or one whose
-// headers get right checksums, so that broken fields reach the parser; or an index as it is, or one
-// with a right checksum. A shard may be compressed. What is read must lie within the file, and the
-// index of a shard must read the same as the shard.
+// F12: a shard, and its index. The first byte selects: a tar, unchanged or with corrected header
+// checksums, so that broken fields reach the parser; or an index, unchanged or with a corrected
+// checksum. A shard may be compressed. All parts must be within the file, and a shard's index must
+// be equal after it is written and read again.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
@@ -49,7 +49,7 @@ TarContents contents_of(const std::string& tar, bool concatenated) {
   return read_tar("x.tar", tar.size(), read, {.concatenated = concatenated});
 }
 
-// Calls use(view) for an index, whose bytes begin at a multiple of eight there.
+// Calls use(view) for an index, after its bytes are aligned to eight.
 template <class Use>
 void with_view(const std::string& index, const Use& use) {
   std::vector<std::uint64_t> aligned(index.size() / 8 + 1);
@@ -120,7 +120,7 @@ std::string of_type(const std::string& name, char type, const std::string& link 
   return header;
 }
 
-// A sparse file of GNU's format with two pieces of bytes.
+// A sparse file of GNU's format with two extents.
 std::string example_sparse() {
   std::string header = tar_headers("sparse.bin", 515);
   header[offsetof(TarHeader, type)] = 'S';

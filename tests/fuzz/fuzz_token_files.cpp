@@ -1,5 +1,5 @@
-// F13: files of tokens. The first byte chooses: the rest is a file of llm.c or of any other format,
-// or an index of Megatron-LM or fairseq, whose .bin file has as many bytes as the next two say.
+// F13: files of tokens. The first byte selects: the rest is a file of llm.c or of another format,
+// or an index of Megatron-LM or fairseq, whose .bin file has the size in the next two bytes.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <span>

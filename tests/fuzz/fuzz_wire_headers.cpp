@@ -1,5 +1,5 @@
-// F3: data that one rank writes for another: the header of a message, and the packets of the
-// switchboard. The first byte chooses.
+// F3: data from other ranks: the header of a message, and the packets of the fd broker. The first
+// byte selects.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
@@ -34,7 +34,7 @@ void read_header(const std::string& input) {
   }
 }
 
-// The switchboard survives any input of a rank, and serves the next one.
+// The fd broker survives any input of a rank, and serves the next rank.
 void send_to_switchboard(const std::string& input) {
   int stranger[2];
   int rank[2];
@@ -56,7 +56,7 @@ void send_to_switchboard(const std::string& input) {
   }
   std::vector<pollfd> entries;
   board.watch(entries);
-  expect(!entries.empty());  // At least our own one is still connected.
+  expect(!entries.empty());  // At least our own rank is still connected.
 }
 
 }  // namespace

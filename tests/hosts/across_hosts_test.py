@@ -144,7 +144,7 @@ class WithoutIPv4(AcrossHosts):
 
 
 class OtherNames(AcrossHosts):
-    """Other interface names: this one sorts after lo, and oneCCL is told of it, too."""
+    """Other interface names: this one sorts after lo, and oneCCL gets it, too."""
 
     count, families = 2, (4,)
 
@@ -201,11 +201,11 @@ class Protection(AcrossHosts):
 
 class Harm(AcrossHosts):
     def start(self, backend, counts=(2, 2)):
-        """Returns a job that has begun its steps."""
+        """Returns a job that has started its steps."""
         self.need(backend.split("+")[-1])
         job = self.job(LOCKSTEP_BACKEND=backend)
         if backend.endswith("mpi"):
-            # Without -enable-recovery, mpirun also ends the survivors as fast as it can.
+            # Without -enable-recovery, mpirun also kills the survivors as fast as it can.
             job.by_mpirun(counts, "-enable-recovery", until_told=True)
         else:
             job.by_variables(counts, until_told=True)
@@ -219,7 +219,7 @@ class Harm(AcrossHosts):
         start = time.monotonic()
         os.kill(job.pid_of(last), signal.SIGKILL)
         self.assert_named(job, range(last), lambda _: {last}, start, NAMED_WITHIN)
-        if not backend.endswith("mpi"):  # With -enable-recovery mpirun itself never ends.
+        if not backend.endswith("mpi"):  # With -enable-recovery, mpirun itself never exits.
             self.assertEqual(sorted(job.wait()), [-signal.SIGKILL] + [PEER_LOST] * last, job.said())
         job.end()
 
@@ -265,7 +265,7 @@ class Harm(AcrossHosts):
         self.addCleanup(self.hosts[1].plug_in)
         self.assert_named(job, (0, 1, 2, 3), lambda rank: {2, 3} if rank < 2 else {0, 1}, start,
                           UNREACHED_WITHIN)
-        if not backend.endswith("mpi"):  # Its mpirun does not know of the failure yet.
+        if not backend.endswith("mpi"):  # Its mpirun has not detected the failure yet.
             self.assertEqual(job.wait(), [PEER_LOST] * 4, job.said())
         job.end()
 
@@ -279,7 +279,7 @@ class Harm(AcrossHosts):
         self.unplug_one("shm+mpi")
 
     def through_relay(self, job, relay, until_told=False):
-        """Starts a job whose second host meets the others through the relay."""
+        """Starts a job whose second host reaches the others through the relay."""
         job.by_variables((1, 1), ranks=(0,), port=job.port, until_told=until_told)
         job.by_variables((1, 1), ranks=(1,), master=relay.address[0], port=relay.address[1],
                          until_told=until_told)

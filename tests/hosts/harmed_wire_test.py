@@ -67,8 +67,8 @@ class OverAHarmedWire(AcrossHosts):
         self.cut_it(2)
 
     def flip_until_it_shows(self, job, position):
-        """Flips bits until a rank notices: the receiver may already have a packet that TCP repeats.
-        """
+        """Flips bits until a rank detects it: the receiver may already have a packet that TCP
+        resends."""
         for _ in range(5):
             self.wire.do("flip", "line", position)
             patience = time.monotonic() + 5  # Longer than the job's own.
@@ -88,7 +88,7 @@ class OverAHarmedWire(AcrossHosts):
                 self.flip_until_it_shows(job, position)
                 codes = job.wait()
                 ends = {MISMATCH, TIMEOUT, PEER_LOST, CORRUPT}
-                if CORRUPT in codes:  # The rank that noticed may have told the other one.
+                if CORRUPT in codes:  # The rank that detected it may have notified the other one.
                     ends.add(ABORTED)
                 self.assertEqual(set(codes) - ends, set(), job.said())
                 print(f"{self.id()}: {part}: {[event['fault'] for event in job.events('error')]}")

@@ -1,5 +1,5 @@
-// A program that uses MPI itself. Its first process serves the others. They hand a communicator of
-// their own to Lockstep, and are its ranks as in rank_of_hosts.h.
+// A program that uses MPI itself. Its first process serves the others. The others pass a
+// communicator of their own to Lockstep, and are its ranks as in rank_of_hosts.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>

@@ -29,7 +29,7 @@ from run_tests import run_tests
 from wire import Way, Wire
 
 
-# Answers each connection with the name of its host and the peer's address.
+# Answers each connection with its host's name and the peer's address.
 SERVER = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -305,7 +305,7 @@ class WayTest(unittest.TestCase):
         async def act(way, theirs):
             sent = 0
             with contextlib.redirect_stderr(io.StringIO()):
-                while way.failed == 0:  # Nobody reads.
+                while way.failed == 0:  # No process reads.
                     way.send(bytes(1000), 0)
                     sent += 1
                 way.send(bytes(1000), 0.01)
@@ -397,7 +397,7 @@ def fallback_tunnels(devices):
 
 
 def start_another():
-    """Starts a process that makes hosts and waits; returns it and the hosts' prefix."""
+    """Starts a process that creates hosts and waits. Returns it and the hosts' prefix."""
     script = "import time\nfrom network_hosts import Hosts\nwith Hosts(1) as hosts:\n" \
              "    print(hosts.prefix, flush=True)\n    time.sleep(1000)\n"
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.DEVNULL,

@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from processes import kill_all  # noqa: E402
 
-# Seconds for the slowest job on a busy machine. It checks no promise.
+# Seconds for the slowest job on a busy machine. Checks no guarantee.
 PATIENCE = 60
 
 EVENTS = re.compile(

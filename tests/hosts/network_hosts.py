@@ -26,13 +26,13 @@ from processes import is_running  # noqa: E402
 
 AGENT = pathlib.Path(__file__).resolve().parent / "launch_agent.sh"
 PREFIX = "lockstep-test"
-BURST_BYTES = 256 << 10  # Of a shaped link, unless told otherwise.
-# Folder of files that `ip netns exec` puts in the place of /etc/*.
+BURST_BYTES = 256 << 10  # Of a rate-limited link, by default.
+# Folder of files that `ip netns exec` mounts over /etc/*.
 OF_NAMESPACES = pathlib.Path("/etc/netns")
 
 
 def why_not():
-    """Returns why no hosts can be made here; empty when they can."""
+    """Returns why no hosts can be created here; empty if they can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [tool for tool in ("ip", "ss", "tc", "unshare") if not shutil.which(tool)]
@@ -54,8 +54,8 @@ def _run(*words):
 
 
 def _start_of(pid):
-    """Returns a process's start time, which distinguishes it from a later one with its pid; else
-    empty."""
+    """Returns a process's start time, which distinguishes it from a later process with its pid;
+    otherwise empty."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -115,13 +115,13 @@ class Host:
         self._hosts = hosts
 
     def command(self, words):
-        """Returns the command that runs `words` here, as the very process that is started."""
+        """Returns a command that executes `words` here in the started process itself."""
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "sh", "-c",
                 'hostname "$0" && exec "$@"', self.name, *map(str, words)]
 
     def popen(self, words, env=None, stdin=subprocess.DEVNULL, **options):
-        # A terminal stops a process that reads from it in the background, where `timeout` puts a
-        # test.
+        # A terminal stops background processes that read from it, and `timeout` runs tests in the
+        # background.
         env = dict(os.environ if env is None else env, LOCKSTEP_TEST_HOSTS=self._hosts.prefix)
         return subprocess.Popen(self.command(words), env=env, stdin=stdin, **options)
 
@@ -146,11 +146,11 @@ class Host:
         return sorted(line.split()[3] for line in lines)
 
     def unplug(self):
-        """Pulls the cable out of eth0: the host sees a link that is down, its peers do not."""
+        """Disconnects eth0: the host sees a link that is down, its peers do not."""
         self._at_switch("ip", "link", "set", self.name, "down")
 
     def plug_in(self):
-        """Puts the cable back. The switch forwards again at once."""
+        """Reconnects eth0. The switch forwards again at once."""
         self._at_switch("ip", "link", "set", self.name, "up")
 
     def shape(self, rate="1gbit", burst=BURST_BYTES, latency="50ms"):
@@ -169,8 +169,8 @@ class Host:
 
 
 class Hosts:
-    """A sequence of Host. Only one per process at a time, which must not fork during its lifetime.
-    """
+    """A sequence of Host. Only one per process at a time. The process must not fork while it
+    exists."""
 
     def __init__(self, count, networks=1, families=(4, 6)):
         self._networks = networks
@@ -191,7 +191,7 @@ class Hosts:
 
     def __enter__(self):
         remove_stale()
-        # A test that ctest ends for taking too long still removes its hosts.
+        # A test that ctest kills after a timeout still removes its hosts.
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._handlers[number] = signal.signal(number, lambda which, _: sys.exit(128 + which))
         try:
@@ -209,9 +209,10 @@ class Hosts:
             signal.signal(number, handler)
 
     def mpirun_options(self, launcher="openmpi"):
-        """Returns how an mpirun, started on one of these hosts, reaches the others.
+        """Returns how an mpirun on one of these hosts reaches the others.
 
-        `kind` is "openmpi" for Open MPI 4, "prte" for Open MPI 5, "mpich" for MPICH."""
+        `kind` is "openmpi" for Open MPI 4, "prte" for Open MPI 5, "mpich" for MPICH.
+        """
         if launcher == "openmpi":
             return ["--allow-run-as-root", "--oversubscribe", "-mca", "plm", "rsh",
                     "-mca", "plm_rsh_agent", str(AGENT)]

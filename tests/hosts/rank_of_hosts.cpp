@@ -39,7 +39,7 @@ struct Progress {
   Clock::time_point last = Clock::now();
 };
 
-// One write() keeps the lines of several ranks whole in one file.
+// A single write() keeps the lines of several ranks intact in one file.
 void say(const Progress& progress, const std::string& event, const std::string& rest = "") {
   const std::string line = event + " rank=" + std::to_string(progress.rank) + rest + "\n";
   std::fputs(line.c_str(), stdout);
@@ -69,8 +69,8 @@ Settings read_settings(int argc, char** argv, InitOptions& options) {
   return settings;
 }
 
-// Returns whether all ranks are to continue. The first element asks for the end, the others are 1
-// on each rank.
+// Returns whether all ranks continue. The first element requests the end, the others are 1 on each
+// rank.
 bool reduce_once(const ProcessGroup& world, bool is_last) {
   std::vector<float> values(1000, 1.0F);
   values[0] = is_last ? 1.0F : 0.0F;

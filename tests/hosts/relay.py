@@ -22,7 +22,7 @@ import subprocess
 import sys
 
 CHUNK = 1 << 16
-# Chunks of each direction that a delay or stall may hold before the sender feels it.
+# Chunks of each direction that a delay or stall may buffer before it blocks the sender.
 IN_FLIGHT = 64
 
 
@@ -33,7 +33,7 @@ class Harm:
         self.delay = 0.0
         self.flows = asyncio.Event()
         self.flows.set()
-        self.corrupt_after = None  # Bytes that still pass unharmed.
+        self.corrupt_after = None  # Bytes that still pass unchanged.
 
     def touch(self, chunk):
         if self.corrupt_after is None:
@@ -64,7 +64,7 @@ class Connections:
         try:
             await asyncio.gather(self._pass_on(reader, far_writer),
                                  self._pass_on(far_reader, writer))
-        except asyncio.CancelledError:  # The relay ends.
+        except asyncio.CancelledError:  # The relay exits.
             return
         for each in (writer, far_writer):
             self.writers.discard(each)
@@ -88,7 +88,7 @@ class Connections:
                 writer.write(self.harm.touch(chunk))
                 await writer.drain()
             writer.write_eof()
-        except (OSError, RuntimeError):  # It was cut.
+        except (OSError, RuntimeError):  # The connection was cut.
             pass
         finally:
             feeding.cancel()
@@ -133,7 +133,7 @@ async def main(listen_host, target_host, target_port):
 
 
 class Commanded:
-    """A process of this test that obeys commands, one per line, and ends with its input."""
+    """A process of this test that executes commands, one per line, until its input ends."""
 
     def __init__(self, words, start=subprocess.Popen):
         self._process = start([sys.executable, *map(str, words)], stdin=subprocess.PIPE,
@@ -141,7 +141,7 @@ class Commanded:
         self.greeting = self._process.stdout.readline().strip()
 
     def do(self, *words):
-        """Returns once the command is carried out, with the text after "ok"."""
+        """Returns when the command is complete, with the text after "ok"."""
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
         ok, _, answer = self._process.stdout.readline().strip().partition(" ")
@@ -177,9 +177,10 @@ class Relay(Commanded):
 
 
 async def obey_all(obey):
-    """Calls `obey` with the words of each line of input, until there is no more.
+    """Calls `obey` with the words of each line of input until the input ends.
 
-    What it returns, unless that is None, is said after "ok"."""
+    Prints the result after "ok", unless it is None.
+    """
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)

@@ -60,7 +60,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not():
-    """Returns why there can be no cluster here; empty when there can."""
+    """Returns why no cluster can be started here; empty if it can."""
     if os.geteuid() != 0:
         return "SLURM's daemons need root"
     absent = [program for program in PROGRAMS if not shutil.which(program)]
@@ -131,7 +131,7 @@ class Slurm:
                          for path in sorted(self.folder.glob("*.log")))
 
     def _start_all(self):
-        # munged insists that no other user may write into its socket's folder.
+        # munged requires that no other user may write to its socket's folder.
         self.folder.chmod(0o755)
         self._write_configuration()
         self._start("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
@@ -144,7 +144,7 @@ class Slurm:
         self._until(self._all_idle, "the nodes")
 
     def _write_configuration(self):
-        # No cgroups are used; the automatic choice of their version fails without a mounted
+        # No cgroups are used. The automatic detection of their version fails without a mounted
         # /sys/fs/cgroup.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         key = self.folder / "munge.key"
@@ -153,7 +153,7 @@ class Slurm:
         (self.folder / "state").mkdir()
         for name in self._names:
             (self.folder / f"spool.{name}").mkdir()
-            (self.folder / f"tmp.{name}").mkdir()  # The PMIx servers of two nodes must not meet.
+            (self.folder / f"tmp.{name}").mkdir()  # Separates the PMIx servers of two nodes.
         nodes = "\n".join(f"NodeName={name} {self._place(number)} Port={free_port()} "
                           f"CPUs={self._tasks_per_node} State=UNKNOWN"
                           for number, name in enumerate(self._names))
@@ -186,7 +186,7 @@ class Slurm:
         return said.split() == ["idle"] * len(self._names)
 
     def _kill_steps(self):
-        """Kills steps: a slurmstepd outlives its slurmd. Its environment shows that it is ours."""
+        """Kills steps: a slurmstepd outlives its slurmd. Its environment identifies it as ours."""
         mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for entry in pathlib.Path("/proc").iterdir():
             try:

@@ -18,7 +18,7 @@ from slurm import Slurm
 READ = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID",
         "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
         "SLURM_JOB_ID", "SLURM_STEP_ID")
-# srun splits lines of more than a kilobyte, and those of several tasks would mix.
+# srun splits lines of more than a kilobyte, and would mix those of several tasks.
 OTHERS = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
 TELL = (f"import json, os\nprint(json.dumps({{name: os.environ[name] for name in {READ + OTHERS} "
         "if name in os.environ}), flush=True)")
@@ -131,7 +131,7 @@ class SlurmOnHostsTest(unittest.TestCase):
                 done = cluster.run(step, check=False)
                 if "Couldn't find the specified plugin" in done.stderr:
                     self.skipTest(f"this SLURM has no {mpi}")
-                # srun may end with 0 also when it could not start a task.
+                # srun may exit with 0 although it could not start a task.
                 self.assertEqual(sorted(done.stdout.splitlines()),
                                  ["node1 0 node[1-2]", "node2 1 node[1-2]"], done.stderr)
 

@@ -42,7 +42,7 @@ class UnderTorchrun(AcrossHosts):
         self.assertEqual(job.wait(), [1, 1], job.said())
         errors = job.events("error")
         self.assertEqual({event["lost"] for event in errors}, {"3"}, job.said())
-        # torchrun ends a host's other ranks as soon as one has ended: which ranks still report is
+        # torchrun kills a host's other ranks as soon as one has exited: which ranks still report is
         # random.
         there = [float(event["at"]) - start for event in errors if event["rank"] in ("0", "1")]
         self.assertTrue(there, job.said())
@@ -63,8 +63,8 @@ class StartedAnew(AcrossHosts):
         self.assertEqual(len(job.events("bye")), 4, job.said())
 
     def until_told_to_end(self, stopped, job):
-        """Waits until the agent has sent SIGTERM to each stopped process; it arrives when they
-        continue."""
+        """Waits until the agent has sent SIGTERM to each stopped process. The signal arrives
+        when the process continues."""
         deadline = time.monotonic() + PATIENCE
         while not all(is_pending(signal.SIGTERM, pid) for pid in stopped):
             self.assertLess(time.monotonic(), deadline, job.said())
@@ -83,7 +83,7 @@ class StartedAnew(AcrossHosts):
         job = self.job()
         job.by_torchrun((2, 2), "--max-restarts", 1, until_told=True)
         job.until("stepping", 4)
-        # The second host's agent sees a failure. The first one's agent only sees that the other one
+        # The second host's agent detects a failure. The first one only detects that the other one
         # restarts, which does not count.
         unaware = [job.pid_of(rank) for rank in (0, 1)]
         for pid in unaware:

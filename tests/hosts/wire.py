@@ -46,8 +46,8 @@ def enter(namespace):
 
 
 def open_end(namespace, number):
-    """Opens one end: data written to it arrives at the host, and the host's packets are read from
-    it."""
+    """Opens one end. Data written to it arrives at the host, and the host's packets are read
+    from it."""
     enter(namespace)
     end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH22x", NAME.encode(), IFF_TUN | IFF_NO_PI))
@@ -76,11 +76,11 @@ class Segment:
         return self.packet[self.payload:]
 
     def flip(self, position):
-        """Returns the packet with one bit of its payload flipped; its checksum does not show it."""
+        """Returns the packet with one bit of its payload flipped and a matching checksum."""
         harmed = bytearray(self.packet)
         harmed[self.payload + position] ^= 0x10
-        # RFC 1624's method byte by byte instead of by words: a byte's place in the segment decides
-        # its weight.
+        # RFC 1624's method by bytes instead of words: the position of a byte in the segment
+        # determines its weight.
         weight = 8 * (1 - (self.payload - self.begin + position) % 2)
         change = (harmed[self.payload + position] - self.packet[self.payload + position]) << weight
         place = self.begin + 16
@@ -98,7 +98,7 @@ class Harm:
         self._passed = 0
         self._cut = set()
         self._flip = None  # WHOSE and POSITION.
-        self._lines = set()  # The connections of our lines.
+        self._lines = set()  # Lockstep's connections.
 
     def obey(self, words):
         if words[0] == "delay":
@@ -113,7 +113,7 @@ class Harm:
             raise ValueError(f"no command {words[0]}")
 
     def touch(self, packet, sender):
-        """Returns the packet that is to arrive, or nothing."""
+        """Returns the packet to deliver, or nothing."""
         self._passed += 1
         if sender in self._cut or (self._lose and self._passed % self._lose == 0):
             return None
@@ -137,7 +137,7 @@ class Harm:
 
 
 class Way:
-    """One direction: packets arrive in the order in which they were sent, each when it is due."""
+    """One direction: packets arrive in the order of sending, each when it is due."""
 
     def __init__(self, end):
         self.failed = 0  # Failed writes; their packets are lost.
@@ -203,13 +203,13 @@ class Wire(Commanded):
             raise RuntimeError("there is no wire")
 
     def lost_by_itself(self):
-        """Returns the number of packets that it could not carry, besides those that it was told to
-        lose."""
+        """Returns the number of packets that it could not carry, except those that a command
+        made it lose."""
         return int(self.do("failed"))
 
 
 def why_not():
-    """Returns why there can be no wire here; empty when there can."""
+    """Returns why no wire can be created here; empty if it can."""
     return "" if os.path.exists("/dev/net/tun") else "there is no /dev/net/tun"
 
 

@@ -1,4 +1,4 @@
-// Every kind of call of a group, compared with a loop over its ranks.
+// Compares every kind of call of a group with a loop over its ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace lockstep::test {
 
-// Collective. Throws std::logic_error that names the call with the wrong result, and the place.
+// Collective. Throws std::logic_error with the call and the position of a wrong result.
 void check_world(const ProcessGroup& world);
 
 }  // namespace lockstep::test

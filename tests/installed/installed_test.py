@@ -84,7 +84,7 @@ def without_comment(program):
 
 
 class Copy:
-    """An installed copy, and a project that is built with it again and again."""
+    """An installed copy, and a project that is built with it repeatedly."""
 
     def __init__(self, args, cmake, *definitions):
         self.definitions = definitions
@@ -102,7 +102,7 @@ class Copy:
                                       *self.definitions)
 
     def start(self, ranks):
-        """Runs the program in a folder of its own, where it leaves its files."""
+        """Runs the program in its own folder, where it leaves its files."""
         return run(self.lockstep, "run", "-n", ranks, self.binary, folder=self.data,
                    LOCKSTEP_DATA=str(self.data), OMP_NUM_THREADS="1")
 
@@ -135,14 +135,15 @@ def without_progress(text):
 
 
 def last_word(output):
-    """The last word of the ranks; `lockstep run` may say afterwards whom they have waited for."""
+    """The last word of the ranks; `lockstep run` may report afterwards for which ranks they
+    waited."""
     return [line for line in output.splitlines() if line.startswith("[")][-1].split()[-1]
 
 
 def guide(args):
     pages = args.source / "docs" / "guide"
     # All of these programs include this header, which takes most of the time to compile one. All
-    # optimizations would take a third of the rest.
+    # optimizations would take a third of the remaining time.
     precompiled = "target_precompile_headers(my_program PRIVATE <lockstep/lockstep.h>)\n"
     copy = Copy(args, only(blocks(args.source / "README.md", "cmake"), "README.md") + precompiled,
                 "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
@@ -156,13 +157,13 @@ def guide(args):
     if not re.search(r"data \d+ %, forward \d+ %, backward \d+ %", shares):
         sys.exit(f"data-parallel.md's program does not say where its time goes: {shares}")
 
-    # It ends with the hash of the weights, which are equal on any number of ranks.
+    # The output ends with the hash of the weights, which is equal on any number of ranks.
     copy.compile(only(blocks(pages / "one-copy.md", "cpp"), "one-copy.md"))
     hashes = {last_word(copy.start(ranks)) for ranks in (1, 2, 4)}
     if len(hashes) != 1:
         sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")
 
-    # The programs of model-parallel.md compare their results with one process themselves.
+    # The programs of model-parallel.md themselves compare their results with one process.
     for program in blocks(pages / "model-parallel.md", "cpp"):
         copy.compile(program)
         copy.start(4)
@@ -248,12 +249,12 @@ def compiled(args, copy, page):
     expect("accuracy ", copy.start(2))
 
 
-# One sentence, and nothing beside it.
+# One sentence, and no other output.
 NEEDS_20 = "Lockstep needs C++20"
 
 
 def flags_of(package, prefix, *options):
-    """Returns what pkg-config says of a package of the copy, as words."""
+    """Returns pkg-config's output for a package of the copy, as words."""
     folder = next(prefix.rglob(f"{package}.pc")).parent
     return run("pkg-config", *options, "--cflags", "--libs", package,
                PKG_CONFIG_PATH=str(folder)).split()
@@ -265,7 +266,7 @@ def compile_by_pkg_config(source, binary, flags, standard="c++20", fails=False):
 
 
 def refused_standard(args, prefix, source, flags):
-    """An older standard costs one line of the compiler's, and one sentence of CMake's."""
+    """An older standard causes one line of the compiler, and one sentence of CMake."""
     text = compile_by_pkg_config(source, args.scratch / "old", flags, "c++17", fails=True)
     errors = [line for line in text.splitlines() if "error:" in line]
     if len(errors) != 1 or NEEDS_20 not in errors[0]:
@@ -315,7 +316,7 @@ def torch_version(prefix):
 
 
 def forget(prefix, folder):
-    """Makes the copy look for `folder` at a missing path, as if it had been moved away."""
+    """Makes the copy search for `folder` at a missing path, as if it had been moved."""
     gone = folder.with_name("-" * len(folder.name))
     for file in prefix.rglob("*"):
         if file.is_file() and not file.is_symlink():
@@ -343,7 +344,7 @@ int main(int, char** argv) { return lockstep::list_checkpoints(argv[1]).empty() 
 
 
 def install_and_move(build, prefix):
-    """Installs a copy beside `prefix` and moves it there; no file may name its first place."""
+    """Installs a copy beside `prefix` and moves it there. No file may contain the first path."""
     first = prefix.with_name("first")
     install(build, first)
     shutil.move(first, prefix)
@@ -412,7 +413,7 @@ def moved_torch(args):
     expect(f"libtorch_cpu.so => {torch}/lib/", run("ldd", by_pkg_config))
     run(by_pkg_config, weights)
 
-    # The copy's own program finds no LibTorch, reports this, and takes the one that it is told of.
+    # The copy's own program finds no LibTorch, reports this, and uses the one in its variable.
     show = (lockstep, "checkpoint", "show", weights)
     refusal = run(*show, fails=True)
     expect("cannot open shared object file", refusal)
@@ -452,7 +453,7 @@ endif()
 add_subdirectory(inner)
 """
 
-# The targets that link Lockstep lie in another folder than the one that has added it.
+# The targets that link Lockstep are in another folder than the one that has added it.
 EMBEDDED_PROGRAMS = """
 foreach(component comm lockstep)
   add_executable(uses_${component} ${component}.cpp)

@@ -60,7 +60,7 @@ class System:
         self.root = root
         etc = pathlib.Path("/etc/apt")
         sources = next(etc / name for name in SOURCES if (etc / name).exists())
-        # It is thrown away soon: nobody waits until files are on the disk.
+        # It is removed soon, so files need not be synced.
         made = subprocess.run(["mmdebstrap", "--variant=apt", "--skip=cleanup/apt",
                                "--dpkgopt=force-unsafe-io", "", root, sources],
                               text=True, stderr=subprocess.PIPE)
@@ -73,7 +73,7 @@ class System:
         self.show("/sys", "sys")
 
     def show(self, folder, place):
-        """Shows a folder of this host, which cannot be changed through it."""
+        """Mounts a folder of this host read-only."""
         inside = self.root / place
         inside.mkdir(exist_ok=True, parents=True)
         run("mount", "--bind", folder, inside)
@@ -104,7 +104,8 @@ def comm_alone(system, packages, args):
                         (args.source / "CMakeLists.txt").read_text())[1]
     expect(f"lockstep {version}\n", system.run("lockstep", "--version"))
     report = system.run("lockstep", "doctor", "-n", "2")
-    expect("liblockstep-engine-gloo.so\n", report)  # Its library comes with it, as recommended.
+    # Its library is installed with it, as recommended.
+    expect("liblockstep-engine-gloo.so\n", report)
     expect("LibTorch  no part of this copy of Lockstep needs it", report)
 
     system.install(packages["lockstep-dev"], "--no-install-recommends")

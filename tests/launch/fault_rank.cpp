@@ -60,7 +60,8 @@ int throw_in_thread(ProcessGroup& world, const std::string& text) {
   for (;;) reduce_once(world);
 }
 
-// Rank 1 aborts the group, as a pipeline's stage does, and throws only after the others have ended.
+// Rank 1 aborts the group, as a pipeline's stage does, and throws only after the others have
+// exited.
 int abort_then_throw(ProcessGroup& world, const std::string& text) {
   say_ready(world);
   if (world.rank() != 1) reduce_once(world);
@@ -99,8 +100,9 @@ int stay_away(ProcessGroup& world, const std::string& how) {
 }
 
 // Rank 1 makes a different call. Each rank then continues in another group. It does so on a thread
-// without access to the Error, such as a checkpoint's, or on its main thread. There it also makes
-// calls that the group's thread runs. The main thread then throws the Error, or returns 1.
+// without access to the Error, such as a checkpoint's, or on its main thread. In the latter case it
+// also makes calls that the group's thread runs. The main thread then throws the Error, or returns
+// 1.
 int differ(ProcessGroup& world, const std::string& how) {
   const ProcessGroup other = world.split(0, world.rank());
   std::vector<float> values(1000, 1.0F);
@@ -144,7 +146,7 @@ int drop_handle(ProcessGroup& world) {
   return 0;
 }
 
-// Prints the error of init_process_group() and keeps running, so that its end gives no hint.
+// Prints the error of init_process_group() and keeps running, so that its exit reveals nothing.
 int fail_to_join() {
   try {
     lockstep::init_process_group();

@@ -94,7 +94,7 @@ class Faults(unittest.TestCase):
         self.assertFalse(left and self.still_listening(left), "ports are left")
 
     def still_listening(self, ports):
-        """Waits for `ports` to close, as those of other tests do; returns the rest."""
+        """Waits for `ports` to close, as those of other tests do. Returns the others."""
         deadline = time.monotonic() + PATIENCE
         while ports & listening_ports() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -126,7 +126,7 @@ class Faults(unittest.TestCase):
             time.sleep(random.uniform(0, 0.02))
             job.family()
             ranks = ranks_of(job.process.pid)
-            if not ranks:  # Too early: harm the launcher itself instead.
+            if not ranks:  # Too early: disturb the launcher itself instead.
                 ranks = [job.process.pid]
             victim = random.choice(ranks)
             start = time.monotonic()
@@ -289,7 +289,7 @@ class Faults(unittest.TestCase):
             seen = (("exit:139(SIGSEGV)",
                      "exited with code 139 (as a shell reports a child killed by SIGSEGV)"),
                     ("signal:11(SIGSEGV)", "was killed by signal 11 (SIGSEGV)"))
-            # Rank 0 detects the signal itself if it looks before the shell has reaped its child.
+            # Rank 0 detects the signal itself if it checks before the shell has reaped its child.
             self.assertTrue(any(set(records) == {cause} and all(words in text for text in texts)
                                 for cause, words in seen), job.errors())
             self.assertEqual((len(records), len(texts)), (2, 2), job.errors())

@@ -77,7 +77,8 @@ class Agent {
             "LOCKSTEP_AGENT_FD=" + std::to_string(of_rank.get()), "OMP_NUM_THREADS=1"}));
   }
 
-  // Call it after all ranks are started, because they end with the thread that started them.
+  // Call it after all ranks are started, because they are killed when the thread that started them
+  // exits.
   void run() { thread_ = std::thread(&Agent::serve, this); }
 
   std::shared_ptr<JobPage> session_page() const {
@@ -235,7 +236,7 @@ TEST(SeveralAgents, AKilledRankOfOneIsNamedToTheRanksOfBoth) {
   }
 }
 
-// Expects that one rank is refused for this reason.
+// Expects that one rank is rejected for this reason.
 void expect_refusal(TwoAgents& two, const std::string& reason, Fault fault) {
   two.agents[1]->start_rank(reduces, 1);
   two.agents[1]->run();

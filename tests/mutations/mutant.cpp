@@ -1,7 +1,7 @@
-// Takes the place of ProcessGroup's collectives in a program that it is preloaded into. Those whose
-// description matches the regular expression LOCKSTEP_MUTANT exchange nothing on any rank: each
-// goes on with its own part. A description is "all_reduce(max) of float64: LABEL" or "barrier:
-// LABEL". Calls that lockstep_comm makes itself, as in all_gather_bytes(), stay.
+// Replaces ProcessGroup's collectives in a program by LD_PRELOAD. Calls whose description matches
+// the regular expression LOCKSTEP_MUTANT exchange nothing on any rank: each continues with its own
+// part. A description is "all_reduce(max) of float64: LABEL" or "barrier: LABEL". Calls within
+// lockstep_comm, as in all_gather_bytes(), are not replaced.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
@@ -20,8 +20,8 @@
 namespace lockstep {
 namespace {
 
-// The function that has this name in the library. Its mangled name holds its signature: one that
-// has changed ends the program.
+// The library's function with this name. The mangled name contains its signature: if it has
+// changed, the program ends.
 template <class Function>
 Function real(const char* mangled) {
   void* const found = ::dlsym(RTLD_NEXT, mangled);
@@ -62,7 +62,7 @@ void move_bytes(void* to, const void* from, std::size_t bytes) {
 
 }  // namespace
 
-// The ranks then come one after another, so that those that waited for nobody are sure to be early.
+// Delays the ranks one after another, so that ranks which did not wait are certainly early.
 void ProcessGroup::barrier(const CallOptions& options) const {
   using Function = void (*)(const ProcessGroup*, const CallOptions&);
   static const auto function =

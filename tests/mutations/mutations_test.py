@@ -29,7 +29,7 @@ HOSTS = "nn_test Context.OnSeveralHostsEqualsTheWholeOne"
 EXPERTS = "nn_test Ranks/ExpertsOnRanks.ComputeWhatOneProcessDoesWithAllTokens/1"
 REPLICAS = "nn_test Experts.AverageGradientsOverReplicasToo"
 
-# What is lost, the calls that are left out, and the tests that must fail.
+# The effect, the calls that are skipped, and the tests that must fail.
 MUTANTS = [
     ("the sum of gradients before a colwise Linear",
      r"^all_reduce\(sum\).*: colwise \(copy_to_parallel_region\) backward", [LINEAR]),
@@ -96,8 +96,8 @@ MUTANTS = [
 
 
 def failure_of(options, pattern, test):
-    """Returns why `test` has not done what it must: fail with a mutant, pass without one. What
-    cannot run here, for want of an engine between hosts, has done it."""
+    """Returns why `test` has the wrong result: it must fail with a mutant and pass without one.
+    A test that cannot run here, because an engine between hosts is missing, counts as right."""
     program, tests = test.split()
     environment = os.environ | {"LD_PRELOAD": options.mutant, "OMP_NUM_THREADS": "1"}
     if pattern:

@@ -1,18 +1,18 @@
 // The programs of docs/guide/porting.md, before and after their port, in one binary: LibTorch's
-// headers take most of the time to compile each.
+// headers dominate the time to compile each.
 //
-//   ported_programs before regression    the program as it was: one process, the whole batch
-//   ported_programs after regression     the program as it is now: a rank
+//   ported_programs before regression    the original program: one process, the whole batch
+//   ported_programs after regression     the ported program: a rank
 //   ported_programs wrong regression     the same with a mistake that the guide warns of
 //   ported_programs write_script FILE    writes the TorchScript module that one program trains
 //   ported_programs difference A B       prints the largest difference between two saved modules,
 //                                        in proportion to the largest weight of its tensor
 //
-// Programs compute in double precision here, so that a wrong mean is told from another order of
+// Programs compute in double precision here, to distinguish a wrong mean from another order of
 // sums.
 
 // SPDX-License-Identifier: Apache-2.0
-// Programs are included into namespaces: their own includes must find nothing left to include.
+// Programs are included into namespaces, so their own includes must already be included here.
 #include <lockstep/lockstep.h>
 #include <torch/script.h>
 #include <torch/torch.h>

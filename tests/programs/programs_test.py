@@ -28,10 +28,10 @@ OPTIONS = None  # Of the command line.
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in (HERE / "before").glob("*.cpp"))
 
-# Its DataLoader reads the samples in another order before the port: LibTorch has its own shuffle.
+# Before the port, its DataLoader reads the samples in another order: LibTorch has its own shuffle.
 SHUFFLED = {"digits"}
 
-# Their losses become sums that are divided later, which rounds in another order.
+# Their losses become sums that are divided later, which changes the rounding.
 DIVIDED_LATER = {"language_model", "policy"}
 
 # In double precision, sums in another order differ by less, and wrong means by more.
@@ -49,7 +49,7 @@ def start(command, folder, **added):
 
 
 def finish(process, code=0):
-    """Returns what the process has written to stdout and to stderr. It must end with `code`."""
+    """Returns the process's stdout and stderr. It must exit with `code`."""
     out, err = process.communicate(timeout=120)
     if process.returncode != code:
         raise AssertionError(f"{process.args}: exit code {process.returncode}\n{out}{err}")

@@ -34,7 +34,7 @@ def make(batch):
 
 
 class WrongGradient(torch.autograd.Function):
-    """Its backward() depends on how often it was called, which no graph can have."""
+    """Its backward() depends on the number of calls, which a graph cannot represent."""
 
     calls = 0
 
@@ -62,7 +62,7 @@ def make_changing(batch):
 
 
 class OfLargeBatches(nn.Module):
-    """A branch on the batch size, of which a graph has one side."""
+    """A branch on the batch size. A graph has only one side of it."""
 
     def __init__(self, is_large):
         super().__init__()
@@ -89,8 +89,8 @@ def make_even_batch(batch):
 
 
 class FineTuned(nn.Module):
-    """A backbone in evaluation mode, whose norm keeps its statistics, and a mask that is no part
-    of the state."""
+    """A backbone in evaluation mode, whose norm keeps its statistics, and a mask that is not in
+    the state."""
 
     def __init__(self):
         super().__init__()

@@ -157,7 +157,7 @@ void shared(Rig& rig) {
   rig.save("shared", *model);
 }
 
-// Trains one half, and the other with all objects made anew.
+// Trains one half, then recreates all objects and trains the other half.
 void resume(Rig& rig) {
   for (const std::int64_t begin : {std::int64_t{0}, rig.steps() / 2}) {
     const auto model = rig.model();
@@ -287,8 +287,8 @@ void refuse_passes(CompiledModule& model, const Tensor& images, const Tensor& cl
   });
 }
 
-// A gradient is multiplied by that of the loss, as GradScaler needs; other layouts are copied; a
-// smaller batch has the results of the larger one's samples, in evaluation.
+// The backward multiplies by the gradient of the loss, as GradScaler needs. Other layouts are
+// copied. In evaluation, a smaller batch has the results of the larger one's samples.
 void check_values(CompiledModule& model, const Tensor& images, const Tensor& classes) {
   const auto gradient = [&](const Tensor& x, double scale) {
     model.zero_grad();
@@ -339,7 +339,8 @@ void refuse(const fs::path& folder, Rig& rig) {
   check_values(*model, images, classes);
 }
 
-// Without find_unused_parameters, DistributedDataParallel names a parameter without a part.
+// Without find_unused_parameters, DistributedDataParallel names a parameter that does not
+// contribute.
 void refuse_unused(Rig& rig) {
   lockstep::DistributedDataParallel ddp(rig.model(), rig.world);
   const Tensor images = torch::randn({batch_size, 3, 8, 8}),

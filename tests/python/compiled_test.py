@@ -32,7 +32,7 @@ EQUAL = {"eager": "plain", "zero": "plain", "shared": "plain", "resume": "plain"
 
 
 def batches(rank):
-    """A picture for each class, under noise."""
+    """An image for each class, with noise."""
     torch.manual_seed(100)
     pictures = torch.randn(5, 3, 8, 8)
     torch.manual_seed(101 + rank)
@@ -139,8 +139,8 @@ ACCEPTED = (
 
 
 def check_models(folder):
-    """The exporter refuses what does not do what the model does, and leaves no file. It runs graphs
-    instead of compiling them, which takes less time."""
+    """The exporter rejects models whose graph has other results, and leaves no file. To save
+    time, it runs graphs instead of compiling them."""
     sys.path.insert(0, str(SOURCE))
     from lockstep_export import package
     from lockstep_export.__main__ import export as export_here

@@ -272,7 +272,7 @@ def check_indexes(folder):
 
 
 def other_formats(folder):
-    """Yields files that are not tokens alone, each with a word that its Error must have."""
+    """Yields files that are not raw tokens, each with a word that its Error must contain."""
     array, text = numpy.arange(200, dtype=numpy.uint16), bytes(range(256)) * 4
     numpy.save(folder / "a.npy", array)
     yield "npy", (folder / "a.npy").read_bytes()
@@ -320,7 +320,7 @@ def check_other_formats(folder):
             text = refusal("tokens", 2, 2, 0, file)
             assert word in text or "MMIDIDX" in text, f"{word}: {text}"
     generator = numpy.random.default_rng(6)
-    for vocabulary in [65, 50257, 65536]:  # Real tokens are no known format.
+    for vocabulary in [65, 50257, 65536]:  # Real tokens do not match a known format.
         for _ in range(20):
             tokens = generator.integers(0, vocabulary, 100).astype(numpy.uint16)
             tokens.tofile(folder / "real.bin")
@@ -415,7 +415,7 @@ def shards_by_us(*sources, how="shards", skipped=0):
 
 
 def odd_names(seed):
-    """Names from which WebDataset makes keys and parts in unexpected ways."""
+    """Names from which WebDataset derives keys and parts in unexpected ways."""
     generator = random.Random(seed)
     names = {"a.txt", "d/.y.jpg", "__x__/b.txt", "a.B.TXT", "d.e/.h.txt", "..txt", "x/..txt"}
     while len(names) < 40:
@@ -426,7 +426,7 @@ def odd_names(seed):
 
 
 def odd_archives(folder):
-    """Yields archives, with the numbers of entries that are neither files nor folders."""
+    """Yields archives, with their numbers of entries that are neither files nor folders."""
     types = [tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, b"Z", b"M"]
     for kind in [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]:
         for seed in range(4):
@@ -471,7 +471,7 @@ def odd_archives(folder):
     yield label, 0
     for name, skipped in [("v7", 0), ("label", 0), ("gzip", 0), ("dirs_pax", 2), ("links_pax", 1),
                           ("hidden_pax", 0)]:
-        shutil.copy(FIELD / f"mk_{name}.tar", folder)  # Its index lies beside it.
+        shutil.copy(FIELD / f"mk_{name}.tar", folder)  # Its index is beside it.
         yield folder / f"mk_{name}.tar", skipped
 
 

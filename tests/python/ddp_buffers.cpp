@@ -67,8 +67,8 @@ void train_uneven(Rig& rig, const std::shared_ptr<Net>& net, const Options& opti
   auto optimizer = sgd(*net);
   ddp.join([&] { train(rig, ddp, optimizer, 0, uneven_steps(rig, longest)); },
            {.divide_by_initial_world_size = divide_by_initial_world_size});
-  // Buffers do not change from here on. Otherwise PyTorch would take them from the last rank,
-  // because its join() has no end, and Lockstep from rank 0.
+  // Buffers do not change from here on. Otherwise PyTorch would use those of the last rank, because
+  // its join() does not synchronise at the end, and Lockstep those of rank 0.
   net->eval();
   torch::optim::SGD afterwards(net->parameters(), torch::optim::SGDOptions(0.1));
   train(rig, ddp, afterwards, steps - 3, steps);

@@ -1,4 +1,4 @@
-// Which gradients exist, and how they travel.
+// Which gradients exist, and how they are reduced.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/cnn.h"

@@ -156,8 +156,8 @@ def bf16_hook(rig):
 
 
 def train_with_power_sgd(rig, rank, **options):
-    # One bucket: with several under way, PyTorch's hook starts collectives on several threads, and
-    # ranks may get them in different orders.
+    # One bucket: with several pending buckets, PyTorch's hook starts collectives on several
+    # threads, so their order may differ between ranks.
     state = powerSGD_hook.PowerSGDState(None, rank, start_powerSGD_iter=3, **options)
     train_with_hook(rig, powerSGD_hook.powerSGD_hook, state, bucket_cap_mb=None)
 

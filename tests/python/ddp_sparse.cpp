@@ -58,7 +58,7 @@ void sparse_onto_zeros(Rig& rig) {
   train_words(rig, net, sgd(*net), {.set_to_none = false});
 }
 
-// The ranks have no word in turns.
+// The ranks alternate in having no word.
 torch::Tensor none_in_turns(const Rig& rig, std::size_t step) {
   return tokens(rig, step).slice(1, 0, step % rig.ranks() == rig.rank() ? 0 : 12);
 }

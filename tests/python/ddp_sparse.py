@@ -40,7 +40,7 @@ def sparse_onto_zeros(rig):
 
 
 def sparse_empty(rig):
-    """The ranks have no word in turns."""
+    """The ranks alternate in having no word."""
     train_words(rig, rig.load("Words"), sgd,
                 lambda rig, step: tokens(rig, step)[:, :0 if step % rig.ranks == rig.rank else 12])
 

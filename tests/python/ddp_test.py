@@ -42,12 +42,12 @@ def run(*command, **variables):
 
 
 def write_inputs(folder):
-    # With 11, a unit comes so close to the corner of its ReLU that a rounding decides its gradient.
+    # With 11, a unit is so close to the corner of its ReLU that rounding decides its gradient.
     torch.manual_seed(12)
     for name, model in MODELS.items():
         write(folder / name, model().state_dict(), {})
     write_scripts(folder)
-    images = 241  # Divisible by no number of ranks, so that the sampler has to pad.
+    images = 241  # Not a multiple of any number of ranks, so that the sampler must pad.
     write(folder / "inputs", {"x": torch.randn(STEPS, max(RANKS), 6, 12),
                               "y": torch.randint(4, (STEPS, max(RANKS), 6)),
                               "images": torch.randn(images, 1, 8, 8),
@@ -95,8 +95,8 @@ def compare(ours, theirs, scenario, ranks, tolerance):
 
 
 def equal_bits_expected(ours, theirs, ranks):
-    """True if both sides have the same kernels and at most two ranks: sums of two have one order.
-    """
+    """Whether both sides have the same kernels and at most two ranks: sums of two have only one
+    order."""
     return ranks <= 2 and (ours / "config.0").read_text() == (theirs / "config.0").read_text()
 
 
@@ -105,7 +105,7 @@ def names_in(results):
 
 
 def check(program, lockstep, engine, inputs, folder, ranks):
-    """Returns the differences, in words."""
+    """Returns descriptions of the differences."""
     ours, overlapped = (
         results_of(folder, name, lockstep, "run", "-n", ranks, program, overlap, inputs)
         for name, overlap in (("lockstep", 0), ("overlap", 1)))

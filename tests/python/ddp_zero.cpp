@@ -1,4 +1,4 @@
-// Optimizers whose state is spread over the ranks, with and without gradients and weights.
+// Optimizers with sharded states, with and without sharded gradients and weights.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
@@ -60,13 +60,13 @@ void zero_param_groups(Rig& rig) {
   record(rig, *net, optimizer);
 }
 
-// Whether all hosts have equally many ranks, as they must to have one copy together.
+// Whether all hosts have equally many ranks, as shared parameters require.
 bool are_even(const lockstep::ProcessGroup& world) {
   const auto sizes = lockstep::all_gather_value(world.local_size(), world);
   return std::ranges::all_of(sizes, [&](int size) { return size == sizes.front(); });
 }
 
-// `convert` makes the input of what forward() takes. Where hosts are uneven, each rank has a copy.
+// `convert` prepares the input for forward(). On uneven hosts, each rank has its own copy.
 template <class Convert>
 void train_fully_sharded(Rig& rig, lockstep::FullyShardedOptions options, std::size_t passes,
                          Convert convert) {

@@ -126,7 +126,7 @@ def compare_case(program, what, options, largest):
 
 
 def compare_resumed(program):
-    """Goes on from Python's own state_dict()."""
+    """Continues from Python's own state_dict()."""
     inputs, options = made_inputs(1), CASES["grows"]
     first = Training(inputs, options, scaler_of(options))
     first.run(range(STEPS // 2 + 1))

@@ -50,7 +50,8 @@ def png(width, height, depth, color_type, rows, chunks=()):
 
 
 def write_pngs(folder):
-    """All colour types and depths, from random bytes; palettes are shorter than their indices."""
+    """All colour types and depths, from random bytes. Palettes are shorter than the range of
+    indices."""
     noise = numpy.random.RandomState(3)
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
     depths = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
@@ -77,7 +78,7 @@ def write_jpegs(folder, sizes=((500, 375), (333, 517), (64, 64), (17, 9), (1, 1)
 
 
 def lzw(indices, bits):
-    """Codes of one length: a clear code comes before they would grow."""
+    """Codes of one length: a clear code precedes each growth."""
     clear, codes = 1 << bits, []
     for number, index in enumerate(indices):
         codes += [clear, index] if number % (clear - 2) == 0 else [index]
@@ -195,7 +196,7 @@ def write_pnms(folder):
 
 
 def write_flawed_jpegs(folder):
-    """As in COCO and Cats-vs-Dogs: stray bytes before markers, and behind the end."""
+    """As in COCO and Cats-vs-Dogs: stray bytes before markers and after the end."""
     for progressive in (False, True):
         image = PIL.Image.fromarray(picture(90, 70))
         image.save(folder / "good.jpg", progressive=progressive)
@@ -232,7 +233,8 @@ class Images(unittest.TestCase):
                             datasets.ImageFolder(self.root)])
 
     def compare(self, ours, theirs, most=0):
-        """Floats of bytes, at most so many 255ths apart. Returns the share of other values."""
+        """Compares floats of bytes, which may differ by so many 255ths. Returns the share of
+        other values."""
         self.assertEqual(ours.shape, theirs.shape)
         distance = numpy.abs(numpy.rint(ours * 255) - numpy.rint(theirs * 255))
         if most == 0:
@@ -317,7 +319,7 @@ class Images(unittest.TestCase):
                            **options)
             for frame in frames:
                 frame.putalpha(frame.convert("L"))
-            # Transparent borders: the encoder stores a smaller frame at a place of its own.
+            # Transparent borders: the encoder stores a smaller frame at an offset.
             frames[0].paste((0, 0, 0, 0), (0, 0, 90, 10))
             frames[0].paste((0, 0, 0, 0), (0, 0, 7, 71))
             frames[0].save(self.folder / f"{name} alpha.webp", save_all=True,
@@ -341,7 +343,7 @@ class Images(unittest.TestCase):
 
     def test_a_crop_whose_ratio_is_impossible_is_the_middle(self):
         write_jpegs(self.folder)
-        for tiny in self.folder.glob("4-*"):  # Of one pixel: torchvision crops it to none.
+        for tiny in self.folder.glob("4-*"):  # Of one pixel: torchvision crops it to nothing.
             tiny.unlink()
         for scale, ratio in (((1, 1), (0.1, 0.2)), ((1, 1), (5, 6))):
             self.compare(
@@ -408,7 +410,7 @@ class Images(unittest.TestCase):
             self.assertLess(share, 1e-4)
 
     def test_a_whole_recipe_is_close(self):
-        """Resize(255), CenterCrop, flip, rotation, blur, Normalize, without chance."""
+        """Resize(255), CenterCrop, flip, rotation, blur, Normalize, without randomness."""
         write_jpegs(self.folder)
         ours = self.filled((224, 224), "Resize:255", "CenterCrop:224:224", "HorizontalFlip:1",
                            "Rotate:20:0", "Blur:3:1.5")

@@ -47,7 +47,7 @@ def numbers(text):
 
 
 def main():
-    # One size of each shape in turn is left to be inferred, and none.
+    # Infers one size of each shape in turn, and none.
     cases = [(shape, inferred) for shape in SHAPES for inferred in (None, *range(len(shape)))]
     lines = ""
     for shape, inferred in cases:

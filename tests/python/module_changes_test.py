@@ -242,8 +242,8 @@ def lbfgs(rank, averaged):
     return training.outcome()
 
 
-# The first cell of each row, PyTorch's cell, and what is run with the outcome that it must have.
-# An outcome of several words begins the cell.
+# The first cell of each row, PyTorch's cell, and the test with its required outcome. If the outcome
+# has several words, the cell must begin with them.
 ROWS = (
     ("`set_data()` on `.grad`", FOLLOWED, set_data_on_gradients),
     ("a gradient is kept across `zero_grad()`", FOLLOWED, keep_a_gradient),
@@ -317,7 +317,7 @@ def main():
     tested = dict((row, outcome) for row, outcome, _ in ROWS)
     named = {row for test in TESTS
              for row in re.findall(r"^// Row: (.*)$", test.read_text(), re.MULTILINE)}
-    untested_here = {"another device"}  # There may be no other one.
+    untested_here = {"another device"}  # There may be no second device.
     for row, cell in table:
         assert row in named, f"no test in C++ names the row: {row}"
         assert row in untested_here or cell.startswith(tested[row]), f"{row}: {cell}"

@@ -1,7 +1,7 @@
 // Trains a small model under `lockstep run`, for observed_training_test.py:
 //   observed_training FOLDER STEPS [--kill STEP | --forget]
 // FOLDER gets the event file and run.json of a RunLog. Rank 1 is slow before each forward(), and
-// with --kill is killed in that step. With --forget, it does not know of a timeline.
+// with --kill is killed in that step. With --forget, it ignores the timeline.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/randn.h>

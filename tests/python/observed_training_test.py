@@ -21,7 +21,7 @@ from ports import free_port  # noqa: E402
 
 OPTIONS = None  # The options of the command line.
 STEPS = 12
-# Runs a command with another steady clock, as another host has; needs root.
+# Runs a command with another monotonic clock, as on another host; needs root.
 OTHER_CLOCK = ["unshare", "--time", "--monotonic", "1000", "--fork"]
 PHASES = {"data", "forward", "backward", "reduce", "wait", "optimizer"}
 
@@ -59,7 +59,7 @@ class Training:
     def start(self, command, host, hosts, prefix):
         variables = {"OMP_NUM_THREADS": "1"} | self.variables
         if hosts > 1:
-            # Each launcher is to write a file of its own; that of rank 0's host has all ranks.
+            # Each launcher must write its own file. The file of rank 0's host has all ranks.
             command = [word.replace("t.json", "other.json") if host else word for word in command]
             command[2:2] = ["--node-rank", str(host)]
             variables |= {"LOCKSTEP_HOST_ID": f"host-{host}", "LOCKSTEP_BACKEND": "shm+gloo",
@@ -75,7 +75,7 @@ class Training:
 
 
 def read_events(test, training):
-    """Returns what TensorBoard reads of the training's event file."""
+    """Returns TensorBoard's view of the training's event file."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError as failure:
@@ -116,7 +116,7 @@ class Timeline(unittest.TestCase):
         return events
 
     def assert_arrows(self, events, collectives):
-        """Each arrow leads from the span of the last rank to that of one that waited."""
+        """Each arrow leads from the span of the last rank to the span of a rank that waited."""
         waited = [event for event in collectives if event["args"]["last"] not in (-1, event["pid"])]
         begins = {event["id"]: event for event in events if event["ph"] == "s"}
         ends = {event["id"]: event for event in events if event["ph"] == "f"}
@@ -191,7 +191,7 @@ class Timeline(unittest.TestCase):
         run = json.loads((training.folder / "run.json").read_text())
         self.assertEqual((run["hosts"], run["host_of_rank"]), (2, [0, 1]))
         self.assertEqual([link["name"] for link in run["links"]], ["gloo"])
-        # A collective has a moment at which both ranks are in it, as far as clocks are known.
+        # In each collective there is a moment at which both ranks are in it, up to the clock error.
         errors = training.merged()["otherData"]["clock_errors"]
         self.assertEqual([(error["rank"], error["attempt"], error["comparisons"])
                           for error in errors], [(1, 0, 2)])

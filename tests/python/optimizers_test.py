@@ -169,8 +169,8 @@ def averages_in_python(algorithm, inputs, options, _):
 
 
 def equal(algorithm, ours, theirs):
-    """Whether both have the same bits. Norms are sums of doubles in another order, which double
-    precision alone shows."""
+    """Whether both have the same bits. Norms are sums of doubles in another order, which is
+    visible only in double precision."""
     if algorithm in ("LARS", "LAMB") and theirs.dtype == torch.float64:
         return torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14)
     return bytes_of(ours) == bytes_of(theirs)

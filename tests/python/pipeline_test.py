@@ -34,7 +34,7 @@ LARGEST_FILES = (5, 10)  # Ranks and microbatches; PyTorch's own check takes lon
 
 
 class Stage:
-    """Computes nothing, and notes for which microbatch it should."""
+    """Computes nothing, and records for which microbatch it was called."""
 
     is_first = is_last = False
     has_backward = True
@@ -84,7 +84,7 @@ def texts(order):
 
 
 def expected(name, ranks, microbatches, stages_per_rank):
-    """Returns the actions of each rank; nothing where PyTorch refuses the shape."""
+    """Returns the actions of each rank; nothing if PyTorch rejects the shape."""
     try:
         if name not in SINGLE:
             return texts(make(name, ranks, microbatches, stages_per_rank).pipeline_order)

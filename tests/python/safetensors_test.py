@@ -20,7 +20,7 @@ try:
 except ImportError:
     reference = None
 
-# Older modules know no complex numbers.
+# Older modules do not support complex numbers.
 KNOWN = TYPES.values() if reference is None else reference._TYPES.values()
 METADATA = {"format": "pt", "accents": "é"} if reference is None else {"format": "pt"}
 

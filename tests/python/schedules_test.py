@@ -30,7 +30,7 @@ RATES = (0.1, 0.05, 0.003)
 OF_GROUPS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 # Python has no ScaledLearningRate, and lists of momenta only where they cycle.
 OF_LOCKSTEP = {"global_batch", "batch_factor", "base_momentums", "max_momentums"}
-# Python's state_dict() has these, too: they follow from the constructor's arguments.
+# Only Python's state_dict() has these: they follow from the constructor's arguments.
 OF_PYTHON = {"_get_lr_called_within_step", "_is_initial", "lr_lambdas", "_scale_fn_custom",
              "use_beta1", "mode_worse", "default_min_lr", "start_lr", "end_lr",
              "start_momentum", "end_momentum"}
@@ -233,7 +233,7 @@ def compare_states(name, ours, theirs):
 
 
 def filled(template, values, prefix=""):
-    """A state_dict() like `template` with Lockstep's values, which are taken out of `values`."""
+    """A state_dict() like `template` with Lockstep's values, which are removed from `values`."""
     state = {}
     for name, value in template.items():
         if isinstance(value, collections.Counter):

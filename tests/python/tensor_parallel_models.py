@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models of examples/models in Python, with the same names, written from their papers:
-attention is a softmax of products, rotations are products of complex numbers. PyTorch cannot cut
-one weight in segments; where ours is one, there are several layers here.
-"""
+attention is a softmax of products, rotations are products of complex numbers. PyTorch cannot
+shard one weight by segments, so a weight with segments is several layers here."""
 
 import torch
 import torch.nn.functional as F

@@ -83,7 +83,7 @@ def main():
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        tensors = inputs()  # The format wants large types first, so that all are aligned.
+        tensors = inputs()  # The format stores large types first, so that all are aligned.
         names = sorted(tensors, key=lambda name: -tensors[name].element_size())
         write(folder / "inputs", {name: tensors[name] for name in names}, {})
         subprocess.run([sys.argv[1], folder], check=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`from torchvision_or_skip import datasets, transforms` skips a test without torchvision.
 
-The wheel on PyPI has operators for CUDA's LibTorch, which do not load into the one for CPUs.
-Folders and transforms of PIL images need none of them.
+PyPI's wheel has operators for CUDA's LibTorch, which do not load with the LibTorch for CPUs.
+Folders and transforms of PIL images do not need them.
 """
 
 import sys

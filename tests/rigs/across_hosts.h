@@ -1,4 +1,4 @@
-// Test rig: ranks of this machine that count as ranks of several hosts.
+// Test rig: ranks of this machine that act as ranks of several hosts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace lockstep::test {
 
-// Settings from a test for its ranks, in variables that they inherit.
+// Settings that a test passes to its ranks by inherited variables.
 struct HostLayout {
   std::string hosts;  // A letter for each rank: "aab" is two ranks on one host and one on another.
   std::string backend;  // InitOptions::backend.
@@ -43,12 +43,12 @@ struct HostLayout {
 
 inline std::string host_of_rank(int rank) { return {std::getenv("LOCKSTEP_TEST_HOSTS")[rank]}; }
 
-// Joins the group that HostLayout::set() describes. Under an MPI launcher the ranks meet by MPI,
-// otherwise through a file.
+// Joins the group that HostLayout::set() describes. Under an MPI launcher the ranks rendezvous by
+// MPI, otherwise through a file.
 inline ProcessGroup join_across_hosts(const Rank& rank,
                                       std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
   InitOptions options{.timeout = timeout};
-  if (rank.scratch.empty()) {  // Started by a launcher, whose variables tell who we are.
+  if (rank.scratch.empty()) {  // Started by a launcher, whose variables have the rank.
     ::setenv("LOCKSTEP_HOST_ID", host_of_rank(read_environment().rank).c_str(), 1);
     return init_process_group(options);
   }
@@ -57,7 +57,7 @@ inline ProcessGroup join_across_hosts(const Rank& rank,
   return init_process_group(options);
 }
 
-// Tells other ranks that this one is `done`, and waits for `ranks`, for a minute at most.
+// Reports this rank as done to other ranks, and waits for `ranks`, for a minute at most.
 inline void wait_until_done(const Rank& rank, const std::vector<int>& ranks) {
   const auto mark_of = [&](int of) { return rank.scratch / ("done" + std::to_string(of)); };
   std::ofstream(mark_of(rank.rank)).flush();
@@ -72,8 +72,8 @@ inline void wait_until_done(const Rank& rank, const std::vector<int>& ranks) {
     }
 }
 
-// Rank 0 of three is killed. Rank 1 learns of it in `wait`, and leaves. Rank 2 begins to wait only
-// then, and must not take rank 1 for the reason.
+// Rank 0 of three is killed. Rank 1 detects it in `wait`, and leaves. Rank 2 waits only then, and
+// must not report rank 1 as the cause.
 inline void expect_the_lost_one_named(const Rank& rank, ProcessGroup group,
                                       const std::function<void(const ProcessGroup&)>& wait) {
   group.barrier();

@@ -1,4 +1,4 @@
-// A program run by a test: its arguments, its output, and its end.
+// A program that a test runs: its arguments, its output, and its exit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,12 +14,11 @@
 
 namespace lockstep::test {
 
-// Returns true as soon as `holds` does; asks repeatedly until the limit, then returns its last
-// answer.
+// Polls `holds` until it returns true or the limit passes, and returns its last result.
 bool soon(const std::function<bool()>& holds,
           std::chrono::milliseconds limit = std::chrono::seconds(20));
 
-// False when the process has gone, or is a zombie.
+// False if the process has exited or is a zombie.
 bool is_running(pid_t pid);
 
 class RunningCommand {

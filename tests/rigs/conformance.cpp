@@ -79,7 +79,7 @@ void store(DType dtype, std::byte* to, int value) {
   }
 }
 
-// Input of rank `rank`: differs between neighbouring places, and between ranks.
+// Input of rank `rank`. Neighbouring elements and ranks have different values.
 Elements elements_of(DType dtype, std::size_t count, int rank) {
   Elements all(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i)
@@ -147,7 +147,7 @@ class Arena {
       return {.data = kept_.back().data(), .count = count, .dtype = dtype};
     }
     auto* const data = static_cast<std::byte*>(memory_.data()) + used_;
-    used_ += (bytes + 23) / 8 * 8;  // Not only at the beginning of a cache line.
+    used_ += (bytes + 23) / 8 * 8;  // Tests unaligned addresses, too.
     return {.data = data, .count = count, .dtype = dtype};
   }
 
@@ -184,7 +184,7 @@ std::size_t begin_of(const Counts& counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
 }
 
-// Even and uneven parts of several sizes: as given to the call, and as they result.
+// Even and uneven parts of several sizes: the arguments of the call, and the resulting counts.
 struct Division {
   Counts given;
   Counts real;
@@ -357,7 +357,7 @@ void gather_and_scatter_at_every_root(const ProcessGroup& group) {
       }
 }
 
-// Returns the data from rank s to rank d; its beginning tells both.
+// Returns the data from rank s to rank d; its beginning identifies both.
 Elements sent(int s, int d, std::size_t count) {
   return elements_of(DType::float32, count, s * 3 + d);
 }
@@ -463,7 +463,7 @@ void messages_go_round_a_ring(const ProcessGroup& group) {
     const Buffer out =
         arena.input(elements_of(DType::float32, count, group.rank()), DType::float32);
     const Buffer in = arena.output(count, DType::float32);
-    const Work sending = group.send_async(out, next, 7);  // Longer than a ring holds.
+    const Work sending = group.send_async(out, next, 7);  // Longer than the capacity of a ring.
     const Source source = group.recv(in, previous, 7);
     sending.wait();
     EXPECT_EQ(source.rank, previous);
@@ -536,8 +536,7 @@ void sub_groups_by_color_and_by_ranks(const ProcessGroup& group) {
   EXPECT_EQ(sum_of(group, 1), n);  // `half` lives until the world's end.
 }
 
-// Collectives of all sizes in sequence, in every kind of memory, with ranks that are late at
-// random.
+// A sequence of collectives of all sizes, in every kind of memory, with random delays of ranks.
 void operations_of_mixed_sizes(const ProcessGroup& group) {
   Arena registered(group, Kind::registered);
   std::uint64_t random = 88172645463325252;  // The same on all ranks.

@@ -1,5 +1,5 @@
-// Requirements on every backend, as bodies that a rank runs on a group of any size. Results are
-// compared with a serial computation, bit for bit.
+// Tests of every backend, as bodies that a rank runs on a group of any size. Results are compared
+// with a serial computation, bit for bit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// An allocator that counts: the most bytes of tensors at one time.
+// An allocator that measures the peak of tensor memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace lockstep::test {
 
-// Counts the bytes of CPU tensors while it exists. Thread safety: allocations may come from several
-// threads; one measures.
+// Counts the bytes of CPU tensors while it exists. Thread safety: several threads may allocate; one
+// thread measures.
 class CountingAllocator final : public c10::Allocator {
  public:
   CountingAllocator() : below_(c10::GetAllocator(c10::kCPU)) {
@@ -37,7 +37,7 @@ class CountingAllocator final : public c10::Allocator {
     std::memcpy(to, from, bytes);
   }
 
-  // The most bytes above those of now that `act` holds at one time.
+  // The peak of memory during `act`, above the current bytes.
   template <class Act>
   static std::int64_t peak_of(const Act& act) {
     const std::int64_t before = live_;

@@ -1,4 +1,4 @@
-// A module that does not fit into the memory that tests leave to a rank.
+// A module that exceeds the memory that tests leave to a rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -12,7 +12,7 @@
 
 namespace lockstep::test {
 
-// Failures that one rank's on_failure received.
+// Failures that one rank's on_failure has received.
 class HeardFailures {
  public:
   std::function<void(const Failure&)> listener();
@@ -31,7 +31,7 @@ JobMember member_of(int rank, int world_size);
 
 class LineTeam {
  public:
-  // Makes the members, which are not yet connected.
+  // Creates the members, which are not connected yet.
   explicit LineTeam(int size, const std::string& listen_on = "127.0.0.1");
 
   int size() const { return static_cast<int>(lines_.size()); }
@@ -51,6 +51,6 @@ class LineTeam {
   std::vector<std::string> addresses_;
 };
 
-void nothing();  // Activity while waiting.
+void nothing();  // Does nothing while waiting.
 
 }  // namespace lockstep::test

@@ -1,4 +1,4 @@
-// What a survivor writes that waits for nobody.
+// The failure record of a survivor that waits for no rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,8 +20,8 @@
 
 namespace lockstep::test {
 
-// Kills rank `dead`. Every other rank is to write one lockstep-fail line, about it, while no call
-// waits, and none more when a call throws.
+// Kills rank `dead`. Every other rank must write one lockstep-fail line about it although no call
+// waits, and no further line when a call throws.
 inline void expect_one_record(ProcessGroup& group, int dead) {
   using namespace std::chrono_literals;
   std::atomic<int> records{0};

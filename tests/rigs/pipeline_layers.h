@@ -19,7 +19,7 @@ namespace lockstep::test::small_layers {
 
 inline constexpr std::int64_t width = 6;
 
-// Threads of one process share LibTorch's random generator, so weights follow from a number.
+// Threads of one process share LibTorch's random generator, so weights depend on a number instead.
 inline void fill(torch::nn::Module& module, int number) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : module.parameters())

@@ -20,7 +20,7 @@ void throw_if(int failed, const lockstep_engine_error& error) {
   if (failed != 0) throw Error(static_cast<Fault>(error.fault), error.text);
 }
 
-// Acts as the core's callbacks: an exception of the store becomes `error`.
+// Implements the core's callbacks: an exception of the store becomes `error`.
 template <class Act>
 int guarded_store(lockstep_engine_error* error, Act act) {
   try {

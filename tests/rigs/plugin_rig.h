@@ -1,4 +1,4 @@
-// Rig for tests of plugins: opens one by path, and makes its communicators with a file as the
+// Rig for tests of plugins: opens one by path, and creates its communicators with a file as the
 // store.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -18,7 +18,7 @@
 
 namespace lockstep::test {
 
-// Returns the build's path of the plugin with that name; empty when it was not built.
+// Returns the build's path of the plugin with that name; empty if it was not built.
 std::filesystem::path plugin_path(const std::string& name);
 
 // Errors: system when it cannot be opened.
@@ -79,7 +79,7 @@ lockstep_buffer buffer_of(std::vector<T>& data) {
   return buffer_of(data.data(), data.size(), dtype_of<T>);
 }
 
-// A rank's body learns from this variable which plugin it tests.
+// This variable selects the plugin that a rank's body tests.
 constexpr const char* engine_variable = "LOCKSTEP_TEST_ENGINE";
 constexpr const char* engines_under_test[] = {"gloo", "oneccl"};
 

@@ -1,4 +1,4 @@
-// Valid orders of pipelines, drawn by chance.
+// Random valid orders of pipelines.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,9 +13,9 @@
 
 namespace lockstep::test {
 
-// Draws one of at most 4 ranks with 1 to 4 stages each, on any ranks, and at most 8 microbatches.
-// Backwards are whole, in two parts, or some are whole. Actions come in any order in which one
-// process could do them all, so no ranks wait for each other. Equal seeds give equal orders.
+// Draws an order of at most 4 ranks with 1 to 4 stages each, on any ranks, and at most 8
+// microbatches. Backwards are whole, split, or mixed. A single process could execute the actions in
+// their order, so ranks cannot deadlock. Equal seeds give equal orders.
 class RandomPipelineOrder {
  public:
   explicit RandomPipelineOrder(std::uint64_t seed) : random_(seed) {
@@ -44,13 +44,13 @@ class RandomPipelineOrder {
 
  private:
   static std::size_t index(int number) { return static_cast<std::size_t>(number); }
-  // Not std::uniform_int_distribution, which every library has in its own way.
+  // std::uniform_int_distribution differs between standard libraries.
   std::size_t below(std::size_t end) { return static_cast<std::size_t>(random_() % end); }
   int between(int least, int most) {
     return least + static_cast<int>(below(index(most - least + 1)));
   }
 
-  // Adds the actions that only `action` was missing for.
+  // Adds the actions whose last missing dependency is `action`.
   void add_those_after(const PipelineAction& action) {
     using enum PipelineActionKind;
     const auto& [stage, kind, microbatch] = action;

@@ -1,5 +1,5 @@
-// Test rig: rank 0 of three sends messages, leaves its group and ends. The others receive the
-// messages once its process is gone, and go on without it.
+// Test rig: rank 0 of three sends messages, leaves its group and exits. The others receive the
+// messages after its process has exited, and continue without it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,7 +39,7 @@ inline pid_t read_pid(const std::filesystem::path& folder) {
   return pid;
 }
 
-// Waits until the process has ended. Its parent need not have reaped it.
+// Waits until the process has exited. Its parent need not have reaped it.
 inline void await_end(pid_t pid) {
   const auto is_running = [&] {
     const auto process = process_stat(pid);
@@ -66,8 +66,8 @@ inline void expect_left(const std::function<void()>& act, const std::string& mor
   EXPECT_NE(text.find(more), text.npos) << "'" << more << "' is not in: " << text;
 }
 
-// The groups, memory and first messages of ranks 1 and 2 of `world`, and of `others`, which these
-// two have made before rank 0 ended.
+// Checks the groups, memory and first messages of ranks 1 and 2 of `world`, and of `others`, which
+// these two created before rank 0 exited.
 inline void expect_no_need_of_rank_zero(const ProcessGroup& world, const ProcessGroup& others) {
   const int peer = 3 - world.rank();
   const std::vector<float> word{static_cast<float>(world.rank())};
@@ -83,14 +83,14 @@ inline void expect_no_need_of_rank_zero(const ProcessGroup& world, const Process
   }
 }
 
-// To be called by all three ranks of `world`, whose processes share `folder`. Rank 0 has to end its
-// process with code 0 afterwards.
+// All three ranks of `world`, whose processes share `folder`, must call it. Rank 0 must exit with
+// code 0 afterwards.
 inline void expect_messages_outlive_rank_zero(ProcessGroup& world,
                                               const std::filesystem::path& folder) {
   const ProcessGroup part = world.split(0);
   const ProcessGroup others = world.split(world.rank() == 0 ? 0 : 1);
   const std::vector<float> small{1, 2, 3}, medium(10'000, 4);
-  std::vector<float> huge(8'000'000, 5);  // More than a pipe or a connection takes.
+  std::vector<float> huge(8'000'000, 5);  // More than fits into a pipe or a connection.
   const auto buffer = [](const std::vector<float>& values) {
     return Buffer{.data = const_cast<float*>(values.data()), .count = values.size()};
   };

@@ -2,7 +2,7 @@
 #include "tests/rigs/sample_images.h"
 
 // clang-format off
-#include <cstdio>  // Before jpeglib.h, which needs it.
+#include <cstdio>  // Required by jpeglib.h.
 #include <jpeglib.h>
 // clang-format on
 

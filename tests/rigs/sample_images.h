@@ -1,4 +1,4 @@
-// Encodes images for tests: JPEG, PNG and WebP files of every kind that the decoders know.
+// Encodes images for tests: JPEG, PNG and WebP files of every kind that the decoders support.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +23,7 @@ struct PngKind {
   bool interlaced = false;
 };
 
-// The file of an image with smooth and rough parts, which `seed` changes.
+// A file of an image with smooth and rough parts, which depend on `seed`.
 std::string jpeg_file(int width, int height, const JpegKind& kind = {}, unsigned seed = 1);
 std::string png_file(int width, int height, const PngKind& kind = {}, unsigned seed = 1);
 std::string webp_file(int width, int height, bool is_lossless, unsigned seed = 1);
@@ -32,7 +32,7 @@ std::string webp_file(int width, int height, bool is_lossless, unsigned seed = 1
 std::string png_of_color(int width, int height, std::uint8_t red, std::uint8_t green,
                          std::uint8_t blue);
 
-// All kinds that the decoders know.
+// All kinds that the decoders support.
 std::vector<std::pair<std::string, JpegKind>> jpeg_kinds();
 std::vector<std::pair<std::string, PngKind>> png_kinds();
 std::vector<std::pair<std::string, bool>> webp_kinds();  // Empty in a build without libwebp.

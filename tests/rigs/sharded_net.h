@@ -1,4 +1,4 @@
-// Test rig: a small net with all that a fully sharded module must get right.
+// Test rig: a small net with all special cases of fully sharded modules.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,7 +38,7 @@ struct Block : torch::nn::Module {
   torch::Tensor unused;
 };
 
-// Tied weights, frozen and unused ones, and two types. No number of ranks divides its sizes.
+// Tied weights, frozen and unused ones, and two types. Its sizes are not multiples of the ranks.
 struct Net : torch::nn::Module {
   Net() {
     register_module("embedding", embedding);

@@ -1,4 +1,4 @@
-// A TorchScript module that is made without Python.
+// Creates a TorchScript module without Python.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace lockstep::test {
 
-// Maps rows of 3 elements to rows of 2. Has a layer with a parameter, of the class `layer_class`,
-// and itself a parameter and two buffers: forward() assigns `calls` and changes `total` in place.
+// Maps rows of 3 elements to rows of 2. Has a layer with a parameter, of the class `layer_class`, a
+// parameter and two buffers. forward() assigns `calls` and changes `total` in place.
 inline torch::jit::Module small_script(const std::string& layer_class = "Layer") {
   torch::jit::Module layer(layer_class);
   layer.register_parameter("weight", torch::ones({3, 2}).requires_grad_(), /*is_buffer=*/false);

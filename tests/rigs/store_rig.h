@@ -1,4 +1,4 @@
-// Helpers for tests of the store server: strangers, and clients that behave as no TcpStore does.
+// Helpers for tests of the store server: unauthenticated peers, and clients that misbehave.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// A plugin for tests of the search for plugins, and of their refusal. CMakeLists.txt names the
+// A plugin for tests of the search for plugins, and of their rejection. CMakeLists.txt names the
 // fault of each variant. Its collectives fail.
 
 // SPDX-License-Identifier: Apache-2.0

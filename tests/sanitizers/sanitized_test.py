@@ -33,8 +33,8 @@ def build(options):
 def run(options, program, shard, shards):
     test = [f"{options.build}/tests/{program}", f"--gtest_filter={options.filter}"]
     if "thread" in options.sanitizers and shutil.which("setarch"):
-        test = ["setarch", "-R", *test]  # GCC 12's sanitizer fails under much address randomness.
-    # LibTorch's atomics are unknown to the sanitizer, so its own reads and writes do not count.
+        test = ["setarch", "-R", *test]  # GCC 12's sanitizer fails with much address randomization.
+    # The sanitizer does not see LibTorch's atomics, so reads and writes in LibTorch are ignored.
     environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1",
                                 "OMP_NUM_THREADS": "1",
                                 "ASAN_OPTIONS": "detect_leaks=1",

@@ -110,7 +110,7 @@ std::int64_t call(const Case& work, const ProcessGroup& world, Memory& input, Me
   } else {
     throw std::invalid_argument("no operation " + work.operation);
   }
-  world.barrier();  // All ranks have written what they write.
+  world.barrier();  // All ranks have written their data.
   if (work.operation == "broadcast" && world.rank() == 0) return 0;
   return is_sum ? bytes_changed(input.words(), one) : bytes_changed(output.words(), untouched);
 }
@@ -123,7 +123,7 @@ void count(const Case& work, const ProcessGroup& world, const GroupSegment& segm
   std::ranges::fill(output.words(), untouched);
   const std::span room(reinterpret_cast<std::uint32_t*>(segment.room(world.rank())),
                        GroupSegment::room_bytes(world.size()) / 4);
-  world.barrier();  // Nobody reads this rank's staging buffer any more.
+  world.barrier();  // No rank reads this rank's staging buffer any more.
   std::ranges::fill(room, untouched);
   world.barrier();
   const Lane& lane = segment.lane(world.rank());

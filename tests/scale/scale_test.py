@@ -38,7 +38,7 @@ def output_of(*command):
 
 class Model(unittest.TestCase):
     def compare_counts(self, ranks, read_peers):
-        """Where the kernel does not let ranks read each other's memory, none is expected to."""
+        """Expects no reads if the kernel does not let ranks read each other's memory."""
         sizes = (1 * KB, 4 * KB, 64 * KB, 320 * KB)  # The last one in three chunks.
         cases = ["barrier:any:0"] + [
             f"{operation}:{memory}:{size}"

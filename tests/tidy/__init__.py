@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house, a module for each kind; tests/tidy.py applies them all."""
+"""The rules for the sources, one module per kind. tests/tidy.py applies all of them."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Includes between rooms: the table, circles between sub-rooms, and private headers."""
+"""Dependencies of components: the table, circles between sub-components, and private headers."""
 
 import collections
 
 from tidy.lists import Offence
 from tidy.tree import sub_room_of
 
-# Each room of lockstep/ and the rooms that it may include, with all that these may include. A room
-# of the table need not exist yet.
+# Each component (folder) of lockstep/ and the components that it may include, with those that these
+# may include. A component in the table need not exist yet.
 ROOMS = {
     "base":       "",
     "job":        "base",
@@ -26,9 +26,9 @@ ROOMS = {
     "train":      "observe data",
 }
 
-# Sub-rooms and the sub-rooms of the same room that they may include, besides the room's root.
-# Sub-rooms not named here may include all of their room, as long as no circle arises; tests may,
-# too.
+# Sub-components and the sub-components of the same component that they may include, besides the
+# component's root. Sub-components that are not listed may include all of their component if no
+# circle arises. So may tests.
 SUB_ROOMS = {
     "data/arrays":              "",
     "data/images":              "",
@@ -53,7 +53,7 @@ WITHOUT_TORCH = {"base", "job", "comm", "launch"}
 
 
 def reach(room):
-    """Returns all rooms that the table lets `room` include."""
+    """Returns all components that the table lets `room` include."""
     found = set()
     for used in ROOMS[room].split():
         found |= {used} | reach(used)
@@ -88,8 +88,8 @@ def refusal(file, used):
 
 
 def sub_room_arrows(tree):
-    """Returns, for each room, {sub-room: {sub-room it includes: FILE:LINE of the first include}}.
-    """
+    """Returns, for each component, {sub-component: {included sub-component: FILE:LINE of the
+    first include}}."""
     found = collections.defaultdict(dict)
     for file in tree.product:
         for include in file.includes:
@@ -100,7 +100,7 @@ def sub_room_arrows(tree):
 
 
 def way(arrows, start, end):
-    """Returns the shortest chain of arrows from `start` to `end`; None if there is none."""
+    """Returns the shortest chain of dependencies from `start` to `end`; None if there is none."""
     chains, seen = collections.deque([[start]]), {start}
     while chains:
         chain = chains.popleft()
@@ -114,7 +114,7 @@ def way(arrows, start, end):
 
 
 def arrows_in_circles(tree):
-    """Returns each arrow between sub-rooms of a room from whose end a way leads back."""
+    """Returns each dependency between sub-components from whose end a path leads back."""
     arrows = sub_room_arrows(tree)
     found = []
     for user, used_rooms in sorted(arrows.items()):
@@ -129,7 +129,8 @@ def arrows_in_circles(tree):
 
 
 def private_includes(tree):
-    """Returns includes of headers that another room does not offer; tests may look anywhere."""
+    """Returns includes of headers that another component does not offer. Tests may include any
+    header."""
     found = []
     for file in tree.files:
         if not file.is_cpp or file.is_test:

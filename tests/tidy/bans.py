@@ -22,7 +22,7 @@ BANNED = {
 }
 ANY_BANNED = re.compile("|".join(BANNED))
 
-# Variables that are options are read by read_variable() alone: lockstep/base/variables.h. These
+# Variables that are options are read only by read_variable(): lockstep/base/variables.h. These
 # files read others, or need getenv() itself.
 GETENV = re.compile(r"(?<![\w.>])getenv\(")
 READERS = {

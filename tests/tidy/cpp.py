@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the classes and functions of a C++ source, by its braces: no compiler is needed.
+"""Finds the classes and functions of a C++ source by its braces, without a compiler.
 
-It knows the language as Lockstep writes it. Macros are not expanded; both sides of an #if count.
+It supports the subset of C++ that Lockstep uses. Macros are not expanded; both sides of an #if
+count.
 """
 
 import dataclasses
@@ -52,9 +53,11 @@ class _Parser:
         self._next = 0
 
     def scope(self, position, owner):
-        """Reads a namespace, or the class `owner`, up to its closing brace. Returns where that is.
+        """Reads a namespace, or the class `owner`, up to its closing brace, and returns that
+        position.
 
-        `position` is where the scope begins, and `start`, later, where the statement does."""
+        `position` is where the scope begins, and `start`, later, where the statement begins.
+        """
         start, depth = position, 0
         while self._next < len(self._marks):
             mark = self._marks[self._next]
@@ -73,8 +76,8 @@ class _Parser:
         return len(self.code)
 
     def _open(self, start, mark, owner):
-        """Returns the place behind what the brace `mark` opens, or `start` if the statement goes
-        on."""
+        """Returns the position after the block that the brace `mark` opens, or `start` if the
+        statement continues."""
         head = bare(self.code[start:mark.start()])
         if re.match(r"(inline\s+)?namespace\b|extern\s*$", head):
             return self.scope(mark.end(), None)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers: the umbrellas include every public one, and namespaces tell who may use a name."""
+"""Headers: the umbrella headers include every public one, and namespaces show who may use a
+name."""
 
 import re
 
@@ -9,7 +10,7 @@ UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
 # 50 are of data parallel training, the others of model parallel training and of data.
 MOST_PUBLIC = 101
 
-# Users write the namespaces of these rooms: lockstep::nn::Linear, as torch::nn::Linear.
+# Users write the namespaces of these components: lockstep::nn::Linear, as torch::nn::Linear.
 NAMED_ROOMS = {"nn"}
 
 BLOCK = re.compile(r"^namespace ([\w:]+) \{(.*?)^\}", re.M | re.S)
@@ -41,8 +42,8 @@ def reached(tree):
 
 
 def misplaced_names(tree):
-    """Returns private headers that declare outside of lockstep::ROOM, and others that declare in
-    it. Forward declarations may be anywhere."""
+    """Returns private headers that declare outside of lockstep::ROOM, and other headers that
+    declare in it. Forward declarations may be anywhere."""
     found = []
     for file in tree.product:
         if file.path.suffix != ".h":

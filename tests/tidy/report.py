@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measures of each room, for people: tests do not count."""
+"""A table with measures of each component; tests do not count."""
 
 import collections
 import statistics
@@ -11,7 +11,7 @@ HEADER = ("room", "lines", "files", "median", "floors", "private", "largest clas
 
 
 def table(tree):
-    """One row for each room, then, indented, for each of its sub-rooms; aligned."""
+    """One row per component, followed by indented rows for its sub-components; aligned."""
     by_path = {str(file.path): file for file in tree.product}
     includers = [by_path[path] for offence in private_includes(tree)
                  if (path := offence.where.split(":")[0]) in by_path]

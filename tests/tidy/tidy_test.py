@@ -396,7 +396,7 @@ class Cpp(unittest.TestCase):
 
 
 class Versions(MadeUp):
-    ASKS = "find_package(" + "Lockstep {} REQUIRED)\n"  # This file asks for nothing itself.
+    ASKS = "find_package(" + "Lockstep {} REQUIRED)\n"  # This file itself requests no version.
     FILES = {"CMakeLists.txt": "project(Lockstep VERSION 0.2.1 LANGUAGES CXX)\n",
              "CHANGELOG.md": "# Changelog\n\n## 0.2.1, not yet released\n\n## 0.1.0\n",
              "packaging/conda/recipe.yaml": 'context:\n  version: "0.2.1"\n',

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examined tree: its files, their includes, the rooms, and the headers that CMake installs."""
+"""The examined tree: its files, their includes, the components, and the headers that CMake
+installs."""
 
 import dataclasses
 import functools
@@ -39,7 +40,8 @@ class File:
 
     @property
     def in_library(self):
-        """True in a room of lockstep/, but not for the umbrella headers beside the rooms."""
+        """True in a component of lockstep/, but not for the umbrella headers beside the
+        components."""
         return self.is_cpp and self.path.parts[0] == "lockstep" and len(self.path.parts) > 2
 
     @property
@@ -48,12 +50,13 @@ class File:
 
     @property
     def room(self):
-        """The room of a file in lockstep/; else the folder at the top, such as "tools"."""
+        """The component of a file in lockstep/; otherwise the top-level folder, such as "tools"."""
         return self.path.parts[1] if self.in_library else self.path.parts[0]
 
     @property
     def sub_room(self):
-        """The folder of a file in lockstep/, such as "comm/shm"; the room itself for its root."""
+        """The folder of a file in lockstep/, such as "comm/shm"; the component itself for its
+        root."""
         return "/".join(self.path.parts[1:-1])
 
 

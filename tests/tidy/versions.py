@@ -6,8 +6,8 @@ import re
 SOURCE = "CMakeLists.txt"
 PROJECT = r"project\(Lockstep VERSION ([0-9.]+)"
 
-# Files that cannot read CMakeLists.txt, with what stands around the version. A missing file is
-# allowed: not every tree has each of them.
+# Files that cannot read CMakeLists.txt, with the text around the version. Files may be missing,
+# because not every tree has all of them.
 COPIES = {
     "CHANGELOG.md": r"^## ([0-9][^ ,\n]*)",  # The topmost one.
     "packaging/conda/recipe.yaml": r'^  version: "([^"]*)"',

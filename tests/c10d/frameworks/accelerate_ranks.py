@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerate takes Gloo for CPUs, or the group that the program has made."""
+"""Accelerate uses Gloo for CPUs, or the group that the program has created."""
 
 import framework
 import torch

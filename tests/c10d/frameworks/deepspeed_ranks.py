@@ -16,7 +16,7 @@ from deepspeed.utils import groups, logger  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 logger.setLevel(logging.ERROR)
-# Else it compiles for a minute, for what only inference uses.
+# Otherwise it compiles code for a minute that only inference uses.
 importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
 
 

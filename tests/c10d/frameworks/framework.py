@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of this folder share. Each trains with one framework on each of its ranks, once
-for each way to choose the backend, and writes losses and weights to $FRAMEWORK_RESULTS.
+"""Common parts of the programs in this folder. Each trains with one framework on each of its
+ranks, once for each way to select the backend, and writes losses and weights to
+$FRAMEWORK_RESULTS.
 
-    gloo      the framework's own way, with Gloo
-    name      the backend's name, given to the framework
-    group     a group of Lockstep that the program has made before
+    gloo      the framework's default, with Gloo
+    name      the backend's name, passed to the framework
+    group     a group of Lockstep that the program has created before
     as_gloo   as "gloo", with LOCKSTEP_AS_GLOO=1 in the environment
 """
 
@@ -26,7 +27,7 @@ def register_without_operators(*arguments, **options):
     return decorate
 
 
-# The torchvision on PyPI has operators for CUDA's LibTorch only, and frameworks import it.
+# PyPI's torchvision, which frameworks import, has operators only for CUDA's LibTorch.
 registered = torch.library.register_fake
 torch.library.register_fake = register_without_operators
 
@@ -37,7 +38,7 @@ BATCH = 8
 
 
 def is_lockstep(group=None):
-    """Whether the CPU's backend of the group is Lockstep's."""
+    """Whether the group's backend for the CPU is Lockstep's."""
     from lockstep import _C
 
     return isinstance((group or dist.group.WORLD)._get_backend(torch.device("cpu")), _C.Backend)
@@ -71,13 +72,13 @@ def result(losses, model):
 
 
 def ways(*beside_gloo):
-    """Returns the ways to try: those given, beside Gloo, or as_gloo alone where it is asked for."""
+    """Returns the ways to test: the given ones and Gloo, or only as_gloo if requested."""
     return ["as_gloo"] if os.environ.get("LOCKSTEP_AS_GLOO") == "1" else ["gloo", *beside_gloo]
 
 
 def run(train, *beside_gloo):
-    """Calls train(backend) for each way: with the name of the backend, or None where the program
-    has made the group. It returns a dictionary of tensors."""
+    """Calls train(backend) for each way, with the name of the backend, or None if the program
+    has created the group. train() returns a dictionary of tensors."""
     found = {}
     for way in ways(*beside_gloo):
         if way == "group":

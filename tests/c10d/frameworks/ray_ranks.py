@@ -32,7 +32,7 @@ def work(config):
 
 
 def main():
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Else in the user's home.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # Otherwise in the user's home.
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False,
              runtime_env={"env_vars": {name: os.environ[name] for name in
                                        ("PYTHONPATH", "LOCKSTEP_AS_GLOO", "FRAMEWORK_RESULTS")

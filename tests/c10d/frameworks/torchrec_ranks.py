@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchrec puts embedding tables on ranks, whole, in columns and as copies."""
+"""torchrec places embedding tables on ranks: whole tables, columns, and copies."""
 
 import framework
 import torch

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torchtitan.tools.utils as tools
 
-tools.device_type, tools.device_module = "cpu", torch.cpu  # Else CUDA, where there is no GPU.
+tools.device_type, tools.device_module = "cpu", torch.cpu  # Otherwise CUDA, even without a GPU.
 
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
@@ -15,7 +15,7 @@ from torchtitan.distributed import ParallelDims, utils  # noqa: E402
 
 
 def train(_):
-    assert utils.init_distributed(CommConfig(trace_buf_size=0)) == 2  # Gloo, unless there is one.
+    assert utils.init_distributed(CommConfig(trace_buf_size=0)) == 2  # Gloo, unless a group exists.
     dims = ParallelDims(dp_replicate=1, dp_shard=2, cp=1, tp=1, pp=1, ep=1, world_size=2,
                         spmd_backend="partial_dtensor")
     mesh = dims.build_mesh()

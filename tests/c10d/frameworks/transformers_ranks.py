@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's Trainer takes Gloo for CPUs, or the group that the program has made."""
+"""Hugging Face's Trainer uses Gloo for CPUs, or the group that the program has created."""
 
 import os
 import tempfile
