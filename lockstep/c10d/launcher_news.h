@@ -1,7 +1,8 @@
-// Exchanges failure notices with `lockstep run` while ranks join a group: the launcher reports
-// ranks that have exited before joining, and receives the timeouts of ranks that wait for a group.
+// Exchanges failure notices with `lockstep run` while ranks join a group.
 //
-// Both use a shared page of the launcher. Ranks that wait in a store for other ranks read it.
+// The launcher reports ranks that have exited before joining. Ranks that wait for a group report
+// their timeouts. Both use a shared page of the launcher. Ranks that wait in a store for other
+// ranks read it.
 //
 // Thread safety: any thread may call any function.
 

@@ -71,7 +71,7 @@ std::string text_of(const std::optional<std::int64_t>& step) {
 
 // --- Loading -------------------------------------------------------------------------------------
 
-// What to do with parts of the checkpoint that the program has not requested.
+// Treatment of parts of the checkpoint that the program has not requested.
 enum class UnknownParts { ignore, refuse };
 
 std::string quoted(const std::set<std::string>& names) {
@@ -314,7 +314,7 @@ class Checkpointer::Implementation {
     return checkpoint::make_plan(descriptions);
   }
 
-  // Rejects a second job before it trains in vain. A read-only folder can still be resumed from.
+  // Rejects a second job before it trains. A read-only folder can still be resumed from.
   void open_folder_to_resume() {
     if (const auto reason = checkpoint::why_not_writable(root_))
       return log(LogLevel::warning,

@@ -78,7 +78,7 @@ class BoxRuns {
   std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> data_steps_;  // In elements.
   std::vector<std::int64_t> steps_;
-  std::vector<std::int64_t> index_;  // Of the run, in the remaining dimensions.
+  std::vector<std::int64_t> index_;  // Index of the run in the remaining dimensions.
   std::int64_t begin_ = 0;
   std::int64_t length_ = 1;
   std::int64_t place_ = 0;

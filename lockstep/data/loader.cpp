@@ -124,7 +124,7 @@ class Loader::Pass {
   std::deque<Slot*> started_;  // In the order of their batches.
   Slot* current_ = nullptr;    // The batch in the loop.
   Batch batch_;
-  std::int64_t epoch_ = 0;    // Of the pass: the program may already have set the next one.
+  std::int64_t epoch_ = 0;    // Current epoch: the program may already have set the next one.
   std::size_t left_ = 0;      // Unconsumed samples of the pass.
   bool is_running_ = false;   // Whether an iterator exists.
   bool is_drawn_ = false;     // Whether the sampler has no more batches in this pass.

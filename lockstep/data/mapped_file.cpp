@@ -73,7 +73,7 @@ MappedFile::MappedFile(std::filesystem::path path, Pages pages) : path_(std::mov
   const FileDescriptor fd = open_to_read(path_);
   stamp_ = stamp_of(fd, name());
   if (size() == 0) return;
-  // With it, the kernel reserves no memory for pages that are not written to.
+  // MAP_NORESERVE: the kernel reserves no memory for pages that are not written to.
   const bool writes = pages == Pages::copy_on_write;
   void* const data = ::mmap(nullptr, size(), writes ? PROT_READ | PROT_WRITE : PROT_READ,
                             (writes ? MAP_PRIVATE : MAP_SHARED) | MAP_NORESERVE, fd.get(), 0);

@@ -51,7 +51,7 @@ struct HostCache {
   std::optional<ProcessGroup> group = {};
 };
 
-// What happens to images that cannot be decoded: damaged, of another format, or too large. A file
+// Treatment of images that cannot be decoded: damaged, of another format, or too large. A file
 // that cannot be read is always an Error.
 class LOCKSTEP_API BadFiles {
  public:

@@ -39,7 +39,7 @@ class FetchedShards : public ShardSource {
   FetchedShards(std::vector<std::string> urls, FetchCommand command, ShardCache cache,
                 const FetchPolicy& policy);
 
-  // Kills a command that prefetches. A forked child does not touch the command and its thread.
+  // Kills a command that prefetches. A forked child leaves the command and its thread running.
   ~FetchedShards() override;
 
   std::size_t shards() const override { return urls_.size(); }

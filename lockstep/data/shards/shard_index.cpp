@@ -21,7 +21,7 @@ constexpr std::string_view index_magic_1 = "LOCKSTEP SHARD 1";
 constexpr std::size_t digested_at = 24;
 constexpr std::size_t samples_at = 40;  // After the shard's size and time.
 constexpr std::size_t index_header = 64;
-constexpr std::size_t more_numbers = 8;  // Of version 2, after the names.
+constexpr std::size_t more_numbers = 8;  // In version 2, after the names.
 constexpr std::array strict_faults{Fault::corrupt, Fault::unsupported};  // 1 and 2.
 
 std::uint64_t header_number(std::span<const std::byte> bytes, std::size_t offset) {

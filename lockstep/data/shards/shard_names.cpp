@@ -167,7 +167,7 @@ std::optional<PartName> divide_name(std::string_view name) {
   if (dot == name.npos) return std::nullopt;
   const std::string_view first_line = name.substr(0, name.find('\n'));
   const std::size_t folder = first_line.substr(0, dot).rfind('/');
-  std::size_t begin = folder == name.npos ? 0 : folder + 1;  // Of the section without dots.
+  std::size_t begin = folder == name.npos ? 0 : folder + 1;  // Begin of the section without dots.
   if (begin == dot && dot > 0) {
     const std::size_t before = folder == 0 ? name.npos : first_line.rfind('/', folder - 1);
     begin = before == name.npos ? 0 : before + 1;
