@@ -49,7 +49,7 @@ std::string checkpoint_in(const std::filesystem::path& directory);
 
 // The link `latest` to the checkpoint that was saved last, for users and scripts. The library never
 // follows it, and saves checkpoints even if the link cannot be set. A file system may lack or
-// refuse symbolic links, or be full; or a file may have the link's name, for example after a folder
+// refuse symbolic links, or be full. A file may have the link's name, for example after a folder
 // was copied with links followed. Such a failure is logged once.
 class LatestLink {
  public:

@@ -113,8 +113,8 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
   return requests;
 }
 
-// Verifies this rank's share of the tensors in the parts of `states`: adjacent tensors, so that
-// each rank reads a different range of the disk sequentially.
+// Verifies this rank's share of the tensors in the parts of `states`. The tensors are adjacent, so
+// that each rank reads a different range of the disk sequentially.
 void verify_share(const CheckpointReader& reader, const NamedStates& states,
                   const CheckpointRanks& ranks) {
   std::uint64_t all = 0;

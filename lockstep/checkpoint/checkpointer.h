@@ -108,9 +108,9 @@ class LOCKSTEP_API Checkpointer {
   // checkpoints that it skipped. Returns nothing if there is no checkpoint at all. The next save()
   // renames skipped checkpoints, because their steps may occur again. For a read-only folder, it
   // logs a warning and resumes. Programs that never save there call load_checkpoint() instead.
-  // Errors: system if another job has locked the folder; corrupt or system if there are checkpoints
-  // but none can be loaded; misuse, naming them, for parts, tensors or values that do not fit
-  // `state`; mismatch for two unequal tensors that are one in `state`. `state` is then unchanged.
+  // Errors: system if another job has locked the folder. corrupt or system if there are checkpoints
+  // but none can be loaded. misuse, naming them, for parts, tensors or values that do not fit
+  // `state`. mismatch for two unequal tensors that are one in `state`. `state` is then unchanged.
   std::optional<Resumed> resume(const NamedStates& state);
 
  private:

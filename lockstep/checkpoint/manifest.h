@@ -39,8 +39,9 @@ inline constexpr std::uint64_t manifest_limit = 64 << 20;
 std::string format_manifest(const Manifest& manifest);
 
 // Errors: corrupt, naming `file` and the problem, for everything that format_manifest() would not
-// write: another CRC, an unknown, missing or repeated key, a value of another type, a name that
-// leads out of the folder, or a tensor in two files of a part. unsupported for a later version.
+// write. Examples are another CRC, an unknown, missing or repeated key, and a value of another
+// type. So are a name that leads out of the folder, and a tensor in two files of a part.
+// unsupported for a later version.
 Manifest parse_manifest(std::string_view file, std::string_view text);
 
 // Whether `name` is valid for a part: 1 to 64 letters, digits, '_' and '-', not beginning with '-'.

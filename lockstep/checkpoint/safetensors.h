@@ -33,8 +33,8 @@ LOCKSTEP_API void save_safetensors(const std::filesystem::path& file, const Name
                                    const std::map<std::string, std::string>& metadata = {});
 
 // Loads all tensors, or those with these names.
-// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; misuse for
-// a name that the file lacks; unsupported for a type other than those of save_safetensors(), such
+// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated. misuse for
+// a name that the file lacks. unsupported for a type other than those of save_safetensors(), such
 // as F4.
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file);
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file,

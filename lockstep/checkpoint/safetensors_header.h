@@ -64,8 +64,8 @@ struct SafetensorsHeader {
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 
 // Parses the JSON of `file` (for messages), which describes `data_size` bytes of data.
-// Errors: corrupt, naming file and tensor: an entry whose size does not fit its type and shape, a
-// repeated name, or entries that do not cover the data exactly. Type OTHER may have any size.
+// Errors: corrupt, naming file and tensor. An entry's size must fit its type and shape, no name may
+// occur twice, and the entries must cover the data exactly. Type OTHER may have any size.
 SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_view json,
                                            std::uint64_t data_size);
 

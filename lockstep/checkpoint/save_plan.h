@@ -35,8 +35,8 @@ struct PlannedTensor {
   int writer = 0;
   std::vector<Share> shares;  // Disjoint. Empty if the writer has the whole tensor.
 
-  // The shape to which the boxes of shares refer: the tensor's shape, or one dimension if all ranks
-  // have ranges of elements in the order of `strides`.
+  // The shape to which the boxes of shares refer. It is the tensor's shape, or one dimension if all
+  // ranks have ranges of elements in the order of `strides`.
   std::vector<std::int64_t> grid;
 
   std::uint64_t bytes() const { return entry.end; }
@@ -48,13 +48,13 @@ struct SavePlan {
 };
 
 // Describes the state of one rank as text.
-// Errors: misuse for an invalid part, a name that is not UTF-8, an undefined tensor, or boxes or
-// elements outside of the tensor; unsupported for a type that safetensors lacks.
+// Errors: misuse for an invalid part, a name that is not UTF-8, or an undefined tensor. misuse for
+// boxes or elements outside of the tensor. unsupported for a type that safetensors lacks.
 std::string describe(const NamedStateDicts& states);
 
 // Computes the plan from the descriptions of all ranks.
 // Errors: mismatch, naming the tensor or value, if the ranks' parts, types, shapes or values
-// differ, or if their parts of a tensor have gaps or overlap (state.h).
+// differ. mismatch if their parts of a tensor have gaps or overlap (state.h).
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
 // Returns the name of file `index` of a part's `count` files, such as

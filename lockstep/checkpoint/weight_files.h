@@ -51,9 +51,9 @@ class LOCKSTEP_API WeightFiles {
   std::optional<std::filesystem::path> index_;
 };
 
-// Whether `path` is for WeightFiles, rather than a checkpoint or a folder of checkpoints: a file,
-// or a folder with an index, safetensors or pickles but no manifest. WeightFiles rejects pickles
-// with a remedy. Errors: system, naming the folder.
+// Whether `path` is for WeightFiles, rather than a checkpoint or a folder of checkpoints. It is if
+// it is a file, or a folder with an index, safetensors or pickles but no manifest. WeightFiles
+// rejects pickles with a remedy. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
 }  // namespace lockstep

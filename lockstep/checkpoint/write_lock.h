@@ -35,8 +35,8 @@ LockHolder this_holder();
 class WriteLock {
  public:
   // Creates `root` if necessary. Blocking: if another process has the lock, waits one second,
-  // because that process may be exiting; half a minute for an earlier attempt of our own job, which
-  // is being terminated.
+  // because that process may be exiting. Waits half a minute for an earlier attempt of our own job,
+  // which is being terminated.
   // Errors: system, naming the holder, if it still has the lock then; system, naming the file.
   explicit WriteLock(const std::filesystem::path& root, const LockHolder& self = this_holder());
 

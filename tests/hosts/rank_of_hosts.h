@@ -20,8 +20,8 @@
 
 namespace lockstep::test {
 
-// rank_of_hosts [--steps N | --until FILE | --until-preempted] [--timeout SECONDS]: runs N steps
-// (10), or continues until FILE exists or until a preemption. Returns the exit code: the code of a
+// Runs rank_of_hosts [--steps N | --until FILE | --until-preempted] [--timeout SECONDS]. It makes N
+// steps (10), or continues until FILE exists or until a preemption. Exit codes: that of a
 // preemption, 10 + the Fault of an Error, 1 for another exception, 2 for a wrong result, otherwise
 // 0.
 int rank_of_hosts(int argc, char** argv, InitOptions options = {});
