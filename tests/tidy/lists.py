@@ -55,8 +55,9 @@ class ShrinkingList:
         """Rewrites the list. Returns a message, and whether the change was allowed."""
         found = counts_of(offences)
         before, after = sum(self._entries.values()), sum(found.values())
-        if after > before and not may_grow:
-            return f"{self.name}: refused, it would grow from {before} to {after}", False
+        grown = [entry for entry, count in found.items() if count > self._entries.get(entry, 0)]
+        if grown and not may_grow:
+            return f"{self.name}: refused, these would grow: {', '.join(sorted(grown))}", False
         lines = [f"{entry} {count}" if self._counted else entry
                  for entry, count in sorted(found.items())]
         self._path.write_text("\n".join(self._introduction + lines) + "\n")
