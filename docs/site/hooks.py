@@ -25,7 +25,7 @@ import speed  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENTS = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md",
              "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
-FOLDERS = ("examples",)  # Have a page even if no document links to them.
+EXAMPLES = "examples"  # Has a page for each file. Pages of other folders only list files.
 SHOWN = {".h": "cpp", ".cpp": "cpp", ".py": "python", ".txt": "text", ".md": "markdown"}
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
 FENCE = re.compile(r"^( *)(```+).*?^\1\2[ ]*$", re.M | re.S)
@@ -83,16 +83,13 @@ def on_nav(nav, config, files):
 
 
 def shown_paths(texts):
-    """Files and folders outside docs/ that documents link to, and the files of these folders."""
-    found = set(FOLDERS)
+    """Files and folders outside docs/ that documents link to, and all examples."""
+    found = {EXAMPLES, *(str(path.relative_to(ROOT)) for path in files_of(ROOT / EXAMPLES))}
     for origin, text in texts.items():
         for target in LINK.findall(FENCE.sub("", text)):
             path = resolved(origin, target)
             if path and not path.startswith("docs/") and path not in DOCUMENTS:
                 found.add(path)
-    for path in list(found):
-        if (ROOT / path).is_dir():
-            found.update(str(each.relative_to(ROOT)) for each in files_of(ROOT / path))
     return found
 
 
@@ -115,12 +112,16 @@ def source_uri(path):
 def source_page(path):
     """Markdown that shows a file, or that lists a folder with the first comment of each file."""
     if (ROOT / path).is_dir():
-        rows = [f"| [{file.name}]({file.name}.md) | {first_comment(file)} |"
+        rows = [f"| {shown_name(path, file.name)} | {first_comment(file)} |"
                 for file in files_of(ROOT / path)]
         return "\n".join([f"# {path}", "", "| file | |", "|---|---|", *rows]) + "\n"
     text = (ROOT / path).read_text().rstrip("\n")
     language = SHOWN.get(pathlib.Path(path).suffix, "text")
     return f"{HIDDEN_FROM_SEARCH}# {path}\n\n`````{language}\n{text}\n`````\n"
+
+
+def shown_name(folder, name):
+    return f"[{name}]({name}.md)" if folder == EXAMPLES else f"`{name}`"
 
 
 def first_comment(file):

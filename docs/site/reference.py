@@ -91,7 +91,7 @@ class Writer:
         if not block.has_member_functions:
             self.add(code(block.text))
             return
-        self.add(code(f"namespace {namespace};\n{block.head};"))
+        self.add(code(f"// In namespace {namespace}.\n{block.head};"))
         for member in block.members():
             self.add_block(member, name, "###")
 

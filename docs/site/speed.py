@@ -11,7 +11,7 @@ import pathlib
 import re
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[1] / "benchmarks.md"
-WIDTH, LEFT, RIGHT, ROW, TOP = 860, 380, 70, 30, 34  # Pixels.
+WIDTH, LEFT, RIGHT, ROW, TOP = 860, 392, 70, 30, 34  # Pixels.
 TICKS = (0.5, 1, 2, 5, 10, 20, 50)
 RATIO = re.compile(r"([\d.]+) \(([\d.]+) - ([\d.]+)\)")
 
