@@ -28,8 +28,8 @@ class Block:
     @property
     def type_name(self):
         """The name of the class, struct or enumeration that this block defines, if it does."""
-        match = re.match(r"(?:template <.*>\n)?(?:class|struct|enum class|enum) (\w+)[^;()]*\{",
-                         self.text)
+        text = re.sub(r"^requires .*\n", "", without_template(self.text).lstrip(), flags=re.M)
+        match = re.match(r"(?:class|struct|enum class|enum) (\w+)[^;{]*\{", text)
         return match and match[1]
 
     @property
@@ -60,11 +60,12 @@ def header_blocks(text):
 
 
 def public_lines(code):
-    code = re.sub(r"^namespace (\w+) \{\n.*?^\}  // namespace \1\n", "", code, flags=re.M | re.S)
+    code = re.sub(r"^namespace \w+ \{\n[^{}]*^\}.*\n", "", code, flags=re.M)
+    code = re.sub(r"^namespace (\w+) \{.*?^\}  // namespace \1\n", "", code, flags=re.M | re.S)
     code = re.sub(r"^ *requires requires\([^()]*\) \{.*\}\n", "", code, flags=re.M)
     code = re.sub(r"^ *(template <.*>\n)?(class|struct) \w+;.*\n", "", code, flags=re.MULTILINE)
-    code = without_bodies("\n".join(without_private(code.splitlines())))
-    code = re.sub(r"LOCKSTEP_API |^.* = delete;\n", "", code, flags=re.M)
+    code = "\n".join(without_private(without_bodies(code).splitlines()))
+    code = re.sub(r"LOCKSTEP_API |^ *\w[^;\n]*(?:,\n[^;\n]*)*= delete;\n", "", code, flags=re.M)
     return re.sub(r"\n+(\s*\};)", r"\n\1", code).splitlines()
 
 
@@ -113,8 +114,7 @@ def is_function(statement):
 
 def name_of(statement):
     """The name that a statement declares; empty if there is none."""
-    while statement.startswith("template <"):
-        statement = statement[end_of_angles(statement):].strip()
+    statement = without_template(statement)
     if match := re.match(r"TORCH_MODULE\w*\((\w+)", statement):
         return match[1]
     if match := re.match(r"(?:using|class|struct|enum class|enum|concept) (\w+)", statement):
@@ -129,6 +129,13 @@ def name_of(statement):
     return match[1] if match else ""
 
 
+def without_template(text):
+    """The text without the lists of template parameters with which it begins."""
+    while text.startswith("template <"):
+        text = text[end_of_angles(text):].strip()
+    return text
+
+
 def end_of_angles(statement):
     """Behind the list of parameters with which a template begins."""
     depth = 0
@@ -140,25 +147,62 @@ def end_of_angles(statement):
 
 
 def without_bodies(code):
-    """The code with each function's body replaced by a semicolon."""
-    body = re.compile(r"(\)(?:\s*(?:const|noexcept|override|final|&{1,2}))*"
-                      r"(?:\s*->\s*[\w:<>&\* ]+?)?(?:\s*:\s*[^;{}]*(?:\{[^{}]*\}[^;{}]*)*?)?)\s*\{")
-    kept, position = [], 0
-    while match := body.search(code, position):
-        if is_in_comment(code, match.start()):
-            kept.append(code[position:match.end()])
-            position = match.end()
-            continue
-        signature = match[1].split(":", 1)[0] if re.match(r"\)\s*:[^:]", match[1]) else match[1]
-        kept += [code[position:match.start()], signature.rstrip(), ";"]
-        position = end_of_braces(code, match.end())
-        if code[position:position + 1] == ";":
-            position += 1
-    return "".join(kept) + code[position:]
+    """The code with each function's body, and a constructor's initialisers, replaced by `;`."""
+    plain = blanked(code)
+    kept, copied, start, position = [], 0, 0, 0  # `start` is where the current declaration begins.
+    parentheses = 0
+    while position < len(plain):
+        character = plain[position]
+        parentheses += {"(": 1, ")": -1}.get(character, 0)
+        position += 1
+        if character in ";}" and parentheses == 0:
+            start = position
+        elif character == "{":
+            head = plain[start:position - 1]
+            end = end_of_braces(plain, position)
+            if parentheses or is_initializer(head):
+                position = end
+            elif is_body(head):
+                signature = re.split(r"\n *: |(?<=\))[\w\s&]*?\s:\s", head, maxsplit=1)[0]
+                kept += [code[copied:start], code[start:start + len(signature)].rstrip(), ";"]
+                position = start = copied = end + (plain[end:end + 1] == ";")
+            else:
+                start = position
+    return "".join(kept) + code[copied:]
 
 
-def is_in_comment(code, position):
-    return "//" in code[code.rfind("\n", 0, position) + 1:position]
+def blanked(code):
+    """The code with spaces instead of comments and of the contents of strings."""
+    return re.sub(r'//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\])\'',
+                  lambda match: " " * len(match[0]), code)
+
+
+def is_initializer(head):
+    """True if the brace behind `head` begins a value, not a body or the members of a type."""
+    head = re.sub(r"operator\s*[^\s(]+", "", head)
+    head = without_template(head.lstrip())
+    in_initializers = re.search(r"\)[\w\s&]*?\s:\s", head) and re.search(r"[\w>]\s*$", head)
+    return bool(in_initializers or re.search(r"(?<![=!<>])=(?!=)", outside_parentheses(head))
+                or re.search(r"\brequires\s*(\([^()]*\)\s*)?$", head)
+                or not ("(" in head or is_type(head)))
+
+
+def is_body(head):
+    return "(" in head and not is_type(head)
+
+
+def is_type(head):
+    """True if members of a class, an enumeration or a namespace follow."""
+    head = re.sub(r"^\s*(public|private|protected):", "", head).lstrip()
+    head = without_template(head)
+    head = re.sub(r"^requires [^\n]*\n\s*", "", head)
+    return bool(re.match(r"(class|struct|enum|union|namespace)\b", head))
+
+
+def outside_parentheses(text):
+    while (flat := re.sub(r"\([^()]*\)", "", text)) != text:
+        text = flat
+    return text
 
 
 def end_of_braces(code, position):
@@ -175,9 +219,11 @@ def without_private(lines):
     kept, hidden_at = [], None
     for line in lines:
         indent = len(line) - len(line.lstrip())
-        if hidden_at is not None and line.strip() and indent < hidden_at:
+        is_shown_again = indent < (hidden_at or 0) or (
+            indent == hidden_at and line.strip() in ("public:", "protected:"))
+        if line.strip() and is_shown_again:
             hidden_at = None
-        if line.strip() == "private:":
+        if line.strip() == "private:" and hidden_at is None:
             hidden_at = indent
         if hidden_at is None:
             kept.append(line)

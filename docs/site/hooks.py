@@ -84,7 +84,7 @@ def on_nav(nav, config, files):
 
 def shown_paths(texts):
     """Files and folders outside docs/ that documents link to, and all examples."""
-    found = {EXAMPLES, *(str(path.relative_to(ROOT)) for path in files_of(ROOT / EXAMPLES))}
+    found = {EXAMPLES, *(f"{EXAMPLES}/{name}" for name in files_of(EXAMPLES))}
     for origin, text in texts.items():
         for target in LINK.findall(FENCE.sub("", text)):
             path = resolved(origin, target)
@@ -102,7 +102,10 @@ def resolved(origin, target):
 
 
 def files_of(folder):
-    return sorted(path for path in folder.iterdir() if path.suffix in SHOWN and path.is_file())
+    """The sources in a folder and in those below it, from the folder."""
+    found = [path for path in (ROOT / folder).rglob("*")
+             if path.is_file() and path.suffix in SHOWN and path.name != "CMakeLists.txt"]
+    return [str(path.relative_to(ROOT / folder)) for path in sorted(found)]
 
 
 def source_uri(path):
@@ -112,9 +115,9 @@ def source_uri(path):
 def source_page(path):
     """Markdown that shows a file, or that lists a folder with the first comment of each file."""
     if (ROOT / path).is_dir():
-        rows = [f"| {shown_name(path, file.name)} | {first_comment(file)} |"
-                for file in files_of(ROOT / path)]
-        return "\n".join([f"# {path}", "", "| file | |", "|---|---|", *rows]) + "\n"
+        rows = [f"| {shown_name(path, name)} | {first_comment(ROOT / path / name)} |"
+                for name in files_of(path)]
+        return "\n".join([f"# {path}", "", "| file | contents |", "|---|---|", *rows]) + "\n"
     text = (ROOT / path).read_text().rstrip("\n")
     language = SHOWN.get(pathlib.Path(path).suffix, "text")
     return f"{HIDDEN_FROM_SEARCH}# {path}\n\n`````{language}\n{text}\n`````\n"
@@ -126,14 +129,15 @@ def shown_name(folder, name):
 
 def first_comment(file):
     """The first sentence of a file's comment or docstring."""
-    text = file.read_text()
-    if match := re.search(r'^"""(.*?)"""', text, re.S | re.M):
+    lines = [line for line in file.read_text().splitlines()
+             if "SPDX" not in line and not line.startswith(("#!", "#include"))]
+    text = "\n".join(lines).strip() + "\n"
+    if match := re.match(r'"""(.*?)"""', text, re.S):
         text = match[1]
     else:
-        lines = [line for line in text.splitlines() if "SPDX" not in line and line[:2] != "#!"]
-        comment = re.match(r"\s*((?:(?://|#) ?.*\n)+)", "\n".join(lines) + "\n")
-        text = re.sub(r"^(//|#) ?", "", comment[1], flags=re.M) if comment else ""
-    sentence = re.split(r"(?<=\.)\s|\n\s*\n", text.strip())[0]
+        comment = re.match(r"(?:(?://|#).*\n)*", text)[0]
+        text = re.sub(r"^(//|#) ?", "", comment, flags=re.M)
+    sentence = re.split(r"(?<=\.)\s|\n\s*\n|\n  ", text.strip())[0].rstrip(":.")
     return html.escape(" ".join(sentence.split()), quote=False).replace("|", "\\|")
 
 

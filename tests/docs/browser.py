@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import time
 
@@ -30,7 +31,7 @@ class Browser:
             ["bash", "-c", f'exec "$0" "$@" 3<&{commands} 4>&{answers}', program,
              "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
              "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(commands, answers), stdin=subprocess.DEVNULL,
+            pass_fds=(commands, answers), start_new_session=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(commands)
         os.close(answers)
@@ -44,10 +45,14 @@ class Browser:
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait()
-        os.close(self._to)
+        """Ends all processes of the browser, which otherwise still write into the profile."""
+        os.close(self._to)  # Chromium then ends by itself.
         os.close(self._from)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def set_width(self, width, height=800):
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height,

@@ -90,6 +90,28 @@ class Reference(unittest.TestCase):
                            "template <class T, class U>\nT cast(U from);": "cast"}.items():
             self.assertEqual(declarations.Block([], code.split("\n")).names, [name], code)
 
+    def test_removes_bodies_but_not_values(self):
+        for code, expected in {
+                "A(int i) : i_(i), j_{i} { use(); }": "A(int i);",
+                "B b(C c = {}) const noexcept { return {c}; }": "B b(C c = {}) const noexcept;",
+                "constexpr auto f = [](int i) { return i; };": None,
+                "struct S {\n  int a{1};\n  bool g() { return a; }\n};":
+                    "struct S {\n  int a{1};\n  bool g();\n};",
+                "template <class T = int>\nvoid t(T a) {\n  a();  // }\n}":
+                    "template <class T = int>\nvoid t(T a);",
+                "bool operator==(A a) const { return true; }": "bool operator==(A a) const;",
+                "enum class E { a, b };": None}.items():
+            self.assertEqual(declarations.without_bodies(code), expected or code)
+
+    def test_splits_public_headers_between_declarations(self):
+        for header in reference.public_headers():
+            for _, blocks in declarations.header_blocks((ROOT / header).read_text()):
+                for block in blocks:
+                    self.assertRegex(block.text, r"^\S", header)
+                    for pair in ("()", "{}"):
+                        plain = declarations.blanked(block.text)
+                        self.assertEqual(*map(plain.count, pair), f"{header}: {block.text}")
+
     def test_has_every_public_header_and_type(self):
         generated, pages = reference.generate()
         headers = [page.header for page in pages]
@@ -105,7 +127,7 @@ class Reference(unittest.TestCase):
                           flags=re.S)
             types = r"^(?:class|struct|enum class) (?:LOCKSTEP_API )?(\w+)[^;]*?\{$"
             for name in re.findall(types, text, re.M):
-                self.assertIn(name, page.anchors, page.header)
+                self.assertRegex(page.markdown, rf"\n## (class|struct|enum) {name} ", page.header)
         self.assertIn("{ #all_reduce }", generated["reference/comm/process_group.md"])
 
 

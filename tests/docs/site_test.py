@@ -60,9 +60,12 @@ class Page(HTMLParser):
 
 
 def build(python, site):
-    """Builds the site, where each warning is an error; returns the output of a failure."""
+    """Builds the site, where each warning is an error; returns the output of a failure.
+
+    With --quiet, MkDocs would ignore warnings.
+    """
     done = subprocess.run(
-        [python, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", site,
+        [python, "-m", "mkdocs", "build", "--strict", "--site-dir", site,
          "--config-file", ROOT / "docs/site/mkdocs.yml"],
         capture_output=True, text=True, timeout=120, check=False)
     return (done.stdout + done.stderr) if done.returncode else ""
@@ -141,11 +144,12 @@ def check_phone(browser, url):
 
 def main():
     python = sys.argv[1]
-    if subprocess.run([python, "-c", "import mkdocs, material"], capture_output=True,
-                      check=False).returncode:
+    if not pathlib.Path(python).exists() or subprocess.run(
+            [python, "-c", "import mkdocs, material"], capture_output=True,
+            check=False).returncode:
         print(f"skipped: no MkDocs Material in {python}; ./dev docs fetches it")
         return SKIPPED
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         site = pathlib.Path(folder, "site")
         if failure := build(python, site):
             print(failure)
