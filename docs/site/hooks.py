@@ -142,7 +142,7 @@ def first_comment(file):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Replaces links to files outside docs/, and the marks of generated pictures."""
+    """Replaces links to files outside docs/, and what GitHub shows instead of pictures."""
     uri = page.file.src_uri
     origin = site.origins.get(uri, f"docs/{uri}")
     if not uri.startswith("sources/"):
@@ -151,7 +151,8 @@ def on_page_markdown(markdown, page, config, files):
     generated = {"components": lambda: figure(components.picture()),
                  "speed": lambda: figure(speed.picture()),
                  "figures": lambda: f"```\n{components.figures()}\n```"}
-    return re.sub(r"<!-- generated: (\w+) -->", lambda mark: generated[mark[1]](), markdown)
+    return re.sub(r"<!-- generated: (\w+) -->.*?<!-- end -->", lambda mark: generated[mark[1]](),
+                  markdown, flags=re.S)
 
 
 def outside_fences(change, markdown):
