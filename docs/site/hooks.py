@@ -192,7 +192,7 @@ def on_page_content(html, page, config, files):
         return html
 
     def target_of(name):
-        target = site.names.get(name.removeprefix("lockstep::"))
+        target = site.names.get(name.removeprefix("lockstep::").removeprefix("nn::"))
         if not target:
             return None
         uri, anchor = target.split("#")
@@ -205,7 +205,10 @@ def on_page_content(html, page, config, files):
         return f'<a href="{target}">{match[0]}</a>' if target else match[0]
 
     def in_fence(match):
-        target = target_of(match[1])
+        before = re.sub(r"<[^>]*>", "", match.string[max(0, match.start() - 300):match.start()])
+        qualifier = re.search(r"([\w:]+)::$", before)
+        is_ours = not qualifier or qualifier[1].startswith("lockstep")
+        target = target_of(match[1]) if is_ours else None
         return f'<a href="{target}">{match[0]}</a>' if target else match[0]
 
     parts = re.split(r"(<a .*?</a>|<h\d.*?</h\d>)", html, flags=re.S)

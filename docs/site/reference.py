@@ -87,13 +87,20 @@ class Writer:
         name = block.type_name
         kind = re.search(r"class|struct|enum", block.text)[0]
         anchor = self._anchor(name, name)
-        self.add(f"## {kind} {name} {{ #{anchor} }}", prose(block.comment))
+        self.add(f"## {kind} {name} {{ #{anchor} }}", self._holders(block), prose(block.comment))
         if not block.has_member_functions:
             self.add(code(block.text))
             return
         self.add(code(f"// In namespace {namespace}.\n{block.head};"))
         for member in block.members():
             self.add_block(member, name, "###")
+
+    def _holders(self, block):
+        """Names the holders that TORCH_MODULE declares below a class."""
+        names = re.findall(r"^TORCH_MODULE\w*\((\w+)\);", block.text, re.M)
+        marks = "".join(f'<a id="{self._anchor(name, name)}"></a>' for name in names)
+        return marks and f"{marks}Programs use its holder, " + ", ".join(
+            f"`{name}`" for name in names) + "."
 
     def add_block(self, block, owner, level):
         """Adds a heading with the names of the block, its comment and its code."""
