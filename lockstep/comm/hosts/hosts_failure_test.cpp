@@ -82,6 +82,7 @@ const Ranks sends_and_ends("sends and ends across hosts", [](const Rank& rank) {
 });
 
 TEST_P(AcrossHosts, MessagesSentBeforeARankLeavesOutliveItsProcess) {
+  LOCKSTEP_NEEDS_ENGINE(engine());
   for (const char* hosts : {"aab", "abb", "aba", "abc"}) {
     HostLayout{hosts, GetParam()}.set();
     EXPECT_TRUE(all_succeeded(sends_and_ends.run(3))) << hosts;
