@@ -111,7 +111,8 @@ bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
   return is_on_one_host(who, options) && comm::is_shared_memory(comm::backend_asked_for(options));
 }
 
-// Whether MASTER_ADDR is missing: an error for ranks on several hosts, but not on one host.
+// Whether MASTER_ADDR or MASTER_PORT is missing: an error for ranks on several hosts, but not on
+// one host.
 bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
   return who.launcher == "environment" && who.master.empty() && is_simple(who, options);
 }
@@ -137,9 +138,9 @@ auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::mil
 comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
                        int number, comm::LateRanks& late) {
   if (!is_on_one_host(who, options)) return comm::join_hosts(who, options, name, late);
-  late.expect_at(fmt::format("this host ({}), where job '{}' expects all of its ranks{}",
-                             host_name(), who.job_id,
-                             lacks_master(who, options) ? ", as MASTER_ADDR is not set" : ""));
+  late.expect_at(fmt::format(
+      "this host ({}), where job '{}' expects all of its ranks{}", host_name(), who.job_id,
+      lacks_master(who, options) ? ", as MASTER_ADDR or MASTER_PORT is not set" : ""));
   HostMeeting meeting =
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
   meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
@@ -305,8 +306,9 @@ ProcessGroup init_process_group(const InitOptions& options) {
     if (error.fault() != Fault::timeout || !lacks_master(who, options)) throw;
     throw Error(
         Fault::timeout,
-        fmt::format("{}; all {} ranks were expected on this host, as MASTER_ADDR is not set",
-                    bare_text(error), who.world_size));
+        fmt::format(
+            "{}; all {} ranks were expected on this host, as MASTER_ADDR or MASTER_PORT is not set",
+            bare_text(error), who.world_size));
   }
 }
 
