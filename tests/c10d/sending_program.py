@@ -51,6 +51,11 @@ def main():
         os.environ |= {"LOCKSTEP_HOST_ID": sys.argv[1][RANK], "LOCKSTEP_TRUST_NETWORK": "1"}
     dist.init_process_group("lockstep")
     part, others = dist.new_group([0, 1]), dist.new_group([1, 2])
+    if len(sys.argv) > 1:
+        # Across hosts, the first all_reduce of a group needs PyTorch's store, which rank 0 serves.
+        if RANK > 0:
+            dist.all_reduce(torch.ones(1), group=others)
+        dist.barrier()
     if RANK == 0:
         PID.write_text(str(os.getpid()))
         dist.send(SMALL, 1, group=part)
