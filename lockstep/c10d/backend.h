@@ -3,7 +3,7 @@
 // Thread safety: any thread may call any member. All ranks must call a group's collectives in one
 // order.
 // Blocking: the constructor waits for all ranks of the group. Destruction and shutdown() wait for a
-// collective that has started, but for no other rank.
+// collective that has started. They do not wait for ranks that have not called them.
 // Errors: as Python's lockstep.Error (errors.h).
 
 // SPDX-License-Identifier: Apache-2.0

@@ -62,8 +62,8 @@ void all_reduce_of(const at::Tensor& tensor, const Reduction& reduction, const P
   if (!input.is_same(tensor)) tensor.copy_(input);
 }
 
-// Indices of tensors that begin in the memory of another. Of two overlapping tensors, at least one
-// is in the result.
+// Indices of tensors that begin in the memory of another. If two tensors overlap, the result
+// contains at least one of them.
 std::vector<std::size_t> overlapping(const Tensors& tensors) {
   std::vector<std::tuple<const std::byte*, const std::byte*, std::size_t>> spans;
   for (const at::Tensor& tensor : tensors) {

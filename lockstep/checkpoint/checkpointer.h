@@ -1,7 +1,7 @@
 // Saves the state of a training, and resumes from the newest complete checkpoint.
 //
 //   lockstep::Checkpointer checkpoints("runs/a", world, {.keep_last = 3, .async = true});
-//   checkpoints.resume(state);                      // Or starts anew, if there is none yet.
+//   checkpoints.resume(state);                      // Without a checkpoint, changes nothing.
 //   ...
 //   if (step % 100 == 0) checkpoints.save(step, state);
 //   ...

@@ -76,8 +76,8 @@ struct LoadedWeights {
   std::vector<std::string> ignored;  // Names in the files that LoadWeightsOptions::names ignores.
 };
 
-// Loads a module on any device, in this process. Of parameters that are sharded over ranks
-// (parallelize_module()), it reads this rank's part.
+// Loads a module on any device, in this process. If parameters are sharded over ranks
+// (parallelize_module()), it reads this rank's part of them.
 // Errors: in addition, misuse for a module on the meta device, and for one whose parameters ranks
 // share: load its DistributedDataParallel instead (lockstep/train/training_state.h).
 LOCKSTEP_API LoadedWeights load_weights(torch::nn::Module& module,
