@@ -1,4 +1,5 @@
-// Reads and writes files of data for data_files_test.py:
+// Reads and writes files of data for data_files_test.py. Each line of standard input is a command,
+// its words separated by tabs:
 //   arrays FILE...                    prints type, shape and the values' bytes of each
 //   tokens LENGTH STRIDE RAW FILE...  prints each window: its data and its targets; RAW is 0 or 1
 //   npz FILE NAME...                  prints the names in it, and likewise each array NAME
@@ -7,13 +8,15 @@
 //   shards SOURCE...                  prints each sample, its key and parts, and skipped entries
 //   strict SOURCE...                  likewise, with this option
 //   concatenated SOURCE...            likewise, with this option
-//   write PREFIX SAMPLES_PER_SHARD    writes shards of the samples on standard input, in that form
-// Bytes are printed in hexadecimal.
+//   write PREFIX SAMPLES FILE         writes shards of so many samples of FILE, which has that form
+// Bytes are printed in hexadecimal. A line "done", or "refused" and the Error, ends each answer.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -106,9 +109,10 @@ void print_shards(const std::vector<std::string>& sources,
   std::cout << shards.skipped() << " skipped\n";
 }
 
-void write_shards(const char* prefix, std::size_t samples) {
+void write_shards(const std::string& prefix, std::size_t samples, const std::string& file) {
   lockstep::ShardWriter writer(prefix, {.samples = samples});
-  for (std::string line; std::getline(std::cin, line);) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string key, suffix, bytes;
     words >> key;
@@ -120,27 +124,40 @@ void write_shards(const char* prefix, std::size_t samples) {
   writer.finish();
 }
 
-}  // namespace
-
-int main(int argc, char** argv) try {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.at(0) == "arrays")
-    for (std::size_t i = 1; i < words.size(); ++i) print_array(words[i]);
-  if (words.at(0) == "tokens")
+void obey(const std::vector<std::string>& words) {
+  const std::string& command = words.at(0);
+  const std::vector<std::string> sources(words.begin() + 1, words.end());
+  if (command == "arrays")
+    for (const std::string& file : sources) print_array(file);
+  if (command == "tokens")
     print_tokens(std::stoll(words.at(1)), std::stoll(words.at(2)), words.at(3) == "1",
                  {words.begin() + 4, words.end()});
-  if (words.at(0) == "npz") {
+  if (command == "npz") {
     print_names(words.at(1));
     for (std::size_t i = 2; i < words.size(); ++i) print_array(words[1], words[i]);
   }
-  if (words.at(0) == "idx") print_idx(words.at(1), words.at(2) == "1");
-  if (words.at(0) == "documents") print_documents(words.at(1));
-  const std::vector<std::string> sources(words.begin() + 1, words.end());
-  if (words.at(0) == "shards") print_shards(sources);
-  if (words.at(0) == "strict") print_shards(sources, {.strict = true});
-  if (words.at(0) == "concatenated") print_shards(sources, {.concatenated = true});
-  if (words.at(0) == "write") write_shards(argv[2], std::stoul(words.at(2)));
-} catch (const lockstep::Error& error) {
-  std::cerr << error.what() << '\n';
-  return 1;
+  if (command == "idx") print_idx(words.at(1), words.at(2) == "1");
+  if (command == "documents") print_documents(words.at(1));
+  if (command == "shards") print_shards(sources);
+  if (command == "strict") print_shards(sources, {.strict = true});
+  if (command == "concatenated") print_shards(sources, {.concatenated = true});
+  if (command == "write") write_shards(words.at(1), std::stoul(words.at(2)), words.at(3));
+}
+
+}  // namespace
+
+int main() {
+  for (std::string line; std::getline(std::cin, line);) {
+    std::vector<std::string> words;
+    std::istringstream in(line);
+    for (std::string word; std::getline(in, word, '\t');) words.push_back(word);
+    try {
+      obey(words);
+      std::cout << "done" << std::endl;
+    } catch (const lockstep::Error& error) {
+      std::string text = error.what();
+      std::ranges::replace(text, '\n', ' ');
+      std::cout << "refused " << text << std::endl;
+    }
+  }
 }

@@ -53,22 +53,47 @@ TYPES = {
 }
 
 
-def ours(*words, text=None):
-    done = subprocess.run([sys.argv[1], *map(str, words)],
-                          input=text,
-                          capture_output=True,
-                          text=True,
-                          check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+class Program:
+    """data_files, which answers many commands: its start takes longer than most of them."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([sys.argv[1]], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def ask(self, *words):
+        """Returns the lines of the answer, and the Error's message or None."""
+        self.process.stdin.write("\t".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        lines = []
+        for line in self.process.stdout:
+            line = line.rstrip("\n")
+            if line == "done":
+                return lines, None
+            if line.startswith("refused "):
+                return lines, line
+            lines.append(line)
+        raise AssertionError(f"{words}: data_files ended with {self.process.wait()}")
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait() == 0, self.process.returncode
+        self.process.stdout.close()
+
+
+program = Program()
+
+
+def ours(*words):
+    lines, message = program.ask(*words)
+    assert message is None, f"{words}: {message}"
+    return lines
 
 
 def refusal(*words):
     """Returns the message of the Error that ours() ends with."""
-    done = subprocess.run([sys.argv[1], *map(str, words)], capture_output=True, text=True,
-                          check=False)
-    assert done.returncode == 1, f"{words}: {done.returncode} {done.stdout} {done.stderr}"
-    return done.stderr
+    lines, message = program.ask(*words)
+    assert message is not None, f"{words}: {lines}"
+    return message
 
 
 # --- Arrays --------------------------------------------------------------------------------------
@@ -552,7 +577,8 @@ def check_shards(folder):
         found = shards_by_us(theirs)
         assert found == [line_of(*each) for each in short], f"tarfile's format {kind}"
 
-    ours("write", folder / "ours", 8, text="\n".join(lines))
+    (folder / "samples.txt").write_text("\n".join(lines))
+    ours("write", folder / "ours", 8, folder / "samples.txt")
     files = sorted(folder.glob("ours-*.tar"))
     assert len(files) == 4, files
     assert shards_by_us(str(folder / "ours-{000000..000003}.tar")) == lines
@@ -587,6 +613,7 @@ def main():
         check_odd_shards(folder)
         check_compressed_shards(folder)
         check_hard_links(folder)
+    program.end()
     print(f"equal to NumPy {numpy.__version__} and tarfile{peer}; torch {torch.__version__}")
 
 
