@@ -5,7 +5,8 @@ in nothing else, on two ranks of this host with one thread each.
 
 Calls: both backends have a group in the same two processes, and blocks of calls alternate. A figure
 is the median over all blocks. "any" is memory of torch.zeros(), "registered" that of
-lockstep.empty(). torch's backend "fake", which does nothing, shows the cost of Python.
+lockstep.empty(), "object" a Python object of so many bytes. torch's backend "fake", which does
+nothing, shows the cost of Python.
 
 Steps: training programs of bench/ddp and bench/model_parallel run in turn, several rounds. A ratio
 is Gloo's time over ours in one round.
@@ -47,6 +48,9 @@ CALLS = {
     f"reduce_scatter:{MB}:registered": 8,
     f"asynchronous:{KB}:any": 30,
     f"send_recv:{KB}:any": 8,
+    **{f"{operation}:{50 * MB}:object": 1
+       for operation in ("all_gather_object", "gather_object", "broadcast_object",
+                         "scatter_object", "send_object")},
 }
 FAKE = f"all_reduce:{KB}:any"  # The case that is compared with torch's "fake" backend,
 MOST_OVER_FAKE = 3  # and how many microseconds longer it may take.

@@ -41,12 +41,40 @@ def send_recv(group, whole, part):
             dist.recv(whole, peer, group=group)
 
 
+def all_gather_object(group, whole, part):
+    dist.all_gather_object([None] * dist.get_world_size(), whole, group=group)
+
+
+def gather_object(group, whole, part):
+    result = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(whole, result, group=group)
+
+
+def broadcast_object(group, whole, part):
+    dist.broadcast_object_list([whole if dist.get_rank() == 0 else None], group=group)
+
+
+def scatter_object(group, whole, part):
+    objects = [whole] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.scatter_object_list([None], objects, group=group)
+
+
+def send_object(group, whole, part):
+    if dist.get_rank() == 0:
+        dist.send_object_list([whole], 1, group=group)
+    else:
+        dist.recv_object_list([None], 0, group=group)
+
+
 OPERATIONS = {function.__name__: function for function in
-              (all_reduce, asynchronous, all_gather, reduce_scatter, send_recv)}
+              (all_reduce, asynchronous, all_gather, reduce_scatter, send_recv, all_gather_object,
+               gather_object, broadcast_object, scatter_object, send_object)}
 
 
-def memory(count, kind):
-    return lockstep.empty(count).zero_() if kind == "registered" else torch.zeros(count)
+def memory(size, kind):
+    if kind == "object":
+        return bytes(size)
+    return lockstep.empty(size // 4).zero_() if kind == "registered" else torch.zeros(size // 4)
 
 
 def block(act, group, buffers, calls):
@@ -69,9 +97,8 @@ def calls_in(act, group, buffers, seconds):
 def compare(case, groups, options):
     """Returns the microseconds of a call in each block, by backend."""
     operation, size, kind = case.split(":")
-    act, count = OPERATIONS[operation], int(size) // 4
-    whole = memory(count, kind)
-    buffers = whole, memory(count // dist.get_world_size(), kind)
+    act = OPERATIONS[operation]
+    buffers = memory(int(size), kind), memory(int(size) // dist.get_world_size(), kind)
     calls = {name: calls_in(act, group, buffers, options.seconds)
              for name, group in groups.items()}
     times = {name: [] for name in groups}
