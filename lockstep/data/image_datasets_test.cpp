@@ -277,6 +277,13 @@ TEST_F(Cifar, RefusesWhatIsNoWholeNumberOfRecords) {
   EXPECT_NE(error(two + '\0').find("byte 6146: expected whole records of 3073 bytes, found 1"),
             std::string::npos);
   error(two, /*cifar100=*/true);
+  EXPECT_NE(error("").find("found an empty file"), std::string::npos);
+}
+
+// CIFAR's archive for Python has pickles with the same names.
+TEST_F(Cifar, NamesTheFormatOfAnotherFile) {
+  EXPECT_NE(error(std::string("\x80\2}q\1.", 6)).find("found a pickle of Python"),
+            std::string::npos);
 }
 
 TEST_F(Cifar, RefusesLabelsBeyondTheLast) {

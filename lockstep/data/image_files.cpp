@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_format.h"
 #include "lockstep/data/input_file.h"
+#include "lockstep/data/mapped_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -35,6 +37,14 @@ std::string stated_size(const GzipFile& file) {
   return std::to_string(file.stated_size()) + " in its gzip trailer";
 }
 
+// Describes an empty file, or one of another format; returns `otherwise` for an unknown format.
+std::string found_in(const InputFile& file, std::string otherwise) {
+  if (file.size() == 0) return "an empty file";
+  const auto format = file_format_of(MappedFile(file.name()).bytes());
+  return format ? describe(*format) : otherwise;
+}
+std::string found_in(const GzipFile&, std::string otherwise) { return otherwise; }
+
 template <class File>
 void read_exactly(File& file, std::uint64_t offset, std::span<std::uint8_t> out) {
   const std::size_t got = file.read(out);
@@ -49,7 +59,7 @@ std::uint8_t read_dimension_count(File& file) {
   read_exactly(file, 0, magic);
   if (magic[0] != 0 || magic[1] != 0)
     throw_corrupt(file.name(), 0, "the two zero bytes of an IDX file",
-                  std::to_string(magic[0]) + " and " + std::to_string(magic[1]));
+                  found_in(file, std::to_string(magic[0]) + " and " + std::to_string(magic[1])));
   if (std::ranges::count(other_types, magic[2]) != 0)
     throw Error(Fault::unsupported, file.name() + ": byte 2: the elements are of type " +
                                         std::to_string(magic[2]) +
@@ -130,7 +140,7 @@ InputFile open(const std::filesystem::path& path, std::size_t record) {
   if (file.size() == 0 || file.size() % record != 0)
     throw_corrupt(file.name(), file.size() / record * record,
                   "whole records of " + std::to_string(record) + " bytes",
-                  std::to_string(file.size() % record) + " bytes at the end");
+                  found_in(file, std::to_string(file.size() % record) + " bytes at the end"));
   if (file.size() / record > most_cifar_images)
     throw_corrupt(file.name(), most_cifar_images * record,
                   "the end of at most " + std::to_string(most_cifar_images) + " records of " +

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/tokens/known_formats.h"
+#include "lockstep/base/file_format.h"
 #include "lockstep/data/tokens/token_format.h"
 #include "tests/fuzz/target.h"
 
@@ -74,8 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     if (data[0] % 2 == 1) {
       fuzz::read_index(bytes, data[1] + 256U * data[2]);
-    } else if (data::known_format_of(bytes, 2)) {
-      fuzz::expect(!data::known_format_of(bytes, 2)->remedy.empty());
+    } else if (const auto format = file_format_of(bytes)) {
+      fuzz::expect(!format->name.empty());
     }
     if (data[0] % 2 == 1) return 0;
     if (const auto range = data::parse_llm_c("x.bin", bytes)) {

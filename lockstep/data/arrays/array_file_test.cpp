@@ -110,6 +110,17 @@ TEST_F(ArrayFiles, AreCopiedIfTheirValuesLieAtAnOddPlace) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(array.tensor().const_data_ptr()) % alignof(float), 0U);
 }
 
+TEST_F(ArrayFiles, RefuseAnotherFormatByItsName) {
+  std::string text;
+  const auto refusal = [&](const std::string& bytes) {
+    return fault_of([&] { ArrayFile{write("x.npy", bytes)}; }, &text);
+  };
+  EXPECT_EQ(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:00\n"), Fault::corrupt);
+  EXPECT_NE(text.find("found a pointer of Git LFS, not the file itself"), text.npos) << text;
+  EXPECT_EQ(refusal(std::string("\x80\2]q\0.", 6)), Fault::corrupt);
+  EXPECT_NE(text.find("found a pickle of Python"), text.npos) << text;
+}
+
 TEST_F(ArrayFiles, AreRefusedWithTheRemedy) {
   struct Case {
     const char* text;

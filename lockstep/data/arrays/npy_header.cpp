@@ -5,8 +5,10 @@
 #include <charconv>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_format.h"
 #include "lockstep/data/corrupt_file.h"
 
 namespace lockstep::data {
@@ -219,8 +221,11 @@ struct NpyTextPlace {
 };
 
 NpyTextPlace find_npy_text(std::string_view file, std::string_view bytes) {
-  if (!bytes.starts_with(npy_magic))
-    throw_corrupt(file, 0, "\\x93NUMPY, of a .npy file", "something else");
+  if (!bytes.starts_with(npy_magic)) {
+    const auto format = file_format_of(std::as_bytes(std::span(bytes)));
+    throw_corrupt(file, 0, "\\x93NUMPY, of a .npy file",
+                  format ? describe(*format) : "another format");
+  }
   const auto byte = [&](std::size_t i) -> std::uint64_t {
     if (i >= bytes.size())
       throw_corrupt(file, bytes.size(), "more of the header", "the end of the file");

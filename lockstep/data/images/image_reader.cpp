@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/file_format.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -77,7 +79,10 @@ bool has_decoder(std::string_view extension) {
 
 std::unique_ptr<ImageReader> read_image(std::span<const std::uint8_t> bytes) {
   const std::string_view text = text_of(bytes);
-  if (const std::string reason = why_not_decodable(bytes); !reason.empty()) throw BadImage(reason);
+  if (const std::string reason = why_not_decodable(bytes); !reason.empty()) {
+    const auto format = file_format_of(std::as_bytes(bytes));
+    throw BadImage(format ? reason + ", but " + describe(*format) : reason);
+  }
   return is_webp(text) ? read_webp(bytes) : format_of(text)->read(bytes);
 }
 

@@ -112,8 +112,8 @@ TEST(ImageReader, RefusesAFileThatEndsAnywhereTooEarly) {
 TEST(ImageReader, RefusesWhatItDoesNotDecodeByName) {
   EXPECT_EQ(refusal(""), "the file is empty");
   EXPECT_EQ(refusal("II*\0"s), "a TIFF image, neither JPEG, PNG, WebP, GIF, BMP nor PNM");
-  EXPECT_EQ(refusal("<html>"), "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image");
-  EXPECT_EQ(refusal("RIFF....WAVE"), "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image");
+  EXPECT_EQ(refusal("<html>"), "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image, but a text");
+  EXPECT_EQ(refusal("RIFF\1\2\3\4WAVE"), "neither a JPEG, PNG, WebP, GIF, BMP nor PNM image");
   if (test::webp_kinds().empty()) {
     EXPECT_EQ(refusal("RIFF....WEBPVP8 "),
               "a WebP image, and this copy of Lockstep was built without libwebp");

@@ -90,7 +90,7 @@ class ArchiveReader {
   std::exception_ptr thrown_;
 };
 
-// Decompresses another input, in any format of compression.h.
+// Decompresses another input, in any format of base/compression.h.
 class DecompressedInput : public ArchiveInput {
  public:
   DecompressedInput(std::string file, std::unique_ptr<ArchiveInput> compressed);

@@ -13,7 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "lockstep/data/compression.h"
+#include "lockstep/base/compression.h"
+#include "lockstep/base/file_format.h"
 #include "lockstep/data/corrupt_file.h"
 #include "lockstep/data/thread_locale.h"
 
@@ -329,6 +330,9 @@ TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& re
   auto plain = std::make_unique<PlainInput>(size, read);
   // A name in a header may look like the beginning of a compressed file.
   const Compression* const compression = header_in(begin) ? nullptr : compression_of(begin);
+  const auto format = header_in(begin) ? std::nullopt : file_format_of(begin);
+  if (compression == nullptr && format && format->kind != FileKind::tar)
+    throw_corrupt(file, 0, "a tar archive", describe(*format));
   if (compression == nullptr) return TarReader(file, *plain, header_block, options).contents();
 
   const std::string shown = std::string(file) + " (decompressed)";

@@ -144,7 +144,11 @@ TEST(TarMembers, AreRefusedWithTheReason) {
     std::memcpy(header.size.data(), "\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff", 12);
   });
   const Case cases[]{{"", "x.tar: byte 0: expected a tar archive, found the end of the file"},
-                     {std::string(1024, 'x'), "x.tar: byte 0: expected a tar archive"},
+                     {std::string(1024, '\1'), "x.tar: byte 0: expected a tar archive"},
+                     {std::string(1024, 'x'), "byte 0: expected a tar archive, found a text"},
+                     {"PK\3\4" + std::string(1020, '\1'), "found a zip archive"},
+                     {"version https://git-lfs.github.com/spec/v1\n" + std::string(90, 'x'),
+                      "found a pointer of Git LFS, not the file itself: download the file"},
                      {"\x1f\x8b\x08" + std::string(1021, 'x'),
                       "x.tar (decompressed): byte 0: expected a tar archive"},
                      {pax("18 path=long/name\n") + tar_end(), "expected a header of tar"},

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_format.h"
 #include "lockstep/data/arrays/npy_header.h"
 #include "lockstep/data/corrupt_file.h"
-#include "lockstep/data/tokens/known_formats.h"
 
 namespace lockstep::data {
 namespace {
@@ -96,13 +96,40 @@ TokenRange tokens_of_array(const MappedFile& file) {
   return {type, header.begin, header.values};
 }
 
+std::string_view remedy_of(const FileFormat& format) {
+  if (!format.remedy.empty()) return format.remedy;
+  switch (format.kind) {
+    case FileKind::array:
+    case FileKind::tokens:
+      return "leave TokenFileOptions::raw unset, and its header is read";
+    case FileKind::tar:
+      return "unpack it; TarShards reads its samples";
+    case FileKind::text:
+      return "tokenize it; tokens of one byte are torch::kByte";
+    case FileKind::model:
+    case FileKind::program:
+      return "name a file of tokens, such as fineweb_train_000001.bin";
+    default:
+      return "load it in Python and save the tokens alone, as tokens.tofile(FILE) or "
+             "numpy.save(FILE, tokens)";
+  }
+}
+
+// Tokens of one byte may be a text. Tokens of more bytes contain zeros, or bytes of all values; a
+// few tokens may have none.
+bool may_be_tokens(const FileFormat& format, std::uint64_t size, std::size_t bytes_of_token) {
+  constexpr std::uint64_t shortest_text = 64;
+  if (!format.by_letters) return false;
+  return bytes_of_token == 1 || (format.kind == FileKind::text && size < shortest_text);
+}
+
 // Errors: unsupported or, with `raw`, misuse, if the file has another format.
-void refuse_known_format(const MappedFile& file, std::optional<TokenType> raw) {
-  const auto format = known_format_of(file.bytes(), raw ? bytes_of(*raw) : 2);
-  if (!format) return;
+void refuse_other_format(const MappedFile& file, std::optional<TokenType> raw) {
+  const auto format = file_format_of(file.bytes());
+  if (!format || may_be_tokens(*format, file.size(), raw ? bytes_of(*raw) : 2)) return;
   throw Error(raw ? Fault::misuse : Fault::unsupported,
               file.name() + ": the file is not tokens alone, but " + std::string(format->name) +
-                  ": " + std::string(format->remedy));
+                  ": " + std::string(remedy_of(*format)));
 }
 
 }  // namespace
@@ -136,7 +163,7 @@ StoredTokens::Opened StoredTokens::open(const fs::path& path, std::optional<Toke
       return opened;
     }
   }
-  refuse_known_format(file, raw);
+  refuse_other_format(file, raw);
   require(raw.has_value(), [&] {
     return file.name() +
            ": the file has no header of llm.c, Megatron-LM or NumPy. If it has tokens alone, as "

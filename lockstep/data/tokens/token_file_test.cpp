@@ -262,6 +262,8 @@ TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
       {"BZh91AY&SY" + std::string(54, '\0'), "compressed by bzip2: bunzip2 it"},
       {std::string("\x5d\0\0\x80\0", 5) + std::string(8, '\xff') + std::string(51, '\0'),
        "compressed by lzma: unlzma it"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 99\n",
+       "a pointer of Git LFS, not the file itself: download the file"},
       {"PAR1" + std::string(56, '\0') + "PAR1", "Parquet"},
       {"ORC" + std::string(57, '\0') + "ORC\x17", "ORC"},
       {std::string("GGUF\3\0\0\0", 8) + std::string(56, '\0'), "GGUF"},

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace lockstep::data {
+namespace lockstep {
 
 struct Compression {
   std::string_view magic;
@@ -55,4 +55,4 @@ inline const Compression* compression_of(std::span<const std::byte> beginning) {
   return nullptr;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

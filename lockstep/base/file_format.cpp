@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/tokens/known_formats.h"
+#include "lockstep/base/file_format.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "lockstep/data/compression.h"
+#include "lockstep/base/compression.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
-
-constexpr std::string_view unset_raw = "leave TokenFileOptions::raw unset, and its header is read";
-constexpr std::string_view save_alone =
-    "load it in Python and save the tokens alone, as tokens.tofile(FILE) or numpy.save(FILE, "
-    "tokens)";
-constexpr std::string_view decompress = "decompress it";
 
 struct Magic {
   std::string_view bytes;
-  KnownFormat format;
+  FileFormat format;
 
   // The file must also end with this text, before its last `after_end` bytes. Used for formats
   // whose magic number is a few letters, because texts and tokens of two bytes may begin with them.
@@ -28,26 +22,30 @@ struct Magic {
 
 // Literals that contain zeros have explicit lengths.
 constexpr Magic magics[]{
-    {"\x93NUMPY", {"a .npy array of NumPy", unset_raw}},
-    {{"MMIDIDX\0\0", 9}, {"an index of Megatron-LM or fairseq", unset_raw}},
+    {"version https://git-lfs.github.com/",
+     {"a pointer of Git LFS, not the file itself", FileKind::pointer,
+      "download the file, with git lfs pull"}},
+    {"\x93NUMPY", {"a .npy array of NumPy", FileKind::array}},
+    {{"MMIDIDX\0\0", 9}, {"an index of Megatron-LM or fairseq", FileKind::tokens}},
     {{"TNTIDX\0\0", 8},
-     {"an index of fairseq's older kind", "preprocess again with --dataset-impl mmap"}},
-    {{"PK\3\4", 4}, {"a zip archive, as of numpy.savez() and torch.save()", save_alone}},
-    {{"PK\5\6", 4}, {"an empty zip archive", save_alone}},
-    {{"\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", 10}, {"a file of torch.save()", save_alone}},
-    {"7z\xbc\xaf\x27\x1c", {"an archive of 7-Zip", decompress}},
-    {"Rar!\x1a\x07", {"an archive of RAR", decompress}},
-    {"PAR1", {"a file of Parquet", save_alone}, "PAR1"},
-    {{"ARROW1\0\0", 8}, {"a file of Arrow", save_alone}},
-    {"FEA1", {"a file of Feather", save_alone}, "FEA1"},
-    {"ORC", {"a file of ORC", save_alone}, "ORC", 1},  // The last byte is a length.
-    {{"Obj\1", 4}, {"a file of Avro", save_alone}},
-    {"\x89HDF\r\n\x1a\n", {"a file of HDF5", save_alone}},
-    {{"SQLite format 3\0", 16}, {"a database of SQLite", save_alone}},
+     {"an index of fairseq's older kind", FileKind::tokens,
+      "preprocess again with --dataset-impl mmap"}},
+    {{"PK\3\4", 4}, {"a zip archive, as of numpy.savez() and torch.save()", FileKind::pickle}},
+    {{"PK\5\6", 4}, {"an empty zip archive", FileKind::pickle}},
+    {{"\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20", 10}, {"a file of torch.save()", FileKind::pickle}},
+    {"7z\xbc\xaf\x27\x1c", {"an archive of 7-Zip", FileKind::compressed, "decompress it"}},
+    {"Rar!\x1a\x07", {"an archive of RAR", FileKind::compressed, "decompress it"}},
+    {"PAR1", {"a file of Parquet", FileKind::table}, "PAR1"},
+    {{"ARROW1\0\0", 8}, {"a file of Arrow", FileKind::table}},
+    {"FEA1", {"a file of Feather", FileKind::table}, "FEA1"},
+    {"ORC", {"a file of ORC", FileKind::table}, "ORC", 1},  // The last byte is a length.
+    {{"Obj\1", 4}, {"a file of Avro", FileKind::table}},
+    {"\x89HDF\r\n\x1a\n", {"a file of HDF5", FileKind::table}},
+    {{"SQLite format 3\0", 16}, {"a database of SQLite", FileKind::table}},
     {{"\x7f"
       "ELF",
       4},
-     {"a program", "name a file of tokens"}},
+     {"a program", FileKind::program}},
 };
 
 bool has_magic(std::string_view bytes, const Magic& magic) {
@@ -77,8 +75,8 @@ bool is_safetensors(std::string_view bytes) {
          (header.back() == '}' || header.back() == ' ');
 }
 
-// A stream of Arrow IPC, as Hugging Face's datasets write it: 0xffffffff, i32 length of the
-// metadata, and a FlatBuffer, which begins with the offset of its table.
+// A stream of Arrow IPC, as Hugging Face's datasets write it. It has 0xffffffff, the i32 length of
+// the metadata, and a FlatBuffer. A FlatBuffer begins with the offset of its table.
 bool is_arrow_stream(std::string_view bytes) {
   const auto length = number_in<std::int32_t>(bytes, 4);
   if (!bytes.starts_with("\xff\xff\xff\xff") || !length || *length < 8 || *length % 8 != 0 ||
@@ -148,50 +146,52 @@ bool is_llm_c_evaluation(std::string_view bytes) { return llm_c_magic(bytes) == 
 
 bool is_llm_c_other(std::string_view bytes) { return llm_c_magic(bytes) != 0; }
 
-// Tokens of two or more bytes contain zeros, or bytes of all values.
+// Sees the beginning of a long file.
 bool is_text(std::string_view bytes) {
-  constexpr std::size_t least = 64, most = 4096;
-  return bytes.size() >= least && std::ranges::all_of(bytes.substr(0, most), [](char each) {
-           return (each >= ' ' && each <= '~') || each == '\n' || each == '\r' || each == '\t';
-         });
+  constexpr std::size_t most = 4096;
+  return !bytes.empty() && std::ranges::all_of(bytes.substr(0, most), [](char each) {
+    return (each >= ' ' && each <= '~') || each == '\n' || each == '\r' || each == '\t';
+  });
 }
 
 struct Detected {
   bool (*is)(std::string_view);
-  KnownFormat format;
+  FileFormat format;
 };
 
-constexpr KnownFormat pickle{"a pickle of Python", save_alone};
-
+// In this order: a pickle of letters may be a text, too.
 constexpr Detected detected[]{
-    {is_safetensors, {"a file of safetensors", save_alone}},
-    {is_arrow_stream, {"a stream of Arrow, as of Hugging Face's datasets", save_alone}},
-    {is_llm_c_tokens, {"llm.c's tokens with a header", unset_raw}},
+    {is_safetensors, {"a file of safetensors", FileKind::safetensors}},
+    {is_arrow_stream, {"a stream of Arrow, as of Hugging Face's datasets", FileKind::table}},
+    {is_llm_c_tokens, {"llm.c's tokens with a header", FileKind::tokens}},
     {is_llm_c_evaluation,
      {"llm.c's file of an evaluation, HellaSwag or MMLU, with several ends of each context",
-      "name a file of tokens, such as fineweb_train_000001.bin"}},
-    {is_llm_c_other, {"another file of llm.c, such as weights", "name a file of tokens"}},
-    {is_tar, {"a tar archive", "unpack it; TarShards reads its samples"}},
-    {is_gguf, {"a model in GGUF", "name a file of tokens"}},
-    {is_pickle, pickle},
+      FileKind::model}},
+    {is_llm_c_other, {"another file of llm.c, such as weights", FileKind::model}},
+    {is_tar, {"a tar archive", FileKind::tar}},
+    {is_gguf, {"a model in GGUF", FileKind::model}},
+    {is_pickle, {"a pickle of Python", FileKind::pickle}},
+    {is_pickle_of_letters, {"a pickle of Python", FileKind::pickle, {}, /*by_letters=*/true}},
+    {is_text, {"a text", FileKind::text, {}, /*by_letters=*/true}},
 };
 
 }  // namespace
 
-std::optional<KnownFormat> known_format_of(std::span<const std::byte> bytes,
-                                           std::size_t bytes_of_token) {
+std::optional<FileFormat> file_format_of(std::span<const std::byte> bytes) {
   const std::string_view text = text_of_bytes(bytes);
   if (const Compression* const compression = compression_of(bytes))
-    return KnownFormat{compression->description, compression->remedy};
+    return FileFormat{compression->description, FileKind::compressed, compression->remedy};
   for (const Magic& each : magics)
     if (has_magic(text, each)) return each.format;
   for (const Detected& each : detected)
     if (each.is(text)) return each.format;
-  if (bytes_of_token == 1) return std::nullopt;
-  if (is_pickle_of_letters(text)) return pickle;
-  if (is_text(text))
-    return KnownFormat{"a text", "tokenize it; tokens of one byte are torch::kByte"};
   return std::nullopt;
 }
 
-}  // namespace lockstep::data
+std::string describe(const FileFormat& format) {
+  std::string text(format.name);
+  if (!format.remedy.empty()) text.append(": ").append(format.remedy);
+  return text;
+}
+
+}  // namespace lockstep
