@@ -130,7 +130,12 @@ std::string checkpoint_in(const fs::path& directory) {
                       step_in(directory.filename().string()) || !fs::is_directory(directory, error);
   if (is_one) return directory.string();
   const std::vector<StepDirectory> found = find_checkpoints(directory);
-  require(!found.empty(), [&] { return directory.string() + " holds no checkpoint"; });
+  require(!found.empty(), [&] {
+    return directory.string() +
+           " holds no checkpoint: it has neither a manifest.json nor folders "
+           "such as " +
+           checkpoint_name(100);
+  });
   return found.front().path.string();
 }
 

@@ -17,7 +17,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/checkpoint/checkpoint_directory.h"
 #include "lockstep/checkpoint/checkpoint_ranks.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/safetensors_file.h"
@@ -260,13 +259,16 @@ void agree(const CheckpointRanks& ranks, std::string_view what,
   throw Error(Fault::mismatch, text);
 }
 
+// Adds the path to an Error whose text does not begin with it.
 template <class Action>
 auto naming(const fs::path& path, Action action) {
   try {
     return action();
   } catch (const Error& error) {
     if (error.fault() != Fault::misuse && error.fault() != Fault::mismatch) throw;
-    throw Error(error.fault(), path.string() + ": " + bare_text(error));
+    const std::string text = bare_text(error);
+    throw Error(error.fault(),
+                text.starts_with(path.string()) ? text : path.string() + ": " + text);
   }
 }
 
@@ -285,9 +287,7 @@ LoadedWeights load(Stateful& state, const fs::path& path, const CheckpointRanks&
     return Facts{{"the path", path.string()}, {"the part", options.part}};
   });
   // Rank 0 chooses: a training may be saving the next one.
-  const fs::path found = ranks.rank_0("place of weights", [&] {
-    return has_weight_files(path) ? path.string() : checkpoint::checkpoint_in(path);
-  });
+  const fs::path found = ranks.rank_0("place of weights", [&] { return place_of_weights(path); });
   std::optional<SavedWeights> saved;
   StateRequest request;
   LoadedWeights result;

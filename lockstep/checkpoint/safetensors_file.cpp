@@ -2,6 +2,7 @@
 #include "lockstep/checkpoint/safetensors_file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_format.h"
 #include "lockstep/base/output_file.h"
 #include "lockstep/checkpoint/crc32c.h"
 #include "lockstep/checkpoint/safetensors_header.h"
@@ -65,6 +67,47 @@ FileDescriptor open_to_read(const std::filesystem::path& path) {
   FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw_errno(path.string());
   return fd;
+}
+
+// A pickle that was cut off has no end. Safetensors have '{' behind the length.
+bool is_beginning_of_pickle(const std::byte* bytes) {
+  return bytes[0] == std::byte{0x80} && bytes[1] >= std::byte{2} && bytes[1] <= std::byte{5} &&
+         bytes[length_size] != std::byte{'{'};
+}
+
+std::optional<FileFormat> format_of(const FileDescriptor& fd, std::uint64_t size) {
+  if (size <= length_size) return std::nullopt;
+  void* const data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) return std::nullopt;
+  const auto* const bytes = static_cast<const std::byte*>(data);
+  auto format = file_format_of({bytes, size});
+  if (!format && is_beginning_of_pickle(bytes))
+    format = FileFormat{"the beginning of a pickle of Python", FileKind::pickle};
+  ::munmap(data, size);
+  return format;
+}
+
+std::string_view remedy_of(const FileFormat& format) {
+  if (!format.remedy.empty()) return format.remedy;
+  switch (format.kind) {
+    case FileKind::pickle:
+      return pickle_remedy;
+    case FileKind::tar:
+      return "unpack it, and name the weights in it";
+    case FileKind::text:
+      return "name a file of weights. If this one was downloaded, its text may have the reason";
+    default:
+      return "load it in Python and write its tensors with safetensors.torch.save_file()";
+  }
+}
+
+// Errors: misuse if the file has another known format.
+void refuse_other_format(const std::string& name, const FileDescriptor& fd, std::uint64_t size) {
+  const auto format = format_of(fd, size);
+  if (!format || format->kind == FileKind::safetensors) return;
+  throw Error(Fault::misuse, name + ": the file is not safetensors, but " +
+                                 std::string(format->name) + ": " +
+                                 std::string(remedy_of(*format)));
 }
 
 // A bool with a value other than 0 and 1 is undefined behaviour.
@@ -129,7 +172,13 @@ SafetensorsFile::SafetensorsFile(std::string name, FileDescriptor fd,
   if (expected && expected->bytes != size_)
     throw Error(Fault::corrupt, name_ + ": expected a file of " + std::to_string(expected->bytes) +
                                     " bytes, found one of " + std::to_string(size_));
-  read_header(expected);
+  try {
+    read_header(expected);
+  } catch (const Error& error) {
+    // A file of a checkpoint was safetensors once, so it is damaged.
+    if (error.fault() == Fault::corrupt && !expected) refuse_other_format(name_, fd_, size_);
+    throw;
+  }
 }
 
 std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t begin,
@@ -150,6 +199,7 @@ std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t
 }
 
 void SafetensorsFile::read_header(const std::optional<Expected>& expected) {
+  if (size_ == 0) throw Error(Fault::corrupt, name_ + ": the file is empty: copy it again");
   if (size_ < length_size)
     throw Error(Fault::corrupt, name_ + ": expected the length of the header in 8 bytes, found " +
                                     std::to_string(size_) + " bytes");

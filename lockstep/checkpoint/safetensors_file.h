@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/api.h"
@@ -34,10 +35,15 @@ LOCKSTEP_API std::optional<at::ScalarType> find_scalar_type(SafetensorsType type
 // dense or whose type the format lacks.
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
 
+inline constexpr std::string_view pickle_remedy =
+    "Lockstep does not read pickles of Python: load them in Python and write them with "
+    "save_pretrained() or safetensors.torch.save_file()";
+
 // A file opened for reading. Its data can be read in parts of any size.
 // Thread safety: several threads may call read() at once.
 // Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
-// the file cannot be read.
+// the file cannot be read. misuse, with the format, for a file of another known format, such as a
+// pickle.
 class LOCKSTEP_API SafetensorsFile {
  public:
   // Expected contents of the file, from the manifest of its checkpoint.

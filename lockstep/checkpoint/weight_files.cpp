@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <map>
+#include <span>
 #include <system_error>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/text_file.h"
 #include "lockstep/checkpoint/checkpoint_directory.h"
 
@@ -19,31 +20,11 @@ namespace fs = std::filesystem;
 constexpr std::string_view usual_index = "model.safetensors.index.json";
 constexpr std::string_view usual_file = "model.safetensors";
 
-constexpr std::string_view pickle_remedy =
-    "Lockstep does not read pickles of Python: load them in Python and write them with "
-    "save_pretrained() or safetensors.torch.save_file()";
-
 // Whether files of torch.save(), or their index, have names like this.
 bool is_pickle_name(std::string_view name) {
-  constexpr std::array<std::string_view, 4> endings{".bin", ".pt", ".pth", ".bin.index.json"};
+  constexpr std::array<std::string_view, 5> endings{".bin", ".pt", ".pth", ".ckpt",
+                                                    ".bin.index.json"};
   return std::ranges::any_of(endings, [&](auto ending) { return name.ends_with(ending); });
-}
-
-// Whether a file is a zip archive or a pickle, as torch.save() writes them. A safetensors file has
-// '{' after the first eight bytes, which are a number.
-bool begins_like_a_pickle(const fs::path& path) {
-  std::array<char, 9> beginning{};
-  std::ifstream(path, std::ios::binary).read(beginning.data(), beginning.size());
-  const std::string_view bytes(beginning.data(), beginning.size());
-  return (bytes.starts_with("PK\3\4") || bytes[0] == '\x80') && bytes[8] != '{';
-}
-
-// Checks the contents, because a safetensors file may have any name. Errors: misuse.
-void require_no_pickle(const fs::path& path) {
-  std::error_code error;
-  if (!is_pickle_name(path.native()) || !fs::is_regular_file(path, error)) return;
-  require(path.extension() != ".json" && !begins_like_a_pickle(path),
-          [&] { return path.string() + ": " + std::string(pickle_remedy); });
 }
 
 // Sorted. Omits names that begin with a dot, such as "._model.safetensors" of macOS.
@@ -77,17 +58,38 @@ std::optional<fs::path> index_in(const fs::path& folder) {
   return indexes[0];
 }
 
+// "config.json, logs/ and 3 more".
+std::string contents_of(const fs::path& folder) {
+  constexpr std::size_t most = 5;
+  const std::vector<fs::path> all = files_with(folder, [](std::string_view) { return true; });
+  std::string text;
+  for (const fs::path& path : std::span(all).first(std::min(all.size(), most))) {
+    std::error_code error;
+    text += (text.empty() ? "" : ", ") + clean_text(path.filename().string());
+    if (fs::is_directory(path, error)) text += '/';
+  }
+  if (all.size() > most) text += " and " + std::to_string(all.size() - most) + " more";
+  return text.empty() ? "no files" : text;
+}
+
+// Errors: misuse, always.
+[[noreturn]] void refuse_folder(const fs::path& folder) {
+  std::string text = folder.string() + " holds no weights. It was searched for " +
+                     std::string(usual_index) + ", " + std::string(usual_file) +
+                     ", other *.safetensors, and a checkpoint of Lockstep (manifest.json, or "
+                     "folders such as step-0000000100). It has " +
+                     contents_of(folder);
+  if (const std::vector<fs::path> pickles = files_with(folder, is_pickle_name); !pickles.empty())
+    text += ". " + clean_text(pickles[0].filename().string()) +
+            " must be converted: " + std::string(pickle_remedy);
+  throw Error(Fault::misuse, text);
+}
+
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::error_code error;
   if (fs::exists(folder / usual_file, error)) return {folder / usual_file};
   std::vector<fs::path> files = ending_with(folder, ".safetensors");
-  require(!files.empty(), [&] {
-    const std::vector<fs::path> pickles = files_with(folder, is_pickle_name);
-    std::string text = folder.string() + " holds no *.safetensors and no index of them";
-    if (!pickles.empty())
-      text += ", but " + pickles[0].filename().string() + ". " + std::string(pickle_remedy);
-    return text;
-  });
+  if (files.empty()) refuse_folder(folder);
   return files;
 }
 
@@ -110,7 +112,8 @@ std::string text_of(const fs::path& path) {
 WeightFiles::WeightFiles(const fs::path& path) {
   std::error_code error;
   const bool is_folder = fs::is_directory(path, error);
-  require_no_pickle(path);
+  require(is_folder || !path.native().ends_with(".bin.index.json"),
+          [&] { return path.string() + ": " + std::string(pickle_remedy); });
   if (is_folder)
     index_ = index_in(path);
   else if (path.extension() == ".json")
@@ -131,7 +134,6 @@ void WeightFiles::open_indexed(const fs::path& index) {
     if (!fs::exists(path, error))
       throw Error(Fault::system, index.string() + " names the file " + shown(file_name) +
                                      ", which is missing: complete the download");
-    require_no_pickle(path);
     files_.push_back(std::make_unique<const SafetensorsFile>(path));
     const SafetensorsFile& file = *files_.back();
     std::map<std::string_view, const SafetensorsEntry*> entries;
@@ -170,6 +172,15 @@ bool has_weight_files(const fs::path& path) {
     if (!ending_with(path, ending).empty()) return true;
   // WeightFiles rejects pickles with a remedy. Beside checkpoints, pickles are ignored.
   return !files_with(path, is_pickle_name).empty() && checkpoint::find_checkpoints(path).empty();
+}
+
+std::string place_of_weights(const fs::path& path) {
+  if (has_weight_files(path)) return path.string();
+  std::error_code error;
+  const bool is_checkpoint = fs::exists(path / checkpoint::manifest_name, error) ||
+                             checkpoint::step_in(path.filename().string());
+  if (!is_checkpoint && checkpoint::find_checkpoints(path).empty()) refuse_folder(path);
+  return checkpoint::checkpoint_in(path);
 }
 
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 //
 // Thread safety: several threads may call const members at once.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
-// missing file; corrupt for a tensor that is missing in its file; misuse for a name in two files,
-// for a folder without such files or with several indexes, and for Python pickles.
+// missing file; corrupt for a tensor that is missing in its file. misuse for a name in two files,
+// for a folder without such files or with several indexes, and for the index of pickles.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -55,5 +55,9 @@ class LOCKSTEP_API WeightFiles {
 // it is a file, or a folder with an index, safetensors or pickles but no manifest. WeightFiles
 // rejects pickles with a remedy. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
+
+// Returns `path` if it is for WeightFiles, otherwise the checkpoint at `path` or the newest one in
+// it. Errors: misuse, with the contents of the folder, if it has neither.
+std::string place_of_weights(const std::filesystem::path& path);
 
 }  // namespace lockstep

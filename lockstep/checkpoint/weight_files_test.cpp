@@ -228,6 +228,47 @@ TEST_F(Folder, OfPicklesIsRefusedWithTheRemedy) {
   error_of([&] { load_weights(*net_, folder_ / "absent.bin"); }, Fault::system);
 }
 
+TEST_F(Folder, NamesTheFormatOfAFileThatIsNotSafetensors) {
+  const std::string zeros(600, '\0');
+  const std::pair<std::string, std::string> cases[]{
+      {"PK\3\4" + zeros, "but a zip archive, as of numpy.savez() and torch.save(): Lockstep does"},
+      {std::string("\x80\4\x95\1\0\0\0\0\0\0\0N.", 13), "but a pickle of Python: Lockstep does"},
+      {"\x1f\x8b\x08" + zeros, "but compressed by gzip: gunzip it"},
+      {"Weights of a model\n", "but a text: name a file of weights"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+       "but a pointer of Git LFS, not the file itself: download the file"}};
+  for (const auto& [bytes, text] : cases) {
+    write("model.safetensors", bytes);
+    for (const fs::path& path : {folder_, folder_ / "model.safetensors"}) {
+      const std::string message = error_of([&] { load_weights(*net_, path); }, Fault::misuse);
+      EXPECT_TRUE(contains(message, "model.safetensors: the file is not safetensors, " + text))
+          << message;
+      EXPECT_EQ(message.find(folder_.string()), message.rfind(folder_.string())) << message;
+    }
+    error_of([&] { load_safetensors(folder_ / "model.safetensors"); }, Fault::misuse);
+  }
+  write("model.safetensors", "");
+  EXPECT_TRUE(
+      contains(error_of([&] { load_weights(*net_, folder_); }, Fault::corrupt), "file is empty"));
+}
+
+TEST_F(Folder, WithoutWeightsIsRefusedWithItsContents) {
+  const auto refusal = [&] {
+    return error_of([&] { load_weights(*net_, folder_); }, Fault::misuse);
+  };
+  EXPECT_TRUE(contains(refusal(),
+                       "holds no weights. It was searched for "
+                       "model.safetensors.index.json, model.safetensors, other "
+                       "*.safetensors, and a checkpoint of Lockstep"));
+  EXPECT_TRUE(contains(refusal(), "It has no files"));
+  for (const char* name : {"config.json", "README.md", "a.txt", "b.txt", "c.txt", "d.txt"})
+    write(name, "{}");
+  fs::create_directory(folder_ / "logs");
+  EXPECT_TRUE(contains(refusal(), "It has README.md, a.txt, b.txt, c.txt, config.json and 2 more"));
+  write("model.ckpt", "a pickle");
+  EXPECT_TRUE(contains(refusal(), ". model.ckpt must be converted: Lockstep does not read"));
+}
+
 TEST_F(Folder, OfCheckpointsMayHoldPickles) {
   Checkpointer(folder_).save(1, {{"model", module_state(*saved_).get()}});
   write("best.pt", "a pickle");

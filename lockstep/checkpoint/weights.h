@@ -16,10 +16,10 @@
 //
 // Errors of load_weights(): misuse, with a list of missing and surplus names, if names, types or
 // shapes do not fit; mismatch, naming both, for unequal values of two names of one tensor;
-// unsupported for a tensor of the model whose type LibTorch lacks. Nothing was loaded then. corrupt
-// or system if a file is damaged or cannot be read; the message reports partially loaded weights.
-// With a group the call is collective, and all ranks throw the same Error; mismatch if arguments or
-// files differ.
+// unsupported for a tensor of the model whose type LibTorch lacks. misuse for a file of another
+// known format, and for a folder without weights. Nothing was loaded then. corrupt or system if a
+// file is damaged or cannot be read; the message reports partially loaded weights. With a group the
+// call is collective, and all ranks throw the same Error; mismatch if arguments or files differ.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

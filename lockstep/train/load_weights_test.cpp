@@ -471,7 +471,7 @@ const Ranks broken("load_weights: broken", [](const Rank& rank) {
   refuse("missing.safetensors", Fault::system, "missing.safetensors");
   refuse("short.safetensors", Fault::corrupt, "short.safetensors");
   refuse("run", Fault::corrupt, "the weights are half loaded now");
-  refuse("nothing", Fault::misuse, "holds no checkpoint");
+  refuse("nothing", Fault::misuse, "holds no weights");
   refuse("untied.safetensors", Fault::mismatch, "are one tensor in the module");
   destroy_process_group(world);
 });
