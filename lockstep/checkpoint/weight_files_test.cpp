@@ -361,6 +361,26 @@ TEST_F(Folder, ThatDoesNotFitListsNamesSideBySide) {
   EXPECT_TRUE(contains(message, folder_.string())) << message;
 }
 
+TEST_F(Folder, WithOtherShapesIsRefusedWithTheRemedy) {
+  const auto refusal_of = [&](const at::Tensor& weight) {
+    NamedTensors tensors = named_tensors(*saved_);
+    tensors[0].second = weight;
+    save_safetensors(folder_ / "model.safetensors", tensors);
+    return error_of([&] { load_weights(*net_, folder_); }, Fault::misuse);
+  };
+  const std::string transpose = "set a NameRule with .transpose";
+  const std::string head = "as of a new head, set a NameRule with .ignore";
+  std::string text = refusal_of(at::ones({7, 4}));
+  EXPECT_TRUE(
+      contains(text, R"("0.weight" is Float [7, 4] in the file, Float [3, 4] in the module)"))
+      << text;
+  EXPECT_TRUE(contains(text, head) && !contains(text, transpose)) << text;
+  text = refusal_of(at::ones({4, 3}));
+  EXPECT_TRUE(contains(text, transpose) && !contains(text, head)) << text;
+  text = refusal_of(at::ones({3, 4}, at::kDouble));
+  EXPECT_TRUE(!contains(text, transpose) && !contains(text, head)) << text;
+}
+
 // --- Saving --------------------------------------------------------------------------------------
 
 TEST_F(Folder, HasTheNamesAndTransposedMatricesOfOtherPrograms) {

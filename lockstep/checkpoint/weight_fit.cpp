@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -75,9 +76,18 @@ class Fitting {
     const bool fits_type = form.type == target.type || (converts && options_.convert_types);
     if (fits_type && form.shape == target.shape) return;
     can_convert_ = can_convert_ || (!fits_type && converts);
+    note_shapes(form.shape, target.shape);
     mismatches_.push_back(both_names(name) + " is " + text_of(form.type, form.shape) +
                           " in the file" + (form.is_transposed ? " (transposed), " : ", ") +
                           text_of(target.type, target.shape) + " in the module");
+  }
+
+  void note_shapes(const std::vector<std::int64_t>& stored,
+                   const std::vector<std::int64_t>& expected) {
+    if (stored == expected) return;
+    const bool is_transposed = stored.size() == 2 && expected.size() == 2 &&
+                               stored[0] == expected[1] && stored[1] == expected[0];
+    (is_transposed ? has_transposed_ : has_other_shapes_) = true;
   }
 
   void require_values() const {
@@ -137,6 +147,16 @@ class Fitting {
       text +=
           "\nTo leave out tensors of the file, set a NameRule with .ignore in "
           "LoadWeightsOptions::names";
+    if (has_transposed_)
+      text +=
+          "\nTo transpose a matrix of the file, set a NameRule with .transpose in "
+          "LoadWeightsOptions::names";
+    if (has_other_shapes_)
+      text +=
+          "\nTo load tensors of other shapes, create the module with the sizes of the file. To "
+          "keep "
+          "the module's values, as of a new head, set a NameRule with .ignore in "
+          "LoadWeightsOptions::names, and LoadWeightsOptions::may_be_missing";
     if (can_convert_)
       text += "\nTo convert floating-point types, set LoadWeightsOptions::convert_types";
     return text;
@@ -165,6 +185,8 @@ class Fitting {
   std::vector<std::string> surplus_;
   std::vector<std::string> mismatches_;
   bool can_convert_ = false;
+  bool has_transposed_ = false;    // Whether the shape of a matrix is reversed.
+  bool has_other_shapes_ = false;  // Whether another shape differs.
 };
 
 }  // namespace
