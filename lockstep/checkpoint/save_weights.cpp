@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/nn/module.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -144,8 +145,32 @@ void write_index(const fs::path& folder, const std::vector<Shard>& shards) {
   file.commit();
 }
 
-// Removes its files after an Error.
+// Folders that a call creates. Unless the call succeeds, the destructor removes those that did not
+// exist before and are empty.
+class NewFolders {
+ public:
+  // Does not create them. Nothing is removed for an empty path.
+  explicit NewFolders(const fs::path& folder) {
+    std::error_code error;
+    for (fs::path each = folder; !each.empty() && !fs::exists(each, error) && !error;
+         each = each.parent_path())
+      missing_.push_back(each);
+  }
+  ~NewFolders() {
+    for (const fs::path& each : missing_) ::rmdir(each.c_str());  // Fails if there are files in it.
+  }
+  NewFolders(const NewFolders&) = delete;
+  NewFolders& operator=(const NewFolders&) = delete;
+
+  void keep() { missing_.clear(); }
+
+ private:
+  std::vector<fs::path> missing_;  // Innermost first.
+};
+
+// Removes its files, and folders that it created, after an Error.
 void write_folder(const fs::path& folder, const std::vector<Shard>& shards, const Read& read) {
+  NewFolders created(folder);
   try {
     fs::create_directories(folder);
     remove_earlier(folder, shards.size() == 1 ? file_name(0, 1) : "");
@@ -163,6 +188,7 @@ void write_folder(const fs::path& folder, const std::vector<Shard>& shards, cons
       fs::remove(folder / file_name(i, shards.size()), ignored);
     throw;
   }
+  created.keep();
 }
 
 // The checkpoint from which rank 0 writes the files. The destructor removes its folder, also after
@@ -254,6 +280,7 @@ void save_weights(const torch::nn::Module& module, const fs::path& folder,
 void save_weights(Stateful& state, const fs::path& folder, const ProcessGroup& group,
                   const SaveWeightsOptions& options) {
   const CheckpointRanks ranks(group.split(/*color=*/0), options.timeout);
+  NewFolders created(ranks.rank() == 0 ? folder : fs::path());
   const StagingFolder staging(folder / staging_name, ranks.rank());
   NamedTensors metas = metas_of(state, ranks);
   std::vector<Shard> shards;
@@ -275,6 +302,7 @@ void save_weights(Stateful& state, const fs::path& folder, const ProcessGroup& g
       return reader.read(std::string(weights_part), name);
     });
     staging.remove();
+    created.keep();
     return std::string();
   });
 }

@@ -451,5 +451,28 @@ TEST_F(Folder, HasNoTemporaryFilesAfterAnError) {
   }
 }
 
+TEST_F(Folder, ThatAFailedCallCreatedIsRemoved) {
+  torch::nn::Module module;
+  module.register_buffer("a", at::zeros({1 << 20}));
+  const fs::path made = folder_ / "new" / "model";
+  for (int ranks = 0; ranks < 3; ++ranks) {
+    const test::FileSizeLimit full(1 << 16);  // As on a full disk.
+    const auto save = [&](const fs::path& folder) {
+      if (ranks == 0)
+        error_of([&] { save_weights(module, folder, SaveWeightsOptions{}); }, Fault::system);
+      else
+        run_in_process(ranks, [&](ProcessGroup& group) {
+          error_of([&] { save_weights(*module_state(module), folder, group); }, Fault::system);
+        });
+    };
+    save(made);
+    EXPECT_EQ(names(), std::set<std::string>{}) << ranks;
+    fs::create_directory(made.parent_path());  // Existed before the call, empty or not.
+    save(made);
+    EXPECT_EQ(names(), std::set<std::string>{"new"}) << ranks;
+    fs::remove(made.parent_path());
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::checkpoint::weight_files_test

@@ -138,7 +138,7 @@ struct SaveWeightsOptions {
 // keep them, save to a new folder. Other files stay.
 // Errors: as save_safetensors(); misuse for a module that holds parts of its parameters, and if
 // `names` maps two tensors to one name. Invalid options change nothing on the disk. After other
-// Errors, no file of the new model is left.
+// Errors, no file of the new model is left, and no folder that the call created.
 LOCKSTEP_API void save_weights(const torch::nn::Module& module, const std::filesystem::path& folder,
                                const SaveWeightsOptions& options);
 
