@@ -7,11 +7,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <regex>
 #include <span>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -25,8 +23,8 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/safetensors_file.h"
 #include "lockstep/checkpoint/safetensors_index.h"
+#include "lockstep/checkpoint/save_plan.h"
 #include "lockstep/checkpoint/weights.h"
-#include "lockstep/tensor/differences.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/script_module.h"
@@ -223,27 +221,13 @@ void require_whole(const torch::nn::Module& module) {
   });
 }
 
-// Collective. Types and shapes of the tensors in the states of all ranks, on the meta device.
-NamedTensors metas_of(Stateful& state, const CheckpointRanks& ranks) {
-  const auto mine = [&] {
-    Facts facts;
-    for (const auto& [name, tensor] : state.state_dict().tensors) {
-      std::string text = std::to_string(static_cast<int>(tensor.data.scalar_type()));
-      for (const std::int64_t size : tensor.shape) text.append(1, ' ') += std::to_string(size);
-      facts.emplace_back(name, text);
-    }
-    return lockstep::encode(facts);
-  };
+// Types and shapes of the tensors in the states of all ranks, on the meta device, sorted by name.
+NamedTensors metas_of(const checkpoint::SavePlan& plan) {
   std::map<std::string, at::Tensor> metas;
-  for (const std::string& text : ranks.all("tensors to save", mine))
-    for (const auto& [name, numbers] : decode_facts(text)) {
-      std::istringstream in(numbers);
-      int type = 0;
-      in >> type;
-      const std::vector<std::int64_t> shape{std::istream_iterator<std::int64_t>(in), {}};
-      metas.try_emplace(
-          name, at::empty(shape, at::dtype(static_cast<at::ScalarType>(type)).device(at::kMeta)));
-    }
+  for (const checkpoint::PlannedTensor& tensor : plan.tensors)
+    metas.emplace(
+        tensor.entry.name,
+        at::empty(tensor.entry.shape, at::dtype(scalar_type_of(tensor.entry)).device(at::kMeta)));
   return {metas.begin(), metas.end()};
 }
 
@@ -282,12 +266,15 @@ void save_weights(Stateful& state, const fs::path& folder, const ProcessGroup& g
   const CheckpointRanks ranks(group.split(/*color=*/0), options.timeout);
   NewFolders created(ranks.rank() == 0 ? folder : fs::path());
   const StagingFolder staging(folder / staging_name, ranks.rank());
-  NamedTensors metas = metas_of(state, ranks);
+  const auto descriptions = ranks.all("tensors to save", [&] {
+    return checkpoint::describe({{std::string(weights_part), state.state_dict()}});
+  });
   std::vector<Shard> shards;
   ranks.rank_0("names of weights", [&] {  // Before anything is written.
     std::map<std::string, std::string> firsts;
     if (auto* const weights = dynamic_cast<WeightState*>(&state))
       for (const auto& [name, target] : weights->targets()) firsts.emplace(name, target.first_name);
+    NamedTensors metas = metas_of(checkpoint::make_plan(descriptions));
     shards = divided(under_first_names(std::move(metas), firsts), options);
     staging.remove();  // A killed save leaves it.
     return std::string();
