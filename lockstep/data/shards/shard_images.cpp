@@ -17,6 +17,13 @@ namespace {
 // A sparse image may have at most as many bytes per stored byte as deflate can produce.
 constexpr auto most_bytes_for_stored = static_cast<std::uint64_t>(data::most_bytes_for_one);
 
+std::string joined(const std::vector<std::string>& suffixes) {
+  std::string text;
+  for (const std::string& each : suffixes)
+    text += (text.empty() ? "'" : ", '") + clean_text(each) + "'";
+  return text;
+}
+
 }  // namespace
 
 ShardImages::ShardImages(TarShards shards, ShardImagesOptions options)
@@ -26,12 +33,23 @@ ShardImages::ShardImages(TarShards shards, ShardImagesOptions options)
     const auto has = [&](const std::string& suffix) {
       return std::ranges::find(found, suffix) != found.end();
     };
-    if (std::ranges::none_of(options_.image, has))
-      throw Error(Fault::corrupt, name(index) + ": the sample has no part with an image");
-    if (!has(options_.label))
-      throw Error(Fault::corrupt,
-                  name(index) + ": the sample has no part '" + options_.label + "' with a class");
+    const bool has_image = std::ranges::any_of(options_.image, has);
+    if (!has_image || !has(options_.label)) refuse(index, has_image);
   }
+}
+
+void ShardImages::refuse(std::size_t index, bool has_image) const {
+  const std::string lacking = has_image ? "'" + options_.label + "' with a class"
+                                        : "with an image, " + joined(options_.image);
+  const std::string option = has_image ? "label" : "image";
+  throw Error(Fault::corrupt,
+              name(index) + ": the sample has no part " + lacking + ", but " +
+                  joined(shards_.suffixes(index)) +
+                  ". A sample has an image, such as KEY.jpg, and its class as a number in KEY." +
+                  options_.label +
+                  ". Create such shards from folders of classes with `lockstep "
+                  "shard FOLDER --labels`, or set ShardImagesOptions::" +
+                  option);
 }
 
 std::int64_t ShardImages::label(std::size_t index) const {

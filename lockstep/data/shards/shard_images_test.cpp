@@ -55,10 +55,21 @@ TEST_F(ShardImagesOfTars, AreRefusedAtOnceIfOneHasNoImageOrNoLabel) {
   std::string text;
   EXPECT_EQ(fault_of([&] { ShardImages{TarShards({in_folder("a-000000.tar")})}; }, &text),
             Fault::corrupt);
-  EXPECT_NE(text.find("cow/README: the sample has no part with an image"), text.npos) << text;
+  EXPECT_NE(text.find("cow/README: the sample has no part with an image, 'jpg', 'jpeg', 'png', "
+                      "'webp', but 'txt', 'cls'."),
+            text.npos)
+      << text;
+  EXPECT_NE(text.find("or set ShardImagesOptions::image"), text.npos) << text;
   EXPECT_EQ(fault_of([&] { ShardImages{TarShards({in_folder("b-000000.tar")})}; }, &text),
             Fault::corrupt);
-  EXPECT_NE(text.find("cow/1: the sample has no part 'cls' with a class"), text.npos) << text;
+  EXPECT_NE(
+      text.find("cow/1: the sample has no part 'cls' with a class, but 'jpg'. A sample has an "
+                "image, such as KEY.jpg, and its class as a number in KEY.cls"),
+      text.npos)
+      << text;
+  EXPECT_NE(text.find("`lockstep shard FOLDER --labels`, or set ShardImagesOptions::label"),
+            text.npos)
+      << text;
 }
 
 // A sparse file of GNU tar: `content` at its beginning, and zeros up to `size`.

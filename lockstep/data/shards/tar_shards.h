@@ -171,6 +171,8 @@ class LOCKSTEP_API ShardImages : public EncodedImages {
   std::uint64_t fingerprint() const override { return shards_.fingerprint(); }
 
  private:
+  [[noreturn]] void refuse(std::size_t index, bool has_image) const;
+
   const TarShards shards_;
   const ShardImagesOptions options_;
 };
