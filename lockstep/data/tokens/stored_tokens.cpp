@@ -153,6 +153,8 @@ StoredTokens::Opened StoredTokens::open(const fs::path& path, std::optional<Toke
   }
   Opened opened{.file = MappedFile(path)};
   const MappedFile& file = opened.file;
+  if (file.size() == 0)
+    throw Error(Fault::corrupt, file.name() + ": the file is empty: write its tokens again");
   if (!raw) {
     if (is_npy(file.bytes())) {
       opened.range = tokens_of_array(file);

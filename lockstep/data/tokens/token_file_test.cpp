@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -242,6 +243,10 @@ TEST_F(TokenFiles, RefuseFilesAndOptionsThatDoNotFit) {
                       "size, 1045, found 10"),
             text.npos)
       << text;
+  for (const std::optional<at::ScalarType> raw : {std::optional(at::kUInt16), {}}) {
+    EXPECT_EQ(refusal(write("empty.bin", ""), {.length = 4, .raw = raw}), Fault::corrupt);
+    EXPECT_NE(text.find("empty.bin: the file is empty"), text.npos) << text;
+  }
   EXPECT_EQ(refusal(in_folder("absent.bin"), {}), Fault::system);
   const std::string too_long(300, 'x');
   EXPECT_EQ(refusal(in_folder(too_long), {.length = 4}), Fault::system);
