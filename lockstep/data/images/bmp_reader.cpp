@@ -46,14 +46,12 @@ class BmpReader final : public ImageReader {
       read_core_header();
     else
       read_info_header();
-    require_possible(size_);
+    require_possible(size_, bytes.size());
     require_known_depth();
     if (bits_ <= 8) read_palette();
     find_data(offset);
     reader_.seek(data_);
-    if (is_run_length())
-      require_held(size_, least_run_length_bytes(), reader_.left());
-    else if (row_bytes() > static_cast<std::int64_t>(reader_.left()) / size_.height)
+    if (!is_run_length() && row_bytes() > static_cast<std::int64_t>(reader_.left()) / size_.height)
       throw BadImage("the file ends too early");
   }
 
@@ -159,11 +157,6 @@ class BmpReader final : public ImageReader {
   }
 
   bool is_run_length() const { return compression_ == rle8 || compression_ == rle4; }
-
-  // The delta code skips most pixels: up to 255 columns and 255 rows in 4 bytes.
-  std::int64_t least_run_length_bytes() const {
-    return size_.width * size_.height / (255 * (size_.width + 1)) * 4;
-  }
 
   // Rows are padded to 4 bytes.
   std::int64_t row_bytes() const { return (size_.width * bits_ + 31) / 32 * 4; }

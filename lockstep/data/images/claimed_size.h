@@ -17,11 +17,15 @@ inline std::string text_of(const ImageSize& size) {
   return std::to_string(size.width) + " x " + std::to_string(size.height);
 }
 
-// Rejects images without pixels or with more than most_pixels.
-inline void require_possible(const ImageSize& size) {
+// Rejects images without pixels, or with more of them than a file of `bytes` bytes may have.
+inline void require_possible(const ImageSize& size, std::size_t bytes) {
   if (size.width <= 0 || size.height <= 0)
     throw BadImage("an image without pixels: " + text_of(size));
   if (size.width > most_pixels / size.height) throw BadImage("too many pixels: " + text_of(size));
+  const std::int64_t pixels = size.width * size.height;
+  if (pixels > pixels_of_any_file && pixels / pixels_for_one >= static_cast<std::int64_t>(bytes))
+    throw BadImage("claims " + text_of(size) + " pixels, too many for a file of " +
+                   std::to_string(bytes) + " bytes");
 }
 
 // Rejects an image that needs at least `least_bytes` at the highest compression of its format if

@@ -158,7 +158,7 @@ class GifReader final : public ImageReader {
     reader_.take(2);  // Background colour and aspect ratio, which Pillow does not use.
     read_palette(flags);
     find_frame();
-    require_possible(size_);
+    require_possible(size_, bytes.size());
     // A code of n bits produces at most 2^n pixels, and has at most 12 bits.
     constexpr std::int64_t most_for_code = 4096;
     require_held(frame_.size, frame_.size.width * frame_.size.height / most_for_code * 12 / 8,

@@ -28,6 +28,14 @@ class BadImage : public std::runtime_error {
 // Limit of width times height. Pillow raises DecompressionBombError beyond it.
 inline constexpr std::int64_t most_pixels = 178'956'970;
 
+// An image of more pixels than pixels_of_any_file (48 MiB of RGB) may have at most this many per
+// byte of its file. A small file thus never takes much memory. The number is the highest
+// compression of PNG: 1032 bytes per byte of deflate, with 8 pixels each. The other formats
+// compress less, except a single colour in WebP, canvases around a small frame, and skipped pixels
+// in BMP.
+inline constexpr std::int64_t pixels_of_any_file = 1 << 24;
+inline constexpr std::int64_t pixels_for_one = 1032 * 8;
+
 // An image whose header was read. Its pixels are decoded on demand.
 class ImageReader {
  public:

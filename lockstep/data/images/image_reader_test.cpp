@@ -183,17 +183,30 @@ TEST(ImageReader, RefusesSimpleFormatsThatClaimMorePixelsThanTheyHold) {
 // BMP with run lengths and GIF: their sizes are possible at the highest compression.
 TEST(ImageReader, AllocatesNoMoreThanIsDecodedIfTheDataOfALargeImageEndsTooEarly) {
   const std::string bmp = "BM........\x36\4\0\0\x28\0\0\0\0\x30\0\0\0\x30\0\0\1\0\x08\0\1\0\0\0"s +
-                          std::string(20 + 1024, '\0') + std::string(1024, '\1');
+                          std::string(20 + 1024, '\0') + std::string(20'000, '\1');
   EXPECT_EQ(decode(changed(bmp, 18, "\2\0\0\0\1\0\0\0"s)).size(), (ImageSize{1, 2}));
   std::string gif = "GIF89a\0\x30\0\x30\0\0\0,\0\0\0\0\0\x30\0\x30\0\x08"s;
   for (int block = 0; block < 250; ++block) gif += "\xff"s + std::string(255, '\0');
   const test::MemoryLimit limit(64 << 20);
   EXPECT_EQ(refusal(bmp), "the file ends too early");
   EXPECT_EQ(refusal(gif), "the file ends too early");
-  EXPECT_EQ(refusal(bmp.substr(0, 1100)),
-            "claims 12288 x 12288 pixels, more than its bytes can hold");
   EXPECT_EQ(refusal(gif.substr(0, 30'000)),
             "claims 12288 x 12288 pixels, more than its bytes can hold");
+}
+
+// BMP may skip pixels, and a canvas may be larger than its frame, without bytes for the pixels.
+TEST(ImageReader, RefusesALargeImageInASmallFileOfAnyFormat) {
+  const std::string bmp = "BM........\x36\4\0\0\x28\0\0\0\0\x30\0\0\0\x30\0\0\1\0\x08\0\1\0\0\0"s +
+                          std::string(20 + 1024, '\0') + "\0\2\xff\xff"s;
+  const std::string gif = "GIF89a\0\x30\0\x30\0\0\0,\0\0\0\0\1\0\1\0\0\2\2\x44\1\0;"s;
+  const std::string webp = "RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\xff\x2f\0\xff\x2f\0"s;
+  std::vector<std::string> files{bmp, gif};
+  if (!test::webp_kinds().empty()) files.push_back(webp);
+  const test::MemoryLimit limit(64 << 20);
+  for (const std::string& file : files)
+    EXPECT_EQ(refusal(file), "claims 12288 x 12288 pixels, too many for a file of " +
+                                 std::to_string(file.size()) + " bytes");
+  EXPECT_EQ(decode(changed(gif, 6, "\0\x10\0\x10"s)).size(), (ImageSize{4096, 4096}));
 }
 
 // --- Flaws of JPEG -------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class JpegReader final : public ImageReader {
       jpeg_read_header(&info_, TRUE);
     });
     size_ = {info_.image_height, info_.image_width};
-    require_possible(size_);
+    require_possible(size_, bytes.size());
     if (info_.data_precision != 8)
       throw BadImage(std::to_string(info_.data_precision) + " bits for each value, not 8");
     require_held(size_, least_bits() / 8, bytes.size());

@@ -78,7 +78,7 @@ class PngReader final : public ImageReader {
       png_read_info(png_, info_);
     });
     size_ = {png_get_image_height(png_, info_), png_get_image_width(png_, info_)};
-    require_possible(size_);
+    require_possible(size_, file_bytes);
     const auto line = static_cast<std::int64_t>(png_get_rowbytes(png_, info_));
     require_held(size_, line * size_.height / most_bytes_for_one, file_bytes);
     jump_.guard([&] { choose_format(); });

@@ -31,7 +31,7 @@ class PnmReader final : public ImageReader {
     if (!is_space(reader_.u8())) throw BadImage("a damaged PNM image: its kind");
     size_.width = number_in_header();
     size_.height = number_in_header();
-    require_possible(size_);
+    require_possible(size_, bytes.size());
     if (is_bits()) {
       most_ = 1;
     } else {

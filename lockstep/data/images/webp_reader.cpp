@@ -107,7 +107,7 @@ class WebpReader final : public ImageReader {
     WebPBitstreamFeatures features;
     require_valid(WebPGetFeatures(bytes.data(), bytes.size(), &features));
     size_ = {features.height, features.width};
-    require_possible(size_);
+    require_possible(size_, bytes.size());
     place_.size = size_;
     if (features.has_animation != 0) open_animation();
   }
