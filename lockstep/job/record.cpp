@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -165,6 +166,23 @@ void tell(const std::exception_ptr& error, bool is_ending) noexcept {
 
 std::terminate_handler handler_before = nullptr;
 
+// Calls the previous handler, which usually prints the exception's type. For an Error of a type
+// that only this library uses, the handler gets a plain Error.
+void call_handler_before() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const Error& known) {
+    if (typeid(known) == typeid(Error)) return handler_before();
+    try {
+      throw Error(known);
+    } catch (const Error&) {
+      return handler_before();
+    }
+  } catch (...) {  // Another library's exception.
+  }
+  handler_before();
+}
+
 // Called at the throw, before the stack is unwound. The previous handler ends the process, so other
 // terminating threads wait here until the report is complete.
 void on_terminate() {
@@ -172,7 +190,7 @@ void on_terminate() {
   if (telling == Telling::not_yet) tell(std::current_exception(), true);
   while (telling == Telling::now && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  handler_before();
+  call_handler_before();
 }
 
 int exit_code_of(const std::exception_ptr& error) {

@@ -159,6 +159,16 @@ int fail_to_join() {
   return 0;
 }
 
+// Throws, as all ranks do, an Error that names rank 1, of a type that only this library would use.
+int agree_to_fail(ProcessGroup& world, const std::string& text) {
+  class AgreedError : public lockstep::Error {
+   public:
+    using Error::Error;
+  };
+  say_ready(world);
+  throw AgreedError(lockstep::Fault::misuse, "on rank 1 " + text);
+}
+
 int run(const std::string& what, const std::string& argument) {
   if (what == "fail-to-join") return fail_to_join();
   auto world = lockstep::init_process_group();
@@ -167,6 +177,7 @@ int run(const std::string& what, const std::string& argument) {
   if (what == "throw-in-thread") return throw_in_thread(world, argument);
   if (what == "abort-then-throw") return abort_then_throw(world, argument);
   if (what == "agree-on") return agree_on(world, argument);
+  if (what == "agree-to-fail") return agree_to_fail(world, argument);
   if (what == "stay-away") return stay_away(world, argument);
   if (what == "differ") return differ(world, argument);
   if (what == "drop-handle") return drop_handle(world);
