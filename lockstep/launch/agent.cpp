@@ -249,9 +249,19 @@ void Agent::on_stop_signal(int signal) {
 }
 
 void Agent::say_failure(const Failure& reported) {
-  const Failure failure = ranks_ ? ranks_->better_known(reported) : reported;
+  Failure failure = ranks_ ? ranks_->better_known(reported) : reported;
+  const std::vector<int> alike = ranks_ ? ranks_->result().ended_alike() : std::vector<int>{};
   const bool attached = !ranks_ || ranks_->was_attached(failure);
-  output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
+  if (std::ranges::count(alike, failure.rank) > 0) {
+    output_.say(clean_text(fmt::format("{} ended with the same exception: {}", name_of_ranks(alike),
+                                       failure.what)),
+                Level::error);
+    failure.rank = -1;
+    failure.pid = 0;
+    failure.host.clear();
+  } else {
+    output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
+  }
   output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
                              ranks_ ? ranks_->result().noticed_after() : 0ms),
               Level::error);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/rank_reports.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -78,7 +79,7 @@ RankStatus RankPages::status(int local_rank) const {
 }
 
 void AttemptResult::fail(const Failure& end) {
-  failed_.insert(end.rank);
+  failed_.insert_or_assign(end.rank, end.what);
   if (!first_) code_of_first_end_ = code_of(end);
 }
 
@@ -104,10 +105,21 @@ int AttemptResult::exit_code() const {
   return code != 0 ? code : code_of_first_end_;
 }
 
-std::vector<int> AttemptResult::also_failed() const {
+std::vector<int> AttemptResult::ended_alike() const {
+  if (!first_ || first_->fault || first_->what.empty()) return {};
   std::vector<int> ranks;
-  for (const int rank : failed_)
-    if (!first_ || rank != first_->rank) ranks.push_back(rank);
+  for (const auto& [rank, what] : failed_)
+    if (what == first_->what) ranks.push_back(rank);
+  const bool has_others = ranks.size() > 1 && std::ranges::count(ranks, first_->rank) > 0;
+  return has_others ? ranks : std::vector<int>{};
+}
+
+std::vector<int> AttemptResult::also_failed() const {
+  const std::vector<int> alike = ended_alike();
+  std::vector<int> ranks;
+  for (const auto& [rank, what] : failed_)
+    if ((!first_ || rank != first_->rank) && std::ranges::count(alike, rank) == 0)
+      ranks.push_back(rank);
   return ranks;
 }
 

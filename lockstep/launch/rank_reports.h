@@ -6,8 +6,9 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <optional>
-#include <set>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -108,7 +109,12 @@ class AttemptResult {
   // Exit code of the launcher after the first failure; 0 without one.
   int exit_code() const;
 
-  // Ranks of this host, numbered in the job, that failed independently after the first one.
+  // Ranks of this host, numbered in the job, that ended with the same exception as the first failed
+  // rank, including it. An example is an Error on which all ranks agree. The rank that ended first
+  // is then not the cause. Empty if no other rank has ended with that exception.
+  std::vector<int> ended_alike() const;
+
+  // The other ranks of this host that failed after the first one.
   std::vector<int> also_failed() const;
 
   // Outcome of the attempt. Call it when no rank is running.
@@ -119,8 +125,8 @@ class AttemptResult {
   bool preempted_ = false;
   std::optional<Failure> first_;
   std::chrono::milliseconds noticed_after_{0};
-  std::set<int> failed_;       // By rank in the job.
-  int code_of_first_end_ = 0;  // Code of the first rank detected as failed.
+  std::map<int, std::string> failed_;  // By rank in the job; the text of the exception, or empty.
+  int code_of_first_end_ = 0;          // Code of the first rank detected as failed.
 };
 
 }  // namespace lockstep::launch

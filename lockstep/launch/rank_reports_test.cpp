@@ -126,6 +126,29 @@ TEST(AttemptResult, TheFirstFailureDecidesOnTheExitCodeAndIsNotAmongTheOthers) {
   EXPECT_EQ(result.also_failed(), (std::vector<int>{1, 3}));
 }
 
+TEST(AttemptResult, RanksWithTheSameExceptionAreNotAmongTheOthers) {
+  const auto ended = [](int rank, const char* what) {
+    return Failure{.rank = rank, .exit_code = 1, .what = what};
+  };
+  AttemptResult result;
+  result.fail(ended(2, "E: rank 1 differs"));
+  result.set_first(ended(2, "E: rank 1 differs"), {});
+  EXPECT_EQ(result.ended_alike(), std::vector<int>{});
+  result.fail(ended(0, "E: rank 1 differs"));
+  result.fail(ended(1, "another"));
+  result.fail(ended(3, ""));
+  EXPECT_EQ(result.ended_alike(), (std::vector<int>{0, 2}));
+  EXPECT_EQ(result.also_failed(), (std::vector<int>{1, 3}));
+}
+
+TEST(AttemptResult, RanksWithoutAnExceptionDidNotEndAlike) {
+  AttemptResult result;
+  result.fail({.rank = 0, .exit_code = 1});
+  result.set_first({.rank = 0, .exit_code = 1}, {});
+  result.fail({.rank = 1, .exit_code = 1});
+  EXPECT_EQ(result.ended_alike(), std::vector<int>{});
+}
+
 TEST(AttemptResult, TheEndOfItsRankCompletesTheFirstFailureButNotWhoDetectedIt) {
   AttemptResult result;
   result.set_first({.rank = 2, .detected_by = 4}, milliseconds(0));

@@ -183,6 +183,24 @@ class Faults(unittest.TestCase):
             self.assertEqual(code, 128 + signal.SIGABRT if variables else 1, job.errors())
             self.assertRegex(job.errors(), r"lockstep run: rank 1 .*runtime_error: no such layer")
 
+    def test_ranks_that_end_with_the_same_error_are_named_together(self):
+        for variables, exit_code in (({}, 64), ({"FAULT_RANK_WITHOUT_RECORD": "1"},
+                                                128 + signal.SIGABRT)):
+            job = self.start("-n", 2, OPTIONS.rank, "agree-to-fail", "a layer was changed",
+                             **variables)
+            self.assertEqual(job.wait(), exit_code, job.errors())
+            own = [line for line in job.errors().splitlines() if line.startswith("lockstep run: ")]
+            self.assertEqual(len(own), 3, job.errors())
+            self.assertRegex(own[0], r"^lockstep run: ranks 0-1 ended with the same exception: "
+                                     r"lockstep::Error: misuse: on rank 1 a layer was changed")
+            self.assertEqual(record_in(own[1])["rank"], "-1", job.errors())
+            self.assertEqual(own[2], f"lockstep run: exit code {exit_code}")
+            self.assertNotIn("AgreedError", job.errors())
+            if variables:
+                self.assertIn("[1]   what():  misuse: on rank 1 a layer was changed", job.errors())
+                self.assertIn("[0] terminate called after throwing an instance of "
+                              "'lockstep::Error'", job.errors())
+
     def test_an_error_of_init_process_group_is_shown_without_record_too(self):
         job = self.start("-n", 2, OPTIONS.rank, "reduce-for", 1, LOCKSTEP_BACKEND="none-such",
                          FAULT_RANK_WITHOUT_RECORD="1")
