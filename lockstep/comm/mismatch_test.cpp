@@ -75,6 +75,14 @@ const Mismatch mismatches[] = {
        group.all_reduce(buffer_of(values, 8), ReduceOp::sum, {.label = odd ? "b" : "a"});
      },
      ", label 'a'", ", label 'b'"},
+    {"the same label",
+     [](ProcessGroup& group, bool odd, Values& values) {
+       const CallOptions options{.label = "gradients"};
+       odd ? group.broadcast(buffer_of(values, 8), 0, options)
+           : group.all_reduce(buffer_of(values, 8), ReduceOp::sum, options);
+     },
+     "rank 0 called all_reduce(sum) of 8 float32, label 'gradients'",
+     "rank 1 called broadcast from rank 0 of 8 float32, label 'gradients'"},
     {"label of one and none",
      [](ProcessGroup& group, bool odd, Values& values) {
        odd ? group.all_reduce(buffer_of(values, 8), ReduceOp::sum, {.label = "grads\x1b[2J"})

@@ -59,7 +59,7 @@ std::string describe(const Signature& signature, std::string_view label) {
   if ((signature.layout & ~layout_on_cuda) != 0)
     text += fmt::format(" in uneven parts {:08x}", signature.layout >> 32);
   if (signature.label == 0) return text;
-  if (label.empty()) return text + fmt::format(", label {:016x}", signature.label);
+  if (label.empty()) return text + ", with a label";
   const std::string_view shown = cut_text(label, most_label_bytes);
   text += fmt::format(", label '{}'", clean_text(shown));
   if (shown.size() == label.size()) return text;

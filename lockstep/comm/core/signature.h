@@ -41,7 +41,7 @@ constexpr std::size_t most_label_bytes = 200;
 constexpr std::size_t most_carried_label_bytes = most_label_bytes + longest_character;
 
 // Returns text such as "all_reduce(sum) of 1024 float32" or "broadcast from rank 0 of 8 int64".
-// `label` is the hash's text, possibly cut; without it the hash is shown.
+// `label` is the text of the signature's label, possibly cut; empty when unknown.
 std::string describe(const Signature& signature, std::string_view label = {});
 
 // Returns the FNV-1a hash, never 0.

@@ -28,5 +28,14 @@ TEST(Disagreement, WhereNoCallIsThatOfMostRanksAllDiffer) {
   EXPECT_EQ(disagreement_of({barrier, sum, longer}).differing, (std::vector<int>{0, 1, 2}));
 }
 
+TEST(Disagreement, ShowsNoHashOfALabelWhoseTextIsUnknown) {
+  Signature labelled = barrier;
+  labelled.label = 0x1234;
+  EXPECT_EQ(disagreement_of({barrier, labelled}).text,
+            "rank 0 called barrier, rank 1 called barrier, with a label");
+  EXPECT_EQ(disagreement_of({sum, labelled}, {"", "after"}).text,
+            "rank 0 called all_reduce(sum) of 8 float32, rank 1 called barrier, label 'after'");
+}
+
 }  // namespace
 }  // namespace lockstep::comm::signature_test

@@ -27,24 +27,30 @@ void GroupCollectives::throw_unless_all_agree(const Collective& collective) cons
 void GroupCollectives::throw_mismatch(const Collective& collective) const {
   std::vector<Signature> calls;
   for (int peer = 0; peer < group_.size; ++peer) calls.push_back(life_.backend().entered(peer));
-  const bool labels_differ = std::any_of(calls.begin(), calls.end(), [&](const Signature& call) {
-    return call.label != calls.front().label;
-  });
-  const Disagreement found =
-      disagreement_of(calls, labels_differ ? labels_of(collective) : std::vector<std::string>());
+  const Disagreement found = disagreement_of(calls, labels_of(calls, collective));
   throw Error(Fault::mismatch, fmt::format("{}: {}", group_.describe(collective), found.text),
               found.differing);
 }
 
-// Empty if a rank died before it sent its label. The mismatch is then reported without labels.
-std::vector<std::string> GroupCollectives::labels_of(const Collective& collective) const {
-  Collective telling = collective;
-  telling.timeout = std::min<std::chrono::milliseconds>(telling.timeout, std::chrono::seconds(2));
-  try {
-    return life_.backend().labels(telling);
-  } catch (const Error&) {
-    return {};
+// Ranks exchange labels only if these differ. If that fails, as when a rank has died, only labels
+// that are the same as this rank's are known.
+std::vector<std::string> GroupCollectives::labels_of(const std::vector<Signature>& calls,
+                                                     const Collective& collective) const {
+  const auto is_own = [&](const Signature& call) {
+    return call.label == collective.signature.label;
+  };
+  if (!std::ranges::all_of(calls, is_own)) {
+    Collective exchange = collective;
+    exchange.timeout =
+        std::min<std::chrono::milliseconds>(exchange.timeout, std::chrono::seconds(2));
+    try {
+      return life_.backend().labels(exchange);
+    } catch (const Error&) {  // The mismatch is the error to report.
+    }
   }
+  std::vector<std::string> labels;
+  for (const Signature& call : calls) labels.emplace_back(is_own(call) ? collective.label : "");
+  return labels;
 }
 
 void GroupCollectives::execute(Collective& collective) {

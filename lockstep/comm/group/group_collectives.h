@@ -86,7 +86,8 @@ class GroupCollectives {
 
   void throw_unless_all_agree(const Collective& collective) const;
   [[noreturn]] void throw_mismatch(const Collective& collective) const;
-  std::vector<std::string> labels_of(const Collective& collective) const;
+  std::vector<std::string> labels_of(const std::vector<Signature>& calls,
+                                     const Collective& collective) const;
   void complete(const Collective& collective);
   void run_native(const Collective& collective);
   void all_to_all_of_uneven_parts(const Collective& collective);
