@@ -57,8 +57,8 @@ class Taker {
   }
 
   void take(const std::string& option, const std::string& variable) {
-    const char* const value = has(option) ? nullptr : read_variable(variable.c_str());
-    if (value == nullptr) return;
+    const char* const value = read_variable(variable.c_str());
+    if (value == nullptr || has(option)) return;
     app_.get_option("--" + option)->add_result(value);
     taken_.emplace(option, variable);
   }
@@ -111,6 +111,9 @@ std::string torchrun_variable_of(const std::string& option) {
 std::map<std::string, std::string> take_variables(CLI::App& app) {
   Taker taker(app);
   for (const std::string& option : option_names()) taker.take(option, variable_of(option));
+  // Logs service links also of variables that do not count below.
+  for (const std::string_view option : options_of_torchrun)
+    read_variable(torchrun_variable_of(std::string(option)).c_str());
   taker.take("standalone", torchrun_variable_of("standalone"));
   for (const std::string_view each : torchrun_options_beside(taker)) {
     const std::string option(each);

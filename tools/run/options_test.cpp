@@ -256,6 +256,12 @@ const std::vector<Environment> environments = {
      [](const RunOptions& run) { return run.metrics.empty() && run.nproc_per_node == 2; },
      {"ignoring LOCKSTEP_METRICS_PORT=tcp://10.0.0.1:29400",
       "ignoring PET_MASTER_PORT=tcp://10.0.0.1:29400"}},
+    {"service links in variables that count less than the command line",
+     {{"LOCKSTEP_RDZV_ENDPOINT", link}, {"PET_MASTER_ADDR", link}},
+     {"--nnodes", "2", "--rdzv-endpoint", "a"},
+     [](const RunOptions& run) { return run.hosts.endpoint == "a:29400"; },
+     {"ignoring LOCKSTEP_RDZV_ENDPOINT=tcp://10.0.0.1:29400",
+      "ignoring PET_MASTER_ADDR=tcp://10.0.0.1:29400"}},
 };
 
 TEST(RunOptions, AreTakenFromEachEnvironment) {
