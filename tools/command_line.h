@@ -9,10 +9,12 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "tools/standard_output.h"
+#include "tools/suggestion.h"
 
 namespace lockstep::tools {
 
@@ -25,14 +27,55 @@ inline CLI::Validator not_nan() {
       "");
 }
 
-// Prints --help to stdout. Reports an error in one line, with exit_usage.
+// Describes a missing or unknown subcommand; empty if `app` has none, or got a known one.
+inline std::string subcommand_problem(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* const each : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(each->get_name());
+  if (names.empty() || !app.get_subcommands().empty()) return {};
+  const std::vector<std::string> words = app.remaining();
+  std::string text = "a subcommand is missing";
+  if (!words.empty()) text = "there is no subcommand '" + clean_text(words.front(), 100) + "'";
+  const std::string meant = words.empty() ? "" : suggestion_for(words.front(), names);
+  if (!meant.empty()) return text + "; did you mean `" + app.get_name() + " " + meant + "`?";
+  text += "; the subcommands are ";
+  for (const std::string& each : names) text += each + (&each == &names.back() ? "" : ", ");
+  return text;
+}
+
+// Describes `word`, an option that `app` lacks, with the most similar one that it shows in its
+// help.
+inline std::string unknown_option(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::Option* const each : app.get_options())
+    if (!each->get_group().empty() && !each->get_lnames().empty())
+      names.push_back("--" + each->get_lnames().front());
+  const std::string meant = suggestion_for(word.substr(0, word.find('=')), names);
+  const std::string text = "unknown option " + clean_text(word, 100);
+  return meant.empty() ? text : text + "; did you mean " + meant + "?";
+}
+
+// Describes an option that neither `app` nor its chosen subcommand has; empty without one.
+inline std::string option_problem(const CLI::App& app) {
+  const CLI::App& chosen = app.get_subcommands().empty() ? app : *app.get_subcommands().front();
+  for (const std::string& word : app.remaining(/*recurse=*/true))
+    if (word.starts_with('-')) return unknown_option(chosen, word);
+  return {};
+}
+
+// Prints --help to stdout. Reports an error in one line, with exit_usage. A suggestion comes last.
 [[noreturn]] inline void end_parsing(const CLI::App& app, const CLI::ParseError& error) {
   const std::string& command = app.get_name();
   if (error.get_exit_code() == 0) {
     print(app.help());
     std::exit(end_output(command.c_str(), 0));
   }
-  std::fprintf(stderr, "%s: %s; see %s --help\n", command.c_str(), error.what(), command.c_str());
+  std::string text = subcommand_problem(app);
+  const bool has_extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+  if (text.empty() && has_extras) text = option_problem(app);
+  if (text.empty()) text = error.what();
+  if (!text.ends_with('?')) text += "; see " + command + " --help";
+  std::fprintf(stderr, "%s: %s\n", command.c_str(), text.c_str());
   std::exit(exit_usage);
 }
 

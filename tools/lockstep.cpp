@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "tools/standard_output.h"
+#include "tools/suggestion.h"
 
 namespace {
 
 using lockstep::tools::end_output;
 using lockstep::tools::print;
+using lockstep::tools::suggestion_for;
 namespace fs = std::filesystem;
 
 constexpr int usage_error = 64;  // EX_USAGE of sysexits.h
@@ -63,38 +65,6 @@ std::vector<std::string> subcommands_in(const fs::path& folder) {
   return names;
 }
 
-// Returns the edit distance of two names; a swap of adjacent letters counts as one edit.
-std::size_t distance(std::string_view one, std::string_view other) {
-  const std::size_t width = other.size() + 1;
-  std::vector<std::size_t> table((one.size() + 1) * width);
-  for (std::size_t i = 0; i <= one.size(); ++i)
-    for (std::size_t j = 0; j < width; ++j) {
-      const std::size_t at = i * width + j;
-      table[at] = i + j;
-      if (i == 0 || j == 0) continue;
-      const std::size_t differs = one[i - 1] == other[j - 1] ? 0 : 1;
-      table[at] =
-          std::min({table[at - width] + 1, table[at - 1] + 1, table[at - width - 1] + differs});
-      if (i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1])
-        table[at] = std::min(table[at], table[at - 2 * width - 2] + 1);
-    }
-  return table[one.size() * width + other.size()];
-}
-
-// Returns the subcommand most similar to `name`; empty if none is close. A prefix counts as close.
-std::string suggestion_for(std::string_view name, const std::vector<std::string>& subcommands) {
-  std::string best;
-  std::size_t fewest = 3;
-  for (const std::string& each : subcommands) {
-    const std::size_t changes =
-        name.size() > 1 && each.starts_with(name) ? 1 : distance(name, each);
-    if (changes >= fewest || changes >= each.size() - 1) continue;
-    best = each;
-    fewest = changes;
-  }
-  return best;
-}
-
 std::string padded(std::string name) {
   constexpr std::size_t width = 10;
   if (name.size() < width) name.append(width - name.size(), ' ');
@@ -115,6 +85,17 @@ std::string usage(const fs::path& folder) {
   return text +
          "\n`lockstep SUBCOMMAND --help` says more. `lockstep --version` is " LOCKSTEP_VERSION
          ".\n";
+}
+
+// One line: a usage text would hide the suggestion.
+std::string no_subcommand(std::string_view name, const fs::path& folder) {
+  const std::vector<std::string> names = subcommands_in(folder);
+  std::string text = "there is no subcommand '" + std::string(name) + "'";
+  const std::string meant = suggestion_for(name, names);
+  if (!meant.empty()) return text + "; did you mean `lockstep " + meant + "`?";
+  text += "; the subcommands are ";
+  for (const std::string& each : names) text += each + (&each == &names.back() ? "" : ", ");
+  return text + "; see lockstep --help";
 }
 
 }  // namespace
@@ -141,14 +122,9 @@ int main(int argc, char** argv) {
     argv[1] = full_name.data();  // For ps.
     ::execv(program.c_str(), argv + 1);
   }
-  if (errno == ENOENT || errno == 0) {
-    const std::string meant = suggestion_for(name, subcommands_in(folder));
-    const std::string question = meant.empty() ? "" : "; did you mean `lockstep " + meant + "`?";
-    std::fprintf(stderr, "lockstep: there is no subcommand '%s'%s\n\n", std::string(name).c_str(),
-                 question.c_str());
-  } else {
-    std::fprintf(stderr, "lockstep: %s: %s\n\n", program.c_str(), std::strerror(errno));
-  }
-  std::fputs(usage(folder).c_str(), stderr);
+  if (errno == ENOENT || errno == 0)
+    std::fprintf(stderr, "lockstep: %s\n", no_subcommand(name, folder).c_str());
+  else
+    std::fprintf(stderr, "lockstep: %s: %s\n", program.c_str(), std::strerror(errno));
   return usage_error;
 }

@@ -65,7 +65,8 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     const LogFormat format = tools::log_format_in(arguments);
     if (error.fault() != Fault::misuse) return say(format, bare_text(error), exit_system);
-    return say(format, bare_text(error) + "; see lockstep run --help", exit_usage);
+    const std::string text = bare_text(error);
+    return say(format, text.ends_with('?') ? text : text + "; see lockstep run --help", exit_usage);
   }
   if (!line.help.empty()) return show(line.help);
   const LogFormat format = line.options.log.format;

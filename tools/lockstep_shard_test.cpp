@@ -299,7 +299,12 @@ TEST_F(LockstepShard, ExplainsItself) {
   for (const char* word : {"--labels", "--samples", "Examples:", "Exit code"})
     EXPECT_TRUE(has(help.out, word)) << help.out;
   EXPECT_EQ(run_command({LOCKSTEP, "shard"}).code, 64);
-  EXPECT_EQ(run_command({LOCKSTEP, "shard", path("absent"), "--out", path("out")}).code, 64);
+  const Finished absent = run_command({LOCKSTEP, "shard", "nonexist", "--out", path("out")});
+  EXPECT_EQ(absent.code, 64);
+  EXPECT_TRUE(has(absent.err, "there is no folder 'nonexist'; lockstep shard has no subcommands"))
+      << absent.err;
+  EXPECT_TRUE(has(run_command({LOCKSTEP, "shard", "/etc/passwd", "--out", path("out")}).err,
+                  "'/etc/passwd' is not a folder"));
   write("in/a.txt", "1");
   EXPECT_EQ(shard({"--size", "1M", "--samples", "3"}).code, 64);
   EXPECT_EQ(shard({"--name", "a/b"}).code, 64);

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -88,6 +89,22 @@ FileDescriptor open_dev_null() {
   return fd;
 }
 
+// Explains an error of execve() whose own text is not enough; empty otherwise.
+std::string hint_of(int error, const std::string& program) {
+  if (error == ENOENT && ::access(program.c_str(), F_OK) == 0)
+    return "; the file exists, but the interpreter that it names does not";
+  if (error != ENOEXEC) return {};
+  std::string begin(4, '\0');
+  std::ifstream(program, std::ios::binary).read(begin.data(), 4);
+  if (begin ==
+      "\x7F"
+      "ELF")
+    return "; it is a program for another kind of processor";
+  if (program.ends_with(".py"))
+    return "; put `python3` before it, or make #!/usr/bin/env python3 its first line";
+  return "; a script needs a first line with its interpreter, such as #!/bin/sh";
+}
+
 }  // namespace
 
 std::string describe(const StartFailure& failure, int rank, const std::string& program) {
@@ -95,10 +112,7 @@ std::string describe(const StartFailure& failure, int rank, const std::string& p
   if (!failure.is_of_program())
     return fmt::format("the system refused to start rank {} ({}): {}", rank, failure.function,
                        reason);
-  const bool lacks_interpreter = failure.error == ENOENT && ::access(program.c_str(), F_OK) == 0;
-  return fmt::format(
-      "executing {}: {}{}", program, reason,
-      lacks_interpreter ? "; the file exists, but the interpreter that it names does not" : "");
+  return fmt::format("executing {}: {}{}", program, reason, hint_of(failure.error, program));
 }
 
 int exit_code_of(const StartFailure& failure) {

@@ -58,7 +58,7 @@ ProgramSearch refusal(const std::string& path, int error_number) {
   const bool is_script = error_number == EACCES && path.ends_with(".py");
   return {.path = {},
           .problem = fmt::format("{} cannot be executed: {}{}", path, std::strerror(error_number),
-                                 is_script ? "; put `python` before it" : ""),
+                                 is_script ? "; put `python3` before it" : ""),
           .exit_code = is_absence(error_number) ? 127 : 126};
 }
 
@@ -74,6 +74,15 @@ ProgramSearch with_interpreter(const std::string& path) {
           .problem = fmt::format("{}: its interpreter {} does not exist{}", path,
                                  clean_text(interpreter), hint),
           .exit_code = exit_not_found};
+}
+
+// Returns how to start `name`, which PATH lacks, if it is a file of the current folder.
+std::string hint_of_this_folder(const std::string& name) {
+  const int problem = name.empty() ? ENOENT : why_not_executable("./" + name);
+  if (problem == 0) return fmt::format("; did you mean ./{}?", name);
+  if (problem != EACCES) return {};
+  if (name.ends_with(".py")) return fmt::format("; did you mean python3 {}?", name);
+  return fmt::format("; ./{} is there, but is not executable: chmod +x it", name);
 }
 
 }  // namespace
@@ -121,8 +130,7 @@ ProgramSearch find_program(const std::string& name) {
     if (problem == 0) return with_interpreter(candidate);
     if (!is_absence(problem)) found = refusal(candidate, problem);
   }
-  if (found.exit_code == 127 && !name.empty() && why_not_executable("./" + name) == 0)
-    found.problem += fmt::format("; did you mean ./{}?", name);
+  if (found.exit_code == exit_not_found) found.problem += hint_of_this_folder(name);
   return found;
 }
 

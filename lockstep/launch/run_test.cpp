@@ -95,9 +95,26 @@ TEST_F(Program, ThatIsNotExecutableIs126) {
   make("first/tool", 0644);
   EXPECT_EQ(find_program("tool").exit_code, 126);
   EXPECT_TRUE(
-      find_program(make("first/train.py", 0644)).problem.ends_with("put `python` before it"));
+      find_program(make("first/train.py", 0644)).problem.ends_with("put `python3` before it"));
   const std::string second = make("second/tool", 0755);
   EXPECT_EQ(find_program("tool").path, second) << "the search goes on";
+}
+
+TEST_F(Program, InTheCurrentFolderIsSuggestedWithItsPath) {
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(in("."));
+  make("runs.py", 0755);
+  make("reads.py", 0644);
+  make("tool", 0644);
+  for (const auto& [name, hint] :
+       {std::pair{"runs.py", "did you mean ./runs.py?"},
+        {"reads.py", "did you mean python3 reads.py?"},
+        {"tool", "./tool is there, but is not executable: chmod +x it"}}) {
+    const ProgramSearch search = find_program(name);
+    EXPECT_EQ(search.problem, std::string(name) + ": not found in PATH; " + hint);
+    EXPECT_EQ(search.exit_code, 127);
+  }
+  std::filesystem::current_path(before);
 }
 
 TEST_F(Program, ThatIsAFolderIsAWrongCommandLine) {

@@ -159,7 +159,7 @@ std::vector<std::string> program_in(const CLI::App& app) {
   if (separated) program.erase(program.begin());
   if (separated && program.empty()) throw CLI::ValidationError("PROGRAM is missing");
   if (!separated && !program.empty() && program.front().starts_with('-'))
-    throw CLI::ValidationError("unknown option " + clean_text(program.front()));
+    throw CLI::ValidationError(unknown_option(app, program.front()));
   return program;
 }
 

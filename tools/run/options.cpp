@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/variables.h"
 #include "lockstep/job/timeline_recorder.h"
+#include "tools/command_line.h"
 #include "tools/run/option_variables.h"
 
 namespace lockstep::tools {
@@ -239,8 +240,7 @@ std::vector<std::string> command_in(const CLI::App& app) {
   const bool separated = !command.empty() && command.front() == "--";
   if (separated) command.erase(command.begin());
   if (command.empty()) refuse("PROGRAM is missing");
-  if (!separated && command.front().starts_with('-'))
-    refuse("unknown option " + shown(command.front()));
+  if (!separated && command.front().starts_with('-')) refuse(unknown_option(app, command.front()));
   return command;
 }
 

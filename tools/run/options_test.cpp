@@ -584,6 +584,12 @@ TEST(RunOptions, NoLineOfTheHelpIsWiderThan100Columns) {
   for (std::string line; std::getline(help, line);) EXPECT_LE(line.size(), 100U) << line;
 }
 
+TEST(RunOptions, AMisspelledOneIsRefusedWithASuggestionInTheEnd) {
+  EXPECT_EQ(refusal({"--nproc-pernode", "2", "program"}),
+            "unknown option --nproc-pernode; did you mean --nproc-per-node?");
+  EXPECT_EQ(refusal({"--zzz", "program"}), "unknown option --zzz");
+}
+
 TEST(RunOptions, WithoutAProgramThereIsNothingToRun) {
   for (const Arguments& arguments : {Arguments{}, {"--"}, {"-n", "2"}, {"-v"}})
     EXPECT_EQ(refusal(arguments), "PROGRAM is missing");

@@ -2,7 +2,9 @@
 #include "tools/shard/command_line.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "tools/command_line.h"
 
@@ -35,6 +37,22 @@ A shard that exists is kept if it has the files' names and sizes and none was ch
 Exit code: 0 success, 64 usage, or files that fit no sample, 71 a file cannot be read or written.
 )";
 
+// The message is also for users who expect subcommands, as those of lockstep checkpoint.
+CLI::Validator existing_folder() {
+  return CLI::Validator(
+      [](const std::string& folder) -> std::string {
+        std::error_code error;
+        const auto status = std::filesystem::status(folder, error);
+        if (std::filesystem::is_directory(status)) return {};
+        const bool is_there = std::filesystem::exists(status);
+        return (is_there ? "'" + folder + "' is not a folder"
+                         : "there is no folder '" + folder + "'") +
+               "; lockstep shard has no subcommands: its first argument is the folder with the "
+               "files";
+      },
+      "");
+}
+
 // CLI::PositiveNumber would print the limits of a double.
 CLI::Validator at_least_one() {
   return CLI::Validator(
@@ -53,7 +71,7 @@ ShardCommandLine parse_shard(int argc, char** argv) {
   app.add_option("folder", line.options.folder, "The folder with the files")
       ->type_name("DIR")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->check(existing_folder());
   app.add_option("--out", line.options.out, "Folder of the shards; created if necessary")
       ->type_name("OUT")
       ->required();

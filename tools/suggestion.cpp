@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/suggestion.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace lockstep::tools {
+namespace {
+
+// Returns the edit distance of two names; a swap of adjacent letters counts as one edit.
+std::size_t distance(std::string_view one, std::string_view other) {
+  const std::size_t width = other.size() + 1;
+  std::vector<std::size_t> table((one.size() + 1) * width);
+  for (std::size_t i = 0; i <= one.size(); ++i)
+    for (std::size_t j = 0; j < width; ++j) {
+      const std::size_t at = i * width + j;
+      table[at] = i + j;
+      if (i == 0 || j == 0) continue;
+      const std::size_t differs = one[i - 1] == other[j - 1] ? 0 : 1;
+      table[at] =
+          std::min({table[at - width] + 1, table[at - 1] + 1, table[at - width - 1] + differs});
+      if (i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1])
+        table[at] = std::min(table[at], table[at - 2 * width - 2] + 1);
+    }
+  return table[one.size() * width + other.size()];
+}
+
+}  // namespace
+
+std::string suggestion_for(std::string_view name, const std::vector<std::string>& names) {
+  std::string best;
+  std::size_t fewest = 3;
+  for (const std::string& each : names) {
+    const std::size_t changes =
+        name.size() > 1 && each.starts_with(name) ? 1 : distance(name, each);
+    if (changes >= fewest || changes + 1 >= each.size()) continue;
+    best = each;
+    fewest = changes;
+  }
+  return best;
+}
+
+}  // namespace lockstep::tools
