@@ -29,12 +29,41 @@ double wait_for(const RankTimes& rank, int other) {
   return found == rank.times.waited_for.end() ? 0 : a_step(rank, found->second);
 }
 
+std::chrono::nanoseconds longest_wait_for(int rank, std::span<const RankTimes> ranks) {
+  std::chrono::nanoseconds longest{0};
+  for (const RankTimes& each : ranks) {
+    const auto found = each.times.waited_for.find(rank);
+    if (each.rank != rank && found != each.times.waited_for.end())
+      longest = std::max(longest, found->second);
+  }
+  return longest;
+}
+
+// Removes the time of a stop from the waits of the stopped rank. A rank that is stopped while it
+// waits in a collective counts the whole stop as a wait. The last rank may have arrived long
+// before. A rank that is stopped elsewhere counts its own waits correctly; the others wait for it
+// then.
+void remove_stop(RankTimes& stopped, std::span<const RankTimes> all) {
+  auto rest = stopped.stood_still - longest_wait_for(stopped.rank, all);
+  auto& waits = stopped.times.waited_for;
+  while (rest.count() > 0 && !waits.empty()) {
+    const auto longest =
+        std::ranges::max_element(waits, {}, [](const auto& wait) { return wait.second; });
+    const auto part = std::min(rest, longest->second);
+    rest -= part;
+    stopped.times.spent[static_cast<std::size_t>(StepPhase::wait)] -= part;
+    longest->second -= part;
+    if (longest->second.count() <= 0) waits.erase(longest);
+  }
+}
+
 // The ranks that have completed a minimum of steps.
 class Ranks {
  public:
   Ranks(std::span<const RankTimes> all, std::int64_t steps) {
     std::copy_if(all.begin(), all.end(), std::back_inserter(ranks_),
                  [&](const RankTimes& each) { return each.times.steps >= steps; });
+    for (RankTimes& each : ranks_) remove_stop(each, all);
   }
 
   // Returns the mean of `value` over all ranks but one; 0 without any.

@@ -65,6 +65,20 @@ TEST(Straggler, IsNamedWithThePhaseInWhichItIsLate) {
   }
 }
 
+// As after SIGSTOP within an all_reduce: the other rank had arrived long before SIGCONT.
+TEST(Straggler, IsNotTheRankThatAStoppedOneWaitedForDuringItsStop) {
+  EXPECT_EQ(verdict({Rank(0), Rank(1).wait_for(0, 50ms).stand_still(50ms)}), "");
+  EXPECT_EQ(
+      verdict({Rank(0).spend(StepPhase::data, 41ms), Rank(1).wait_for(0, 91ms).stand_still(50ms)}),
+      "others waited 41 ms a step (31 %) for rank 0, of which 41 in data");
+}
+
+TEST(Straggler, KeepsTheWaitsOfARankForWhichOthersWaitedDuringItsStop) {
+  EXPECT_EQ(verdict({Rank(0).spend(StepPhase::data, 80ms).wait_for(1, 50ms),
+                     Rank(1).spend(StepPhase::forward, 50ms).wait_for(0, 80ms).stand_still(50ms)}),
+            "others waited 80 ms a step (36 %) for rank 0, of which 80 in data");
+}
+
 TEST(Straggler, IsDescribedInOneLine) {
   EXPECT_EQ(verdict({Rank(0).wait_for(1, 41ms),
                      Rank(1).spend(StepPhase::data, 38ms).spend(StepPhase::other, 3ms)}),
