@@ -97,13 +97,22 @@ std::string name_of(const BatchDataset& dataset, std::size_t index) {
   return text;
 }
 
+// Returns the text of `error` without a file's name at its beginning that `samples` has, too.
+std::string text_beside(const std::string& samples, const Error& error) {
+  const std::string text = bare_text(error);
+  const auto end = text.find(": ");
+  const bool repeats =
+      end != text.npos && samples.find("(" + text.substr(0, end) + ")") != samples.npos;
+  return repeats ? text.substr(end + 2) : text;
+}
+
 // Returns `error` as an Error that names the samples, with `error` nested in it.
 std::exception_ptr named(const std::exception_ptr& error, const std::string& samples) {
   try {
     try {
       std::rethrow_exception(error);
     } catch (const Error& known) {
-      std::throw_with_nested(Error(known.fault(), samples + ": " + bare_text(known)));
+      std::throw_with_nested(Error(known.fault(), samples + ": " + text_beside(samples, known)));
     } catch (const c10::Error& known) {
       std::throw_with_nested(
           Error(Fault::corrupt, samples + ": " + known.what_without_backtrace()));

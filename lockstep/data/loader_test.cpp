@@ -331,6 +331,18 @@ Failing first_failure(Loader& loader, Fault expected) {
   return found;
 }
 
+TEST(Loader, ShowsThePathOfAFailedSampleOnce) {
+  Noise noise(4);
+  noise.before_sample = [](std::size_t) {
+    throw Error(Fault::system, "noise/0.bin: No such file or directory");
+  };
+  const DistributedSampler sampler(4, 1, 0, {.shuffle = false});
+  Loader loader(noise, sampler, {.batch_size = 1});
+  EXPECT_NE(first_failure(loader, Fault::system)
+                .text.find("sample 0 (noise/0.bin): No such file or directory"),
+            std::string::npos);
+}
+
 TEST(Loader, ThrowsAtTheTurnOfTheFailedBatchAndNamesItsFirstFailedSample) {
   Noise noise(60);
   noise.before_sample = [](std::size_t index) {
