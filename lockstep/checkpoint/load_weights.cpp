@@ -267,8 +267,8 @@ auto naming(const fs::path& path, Action action) {
   } catch (const Error& error) {
     if (error.fault() != Fault::misuse && error.fault() != Fault::mismatch) throw;
     const std::string text = bare_text(error);
-    throw Error(error.fault(),
-                text.starts_with(path.string()) ? text : path.string() + ": " + text);
+    if (text.starts_with(path.string())) throw;
+    throw Error(error.fault(), path.string() + ": " + text);
   }
 }
 

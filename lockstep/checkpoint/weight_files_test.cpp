@@ -215,6 +215,7 @@ TEST_F(Folder, OfPicklesIsRefusedWithTheRemedy) {
     for (const fs::path& path : {scratch.path(), scratch.path() / name}) {
       const std::string message = error_of([&] { load_weights(*net_, path); }, Fault::misuse);
       EXPECT_TRUE(contains(message, name) && contains(message, remedy)) << message;
+      EXPECT_EQ(message.find(path.string()), message.rfind(path.string())) << message;
     }
   }
   write("other.index.json", R"({"weight_map": {"0.weight": "model.bin"}})");

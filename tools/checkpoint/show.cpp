@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors_file.h"
@@ -85,7 +86,7 @@ void print_list(const fs::path& folder) {
             bytes_text(size_on_disk(reader)) + ", " +
             count_text(static_cast<std::size_t>(reader.world_size()), "rank") + "\n");
     } catch (const Error& error) {
-      print(each.filename().string() + "  damaged: " + error.what() + "\n");
+      print(each.filename().string() + "  damaged: " + bare_text(error) + "\n");
     }
 }
 
@@ -158,7 +159,7 @@ Json list_of(const fs::path& folder) {
   for (const fs::path& each : list_checkpoints(folder)) try {
       list.push_back(summary_of(CheckpointReader(each)));
     } catch (const Error& error) {
-      list.push_back({{"path", each.string()}, {"damaged", error.what()}});
+      list.push_back({{"path", each.string()}, {"damaged", bare_text(error)}});
     }
   return list;
 }

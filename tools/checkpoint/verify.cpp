@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/checkpoint_reader.h"
 #include "lockstep/checkpoint/checkpointer.h"
 #include "tools/checkpoint/commands.h"
@@ -13,6 +14,13 @@ namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+
+// The error's text after a mention of `path`, which usually begins it.
+std::string text_beside(const fs::path& path, const Error& error) {
+  std::string text = bare_text(error);
+  if (text.starts_with(path.string() + ": ")) text.erase(0, path.string().size() + 2);
+  return text;
+}
 
 // A checkpoint, or weights in safetensors files, to verify. opened() records a failure to open
 // them.
@@ -28,7 +36,7 @@ struct Candidate {
     is_damaged = is_damaged || error.fault() == Fault::corrupt;
     if (problems++ == 0)
       problem = (error.fault() == Fault::corrupt ? "damaged: " : "cannot be read: ") +
-                std::string(error.what());
+                text_beside(path, error);
   }
 };
 
