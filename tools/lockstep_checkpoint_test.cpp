@@ -378,7 +378,17 @@ TEST_F(LockstepCheckpoint, RefusesWhatIsNoUse) {
                                      {"merge", "a"},
                                      {"show", "--odd"}})
     expect_one_line(run(arguments), 64, "lockstep checkpoint --help");
+  expect_one_line(run({"fly"}), 64, "the subcommands are show, verify, diff, merge");
+  for (const auto& [arguments, question] :
+       {std::pair{Arguments{"sho", "a"}, "did you mean `lockstep checkpoint show`?\n"},
+        {Arguments{"show", "--jsn", "a"}, "did you mean --json?\n"}}) {
+    const Finished refused = run(arguments);
+    expect_one_line(refused, 64, question);
+    EXPECT_TRUE(refused.err.ends_with(question)) << refused.err;
+  }
   expect_one_line(run({"show", folder()}), 66, "holds no checkpoint");
+  expect_one_line(run({"show", "/etc/passwd"}), 66,
+                  "/etc/passwd is neither a folder nor a safetensors file");
   expect_one_line(run({"verify", folder() / "none"}), 66, "no such file");
   expect_one_line(run({"show", save("a", 1), "--part", "odd"}), 64, "but: model, optimizer");
 }

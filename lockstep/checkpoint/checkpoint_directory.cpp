@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/output_file.h"
+#include "lockstep/checkpoint/write_lock.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -67,6 +68,7 @@ void remove_or_log(const fs::path& path) {
 }
 
 std::vector<fs::path> entries_of(const fs::path& root) {
+  require_folder(root);
   std::vector<fs::path> paths;
   std::error_code error;
   fs::directory_iterator entry(root, error);

@@ -258,7 +258,8 @@ class Checkpointer::Implementation {
         // All ranks get the same Error, so all continue.
         if (error.fault() != Fault::corrupt && error.fault() != Fault::system) throw;
         if (ranks_.rank() == 0)
-          log(LogLevel::warning, candidate.string() + " is skipped: " + error.what());
+          log(LogLevel::warning,
+              "checkpoint " + candidate.filename().string() + " is skipped: " + bare_text(error));
         if (resumed.skipped.empty()) fault = error.fault();
         skipped_.push_back(candidate);
         resumed.skipped.push_back({candidate, error.what()});
@@ -316,6 +317,7 @@ class Checkpointer::Implementation {
 
   // Rejects a second job before it trains. A read-only folder can still be resumed from.
   void open_folder_to_resume() {
+    checkpoint::require_folder(root_);
     if (const auto reason = checkpoint::why_not_writable(root_))
       return log(LogLevel::warning,
                  "no checkpoint can be saved in " + root_.string() + ": " + *reason);

@@ -551,6 +551,28 @@ TEST_F(Checkpoints, AreKeptAsLongAsTheOptionsSay) {
                                                      "step-0000000070", "step-0000000080"}));
 }
 
+TEST_F(Checkpoints, NeedAFolderAndReportAFileInItsPlaceFirst) {
+  catch_log();
+  fs::create_directories(root().parent_path());
+  std::ofstream(root()) << "a file";
+  Tensors state(some_state(1));
+  for (const fs::path& place : {root(), root() / "below"}) {
+    Checkpointer checkpoints(place);
+    const std::string expected = root().string() + " is not a folder";
+    for (const bool saves : {false, true}) {
+      const std::string text = error_of(
+          [&] {
+            saves ? checkpoints.save(1, {{"model", &state}})
+                  : static_cast<void>(checkpoints.resume({{"model", &state}}));
+          },
+          Fault::system);
+      EXPECT_TRUE(contains(text, expected)) << text;
+    }
+    EXPECT_TRUE(contains(error_of([&] { list_checkpoints(place); }, Fault::system), expected));
+  }
+  EXPECT_EQ(log_, "");
+}
+
 TEST_F(Checkpoints, OfAStepThatIsThereAreRefused) {
   Tensors saved(some_state(1)), other(some_state(2)), loaded;
   Checkpointer checkpoints(root());
@@ -588,6 +610,9 @@ TEST_F(Checkpoints, ThatAreDamagedAreSkippedAndSetAside) {
   EXPECT_TRUE(contains(resumed->skipped[0].reason, "model-00001-of-00001.safetensors: tensor"));
   EXPECT_TRUE(contains(resumed->skipped[1].reason, "manifest.json: the file is missing"));
   EXPECT_TRUE(contains(log_, "step-0000000003 is skipped")) << log_;
+
+  const std::string path = step("003").string();
+  EXPECT_EQ(log_.find(path), log_.rfind(path)) << "the path is shown once: " << log_;
 
   checkpoints.save(3, {{"model", &loaded}});
   EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000003");

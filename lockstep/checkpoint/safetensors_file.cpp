@@ -210,7 +210,8 @@ void SafetensorsFile::read_header(const std::optional<Expected>& expected) {
     throw Error(Fault::corrupt, name_ + ": byte 0: expected a header that fits the file of " +
                                     std::to_string(size_) + " bytes and the limit of " +
                                     std::to_string(safetensors_header_limit) + ", found one of " +
-                                    std::to_string(length));
+                                    std::to_string(length) +
+                                    ": the file is damaged, or is not a safetensors file");
   std::string json(length, '\0');
   const auto json_bytes = std::as_writable_bytes(std::span(json));
   read_at(length_size, json_bytes);

@@ -120,6 +120,7 @@ LockHolder this_holder() {
 }
 
 WriteLock::WriteLock(const fs::path& root, const LockHolder& self) : file_(root / lock_name) {
+  require_folder(root);
   make_directories(root);
   if (!try_lock()) wait_for_holder(self);
   if (!is_locked_) warn_without_lock(root);
@@ -181,12 +182,24 @@ void WriteLock::refuse(const std::optional<LockHolder>& holder) const {
   throw Error(Fault::system, text);
 }
 
+void require_folder(const fs::path& root) {
+  fs::path there = fs::path(root).lexically_normal();
+  struct stat status {};
+  while (::stat(there.c_str(), &status) != 0) {
+    if (errno != ENOTDIR || !there.has_relative_path()) return;  // Its user reports the error.
+    there = there.parent_path();
+  }
+  if (S_ISDIR(status.st_mode)) return;
+  throw Error(Fault::system, there.string() + " is not a folder: checkpoints need a folder");
+}
+
 std::optional<std::string> why_not_writable(const fs::path& root) {
   const fs::path file = root / lock_name;
-  const auto refusal = [](const fs::path& path, int mode) -> std::optional<std::string> {
+  const auto refusal = [&](const fs::path& path, int mode) -> std::optional<std::string> {
     if (::faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0) return std::nullopt;
     if (errno != EACCES && errno != EROFS && errno != EPERM) return std::nullopt;
-    return path.string() + ": " + std::generic_category().message(errno);
+    const std::string reason = std::generic_category().message(errno);
+    return path == root ? reason : path.string() + ": " + reason;
   };
   struct stat status {};
   if (::stat(file.c_str(), &status) == 0) {

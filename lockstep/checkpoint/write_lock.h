@@ -56,8 +56,12 @@ class WriteLock {
   bool is_locked_ = false;
 };
 
-// Returns why this user cannot write to `root`, for example "Read-only file system". Empty if the
-// user can write, or if only a write would show it.
+// Errors: system if `root`, or a folder that it is to be in, exists and is not a folder.
+void require_folder(const std::filesystem::path& root);
+
+// Returns why this user cannot write to `root`, for example "Read-only file system". The text
+// begins with the path of another file or folder if that is the cause. Empty if the user can write,
+// or if only a write would show it.
 std::optional<std::string> why_not_writable(const std::filesystem::path& root);
 
 }  // namespace lockstep::checkpoint

@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 #include <map>
 
 #include "lockstep/base/error.h"
@@ -41,6 +43,19 @@ at::Tensor empty_like(const SafetensorsEntry& entry, at::Device device) {
               : at::empty({bytes}, at::dtype(at::kByte).device(device));
 }
 
+// By the name, or as in a safetensors file, where '{' follows the eight bytes of the header's
+// length. WeightFiles rejects pickles with a remedy.
+bool may_be_weights(const fs::path& file) {
+  const std::string name = file.filename().string();
+  for (const char* ending : {".safetensors", ".json", ".bin", ".pt", ".pth"})
+    if (name.ends_with(ending)) return true;
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return true;  // Not read here: it may be a FIFO.
+  std::array<char, 9> beginning{};
+  std::ifstream(file, std::ios::binary).read(beginning.data(), beginning.size());
+  return beginning.back() == '{';
+}
+
 }  // namespace
 
 Kind kind_of(const fs::path& path) {
@@ -51,6 +66,10 @@ Kind kind_of(const fs::path& path) {
   if (!fs::exists(status)) throw NoInput(path.string() + ": there is no such file or folder");
   if (fs::exists(path / "manifest.json", error)) return Kind::checkpoint;
   if (fs::is_directory(status) && !list_checkpoints(path).empty()) return Kind::folder;
+  if (!fs::is_directory(status) && !may_be_weights(path))
+    throw NoInput(path.string() +
+                  " is neither a folder nor a safetensors file: give a checkpoint's folder, or "
+                  "weights");
   if (has_weight_files(path)) return Kind::weights;
   throw NoInput(path.string() +
                 " holds no checkpoint: it has neither a manifest.json nor folders such as "
