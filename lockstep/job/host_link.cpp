@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
-#include "lockstep/job/switchboard.h"
+#include "lockstep/job/fd_broker.h"
 
 namespace lockstep {
 namespace {

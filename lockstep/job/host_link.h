@@ -1,4 +1,4 @@
-// A rank's connection to the fd broker (Switchboard) that has the job control block (JobPage). The
+// A rank's connection to the fd broker (FdBroker) that has the job control block (JobPage). The
 // agent runs this broker, or rank 0 if there is no agent.
 //
 // Thread safety: one thread at a time may call the members.
@@ -15,9 +15,9 @@
 #include "lockstep/base/api.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
+#include "lockstep/job/fd_broker.h"
 #include "lockstep/job/job_page.h"
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/job/switchboard.h"
 
 namespace lockstep {
 

@@ -18,10 +18,10 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/random_number.h"
 #include "lockstep/base/text.h"
+#include "lockstep/job/fd_broker.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/step_clock.h"
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/job/switchboard.h"
 
 namespace lockstep {
 namespace {
@@ -34,7 +34,7 @@ constexpr std::chrono::milliseconds time_for_last_words{50};
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
                               const std::function<void()>& meanwhile) {
   while (true) {
-    if (FileDescriptor socket = connect_to_switchboard(meeting.identity)) return socket;
+    if (FileDescriptor socket = connect_to_fd_broker(meeting.identity)) return socket;
     meanwhile();
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout,
@@ -95,11 +95,11 @@ class StepReporter {
 
 }  // namespace
 
-Sentinel::Sentinel(JobPage& page, int slot, std::vector<Switchboard*> switchboards,
+Sentinel::Sentinel(JobPage& page, int slot, std::vector<FdBroker*> brokers,
                    std::function<void()> look)
     : page_(page),
       slot_(slot),
-      switchboards_(std::move(switchboards)),
+      brokers_(std::move(brokers)),
       look_(std::move(look)),
       stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_) throw_errno("making an eventfd");
@@ -135,10 +135,10 @@ void Sentinel::live(std::promise<void> entered) {
     reporter.beat(Clock::now());
     if (how_ == JobPage::Phase::abandoned) look_();  // `how_` is abandoned until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
-    watch_switchboards(entries);
+    watch_fd_brokers(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
     if (entries.front().revents != 0) break;
-    for (Switchboard* const board : switchboards_) board->serve(entries);
+    for (FdBroker* const board : brokers_) board->serve(entries);
   }
   reporter.beat(Clock::now());  // The process may have been stopped until now.
   reporter.report();
@@ -146,17 +146,17 @@ void Sentinel::live(std::promise<void> entered) {
   page_.leave(slot_, how_);
 }
 
-void Sentinel::watch_switchboards(std::vector<pollfd>& entries) const {
-  for (const Switchboard* const board : switchboards_) board->watch(entries);
+void Sentinel::watch_fd_brokers(std::vector<pollfd>& entries) const {
+  for (const FdBroker* const board : brokers_) board->watch(entries);
 }
 
 // Sends this rank's remaining offers and refusals to the others.
 void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
   for (int turn = 0; turn < 100; ++turn) {
     entries.clear();
-    watch_switchboards(entries);
+    watch_fd_brokers(entries);
     if (::poll(entries.data(), entries.size(), 0) <= 0) return;
-    for (Switchboard* const board : switchboards_) board->serve(entries);
+    for (FdBroker* const board : brokers_) board->serve(entries);
   }
 }
 
@@ -194,7 +194,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
       meeting_(meeting.told.meeting),
       has_agent_(meeting.agent_fd.has_value()) {
   if (meeting.opens && !meeting.agent_fd) {
-    open_switchboard(meeting);
+    open_fd_broker(meeting);
   } else {
     HostLink link(meeting.agent_fd ? duplicate_agent_fd(*meeting.agent_fd)
                                    : call_rank_zero(meeting, deadline, meanwhile));
@@ -206,13 +206,13 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
     throw Error(Fault::mismatch,
                 fmt::format("rank {} was told of {} ranks, {} of {} (WORLD_SIZE)", rank_,
                             meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
-  std::vector<Switchboard*> boards;
-  if (switchboard_) boards.push_back(switchboard_.get());
+  std::vector<FdBroker*> boards;
+  if (broker_) boards.push_back(broker_.get());
   // New for each session: a fork()ed child of an earlier process in this slot may hold that one's
   // socket.
   const std::uint64_t number = random_number();
   if (size() > 1) {
-    own_memory_ = std::make_shared<Switchboard>(page_->descriptor());
+    own_memory_ = std::make_shared<FdBroker>(page_->descriptor());
     own_memory_->listen(listen_on_abstract_socket(memory_of(number)), memory_of(number));
     boards.push_back(own_memory_.get());
   }
@@ -227,11 +227,11 @@ HostSession::~HostSession() {
   if (speaker_.joinable()) speaker_.join();
 }
 
-void HostSession::open_switchboard(const HostMeeting& meeting) {
+void HostSession::open_fd_broker(const HostMeeting& meeting) {
   page_ = std::make_shared<JobPage>(JobPage::create(meeting.size, meeting.job_id));
-  switchboard_ = std::make_unique<Switchboard>(page_->descriptor());
+  broker_ = std::make_unique<FdBroker>(page_->descriptor());
   if (meeting.is_alone) return;
-  switchboard_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
+  broker_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
 }
 
 void HostSession::offer(std::string_view key, int fd) const {

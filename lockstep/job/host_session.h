@@ -25,8 +25,8 @@
 #include "lockstep/base/thread.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/environment.h"
+#include "lockstep/job/fd_broker.h"
 #include "lockstep/job/job_page.h"
-#include "lockstep/job/switchboard.h"
 
 namespace lockstep {
 
@@ -40,8 +40,7 @@ class LOCKSTEP_API Sentinel {
   // Returns when it has entered `slot` of `page`. `page` and the brokers must outlive this object.
   // Calls `look` ten times a second until leave_as(); it must not throw. Errors: misuse when a
   // running process holds the slot.
-  Sentinel(JobPage& page, int slot, std::vector<Switchboard*> switchboards,
-           std::function<void()> look);
+  Sentinel(JobPage& page, int slot, std::vector<FdBroker*> brokers, std::function<void()> look);
 
   // Leaves the slot in the phase given to leave_as(), by default as abandoned.
   ~Sentinel();
@@ -52,12 +51,12 @@ class LOCKSTEP_API Sentinel {
 
  private:
   void live(std::promise<void> entered);
-  void watch_switchboards(std::vector<pollfd>& entries) const;
+  void watch_fd_brokers(std::vector<pollfd>& entries) const;
   void serve_what_is_left(std::vector<pollfd>& entries);
 
   JobPage& page_;
   const int slot_;
-  const std::vector<Switchboard*> switchboards_;
+  const std::vector<FdBroker*> brokers_;
   const std::function<void()> look_;
   std::atomic<JobPage::Phase> how_{JobPage::Phase::abandoned};
   FileDescriptor stop_;  // An eventfd, readable once the thread should end.
@@ -171,14 +170,14 @@ class LOCKSTEP_API HostSession {
   void log_once(const Failure& failure) const;
   Failure examine(int peer) const;
   std::optional<Failure> recorded_failure() const;
-  void open_switchboard(const HostMeeting& meeting);
+  void open_fd_broker(const HostMeeting& meeting);
 
   const int rank_;
   const int meeting_;
   const bool has_agent_;
   std::shared_ptr<JobPage> page_;
-  std::unique_ptr<Switchboard> switchboard_;  // In rank 0 without an agent: serves ranks that join.
-  std::shared_ptr<Switchboard> own_memory_;   // Null if this rank is alone.
+  std::unique_ptr<FdBroker> broker_;      // In rank 0 without an agent: serves ranks that join.
+  std::shared_ptr<FdBroker> own_memory_;  // Null if this rank is alone.
   mutable std::mutex logged_mutex_;
   mutable std::set<std::string> logged_;  // Keys of the logged failures.
   std::atomic<bool> is_speaking_{false};

@@ -38,12 +38,12 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
       binding_(binding),
       output_(output),
       pages_(options.nproc_per_node, round),
-      switchboard_(pages_.own_descriptor()) {
-  if (!round.store.empty()) switchboard_.publish(job_token_key, share_job_token(token));
+      broker_(pages_.own_descriptor()) {
+  if (!round.store.empty()) broker_.publish(job_token_key, share_job_token(token));
   RankStarter starter(options_, round_, binding_, output_);
   for (int rank = 0; rank < options_.nproc_per_node && starter.error() == 0; ++rank) {
     StartedRank started = starter.start(rank);
-    switchboard_.connect(std::move(started.socket));
+    broker_.connect(std::move(started.socket));
     processes_.add(started.pid);
     error_files_.push_back(std::move(started.error_file));
   }
@@ -54,10 +54,9 @@ LocalRanks::LocalRanks(const RunOptions& options, const Round& round, const Bind
 }
 
 void LocalRanks::serve(const std::vector<pollfd>& entries) {
-  switchboard_.serve(entries);
+  broker_.serve(entries);
   try {
-    if (FileDescriptor fd = switchboard_.take(session_page_key))
-      pages_.use_session_page(std::move(fd));
+    if (FileDescriptor fd = broker_.take(session_page_key)) pages_.use_session_page(std::move(fd));
   } catch (const Error& error) {  // A rank's message must not end its agent.
     output_.say(fmt::format("a rank's job page is not used: {}", error.what()));
   }

@@ -18,9 +18,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
+#include "lockstep/job/fd_broker.h"
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/job/straggler.h"
-#include "lockstep/job/switchboard.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/loop.h"
 #include "lockstep/launch/output.h"
@@ -43,7 +43,7 @@ class LocalRanks final : public Pollable {
 
   const Round& round() const { return round_; }
 
-  void watch(std::vector<pollfd>& entries) const override { switchboard_.watch(entries); }
+  void watch(std::vector<pollfd>& entries) const override { broker_.watch(entries); }
   Deadline deadline() const override;
   void serve(const std::vector<pollfd>& entries) override;
 
@@ -107,7 +107,7 @@ class LocalRanks final : public Pollable {
   const BindingPlan& binding_;
   Output& output_;
   RankPages pages_;
-  Switchboard switchboard_;
+  FdBroker broker_;
   RankProcesses processes_;
   std::vector<ErrorFile> error_files_;  // By local rank.
   AttemptResult result_;

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/core/mailbox.h"
-#include "lockstep/job/switchboard.h"
+#include "lockstep/job/fd_broker.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
@@ -35,12 +35,12 @@ void read_header(const std::string& input) {
 }
 
 // The fd broker survives any input of a rank, and serves the next rank.
-void send_to_switchboard(const std::string& input) {
+void send_to_fd_broker(const std::string& input) {
   int stranger[2];
   int rank[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, stranger) != 0) return;
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, rank) != 0) return;
-  Switchboard board(-1);
+  FdBroker board(-1);
   board.connect(FileDescriptor(stranger[0]));
   board.connect(FileDescriptor(rank[0]));
   const FileDescriptor other(stranger[1]);
@@ -77,6 +77,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (data[0] % 2 == 0)
     read_header(input);
   else
-    send_to_switchboard(input);
+    send_to_fd_broker(input);
   return 0;
 }

@@ -18,10 +18,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/fd_broker.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/job_page.h"
 #include "lockstep/job/store/tcp_store.h"
-#include "lockstep/job/switchboard.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
 
@@ -56,7 +56,7 @@ class Agent {
     if (thread_.joinable()) thread_.join();
   }
 
-  Switchboard& switchboard() { return switchboard_; }
+  FdBroker& fd_broker() { return broker_; }
   JobPage& own_page() { return page_; }
   RunningCommand& rank(int local_rank) { return *ranks_.at(static_cast<std::size_t>(local_rank)); }
 
@@ -64,7 +64,7 @@ class Agent {
     int ends[2] = {-1, -1};
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     const FileDescriptor of_rank(ends[1]);
-    switchboard_.connect(FileDescriptor(ends[0]));
+    broker_.connect(FileDescriptor(ends[0]));
     ::fcntl(of_rank.get(), F_SETFD, 0);
     ranks_.push_back(std::make_unique<RunningCommand>(
         ranks.command(),
@@ -90,9 +90,9 @@ class Agent {
   void serve() {
     while (!over_) {
       std::vector<pollfd> entries;
-      switchboard_.watch(entries);
-      if (::poll(entries.data(), entries.size(), 10) > 0) switchboard_.serve(entries);
-      if (FileDescriptor fd = switchboard_.take(session_page_key)) {
+      broker_.watch(entries);
+      if (::poll(entries.data(), entries.size(), 10) > 0) broker_.serve(entries);
+      if (FileDescriptor fd = broker_.take(session_page_key)) {
         const std::lock_guard lock(mutex_);
         session_page_ = std::make_shared<JobPage>(JobPage::attach(std::move(fd)));
       }
@@ -102,7 +102,7 @@ class Agent {
   const Job job_;
   const int first_rank_;
   JobPage page_;
-  Switchboard switchboard_{page_.descriptor()};
+  FdBroker broker_{page_.descriptor()};
   std::vector<std::unique_ptr<RunningCommand>> ranks_;
   mutable std::mutex mutex_;
   std::shared_ptr<JobPage> session_page_;
@@ -131,7 +131,7 @@ struct TwoAgents {
     job.attempt = attempt_of_ranks;
     for (const int first_rank : {0, each}) {
       agents.push_back(std::make_unique<Agent>(job, first_rank));
-      agents.back()->switchboard().publish(job_token_key, share_job_token(token));
+      agents.back()->fd_broker().publish(job_token_key, share_job_token(token));
     }
   }
 
@@ -253,19 +253,19 @@ TEST(SeveralAgents, ARankOfAnEarlierAttemptIsRefused) {
 
 TEST(SeveralAgents, ARankWithAnotherTokenIsRefused) {
   TwoAgents two;
-  two.agents[1]->switchboard().publish(job_token_key, share_job_token(make_job_token()));
+  two.agents[1]->fd_broker().publish(job_token_key, share_job_token(make_job_token()));
   expect_refusal(two, "another job token", Fault::misuse);
 }
 
 TEST(SeveralAgents, ARankWithoutTheTokenIsRefused) {
   TwoAgents two;
-  two.agents[1]->switchboard().publish(job_token_key, share_job_token(std::nullopt));
+  two.agents[1]->fd_broker().publish(job_token_key, share_job_token(std::nullopt));
   expect_refusal(two, "another job token or none", Fault::misuse);
 }
 
 TEST(SeveralAgents, AnAgentThatHasNoTokenSaysWhy) {
   TwoAgents two;
-  two.agents[1]->switchboard().publish_refusal(job_token_key, "its file cannot be read");
+  two.agents[1]->fd_broker().publish_refusal(job_token_key, "its file cannot be read");
   expect_refusal(two, "its file cannot be read", Fault::system);
 }
 

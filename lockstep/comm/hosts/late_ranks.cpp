@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/text.h"
-#include "lockstep/job/switchboard.h"
+#include "lockstep/job/fd_broker.h"
 
 namespace lockstep::comm {
 

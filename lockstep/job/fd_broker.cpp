@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/switchboard.h"
+#include "lockstep/job/fd_broker.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -188,7 +188,7 @@ FileDescriptor take_abstract_name(std::string_view identity) {
   throw_errno("binding an abstract Unix socket");
 }
 
-FileDescriptor connect_to_switchboard(std::string_view identity) {
+FileDescriptor connect_to_fd_broker(std::string_view identity) {
   FileDescriptor socket = connect_to_abstract_socket(identity).socket;
   const bool is_open = socket && begin_with(hello_of(identity), socket.get());
   return is_open ? std::move(socket) : FileDescriptor();
@@ -244,29 +244,29 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
   }
 }
 
-Switchboard::Switchboard(int job_page) : job_page_(job_page) {}
+FdBroker::FdBroker(int job_page) : job_page_(job_page) {}
 
 // Each rank needs the job control block first. If it cannot be sent now, the rank will request it.
-void Switchboard::connect(FileDescriptor socket) {
+void FdBroker::connect(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
   send_packet(socket.get(), make_packet(Packet::Kind::given, job_page_key), job_page_);
   clients_.push_back({.socket = std::move(socket), .trusted = true});
 }
 
-void Switchboard::listen(FileDescriptor listener, std::string identity) {
+void FdBroker::listen(FileDescriptor listener, std::string identity) {
   const std::lock_guard lock(mutex_);
   listener_ = std::move(listener);
   if (!spare_) reserve_spare();
   identity_ = std::move(identity);
 }
 
-void Switchboard::watch(std::vector<pollfd>& entries) const {
+void FdBroker::watch(std::vector<pollfd>& entries) const {
   const std::lock_guard lock(mutex_);
   if (listener_ && Clock::now() >= deaf_until_) entries.push_back({listener_.get(), POLLIN, 0});
   for (const Client& client : clients_) entries.push_back({client.socket.get(), POLLIN, 0});
 }
 
-void Switchboard::serve(const std::vector<pollfd>& entries) {
+void FdBroker::serve(const std::vector<pollfd>& entries) {
   const std::lock_guard lock(mutex_);
   for (Client& client : clients_)
     if (events_of(entries, client.socket.get()) != 0) serve(client);
@@ -276,14 +276,14 @@ void Switchboard::serve(const std::vector<pollfd>& entries) {
   if (listener_ && events_of(entries, listener_.get()) != 0) accept_all();
 }
 
-void Switchboard::accept_all() {
+void FdBroker::accept_all() {
   while (FileDescriptor socket = accept_next())
     if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
 }
 
 // A process without free descriptors accepts one connection at a time, with its spare one. It then
 // still serves what it has published, and its own calls fail for what it could not receive.
-FileDescriptor Switchboard::accept_next() {
+FileDescriptor FdBroker::accept_next() {
   const auto accept = [this] {
     return FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   };
@@ -299,19 +299,19 @@ FileDescriptor Switchboard::accept_next() {
 }
 
 // The number stays in use meanwhile, so no other thread can take it.
-void Switchboard::keep_as_spare(FileDescriptor socket) {
+void FdBroker::keep_as_spare(FileDescriptor socket) {
   if (::dup3(job_page_, socket.get(), O_CLOEXEC) < 0) return;
   spare_ = std::move(socket);
   deaf_until_ = {};
 }
 
-void Switchboard::reserve_spare() {
+void FdBroker::reserve_spare() {
   const int reason = errno;
   spare_ = FileDescriptor(::fcntl(job_page_, F_DUPFD_CLOEXEC, 0));
   errno = reason;
 }
 
-void Switchboard::serve(Client& client) {
+void FdBroker::serve(Client& client) {
   Packet packet;
   FileDescriptor fd;
   switch (receive_packet(client.socket.get(), packet, fd)) {
@@ -338,17 +338,17 @@ void Switchboard::serve(Client& client) {
   }
 }
 
-void Switchboard::publish(std::string_view key, FileDescriptor fd) {
+void FdBroker::publish(std::string_view key, FileDescriptor fd) {
   const std::lock_guard lock(mutex_);
   offer(std::string(key), {.fd = std::move(fd), .readers = everybody});
 }
 
-void Switchboard::publish_refusal(std::string_view key, std::string_view reason) {
+void FdBroker::publish_refusal(std::string_view key, std::string_view reason) {
   const std::lock_guard lock(mutex_);
   offer(std::string(key), {.refusal = std::string(reason), .readers = everybody});
 }
 
-void Switchboard::close() {
+void FdBroker::close() {
   const std::lock_guard lock(mutex_);
   listener_ = FileDescriptor();
   clients_.clear();
@@ -357,7 +357,7 @@ void Switchboard::close() {
   spare_ = FileDescriptor();
 }
 
-FileDescriptor Switchboard::take(std::string_view key) {
+FileDescriptor FdBroker::take(std::string_view key) {
   const std::lock_guard lock(mutex_);
   const auto found = offers_.find(key);
   if (found == offers_.end()) return {};
@@ -367,12 +367,12 @@ FileDescriptor Switchboard::take(std::string_view key) {
   return fd;
 }
 
-void Switchboard::withdraw(std::string_view key) noexcept {
+void FdBroker::withdraw(std::string_view key) noexcept {
   const std::lock_guard lock(mutex_);
   if (const auto found = offers_.find(key); found != offers_.end()) offers_.erase(found);
 }
 
-void Switchboard::drop(std::string_view key) noexcept {
+void FdBroker::drop(std::string_view key) noexcept {
   const std::lock_guard lock(mutex_);
   if (const auto found = offers_.find(key); found != offers_.end())
     offers_.erase(found);
@@ -380,7 +380,7 @@ void Switchboard::drop(std::string_view key) noexcept {
     unwanted_.emplace(key);
 }
 
-void Switchboard::offer(std::string key, Offer offer) {
+void FdBroker::offer(std::string key, Offer offer) {
   if (!offer.fd && offer.refusal.empty())
     offer.refusal =
         "the process that passes it on has no free descriptor: raise its limit of open files "
@@ -390,7 +390,7 @@ void Switchboard::offer(std::string key, Offer offer) {
 }
 
 // Sends `key` to `client` if it waits for the key and the key is there.
-void Switchboard::give(Client& client, const std::string& key) {
+void FdBroker::give(Client& client, const std::string& key) {
   const auto wanted = std::find(client.wanted.begin(), client.wanted.end(), key);
   const auto found = offers_.find(key);
   if (client.lost || wanted == client.wanted.end()) return;

@@ -79,7 +79,7 @@ LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
 
 // Connects to the broker on that socket and sends hello; empty when no process of this user
 // listens.
-FileDescriptor connect_to_switchboard(std::string_view identity);
+FileDescriptor connect_to_fd_broker(std::string_view identity);
 
 // Blocks until another process's broker has sent the descriptor that it publishes under `key`;
 // empty at the deadline. fetch() calls `identity`, the name of that broker's socket, before each
@@ -106,10 +106,10 @@ constexpr std::string_view job_token_key = "job token";
 // Its slots are the ranks of all these agents. Every rank does this for every session.
 constexpr std::string_view session_page_key = "session page";
 
-class LOCKSTEP_API Switchboard {
+class LOCKSTEP_API FdBroker {
  public:
   // Sends `job_page` to every rank that requests it; it must outlive the broker.
-  explicit Switchboard(int job_page);
+  explicit FdBroker(int job_page);
 
   // Adds a rank, whose end of the socket pair only this process gave it. Sends it the job control
   // block.
