@@ -28,7 +28,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/fd_broker.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "lockstep/launch/binding.h"
 #include "lockstep/launch/rendezvous.h"
@@ -782,14 +782,15 @@ TEST(LockstepRun, EightLaunchersAtOnceDoNotMeet) {
   EXPECT_EQ(ports.size(), 8U);
 }
 
-// --- Ranks that know the job page ---------------------------------------------------------------
+// --- Ranks that know the job control block
+// ---------------------------------------------------------------
 
 // Fetches the job control block over the agent's socket, as init_process_group() does.
-JobPage attach() {
+JobControlBlock attach() {
   const int socket = std::atoi(std::getenv("LOCKSTEP_AGENT_FD"));
   Packet packet;
   packet.kind = Packet::Kind::want;
-  copy_text(packet.key, job_page_key);
+  copy_text(packet.key, job_control_block_key);
   check(::send(socket, &packet, sizeof packet, 0) == sizeof packet, "the agent is not there");
 
   iovec data{&packet, sizeof packet};
@@ -802,25 +803,25 @@ JobPage attach() {
   check(::recvmsg(socket, &header, 0) == sizeof packet, "the agent did not answer");
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof fd);
-  return JobPage::attach(FileDescriptor(fd));
+  return JobControlBlock::attach(FileDescriptor(fd));
 }
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
 // Enters the block, waits for the other ranks, then for `end` or for a failure.
-JobPage enter() {
-  JobPage page = attach();
+JobControlBlock enter() {
+  JobControlBlock page = attach();
   page.enter(own_rank());
   page.activity(own_rank()).collective.enter({}, Operation::all_reduce, 812, ticks_now());
   soon([&] {
     for (int slot = 0; slot < page.slots(); ++slot)
-      if (page.phase(slot) == JobPage::Phase::vacant) return false;
+      if (page.phase(slot) == JobControlBlock::Phase::vacant) return false;
     return true;
   });
   return page;
 }
 
-[[noreturn]] void wait_for_failure(const JobPage& page, int code) {
+[[noreturn]] void wait_for_failure(const JobControlBlock& page, int code) {
   soon([&] { return page.failure().has_value(); }, 50s);
   std::printf("%s\n", page.failure() ? describe(*page.failure()).c_str() : "nothing");
   std::fflush(stdout);
@@ -828,19 +829,19 @@ JobPage enter() {
 }
 
 const Ranks one_is_killed("one rank is killed in an operation", [](const Rank&) {
-  const JobPage page = enter();
+  const JobControlBlock page = enter();
   if (own_rank() == 1) ::raise(SIGKILL);
   wait_for_failure(page, 1);
 });
 
 const Ranks one_returns_early("one rank returns without destroying the group", [](const Rank&) {
-  const JobPage page = enter();
+  const JobControlBlock page = enter();
   if (own_rank() == 1) ::_exit(0);
   wait_for_failure(page, 4);
 });
 
 const Ranks nobody_says_goodbye("no rank destroys the group", [](const Rank&) {
-  const JobPage page = enter();
+  const JobControlBlock page = enter();
   if (own_rank() == 0) ::usleep(700'000);  // Longer than a rank's time to end after a failure.
   ::_exit(0);
 });

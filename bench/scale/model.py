@@ -168,7 +168,7 @@ def segment_bytes(n):
 
 def packets(n):
     """To and from rank 0 (job/fd_broker.cpp). All others ask it for the segment, and get an
-    answer. The job page is not among them: each rank got it when it was started."""
+    answer. The job control block is not among them: each rank got it when it was started."""
     return 2 * (n - 1)
 
 

@@ -13,7 +13,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/job/host_link.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 
 namespace lockstep::c10d {
 namespace {
@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 // This process's slot on the launcher's page.
 struct Slot {
   LaunchEnvironment who;
-  JobPage page;
+  JobControlBlock page;
   pid_t pid = this_process();
 
   std::string context() const { return "init_process_group on rank " + std::to_string(who.rank); }
@@ -35,7 +35,7 @@ const Slot& our_slot() {
   constexpr std::chrono::seconds patience{30};
   static const Slot& ours = [&]() -> const Slot& {
     const LaunchEnvironment who = read_environment();
-    JobPage page = AgentLine(who.agent_fd.value()).own_page(in(patience));
+    JobControlBlock page = AgentLine(who.agent_fd.value()).own_page(in(patience));
     const Slot& made = *new Slot{who, std::move(page)};  // Never destroyed: used at exit.
     taken = &made;
     return made;

@@ -244,12 +244,13 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
   }
 }
 
-FdBroker::FdBroker(int job_page) : job_page_(job_page) {}
+FdBroker::FdBroker(int job_control_block) : job_control_block_(job_control_block) {}
 
 // Each rank needs the job control block first. If it cannot be sent now, the rank will request it.
 void FdBroker::connect(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
-  send_packet(socket.get(), make_packet(Packet::Kind::given, job_page_key), job_page_);
+  send_packet(socket.get(), make_packet(Packet::Kind::given, job_control_block_key),
+              job_control_block_);
   clients_.push_back({.socket = std::move(socket), .trusted = true});
 }
 
@@ -300,14 +301,14 @@ FileDescriptor FdBroker::accept_next() {
 
 // The number stays in use meanwhile, so no other thread can take it.
 void FdBroker::keep_as_spare(FileDescriptor socket) {
-  if (::dup3(job_page_, socket.get(), O_CLOEXEC) < 0) return;
+  if (::dup3(job_control_block_, socket.get(), O_CLOEXEC) < 0) return;
   spare_ = std::move(socket);
   deaf_until_ = {};
 }
 
 void FdBroker::reserve_spare() {
   const int reason = errno;
-  spare_ = FileDescriptor(::fcntl(job_page_, F_DUPFD_CLOEXEC, 0));
+  spare_ = FileDescriptor(::fcntl(job_control_block_, F_DUPFD_CLOEXEC, 0));
   errno = reason;
 }
 
@@ -394,11 +395,11 @@ void FdBroker::give(Client& client, const std::string& key) {
   const auto wanted = std::find(client.wanted.begin(), client.wanted.end(), key);
   const auto found = offers_.find(key);
   if (client.lost || wanted == client.wanted.end()) return;
-  if (key != job_page_key && found == offers_.end()) return;
+  if (key != job_control_block_key && found == offers_.end()) return;
   client.wanted.erase(wanted);
-  if (key == job_page_key) {
+  if (key == job_control_block_key) {
     const Packet given = make_packet(Packet::Kind::given, key);
-    client.lost = send_packet(client.socket.get(), given, job_page_) != Sent::whole;
+    client.lost = send_packet(client.socket.get(), given, job_control_block_) != Sent::whole;
     return;
   }
   Offer& offer = found->second;

@@ -4,8 +4,8 @@
 // Each rank runs one in the poll() loop of its liveness thread. A rank publishes a descriptor, or a
 // refusal with a reason, under a key; peers fetch() it before or after. A peer can also deliver() a
 // descriptor to the receiving rank's own broker, which works even after the sender has exited. The
-// agent, or rank 0 without an agent, runs one more, which sends the job control block (JobPage) to
-// ranks that join (HostLink).
+// agent, or rank 0 without an agent, runs one more, which sends the job control block
+// (JobControlBlock) to ranks that join (HostLink).
 //
 // Thread safety: any thread may call any member or function; watch() and serve() are for the thread
 // that runs the loop.
@@ -97,7 +97,7 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
              const std::function<bool()>& is_there);
 
 // The key of the job control block.
-constexpr std::string_view job_page_key = "job page";
+constexpr std::string_view job_control_block_key = "job page";
 
 // The key under which an agent publishes the job's token to its ranks: host_link.h.
 constexpr std::string_view job_token_key = "job token";
@@ -108,8 +108,8 @@ constexpr std::string_view session_page_key = "session page";
 
 class LOCKSTEP_API FdBroker {
  public:
-  // Sends `job_page` to every rank that requests it; it must outlive the broker.
-  explicit FdBroker(int job_page);
+  // Sends `job_control_block` to every rank that requests it; it must outlive the broker.
+  explicit FdBroker(int job_control_block);
 
   // Adds a rank, whose end of the socket pair only this process gave it. Sends it the job control
   // block.
@@ -165,7 +165,7 @@ class LOCKSTEP_API FdBroker {
   void offer(std::string key, Offer offer);
   void give(Client& client, const std::string& key);
 
-  const int job_page_;
+  const int job_control_block_;
   mutable std::mutex mutex_;  // Guards the members below.
   FileDescriptor listener_;
   FileDescriptor spare_;      // Closed to accept a connection when no other descriptor is free.

@@ -100,11 +100,11 @@ std::optional<JobToken> AgentLine::job_token(Deadline deadline) {
   return token.empty() ? std::nullopt : std::optional<JobToken>(token);
 }
 
-JobPage AgentLine::own_page(Deadline deadline) {
-  return JobPage::attach(link_.obtain(job_page_key, deadline));
+JobControlBlock AgentLine::own_page(Deadline deadline) {
+  return JobControlBlock::attach(link_.obtain(job_control_block_key, deadline));
 }
 
-void AgentLine::offer_session_page(const JobPage& page) {
+void AgentLine::offer_session_page(const JobControlBlock& page) {
   link_.offer(session_page_key, page.descriptor());
 }
 

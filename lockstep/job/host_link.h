@@ -1,5 +1,5 @@
-// A rank's connection to the fd broker (FdBroker) that has the job control block (JobPage). The
-// agent runs this broker, or rank 0 if there is no agent.
+// A rank's connection to the fd broker (FdBroker) that has the job control block (JobControlBlock).
+// The agent runs this broker, or rank 0 if there is no agent.
 //
 // Thread safety: one thread at a time may call the members.
 // Errors: peer_lost when the broker's process has ended.
@@ -16,7 +16,7 @@
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/time.h"
 #include "lockstep/job/fd_broker.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 #include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep {
@@ -58,14 +58,14 @@ class LOCKSTEP_API AgentLine {
 
   // Returns the control block of the agent's own ranks. The agent reports their ends there until it
   // receives a session page. Errors: as job_token()'s.
-  JobPage own_page(Deadline deadline);
+  JobControlBlock own_page(Deadline deadline);
 
   // Returns the number of ranks that the agent passed to its ranks. Errors: as job_token()'s.
   int world_size(Deadline deadline) { return own_page(deadline).world_size(); }
 
   // Sends the agent the control block for ranks of all agents. The agent reads their activity and
   // records the ends of its own ranks there.
-  void offer_session_page(const JobPage& page);
+  void offer_session_page(const JobControlBlock& page);
 
  private:
   HostLink link_;

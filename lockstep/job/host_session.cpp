@@ -95,7 +95,7 @@ class StepReporter {
 
 }  // namespace
 
-Sentinel::Sentinel(JobPage& page, int slot, std::vector<FdBroker*> brokers,
+Sentinel::Sentinel(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
                    std::function<void()> look)
     : page_(page),
       slot_(slot),
@@ -133,7 +133,8 @@ void Sentinel::live(std::promise<void> entered) {
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
     reporter.beat(Clock::now());
-    if (how_ == JobPage::Phase::abandoned) look_();  // `how_` is abandoned until leave_as().
+    if (how_ == JobControlBlock::Phase::abandoned)
+      look_();  // `how_` is abandoned until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     watch_fd_brokers(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
@@ -198,7 +199,8 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
   } else {
     HostLink link(meeting.agent_fd ? duplicate_agent_fd(*meeting.agent_fd)
                                    : call_rank_zero(meeting, deadline, meanwhile));
-    page_ = std::make_shared<JobPage>(JobPage::attach(link.obtain(job_page_key, deadline)));
+    page_ = std::make_shared<JobControlBlock>(
+        JobControlBlock::attach(link.obtain(job_control_block_key, deadline)));
   }
   const bool compares = meeting_ > 0 && rank_ < size();  // All ranks compare the sizes later, so
                                                          // all of them report a mismatch.
@@ -228,7 +230,7 @@ HostSession::~HostSession() {
 }
 
 void HostSession::open_fd_broker(const HostMeeting& meeting) {
-  page_ = std::make_shared<JobPage>(JobPage::create(meeting.size, meeting.job_id));
+  page_ = std::make_shared<JobControlBlock>(JobControlBlock::create(meeting.size, meeting.job_id));
   broker_ = std::make_unique<FdBroker>(page_->descriptor());
   if (meeting.is_alone) return;
   broker_->listen(listen_on_abstract_socket(meeting.identity), meeting.identity);
@@ -274,7 +276,7 @@ void HostSession::deliver(int slot, std::string_view key, int fd) const {
   const std::uint64_t number = page_->memory_number(slot);
   if (number == 0) return;
   lockstep::deliver(memory_of(number), key, fd, [&] {
-    return page_->phase(slot) == JobPage::Phase::alive && !page_->lost(slot);
+    return page_->phase(slot) == JobControlBlock::Phase::alive && !page_->lost(slot);
   });
 }
 
@@ -287,7 +289,7 @@ void HostSession::drop(std::string_view key) const noexcept {
 }
 
 void HostSession::finish() {
-  sentinel_->leave_as(JobPage::Phase::finished);
+  sentinel_->leave_as(JobControlBlock::Phase::finished);
   page_->set_memory_number(rank_, 0);
   if (own_memory_) own_memory_->close();
 }
@@ -312,7 +314,7 @@ std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
   auto end = page_->first_end();
   const bool is_ours = end && end->rank >= 0 && end->rank < size();
-  if (is_ours && page_->phase(end->rank) == JobPage::Phase::vacant) return end;
+  if (is_ours && page_->phase(end->rank) == JobControlBlock::Phase::vacant) return end;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_ || !page_->lost(peer) || page_->follows_abort(peer)) continue;
     const Failure seen = page_->cause_of(peer, examine(peer));
@@ -324,7 +326,7 @@ std::optional<Failure> HostSession::find_failure() const {
 
 // Does nothing if this process has lost its group.
 void HostSession::look() noexcept {
-  if (page_->phase(rank_) != JobPage::Phase::alive || is_speaking_) return;
+  if (page_->phase(rank_) != JobControlBlock::Phase::alive || is_speaking_) return;
   try {
     const auto failure = find_failure();
     const bool is_news = failure && (failure->rank != rank_ || failure->fault);

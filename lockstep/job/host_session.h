@@ -1,6 +1,6 @@
 // This process's membership in a job on this host. It has the slot in the job control block
-// (JobPage), the liveness thread, memory passed between ranks, and preemption signals. Exists once
-// per process.
+// (JobControlBlock), the liveness thread, memory passed between ranks, and preemption signals.
+// Exists once per process.
 //
 // Thread safety: any thread may call any member at any time.
 
@@ -26,7 +26,7 @@
 #include "lockstep/base/time.h"
 #include "lockstep/job/environment.h"
 #include "lockstep/job/fd_broker.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 
 namespace lockstep {
 
@@ -40,25 +40,26 @@ class LOCKSTEP_API Sentinel {
   // Returns when it has entered `slot` of `page`. `page` and the brokers must outlive this object.
   // Calls `look` ten times a second until leave_as(); it must not throw. Errors: misuse when a
   // running process holds the slot.
-  Sentinel(JobPage& page, int slot, std::vector<FdBroker*> brokers, std::function<void()> look);
+  Sentinel(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
+           std::function<void()> look);
 
   // Leaves the slot in the phase given to leave_as(), by default as abandoned.
   ~Sentinel();
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;
 
-  void leave_as(JobPage::Phase how) { how_ = how; }
+  void leave_as(JobControlBlock::Phase how) { how_ = how; }
 
  private:
   void live(std::promise<void> entered);
   void watch_fd_brokers(std::vector<pollfd>& entries) const;
   void serve_what_is_left(std::vector<pollfd>& entries);
 
-  JobPage& page_;
+  JobControlBlock& page_;
   const int slot_;
   const std::vector<FdBroker*> brokers_;
   const std::function<void()> look_;
-  std::atomic<JobPage::Phase> how_{JobPage::Phase::abandoned};
+  std::atomic<JobControlBlock::Phase> how_{JobControlBlock::Phase::abandoned};
   FileDescriptor stop_;  // An eventfd, readable once the thread should end.
   Thread thread_;
 };
@@ -69,7 +70,7 @@ struct LOCKSTEP_API HostMeeting {
   int rank = 0;  // This process's slot in the job control block.
   int size = 1;
   std::string job_id = {};           // For messages only.
-  JobPage::Told told = {};           // Published to the others, unless its `meeting` is 0.
+  JobControlBlock::Told told = {};   // Published to the others, unless its `meeting` is 0.
   std::optional<int> agent_fd = {};  // This process's end of the agent's socket pair. Empty:
                                      // `identity` is used.
   std::string identity = {};         // Names the socket; only this session has it.
@@ -105,10 +106,10 @@ class LOCKSTEP_API HostSession {
   int meeting() const { return meeting_; }  // From HostMeeting::told.
   int size() const { return page_->slots(); }
   bool has_agent() const { return has_agent_; }  // Otherwise rank 0 created the job control block.
-  JobPage& page() { return *page_; }
+  JobControlBlock& page() { return *page_; }
 
   // The control block, for code that needs it after this session ends.
-  std::shared_ptr<const JobPage> shared_page() const { return page_; }
+  std::shared_ptr<const JobControlBlock> shared_page() const { return page_; }
 
   // Sends `fd` to every rank that fetches `key` from this rank, until withdraw(). Needs no other
   // process. The caller keeps `fd`.
@@ -155,10 +156,10 @@ class LOCKSTEP_API HostSession {
   // Call it when this rank leaves in order while others continue: its end is then not a failure.
   // The others must not need this session any more.
   void leave();
-  bool has_left() const { return page_->phase(rank_) == JobPage::Phase::finished; }
+  bool has_left() const { return page_->phase(rank_) == JobControlBlock::Phase::finished; }
 
   // Vacates the slot because this process joins its peers elsewhere.
-  void withdraw() { sentinel_->leave_as(JobPage::Phase::vacant); }
+  void withdraw() { sentinel_->leave_as(JobControlBlock::Phase::vacant); }
 
   // Call it when this rank continues without its group: its peers' calls then fail.
   void abandon() { page_->abandon(rank_); }
@@ -175,7 +176,7 @@ class LOCKSTEP_API HostSession {
   const int rank_;
   const int meeting_;
   const bool has_agent_;
-  std::shared_ptr<JobPage> page_;
+  std::shared_ptr<JobControlBlock> page_;
   std::unique_ptr<FdBroker> broker_;      // In rank 0 without an agent: serves ranks that join.
   std::shared_ptr<FdBroker> own_memory_;  // Null if this rank is alone.
   mutable std::mutex logged_mutex_;

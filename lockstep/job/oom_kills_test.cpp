@@ -14,7 +14,7 @@
 
 #include "lockstep/base/memory.h"
 #include "lockstep/base/time.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 #include "tests/ranks.h"
 
 namespace lockstep::job::oom_kills_test {
@@ -121,7 +121,7 @@ class MemoryGroup {
 // Runs within the group: a rank that allocates `bytes` and then ends by SIGKILL. Returns as an exit
 // code whether the OOM killer is detected as the cause: 0 no, 1 yes, 2 unknown, 3 not killed.
 int judge_rank_that_takes(std::size_t bytes) {
-  JobPage page = JobPage::create(1, "job");
+  JobControlBlock page = JobControlBlock::create(1, "job");
   const pid_t rank = ::fork();
   if (rank == 0) {
     write("/proc/self/oom_score_adj", "1000");

@@ -29,7 +29,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/base/variables.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 
 namespace lockstep {
 namespace {
@@ -95,11 +95,11 @@ void write_error_file(const ErrorReport& report) noexcept {
 
 // A slot in a job control block.
 struct Place {
-  std::shared_ptr<const JobPage> page;
+  std::shared_ptr<const JobControlBlock> page;
   int slot = 0;
 
   bool is_of(pid_t pid) const { return page->pid(slot) == pid; }
-  JobPage::Phase phase() const { return page->phase(slot); }
+  JobControlBlock::Phase phase() const { return page->phase(slot); }
 };
 
 // This process's slots in the control blocks of its jobs. Never destroyed: static objects may throw
@@ -124,7 +124,7 @@ bool is_child_of_rank() {
   const std::unique_lock lock(ours.mutex, std::try_to_lock);
   if (!lock || ours.taken.empty()) return true;
   return std::ranges::any_of(ours.taken, [&](const Place& place) {
-    return place.is_of(rank) && place.phase() == JobPage::Phase::alive;
+    return place.is_of(rank) && place.phase() == JobControlBlock::Phase::alive;
   });
 }
 
@@ -135,7 +135,8 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
   for (const Place& place : ours.taken) {
     if (!place.is_of(this_process())) continue;  // Another process has taken the slot.
     place.page->say_last_words(place.slot, text, fault);
-    if (is_ending && place.phase() == JobPage::Phase::alive) place.page->abandon(place.slot);
+    if (is_ending && place.phase() == JobControlBlock::Phase::alive)
+      place.page->abandon(place.slot);
   }
 }
 
@@ -211,12 +212,12 @@ void catch_last_words() {
   if (ours.taken.empty()) ours.pid = this_process();
 }
 
-void send_last_words_to(std::shared_ptr<const JobPage> page, int slot) {
+void send_last_words_to(std::shared_ptr<const JobControlBlock> page, int slot) {
   catch_last_words();
   Places& ours = places();
   const std::lock_guard lock(ours.mutex);
   std::erase_if(ours.taken, [](const Place& place) {
-    return !place.is_of(this_process()) || place.phase() == JobPage::Phase::finished;
+    return !place.is_of(this_process()) || place.phase() == JobControlBlock::Phase::finished;
   });
   ours.taken.push_back({std::move(page), slot});
   ours.pid = this_process();

@@ -28,7 +28,7 @@
 
 namespace lockstep {
 
-class JobPage;
+class JobControlBlock;
 
 // Reports `error` to all of these except stderr. Only the first call of a process counts.
 LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
@@ -61,6 +61,6 @@ LOCKSTEP_API void catch_last_words();
 // `slot` of `page`, which this process holds. Slots of other groups that it has not left in order
 // stay registered. The slot stays registered after its group has ended, because an exception often
 // ends the group before it is caught. Calls catch_last_words().
-LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobPage> page, int slot);
+LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobControlBlock> page, int slot);
 
 }  // namespace lockstep

@@ -26,25 +26,25 @@ bool in_world(const ShownCall& call) {
                     [](std::uint64_t word, const auto& each) { return word == each; });
 }
 
-std::string state_of(const JobPage& page, int slot) {
-  if (page.phase(slot) == JobPage::Phase::vacant) return "starting";
+std::string state_of(const JobControlBlock& page, int slot) {
+  if (page.phase(slot) == JobControlBlock::Phase::vacant) return "starting";
   const char process = page.process_state(slot);
   if (process == 'T' || process == 't') return "stopped";
   if (process == '?' || process == 'Z' || process == 'X') return "ended";
-  if (page.phase(slot) != JobPage::Phase::alive) return "running";  // It is in no group.
+  if (page.phase(slot) != JobControlBlock::Phase::alive) return "running";  // It is in no group.
   if (page.lost(slot)) return "ended";
   return page.activity(slot).inside() ? "waiting" : "running";
 }
 
-std::string last_of(const JobPage& page, int slot) {
+std::string last_of(const JobControlBlock& page, int slot) {
   switch (page.phase(slot)) {
-    case JobPage::Phase::vacant:
+    case JobControlBlock::Phase::vacant:
       return "yet to join its group";
-    case JobPage::Phase::finished:
+    case JobControlBlock::Phase::finished:
       return "has left its group";
-    case JobPage::Phase::abandoned:
+    case JobControlBlock::Phase::abandoned:
       return "has lost its group";
-    case JobPage::Phase::alive:
+    case JobControlBlock::Phase::alive:
       break;
   }
   return describe(page.activity(slot));
@@ -167,7 +167,7 @@ std::string text_of(const ordered_json& json, int indent) {
 
 }  // namespace
 
-RankStatus status_of(const JobPage& page, int slot, int first_rank) {
+RankStatus status_of(const JobControlBlock& page, int slot, int first_rank) {
   const Activity& own = page.activity(slot);
   RankStatus status{.rank = first_rank + slot,
                     .pid = page.pid(slot),

@@ -58,7 +58,7 @@ void LocalRanks::serve(const std::vector<pollfd>& entries) {
   try {
     if (FileDescriptor fd = broker_.take(session_page_key)) pages_.use_session_page(std::move(fd));
   } catch (const Error& error) {  // A rank's message must not end its agent.
-    output_.say(fmt::format("a rank's job page is not used: {}", error.what()));
+    output_.say(fmt::format("a rank's job control block is not used: {}", error.what()));
   }
 }
 
@@ -109,7 +109,7 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
   const bool killed = end.si_code != CLD_EXITED;
   failure.signal = killed ? std::optional(end.si_status) : std::nullopt;
   failure.exit_code = killed ? std::nullopt : std::optional(end.si_status);
-  const JobPage& page = pages_.page();
+  const JobControlBlock& page = pages_.page();
   if (failure.signal == SIGKILL && !failure.oom) failure.oom = page.oom_killed();
 
   const bool told = processes_.was_told(local_rank);
@@ -131,7 +131,7 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
 
 void LocalRanks::on_failure(int local_rank, const Failure& failure) {
   if (!pages_.follows_abort(local_rank)) return take_for_first(local_rank, failure);
-  if (!aborted_) aborted_ = {local_rank, failure, in(JobPage::time_for_cause)};
+  if (!aborted_) aborted_ = {local_rank, failure, in(JobControlBlock::time_for_cause)};
 }
 
 // If no other rank fails in time, uses the rank's own end as the first failure.

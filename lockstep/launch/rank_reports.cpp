@@ -23,16 +23,16 @@ bool is_complete(const Failure& failure) {
 RankPages::RankPages(int local_ranks, const Round& round)
     : first_rank_(round.first_rank),
       world_size_(round.world_size),
-      own_(JobPage::create(local_ranks, round.job_id, round.world_size)) {}
+      own_(JobControlBlock::create(local_ranks, round.job_id, round.world_size)) {}
 
 void RankPages::use_session_page(FileDescriptor fd) {
-  JobPage page = JobPage::attach(std::move(fd));
+  JobControlBlock page = JobControlBlock::attach(std::move(fd));
   if (page.slots() == world_size_) session_.emplace(std::move(page));
 }
 
 bool RankPages::is_attached(int local_rank) const {
-  const JobPage::Phase now = phase(local_rank);
-  return now == JobPage::Phase::alive || now == JobPage::Phase::abandoned;
+  const JobControlBlock::Phase now = phase(local_rank);
+  return now == JobControlBlock::Phase::alive || now == JobControlBlock::Phase::abandoned;
 }
 
 bool RankPages::listens(int local_rank) const {
@@ -63,7 +63,7 @@ void RankPages::report(const Failure& failure) const {
 void RankPages::report_end(int local_rank, const Failure& end) const {
   const Failure cause = page().cause_of(slot(local_rank), end);
   const bool may_have_waited =
-      phase(local_rank) == JobPage::Phase::finished;  // For the next group.
+      phase(local_rank) == JobControlBlock::Phase::finished;  // For the next group.
   report(may_have_waited ? own_.cause_of(local_rank, cause) : cause);
 }
 

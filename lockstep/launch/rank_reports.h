@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 #include "lockstep/job/straggler.h"
 #include "lockstep/launch/rendezvous.h"
 #include "lockstep/launch/status.h"
@@ -31,17 +31,18 @@ class RankPages {
 
   int own_descriptor() const { return own_.descriptor(); }
 
-  // Uses the session page in `fd`, if it is of this job. Errors: those of JobPage::attach().
+  // Uses the session page in `fd`, if it is of this job. Errors: those of
+  // JobControlBlock::attach().
   void use_session_page(FileDescriptor fd);
 
   // The block in use, and a rank's slot in it.
-  const JobPage& page() const { return session_ ? *session_ : own_; }
+  const JobControlBlock& page() const { return session_ ? *session_ : own_; }
   int slot(int local_rank) const { return session_ ? number(local_rank) : local_rank; }
 
   // Rank in the job.
   int number(int local_rank) const { return first_rank_ + local_rank; }
 
-  JobPage::Phase phase(int local_rank) const { return page().phase(slot(local_rank)); }
+  JobControlBlock::Phase phase(int local_rank) const { return page().phase(slot(local_rank)); }
 
   // True if the rank watches the block, or has just stopped doing so because of an exception.
   bool is_attached(int local_rank) const;
@@ -77,8 +78,8 @@ class RankPages {
  private:
   const int first_rank_;
   const int world_size_;
-  JobPage own_;
-  std::optional<JobPage> session_;
+  JobControlBlock own_;
+  std::optional<JobControlBlock> session_;
 };
 
 // How one attempt ended on this host: its first failure, and the resulting exit code.

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 
 namespace lockstep::launch::rank_reports_test {
 namespace {
@@ -24,12 +24,14 @@ TEST(RankPages, AnEndBetweenTwoGroupsIsForWantOfThoseWhoDidNotComeToTheNext) {
   round.world_size = 2;
   for (const bool is_between : {true, false}) {
     RankPages pages(2, round);
-    const JobPage own = JobPage::attach(FileDescriptor(::dup(pages.own_descriptor())));
-    JobPage session = JobPage::create(2, "job");
+    const JobControlBlock own =
+        JobControlBlock::attach(FileDescriptor(::dup(pages.own_descriptor())));
+    JobControlBlock session = JobControlBlock::create(2, "job");
     pages.use_session_page(FileDescriptor(::dup(session.descriptor())));
     own.note_break(0, late(1));
     session.enter(0);
-    session.leave(0, is_between ? JobPage::Phase::finished : JobPage::Phase::abandoned);
+    session.leave(
+        0, is_between ? JobControlBlock::Phase::finished : JobControlBlock::Phase::abandoned);
     pages.report_end(0, {.rank = 0, .exit_code = 1});
     EXPECT_EQ(pages.failure()->rank, is_between ? 1 : 0);
   }
@@ -41,7 +43,7 @@ struct BetweenGroups {
     pages.use_session_page(FileDescriptor(::dup(session.descriptor())));
     for (const int rank : {0, 1}) {
       session.enter(rank);
-      session.leave(rank, JobPage::Phase::finished);
+      session.leave(rank, JobControlBlock::Phase::finished);
     }
     pages.note_end(1, {.rank = 1, .exit_code = 0});
   }
@@ -57,8 +59,8 @@ struct BetweenGroups {
                     round.world_size = 2;
                     return round;
                   }()};
-  JobPage own = JobPage::attach(FileDescriptor(::dup(pages.own_descriptor())));
-  JobPage session = JobPage::create(2, "job");
+  JobControlBlock own = JobControlBlock::attach(FileDescriptor(::dup(pages.own_descriptor())));
+  JobControlBlock session = JobControlBlock::create(2, "job");
 };
 
 TEST(RankPages, WhoeverEndsForWantOfARankThatHadEndedInOrderNamesThat) {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 #include "lockstep/job/straggler.h"
 #include "lockstep/launch/client_service.h"
 
@@ -69,7 +69,7 @@ inline constexpr const char* no_answer = "does not answer";
 
 // Returns the block's data on the rank in `slot`. `first_rank` is the rank of slot 0. A rank that
 // has never taken its slot has pid 0; the process that started it knows the pid.
-RankStatus status_of(const JobPage& page, int slot, int first_rank = 0);
+RankStatus status_of(const JobControlBlock& page, int slot, int first_rank = 0);
 
 // Returns the times since the first step.
 LOCKSTEP_API RankTimes times_of(const RankStatus& rank);

@@ -230,20 +230,20 @@ TEST(Status, IsJsonWhateverTheBytesOfAProgramsArguments) {
 }
 
 // Starts a child that enters `slot` and waits to be killed.
-pid_t start_rank(JobPage& page, int slot) {
+pid_t start_rank(JobControlBlock& page, int slot) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     page.enter(slot);
     while (true) ::pause();
   }
   const Deadline deadline = in(10s);
-  while (page.phase(slot) != JobPage::Phase::alive && Clock::now() < deadline)
+  while (page.phase(slot) != JobControlBlock::Phase::alive && Clock::now() < deadline)
     std::this_thread::yield();
-  EXPECT_EQ(page.phase(slot), JobPage::Phase::alive);
+  EXPECT_EQ(page.phase(slot), JobControlBlock::Phase::alive);
   return pid;
 }
 
-bool comes_to(const JobPage& page, int slot, const std::string& state) {
+bool comes_to(const JobControlBlock& page, int slot, const std::string& state) {
   const Deadline deadline = in(10s);
   while (status_of(page, slot).state != state && Clock::now() < deadline)
     std::this_thread::sleep_for(1ms);
@@ -251,7 +251,7 @@ bool comes_to(const JobPage& page, int slot, const std::string& state) {
 }
 
 TEST(RankStatus, FollowsTheProcess) {
-  JobPage page = JobPage::create(1, "job");
+  JobControlBlock page = JobControlBlock::create(1, "job");
   EXPECT_EQ(status_of(page, 0).state, "starting");
   EXPECT_EQ(status_of(page, 0).pid, 0);
   const pid_t pid = start_rank(page, 0);
@@ -267,7 +267,7 @@ TEST(RankStatus, FollowsTheProcess) {
 }
 
 TEST(RankStatus, NamesWhomARankWaitsForWhereThatIsKnown) {
-  JobPage page = JobPage::create(5, "job");
+  JobControlBlock page = JobControlBlock::create(5, "job");
   std::vector<pid_t> pids;
   for (int slot = 0; slot < 4; ++slot) pids.push_back(start_rank(page, slot));
   const GroupName world = pack_group_name("world");

@@ -20,7 +20,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/fd_broker.h"
 #include "lockstep/job/host_link.h"
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 #include "lockstep/job/store/tcp_store.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
@@ -49,7 +49,7 @@ class Agent {
   Agent(Job job, int first_rank)
       : job_(std::move(job)),
         first_rank_(first_rank),
-        page_(JobPage::create(each, job_.id, job_.world_size)) {}
+        page_(JobControlBlock::create(each, job_.id, job_.world_size)) {}
 
   ~Agent() {
     over_ = true;
@@ -57,7 +57,7 @@ class Agent {
   }
 
   FdBroker& fd_broker() { return broker_; }
-  JobPage& own_page() { return page_; }
+  JobControlBlock& own_page() { return page_; }
   RunningCommand& rank(int local_rank) { return *ranks_.at(static_cast<std::size_t>(local_rank)); }
 
   void start_rank(const Ranks& ranks, int local_rank) {
@@ -81,7 +81,7 @@ class Agent {
   // exits.
   void run() { thread_ = std::thread(&Agent::serve, this); }
 
-  std::shared_ptr<JobPage> session_page() const {
+  std::shared_ptr<JobControlBlock> session_page() const {
     const std::lock_guard lock(mutex_);
     return session_page_;
   }
@@ -94,18 +94,18 @@ class Agent {
       if (::poll(entries.data(), entries.size(), 10) > 0) broker_.serve(entries);
       if (FileDescriptor fd = broker_.take(session_page_key)) {
         const std::lock_guard lock(mutex_);
-        session_page_ = std::make_shared<JobPage>(JobPage::attach(std::move(fd)));
+        session_page_ = std::make_shared<JobControlBlock>(JobControlBlock::attach(std::move(fd)));
       }
     }
   }
 
   const Job job_;
   const int first_rank_;
-  JobPage page_;
+  JobControlBlock page_;
   FdBroker broker_{page_.descriptor()};
   std::vector<std::unique_ptr<RunningCommand>> ranks_;
   mutable std::mutex mutex_;
-  std::shared_ptr<JobPage> session_page_;
+  std::shared_ptr<JobControlBlock> session_page_;
   std::atomic<bool> over_{false};
   std::thread thread_;
 };
@@ -197,10 +197,10 @@ TEST(SeveralAgents, EachAgentSeesAllRanksInThePageThatTheyOffer) {
       const std::uint64_t first = 1000 * static_cast<std::uint64_t>(number);
       EXPECT_TRUE(soon([&] { return page->activity(number).step > first; })) << number;
       EXPECT_EQ(page->pid(number), two.rank(number).pid());
-      EXPECT_EQ(page->phase(number), JobPage::Phase::alive);
+      EXPECT_EQ(page->phase(number), JobControlBlock::Phase::alive);
     }
     EXPECT_FALSE(page->preemption_agreed());
-    EXPECT_EQ(agent->own_page().phase(0), JobPage::Phase::vacant);
+    EXPECT_EQ(agent->own_page().phase(0), JobControlBlock::Phase::vacant);
   }
   ::kill(two.rank(3).pid(), SIGUSR1);
   two.expect_ends(std::vector<int>(4, exit_preempted));

@@ -1,6 +1,6 @@
 // Marks threads that got the Error of a broken group. The next call of such a thread shows that its
-// program continues, so the break is not the cause of a later end (JobPage::cause_of()). Calls of
-// other threads, such as one that writes a checkpoint, show nothing.
+// program continues, so the break is not the cause of a later end (JobControlBlock::cause_of()).
+// Calls of other threads, such as one that writes a checkpoint, show nothing.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -61,21 +61,21 @@ const RemoteRank* remote(const HostsContext* hosts, int rank) {
   return hosts == nullptr ? nullptr : &hosts->ranks[static_cast<std::size_t>(rank)];
 }
 
-std::string last_seen(const JobPage& page, const HostsContext* hosts, int rank) {
+std::string last_seen(const JobControlBlock& page, const HostsContext* hosts, int rank) {
   if (page.pid(rank) == 0) {
     const RemoteRank* who = remote(hosts, rank);
     if (who == nullptr) return fmt::format("rank {}, which has not joined", rank);
     return fmt::format("rank {} (pid {} on {})", rank, who->pid, who->host);
   }
   const std::string who = fmt::format("rank {} (pid {} on {})", rank, page.pid(rank), host_name());
-  if (page.phase(rank) != JobPage::Phase::alive) return who + ", which has left its group";
+  if (page.phase(rank) != JobControlBlock::Phase::alive) return who + ", which has left its group";
   const char state = page.process_state(rank);
   return fmt::format("{}, {}{}", who, describe(page.activity(rank)),
                      state == 'T' || state == 't' ? ", STOPPED" : "");
 }
 
 // The failure's members describe the first rank that caused it.
-void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) {
+void identify(Failure& failure, const JobControlBlock& page, const HostsContext* hosts) {
   if (page.pid(failure.rank) != 0) {
     failure.host = host_name();
     failure.pid = page.pid(failure.rank);
@@ -86,7 +86,7 @@ void identify(Failure& failure, const JobPage& page, const HostsContext* hosts) 
   }
 }
 
-void say_where_they_are(Failure& failure, const JobPage& page, const HostsContext* hosts) {
+void say_where_they_are(Failure& failure, const JobControlBlock& page, const HostsContext* hosts) {
   std::string seen;
   const std::size_t described = std::min(failure.ranks.size(), most_described);
   for (std::size_t i = 0; i < described; ++i)
@@ -113,7 +113,7 @@ void tell_of_break(HostSession& session, const HostsContext* hosts, Failure fail
 }
 
 Failure news_of_leaving(HostSession& session) {
-  const JobPage& page = session.page();
+  const JobControlBlock& page = session.page();
   const int rank = session.rank();
   const Failure end = page.examine(rank);
   const auto first = page.failure();

@@ -57,7 +57,7 @@ struct Difference {
 
 Difference difference(HostSession& session) {
   Difference found;
-  const JobPage& page = session.page();
+  const JobControlBlock& page = session.page();
   std::string sizes, backends;
   std::string first;
   int asked_first = -1;

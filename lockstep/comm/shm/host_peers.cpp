@@ -125,14 +125,15 @@ std::optional<Failure> HostPeers::why_left(int rank) {
 }
 
 std::string HostPeers::describe(int rank) {
-  const JobPage& page = session_->page();
+  const JobControlBlock& page = session_->page();
   if (page.pid(slot(rank)) == 0)
     return fmt::format("rank {}, which has not called init_process_group()", slot(rank));
   const std::string world =
       slot(rank) == number(rank) ? "" : fmt::format(", rank {} of the job", slot(rank));
   const std::string who =
       fmt::format("rank {} (pid {}{})", number(rank), page.pid(slot(rank)), world);
-  if (page.phase(slot(rank)) != JobPage::Phase::alive) return who + ", which is not in the job";
+  if (page.phase(slot(rank)) != JobControlBlock::Phase::alive)
+    return who + ", which is not in the job";
   return fmt::format("{}, {}", who, lockstep::describe(activity(rank)));
 }
 
@@ -150,7 +151,7 @@ std::optional<std::string> HostPeers::stall_of(int rank) {
     return std::nullopt;
   }
   const auto still = now - pulse.changed;
-  if (still < missed_some || session_->page().phase(slot(rank)) != JobPage::Phase::alive)
+  if (still < missed_some || session_->page().phase(slot(rank)) != JobControlBlock::Phase::alive)
     return std::nullopt;
   const char state = session_->page().process_state(slot(rank));
   if (state == 'T' || state == 't')

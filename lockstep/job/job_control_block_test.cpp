@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "lockstep/base/time.h"
 
-namespace lockstep::job::job_page_test {
+namespace lockstep::job::job_control_block_test {
 namespace {
 
 // Waits a few times longer than a healthy kernel needs.
@@ -24,7 +24,7 @@ bool soon(const std::function<bool()>& holds) {
 // Starts a process that enters `slot` and then runs `end`. This process has one thread, so fork()
 // is safe.
 template <class End>
-pid_t start_rank(JobPage& page, int slot, End end) {
+pid_t start_rank(JobControlBlock& page, int slot, End end) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   page.enter(slot);
@@ -32,10 +32,10 @@ pid_t start_rank(JobPage& page, int slot, End end) {
   ::_exit(0);
 }
 
-TEST(JobPage, AProcessThatIsKilledIsLostAndItsSignalIsKnownBeforeItIsReaped) {
-  JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, AProcessThatIsKilledIsLostAndItsSignalIsKnownBeforeItIsReaped) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
   const pid_t pid = start_rank(page, 1, [] { ::pause(); });
-  ASSERT_TRUE(soon([&] { return page.phase(1) == JobPage::Phase::alive; }));
+  ASSERT_TRUE(soon([&] { return page.phase(1) == JobControlBlock::Phase::alive; }));
   EXPECT_FALSE(page.lost(1));
   ::kill(pid, SIGKILL);
   ASSERT_TRUE(soon([&] { return page.lost(1); }));
@@ -47,8 +47,8 @@ TEST(JobPage, AProcessThatIsKilledIsLostAndItsSignalIsKnownBeforeItIsReaped) {
   EXPECT_FALSE(failure.exit_code);
 }
 
-TEST(JobPage, AProcessThatExitsWithoutLeavingIsLostWithItsCode) {
-  JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, AProcessThatExitsWithoutLeavingIsLostWithItsCode) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
   const pid_t pid = start_rank(page, 1, [] { ::_exit(7); });
   ASSERT_TRUE(soon([&] { return page.lost(1); }));
   const Failure failure = page.examine(1);
@@ -56,30 +56,30 @@ TEST(JobPage, AProcessThatExitsWithoutLeavingIsLostWithItsCode) {
   EXPECT_EQ(failure.exit_code, 7);
 }
 
-TEST(JobPage, AProcessThatLeavesInOrderIsNotLostAndMayComeBack) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, AProcessThatLeavesInOrderIsNotLostAndMayComeBack) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   for (int i = 0; i < 3; ++i) {
     page.enter(0);
-    page.leave(0, JobPage::Phase::finished);
+    page.leave(0, JobControlBlock::Phase::finished);
     EXPECT_FALSE(page.lost(0));
   }
 }
 
-TEST(JobPage, AProcessThatAbandonsTheJobIsLostThoughItLives) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, AProcessThatAbandonsTheJobIsLostThoughItLives) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   page.enter(0);
-  page.leave(0, JobPage::Phase::abandoned);
+  page.leave(0, JobControlBlock::Phase::abandoned);
   EXPECT_TRUE(page.lost(0));
   EXPECT_FALSE(page.examine(0).signal);
   EXPECT_FALSE(page.examine(0).exit_code);
 }
 
-TEST(JobPage, OnlyTheProcessThatAskedForItExpectsPreemption) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, OnlyTheProcessThatAskedForItExpectsPreemption) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   EXPECT_FALSE(page.expects_preemption(0));
   const pid_t pid = start_rank(page, 0, [&] {
     page.expect_preemption(0);
-    page.leave(0, JobPage::Phase::finished);
+    page.leave(0, JobControlBlock::Phase::finished);
   });
   ::waitpid(pid, nullptr, 0);
   EXPECT_TRUE(page.expects_preemption(0));
@@ -87,15 +87,15 @@ TEST(JobPage, OnlyTheProcessThatAskedForItExpectsPreemption) {
   EXPECT_FALSE(page.expects_preemption(0));
   page.expect_preemption(0);
   EXPECT_TRUE(page.expects_preemption(0));
-  page.leave(0, JobPage::Phase::finished);
+  page.leave(0, JobControlBlock::Phase::finished);
 
   EXPECT_FALSE(page.preemption_agreed());
   page.agree_on_preemption();
   EXPECT_TRUE(page.preemption_agreed());
 }
 
-TEST(JobPage, ASlotIsForOneProcess) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, ASlotIsForOneProcess) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   page.enter(0);
   Fault fault{};
   std::thread([&] {
@@ -106,7 +106,7 @@ TEST(JobPage, ASlotIsForOneProcess) {
     }
   }).join();
   EXPECT_EQ(fault, Fault::misuse);
-  page.leave(0, JobPage::Phase::finished);
+  page.leave(0, JobControlBlock::Phase::finished);
 }
 
 // --- Broken groups ------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ bool is_that_break(const Failure& failure) {
          failure.call == rank_one_did_not_come.call && failure.what == rank_one_did_not_come.what;
 }
 
-TEST(JobPage, TheEndOfARankThatWaitedInVainFollowsFromThat) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, TheEndOfARankThatWaitedInVainFollowsFromThat) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
   page.note_break(0, rank_one_did_not_come);
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
@@ -142,23 +142,23 @@ TEST(JobPage, TheEndOfARankThatWaitedInVainFollowsFromThat) {
   EXPECT_EQ(page.cause_of(1, exited).exit_code, 69);
 }
 
-TEST(JobPage, ACrashIsItsOwnCauseAndSoIsAnotherException) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, ACrashIsItsOwnCauseAndSoIsAnotherException) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
   page.say_last_words(0, "std::bad_alloc: std::bad_alloc");
   EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
 }
 
-TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
   EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
 }
 
-TEST(JobPage, AnEndFollowsFromTheRankThatHadLeft) {
-  JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, AnEndFollowsFromTheRankThatHadLeft) {
+  JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, {.rank = 1, .left = true, .ranks = {1}});
   EXPECT_EQ(page.cause_of(0, exited).rank, 1);
   EXPECT_TRUE(page.cause_of(0, exited).left);
@@ -168,11 +168,11 @@ TEST(JobPage, AnEndFollowsFromTheRankThatHadLeft) {
   page.note_break(2, {.rank = 1, .left = true, .ranks = {1}});
   page.say_last_words(2, "std::bad_alloc: std::bad_alloc");
   EXPECT_EQ(page.cause_of(2, threw).signal, SIGABRT) << "an exception of its own";
-  page.leave(2, JobPage::Phase::finished);
+  page.leave(2, JobControlBlock::Phase::finished);
 }
 
-TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.activity(0).resumed = 1;  // After an earlier break.
   page.note_break(0, rank_one_did_not_come);
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
@@ -180,8 +180,8 @@ TEST(JobPage, TheEndOfARankThatWentOnAfterTheBreakIsItsOwnCause) {
   EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
 }
 
-TEST(JobPage, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.activity(0).collective.enter(pack_group_name("checkpoint"), Operation::barrier, 1,
                                     ticks_now());
@@ -189,16 +189,16 @@ TEST(JobPage, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
-TEST(JobPage, AnExceptionThatSaysThatItWaitedInVainCountsMoreThanCallsSince) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, AnExceptionThatSaysThatItWaitedInVainCountsMoreThanCallsSince) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.activity(0).resumed = 1;  // For example, a call by a destructor.
   page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
-TEST(JobPage, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   EXPECT_FALSE(page.latest_break(Fault::timeout));
   page.note_break(0, rank_one_did_not_come);
   page.note_break(2, {.fault = Fault::timeout, .call = "barrier #4 of group world"});
@@ -207,8 +207,8 @@ TEST(JobPage, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
   EXPECT_FALSE(page.latest_break(Fault::mismatch));
 }
 
-TEST(JobPage, ABreakIsReadWholeWhileAnotherIsNoted) {
-  const JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, ABreakIsReadWholeWhileAnotherIsNoted) {
+  const JobControlBlock page = JobControlBlock::create(1, "job");
   std::atomic<bool> done{false};
   std::thread writer([&] {
     for (int i = 0; i < 20000; ++i) {
@@ -226,8 +226,8 @@ TEST(JobPage, ABreakIsReadWholeWhileAnotherIsNoted) {
   EXPECT_EQ(torn, 0);
 }
 
-TEST(JobPage, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.await_group(0, false);
   page.say_last_words(0, "lockstep::Error: timeout: barrier #9", Fault::timeout);
@@ -239,8 +239,8 @@ TEST(JobPage, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {
 
 // --- Waiting for a group ------------------------------------------------------------------------
 
-TEST(JobPage, ARankAwaitsAGroupUntilItJoinsOne) {
-  const JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, ARankAwaitsAGroupUntilItJoinsOne) {
+  const JobControlBlock page = JobControlBlock::create(2, "job");
   EXPECT_FALSE(page.awaits_group(1));
   page.await_group(1);
   page.await_group(1);
@@ -252,8 +252,8 @@ TEST(JobPage, ARankAwaitsAGroupUntilItJoinsOne) {
   EXPECT_TRUE(page.awaits_group(1)) << "the next one";
 }
 
-TEST(JobPage, AnEndInOrderIsKnownToThoseThatWaitAndIsNoFailure) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, AnEndInOrderIsKnownToThoseThatWaitAndIsNoFailure) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   EXPECT_FALSE(page.first_end());
   page.note_end(1, {.rank = 4, .host = "a", .pid = 5, .exit_code = 0});
   ASSERT_TRUE(page.first_end());
@@ -265,8 +265,8 @@ TEST(JobPage, AnEndInOrderIsKnownToThoseThatWaitAndIsNoFailure) {
   EXPECT_EQ(page.since_failure().count(), 0);
 }
 
-TEST(JobPage, OfSeveralEndsInOrderAllRanksSeeTheFirst) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, OfSeveralEndsInOrderAllRanksSeeTheFirst) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_end(2, {.rank = 2, .exit_code = 0});
   page.note_end(0, {.rank = 0, .exit_code = 0});
   page.note_end(2, {.rank = 2, .exit_code = 3});
@@ -274,8 +274,8 @@ TEST(JobPage, OfSeveralEndsInOrderAllRanksSeeTheFirst) {
   EXPECT_EQ(page.first_end()->exit_code, 0);
 }
 
-TEST(JobPage, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) {
-  const JobPage page = JobPage::create(3, "job");
+TEST(JobControlBlock, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) {
+  const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_end(1, {.rank = 1, .exit_code = 0});
   page.note_break(0, *page.first_end());
   EXPECT_EQ(page.cause_of(0, exited).rank, 1);
@@ -285,8 +285,8 @@ TEST(JobPage, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) {
   EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
 }
 
-TEST(JobPage, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
-  const JobPage page = JobPage::create(2, "job", 8);
+TEST(JobControlBlock, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
+  const JobControlBlock page = JobControlBlock::create(2, "job", 8);
   EXPECT_EQ(page.world_size(), 8);
   EXPECT_FALSE(page.told(1, 1));
   EXPECT_FALSE(page.told(1, 0));
@@ -297,8 +297,8 @@ TEST(JobPage, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
   EXPECT_FALSE(page.told(1, 2));
 }
 
-TEST(JobPage, OnlyTheFirstFailureIsKept) {
-  JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, OnlyTheFirstFailureIsKept) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
   EXPECT_FALSE(page.failure());
   page.report({.rank = 1,
                .host = "a",
@@ -326,8 +326,8 @@ TEST(JobPage, OnlyTheFirstFailureIsKept) {
   EXPECT_FALSE(failure.left);
 }
 
-TEST(JobPage, TellsHowLongAgoTheFirstFailureWasReported) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, TellsHowLongAgoTheFirstFailureWasReported) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   EXPECT_EQ(page.since_failure().count(), 0);
   page.report({.rank = 0});
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
@@ -336,38 +336,38 @@ TEST(JobPage, TellsHowLongAgoTheFirstFailureWasReported) {
   EXPECT_LT(page.since_failure().count(), 5000);
 }
 
-TEST(JobPage, TheFirstWordsOfAProcessAreItsLast) {
-  JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, TheFirstWordsOfAProcessAreItsLast) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
   page.enter(1);
   EXPECT_EQ(page.last_words(1), "");
   page.say_last_words(1, std::string(5000, 'x'));
   page.say_last_words(1, "more");
   EXPECT_EQ(page.last_words(1), std::string(1024, 'x'));
   EXPECT_EQ(page.last_words(0), "");
-  page.leave(1, JobPage::Phase::abandoned);
+  page.leave(1, JobControlBlock::Phase::abandoned);
   EXPECT_EQ(page.examine(1).what, std::string(1024, 'x'));
 }
 
-TEST(JobPage, WordsAreNotCutWithinACharacter) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, WordsAreNotCutWithinACharacter) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   page.say_last_words(0, std::string(1023, 'x') + "\xc3\xa9");
   EXPECT_EQ(page.last_words(0), std::string(1023, 'x'));
 }
 
-TEST(JobPage, WordsAreForgottenWhenAProcessComesBack) {
-  JobPage page = JobPage::create(1, "job");
+TEST(JobControlBlock, WordsAreForgottenWhenAProcessComesBack) {
+  JobControlBlock page = JobControlBlock::create(1, "job");
   page.enter(0);
   page.say_last_words(0, "std::bad_alloc");
-  page.leave(0, JobPage::Phase::finished);
+  page.leave(0, JobControlBlock::Phase::finished);
   page.enter(0);
   EXPECT_EQ(page.last_words(0), "");
-  page.leave(0, JobPage::Phase::finished);
+  page.leave(0, JobControlBlock::Phase::finished);
 }
 
-TEST(JobPage, WordsThatComeAfterTheReportBelongToIt) {
-  JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, WordsThatComeAfterTheReportBelongToIt) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
   page.enter(1);
-  page.leave(1, JobPage::Phase::abandoned);
+  page.leave(1, JobControlBlock::Phase::abandoned);
   page.report(page.examine(1));
   EXPECT_EQ(page.failure().value().what, "");
   EXPECT_TRUE(page.failure().value().left);
@@ -375,8 +375,8 @@ TEST(JobPage, WordsThatComeAfterTheReportBelongToIt) {
   EXPECT_EQ(page.failure().value().what, "std::bad_alloc: std::bad_alloc");
 }
 
-TEST(JobPage, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
-  JobPage page = JobPage::create(2, "job");
+TEST(JobControlBlock, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
   const pid_t pid = start_rank(page, 1, [&] {
     page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
     ::raise(SIGABRT);
@@ -389,34 +389,34 @@ TEST(JobPage, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
   EXPECT_FALSE(failure.oom);
 }
 
-TEST(JobPage, AnotherProcessSeesTheSamePage) {
-  JobPage page = JobPage::create(3, "the job");
-  JobPage other = JobPage::attach(duplicate(page.descriptor()));
+TEST(JobControlBlock, AnotherProcessSeesTheSamePage) {
+  JobControlBlock page = JobControlBlock::create(3, "the job");
+  JobControlBlock other = JobControlBlock::attach(duplicate(page.descriptor()));
   EXPECT_EQ(other.slots(), 3);
   EXPECT_EQ(other.job_id(), "the job");
   page.activity(2).collective.enter({}, Operation::barrier, 5, ticks_now());
   EXPECT_EQ(other.activity(2).collective.sequence(), 5U);
 }
 
-TEST(JobPage, TheIdOfAJobUnderTorchrunIsKeptWhole) {
+TEST(JobControlBlock, TheIdOfAJobUnderTorchrunIsKeptWhole) {
   const std::string id = "environment MASTER_ADDR=" + std::string(253, 'a') +
                          " MASTER_PORT=65535 TORCHELASTIC_RUN_ID=" + std::string(36, 'b') +
                          " TORCHELASTIC_RESTART_COUNT=0";
-  EXPECT_EQ(JobPage::create(1, id).job_id(), id);
+  EXPECT_EQ(JobControlBlock::create(1, id).job_id(), id);
 }
 
-TEST(JobPage, AnIdIsNotCutWithinACharacter) {
+TEST(JobControlBlock, AnIdIsNotCutWithinACharacter) {
   std::string id;
   for (int i = 0; i < 300; ++i) id += "\xc3\xa9";
-  const JobPage page = JobPage::create(1, id);
+  const JobControlBlock page = JobControlBlock::create(1, id);
   EXPECT_EQ(page.job_id().size() % 2, 0U);
   EXPECT_TRUE(id.starts_with(page.job_id()));
 }
 
-TEST(JobPage, MemoryOfAnotherKindIsRefused) {
+TEST(JobControlBlock, MemoryOfAnotherKindIsRefused) {
   SharedMapping other = SharedMapping::create("something else", 4096);
-  EXPECT_THROW(JobPage::attach(duplicate(other.descriptor())), Error);
+  EXPECT_THROW(JobControlBlock::attach(duplicate(other.descriptor())), Error);
 }
 
 }  // namespace
-}  // namespace lockstep::job::job_page_test
+}  // namespace lockstep::job::job_control_block_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/job/job_page.h"
+#include "lockstep/job/job_control_block.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -71,7 +71,7 @@ struct FailureRecord {
   job::SharedValue<FailureValue> value;
 };
 
-// A JobPage::Told. `meeting` is 0 while the value is being written.
+// A JobControlBlock::Told. `meeting` is 0 while the value is being written.
 struct Settings {
   std::int32_t world_size;
   char backend[48];
@@ -84,19 +84,19 @@ struct Announcement {
 
 struct Slot {
   alignas(64) pthread_mutex_t life;
-  std::atomic<JobPage::Phase> phase;
+  std::atomic<JobControlBlock::Phase> phase;
   std::atomic<std::int32_t> pid;
   std::atomic<std::int64_t> started;  // Process start time; identifies the process together with
                                       // the pid.
   std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
                                                  // must set it again.
-  std::atomic<std::uint64_t> memory_number;      // JobPage::memory_number().
+  std::atomic<std::uint64_t> memory_number;      // JobControlBlock::memory_number().
   std::atomic<std::uint32_t> memory_changes;     // Number of its changes, for futex_wait().
   // The next three belong to the process that the agent started for this slot, whichever process
   // enters it: enter() keeps them.
   std::atomic<bool> is_told_to_end;
   std::atomic<bool> awaits_group;
-  FailureRecord end;  // JobPage::note_end().
+  FailureRecord end;  // JobControlBlock::note_end().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) LastWords words;
@@ -202,7 +202,7 @@ void record_once(FailureRecord& record, const Failure& failure) {
 
 }  // namespace
 
-struct JobPage::Layout {
+struct JobControlBlock::Layout {
   std::uint64_t magic;
   std::int32_t slots;
   std::int32_t world_size;
@@ -217,9 +217,9 @@ struct JobPage::Layout {
   }
 };
 
-JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
-  require(slots > 0, "a job page needs at least one slot");
-  JobPage page(SharedMapping::create("job page", Layout::bytes_for(slots)));
+JobControlBlock JobControlBlock::create(int slots, std::string_view job_id, int world_size) {
+  require(slots > 0, "a job control block needs at least one slot");
+  JobControlBlock page(SharedMapping::create("job page", Layout::bytes_for(slots)));
   Layout& layout = page.layout();  // All zeros: the initial value of every atomic in it.
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
@@ -231,27 +231,30 @@ JobPage JobPage::create(int slots, std::string_view job_id, int world_size) {
   return page;
 }
 
-JobPage JobPage::attach(FileDescriptor fd) {
-  JobPage page(SharedMapping::attach(std::move(fd)));
+JobControlBlock JobControlBlock::attach(FileDescriptor fd) {
+  JobControlBlock page(SharedMapping::attach(std::move(fd)));
   const Layout& layout = page.layout();
   if (page.mapping_.bytes() < sizeof(Layout) || layout.magic != magic ||
       page.mapping_.bytes() < Layout::bytes_for(layout.slots))
-    throw Error(Fault::mismatch, "the launcher's job page is of another version of Lockstep");
+    throw Error(Fault::mismatch,
+                "the launcher's job control block is of another version of Lockstep");
   return page;
 }
 
-JobPage::JobPage(SharedMapping mapping) : mapping_(std::move(mapping)) {}
+JobControlBlock::JobControlBlock(SharedMapping mapping) : mapping_(std::move(mapping)) {}
 
-JobPage::Layout& JobPage::layout() const { return *reinterpret_cast<Layout*>(mapping_.data()); }
+JobControlBlock::Layout& JobControlBlock::layout() const {
+  return *reinterpret_cast<Layout*>(mapping_.data());
+}
 
-int JobPage::slots() const { return layout().slots; }
+int JobControlBlock::slots() const { return layout().slots; }
 
-int JobPage::world_size() const { return layout().world_size; }
+int JobControlBlock::world_size() const { return layout().world_size; }
 
-std::string_view JobPage::job_id() const { return layout().job_id; }
+std::string_view JobControlBlock::job_id() const { return layout().job_id; }
 
-void JobPage::enter(int slot) {
-  require(slot >= 0 && slot < slots(), "this job page has no such slot");
+void JobControlBlock::enter(int slot) {
+  require(slot >= 0 && slot < slots(), "this job control block has no such slot");
   Slot& mine = layout().slot[slot];
   int result = ::pthread_mutex_trylock(&mine.life);
   // A peer that calls lost() just after leave() holds the mutex for a moment.
@@ -277,24 +280,24 @@ void JobPage::enter(int slot) {
   mine.phase = Phase::alive;
 }
 
-void JobPage::leave(int slot, Phase how) {
+void JobControlBlock::leave(int slot, Phase how) {
   layout().slot[slot].phase = how;
   ::pthread_mutex_unlock(&layout().slot[slot].life);
 }
 
-void JobPage::abandon(int slot) const { layout().slot[slot].phase = Phase::abandoned; }
+void JobControlBlock::abandon(int slot) const { layout().slot[slot].phase = Phase::abandoned; }
 
-void JobPage::finish(int slot) const { layout().slot[slot].phase = Phase::finished; }
+void JobControlBlock::finish(int slot) const { layout().slot[slot].phase = Phase::finished; }
 
-JobPage::Phase JobPage::phase(int slot) const { return layout().slot[slot].phase; }
+JobControlBlock::Phase JobControlBlock::phase(int slot) const { return layout().slot[slot].phase; }
 
-int JobPage::pid(int slot) const { return layout().slot[slot].pid; }
+int JobControlBlock::pid(int slot) const { return layout().slot[slot].pid; }
 
-Activity& JobPage::activity(int slot) const { return layout().slot[slot].activity; }
+Activity& JobControlBlock::activity(int slot) const { return layout().slot[slot].activity; }
 
-StepReport& JobPage::step_report(int slot) const { return layout().slot[slot].steps; }
+StepReport& JobControlBlock::step_report(int slot) const { return layout().slot[slot].steps; }
 
-bool JobPage::lost(int slot) const {
+bool JobControlBlock::lost(int slot) const {
   Slot& other = layout().slot[slot];
   if (other.phase == Phase::abandoned) return true;
   if (other.phase != Phase::alive) return false;
@@ -305,11 +308,11 @@ bool JobPage::lost(int slot) const {
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }
 
-char JobPage::process_state(int slot) const {
+char JobControlBlock::process_state(int slot) const {
   return process_stat(pid(slot)).value_or(ProcessStat{}).state;
 }
 
-void JobPage::announce(int slot, const Told& told) const {
+void JobControlBlock::announce(int slot, const Told& told) const {
   Announcement& mine = layout().slot[slot].announcement;
   Settings settings{.world_size = told.world_size, .backend = {}};
   copy_text(settings.backend, told.backend);
@@ -318,7 +321,7 @@ void JobPage::announce(int slot, const Told& told) const {
   mine.meeting = told.meeting;
 }
 
-std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
+std::optional<JobControlBlock::Told> JobControlBlock::told(int slot, int meeting) const {
   const Announcement& theirs = layout().slot[slot].announcement;
   if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
   const Settings settings = theirs.value.load();
@@ -326,52 +329,52 @@ std::optional<JobPage::Told> JobPage::told(int slot, int meeting) const {
   return Told{meeting, settings.world_size, settings.backend};
 }
 
-void JobPage::set_memory_number(int slot, std::uint64_t number) const {
+void JobControlBlock::set_memory_number(int slot, std::uint64_t number) const {
   Slot& mine = layout().slot[slot];
   mine.memory_number = number;
   ++mine.memory_changes;
   futex_wake_all(mine.memory_changes);
 }
 
-std::uint64_t JobPage::memory_number(int slot, std::chrono::nanoseconds limit) const {
+std::uint64_t JobControlBlock::memory_number(int slot, std::chrono::nanoseconds limit) const {
   const Slot& other = layout().slot[slot];
   const std::uint32_t seen = other.memory_changes;  // Read first: a later change wakes this thread.
   if (limit.count() > 0 && other.memory_number == 0) futex_wait(other.memory_changes, seen, limit);
   return other.memory_number;
 }
 
-void JobPage::expect_preemption(int slot) const {
+void JobControlBlock::expect_preemption(int slot) const {
   layout().slot[slot].expects_preemption = pid(slot);
 }
 
-bool JobPage::expects_preemption(int slot) const {
+bool JobControlBlock::expects_preemption(int slot) const {
   return pid(slot) != 0 && layout().slot[slot].expects_preemption == pid(slot);
 }
 
-void JobPage::agree_on_preemption() const { layout().preemption_agreed = true; }
+void JobControlBlock::agree_on_preemption() const { layout().preemption_agreed = true; }
 
-bool JobPage::preemption_agreed() const { return layout().preemption_agreed; }
+bool JobControlBlock::preemption_agreed() const { return layout().preemption_agreed; }
 
-void JobPage::tell_to_end(int slot) const { layout().slot[slot].is_told_to_end = true; }
+void JobControlBlock::tell_to_end(int slot) const { layout().slot[slot].is_told_to_end = true; }
 
-bool JobPage::is_told_to_end(int slot) const {
+bool JobControlBlock::is_told_to_end(int slot) const {
   return slot >= 0 && slot < slots() && layout().slot[slot].is_told_to_end;
 }
 
-void JobPage::await_group(int slot, bool waits) const {
-  require(slot >= 0 && slot < slots(), "this job page has no such slot");
+void JobControlBlock::await_group(int slot, bool waits) const {
+  require(slot >= 0 && slot < slots(), "this job control block has no such slot");
   layout().slot[slot].awaits_group = waits;
   FailureRecord& broke = layout().slot[slot].broke;
   if (!waits) broke.forgotten = broke.state.load();
 }
 
-bool JobPage::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
+bool JobControlBlock::awaits_group(int slot) const { return layout().slot[slot].awaits_group; }
 
-void JobPage::note_end(int slot, const Failure& end) const {
+void JobControlBlock::note_end(int slot, const Failure& end) const {
   record_once(layout().slot[slot].end, end);
 }
 
-std::optional<Failure> JobPage::first_end() const {
+std::optional<Failure> JobControlBlock::first_end() const {
   std::optional<FailureValue> first;
   for (int slot = 0; slot < slots(); ++slot) {
     const auto one = read(layout().slot[slot].end);
@@ -380,7 +383,8 @@ std::optional<Failure> JobPage::first_end() const {
   return first ? std::optional(failure_in(*first)) : std::nullopt;
 }
 
-void JobPage::say_last_words(int slot, std::string_view text, std::optional<Fault> fault) const {
+void JobControlBlock::say_last_words(int slot, std::string_view text,
+                                     std::optional<Fault> fault) const {
   LastWords& words = layout().slot[slot].words;
   std::uint32_t none = words.state;
   if (none % 4 != 0 || !words.state.compare_exchange_strong(none, none + 1)) return;
@@ -390,12 +394,12 @@ void JobPage::say_last_words(int slot, std::string_view text, std::optional<Faul
   words.state = none + 2;
 }
 
-std::string JobPage::last_words(int slot) const {
+std::string JobControlBlock::last_words(int slot) const {
   const auto words = read(layout().slot[slot].words);
   return words ? words->text : "";
 }
 
-bool JobPage::follows_abort(int slot) const {
+bool JobControlBlock::follows_abort(int slot) const {
   const Ticks own = activity(slot).gave_up;  // A later abort may follow from the first one.
   const Clock::time_point now = Clock::now();
   for (int other = 0; other < slots(); ++other) {
@@ -407,13 +411,13 @@ bool JobPage::follows_abort(int slot) const {
 }
 
 // The kernel counts a kill before it sends the signal.
-std::optional<bool> JobPage::oom_killed() const {
+std::optional<bool> JobControlBlock::oom_killed() const {
   const auto now = oom_kills();
   if (layout().oom_kills < 0 || !now) return std::nullopt;
   return static_cast<std::int64_t>(*now) > layout().oom_kills;
 }
 
-Failure JobPage::examine(int slot) const {
+Failure JobControlBlock::examine(int slot) const {
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
   note_latest(failure, activity(slot));
   failure.what = last_words(slot);
@@ -427,7 +431,7 @@ Failure JobPage::examine(int slot) const {
   return failure;
 }
 
-void JobPage::note_break(int slot, const Failure& failure) const {
+void JobControlBlock::note_break(int slot, const Failure& failure) const {
   Slot& mine = layout().slot[slot];
   std::uint32_t state = mine.broke.state;
   if (state % 2 == 1 || !mine.broke.state.compare_exchange_strong(state, state + 1))
@@ -438,7 +442,7 @@ void JobPage::note_break(int slot, const Failure& failure) const {
   mine.broke.state = state + 2;
 }
 
-std::optional<Failure> JobPage::latest_break(Fault fault) const {
+std::optional<Failure> JobControlBlock::latest_break(Fault fault) const {
   std::optional<FailureValue> latest;
   for (int slot = 0; slot < slots(); ++slot) {
     const auto one = read(layout().slot[slot].broke);
@@ -448,7 +452,7 @@ std::optional<Failure> JobPage::latest_break(Fault fault) const {
   return latest ? std::optional(failure_in(*latest)) : std::nullopt;
 }
 
-Failure JobPage::cause_of(int slot, const Failure& end) const {
+Failure JobControlBlock::cause_of(int slot, const Failure& end) const {
   const Slot& ended = layout().slot[slot];
   const auto value = read(ended.broke);
   const bool crashed = end.signal && end.signal != SIGABRT;
@@ -461,9 +465,11 @@ Failure JobPage::cause_of(int slot, const Failure& end) const {
   return follows ? broke : end;
 }
 
-void JobPage::report(const Failure& failure) const { record_once(layout().failure, failure); }
+void JobControlBlock::report(const Failure& failure) const {
+  record_once(layout().failure, failure);
+}
 
-std::optional<Failure> JobPage::failure() const {
+std::optional<Failure> JobControlBlock::failure() const {
   const auto value = read(layout().failure);
   if (!value) return std::nullopt;
   Failure failure = failure_in(*value);
@@ -473,7 +479,7 @@ std::optional<Failure> JobPage::failure() const {
   return failure;
 }
 
-std::chrono::milliseconds JobPage::since_failure() const {
+std::chrono::milliseconds JobControlBlock::since_failure() const {
   const auto value = read(layout().failure);
   if (!value) return {};
   const Clock::time_point then{Clock::duration(value->reported)};

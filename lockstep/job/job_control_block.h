@@ -28,7 +28,7 @@
 
 namespace lockstep {
 
-class LOCKSTEP_API JobPage {
+class LOCKSTEP_API JobControlBlock {
  public:
   enum class Phase : std::uint32_t {
     vacant,     // No process has taken the slot yet, or its process has withdrawn.
@@ -38,8 +38,8 @@ class LOCKSTEP_API JobPage {
   };
 
   // `world_size`: number of ranks on all hosts, from the launcher; 0 means `slots`.
-  static JobPage create(int slots, std::string_view job_id, int world_size = 0);
-  static JobPage attach(FileDescriptor fd);
+  static JobControlBlock create(int slots, std::string_view job_id, int world_size = 0);
+  static JobControlBlock attach(FileDescriptor fd);
 
   int slots() const;
   int world_size() const;
@@ -155,7 +155,7 @@ class LOCKSTEP_API JobPage {
 
  private:
   struct Layout;
-  explicit JobPage(SharedMapping mapping);
+  explicit JobControlBlock(SharedMapping mapping);
   Layout& layout() const;
 
   SharedMapping mapping_;
