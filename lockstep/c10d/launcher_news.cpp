@@ -35,7 +35,7 @@ const Slot& our_slot() {
   constexpr std::chrono::seconds patience{30};
   static const Slot& ours = [&]() -> const Slot& {
     const LaunchEnvironment who = read_environment();
-    JobControlBlock page = AgentLine(who.agent_fd.value()).own_page(in(patience));
+    JobControlBlock page = AgentConnection(who.agent_fd.value()).own_page(in(patience));
     const Slot& made = *new Slot{who, std::move(page)};  // Never destroyed: used at exit.
     taken = &made;
     return made;

@@ -211,7 +211,7 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
     const auto strong = across ? host.lock() : nullptr;
     if (!strong) return;
     const Failure news = comm::news_of_leaving(*strong);
-    if (news.rank != strong->rank()) across->lines->tell_failure(news);
+    if (news.rank != strong->rank()) across->connections->tell_failure(news);
   };
   hooks.activity_of = [host](int rank) -> std::shared_ptr<const Activity> {
     const auto strong = host.lock();
@@ -239,13 +239,13 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
   const std::weak_ptr<HostSession> host = session;
   const std::weak_ptr<comm::HostsContext> hosts = joined.context;
   parts.finish = [host, hosts] {
-    if (const auto strong = hosts.lock()) strong->lines->finish();
+    if (const auto strong = hosts.lock()) strong->connections->finish();
     if (const auto strong = host.lock()) strong->finish();
   };
   parts.leave = [host, hosts] {
     if (auto* const recorder = TimelineRecorder::current()) recorder->note_clock();
     auto across = hosts.lock();
-    if (across) across->lines->finish();
+    if (across) across->connections->finish();
     if (const auto session_left = host.lock()) session_left->leave();
     if (across) comm::keep_for_others(std::move(across));
   };
@@ -255,7 +255,7 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
     session_left->abandon();
     // A rank that leaves because of a lost rank reports that rank.
     if (const auto strong = hosts.lock())
-      strong->lines->tell_failure(comm::news_of_leaving(*session_left));
+      strong->connections->tell_failure(comm::news_of_leaving(*session_left));
   };
   parts.backend = make_backend(joined, name, timeout, late);
   return GroupAccess::make(std::move(parts));

@@ -91,20 +91,20 @@ bool HostLink::read_replies() {
   }
 }
 
-AgentLine::AgentLine(int agent_fd) : link_(duplicate_agent_fd(agent_fd)) {}
+AgentConnection::AgentConnection(int agent_fd) : link_(duplicate_agent_fd(agent_fd)) {}
 
-std::optional<JobToken> AgentLine::job_token(Deadline deadline) {
+std::optional<JobToken> AgentConnection::job_token(Deadline deadline) {
   const auto memory = SharedMapping::attach(link_.obtain(job_token_key, deadline));
   const char* text = reinterpret_cast<const char*>(memory.data());
   const std::string_view token(text, ::strnlen(text, memory.bytes()));
   return token.empty() ? std::nullopt : std::optional<JobToken>(token);
 }
 
-JobControlBlock AgentLine::own_page(Deadline deadline) {
+JobControlBlock AgentConnection::own_page(Deadline deadline) {
   return JobControlBlock::attach(link_.obtain(job_control_block_key, deadline));
 }
 
-void AgentLine::offer_session_page(const JobControlBlock& page) {
+void AgentConnection::offer_session_page(const JobControlBlock& page) {
   link_.offer(session_page_key, page.descriptor());
 }
 

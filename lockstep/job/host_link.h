@@ -46,11 +46,11 @@ class LOCKSTEP_API HostLink {
 };
 
 // A rank's connection to its agent, for a group with ranks of several agents.
-class LOCKSTEP_API AgentLine {
+class LOCKSTEP_API AgentConnection {
  public:
   // `agent_fd` is the inherited end of the socket pair. It stays open. Errors: misuse when it is
   // not open.
-  explicit AgentLine(int agent_fd);
+  explicit AgentConnection(int agent_fd);
 
   // Returns nothing when the job has no token. Errors: system when the agent refuses, with its
   // reason; peer_lost when the agent has ended; timeout.
@@ -71,7 +71,7 @@ class LOCKSTEP_API AgentLine {
   HostLink link_;
 };
 
-// Duplicates the inherited descriptor with close-on-exec. Errors: as AgentLine's.
+// Duplicates the inherited descriptor with close-on-exec. Errors: as AgentConnection's.
 FileDescriptor duplicate_agent_fd(int agent_fd);
 
 // Returns the sealed memory that an agent publishes under job_token_key: the token's text and a

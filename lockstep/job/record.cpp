@@ -38,7 +38,7 @@ namespace {
 // format is that of torch.distributed.elastic.multiprocessing.errors.
 struct ErrorReport {
   std::string message = {};     // "Type: text".
-  std::string call_stack = {};  // Lines, shown before the message; may be empty.
+  std::string call_stack = {};  // Connections, shown before the message; may be empty.
   std::string traceback = {};   // As printed by another language; replaces both if not empty.
 
   // The error is caused by another rank's error, so its time must be later, whatever the clock

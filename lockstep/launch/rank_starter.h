@@ -49,7 +49,7 @@ int exit_code_of(const StartFailure& failure);
 
 struct StartedRank {
   pid_t pid = 0;
-  FileDescriptor socket;  // To its AgentLine.
+  FileDescriptor socket;  // To its AgentConnection.
   ErrorFile error_file;
 };
 

@@ -78,7 +78,7 @@ class OverAHarmedWire(AcrossHosts):
                 time.sleep(0.02)
 
     def test_a_bit_that_is_flipped_in_a_line_ends_the_job_with_an_error_and_no_wrong_sum(self):
-        # Fields of the frame in which a rank describes its call: comm/lines/line_frames.h,
+        # Fields of the frame in which a rank describes its call: comm/tcp/frames.h,
         # comm/core/signature.h.
         parts = {"length": 0, "kind": 4, "group": 5, "number": 13, "count": 21, "operation": 49,
                  "dtype": 50}

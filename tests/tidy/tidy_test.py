@@ -108,26 +108,26 @@ class Arrows(MadeUp):
 
 class Circles(MadeUp):
     CIRCLE = {"lockstep/comm/shm/a.h": HEAD,
-              "lockstep/comm/shm/b.h": includes("comm/lines/a.h"),
-              "lockstep/comm/lines/a.h": includes("comm/hosts/a.h"),
+              "lockstep/comm/shm/b.h": includes("comm/tcp/a.h"),
+              "lockstep/comm/tcp/a.h": includes("comm/hosts/a.h"),
               "lockstep/comm/hosts/a.h": includes("comm/shm/a.h")}
     KNOWN = ("comm/hosts -> comm/shm\n"
-             "comm/lines -> comm/hosts\n"
-             "comm/shm -> comm/lines\n")
+             "comm/tcp -> comm/hosts\n"
+             "comm/shm -> comm/tcp\n")
 
     def test_a_circle_of_sub_rooms_fails_and_shows_the_way(self):
         self.fails(self.CIRCLE,
                    "lockstep/comm/hosts/a.h:3: a circle of rooms: "
-                   "comm/hosts -> comm/shm -> comm/lines -> comm/hosts",
-                   "lockstep/comm/lines/a.h:3: ", "lockstep/comm/shm/b.h:3: ")
+                   "comm/hosts -> comm/shm -> comm/tcp -> comm/hosts",
+                   "lockstep/comm/tcp/a.h:3: ", "lockstep/comm/shm/b.h:3: ")
 
     def test_a_known_circle_passes(self):
         self.passes(self.CIRCLE | {"tests/tidy/circles.txt": self.KNOWN})
 
     def test_a_new_arrow_in_a_known_circle_fails(self):
         self.fails(self.CIRCLE | {"tests/tidy/circles.txt": self.KNOWN,
-                                  "lockstep/comm/hosts/b.h": includes("comm/lines/a.h")},
-                   "lockstep/comm/hosts/b.h:3: a circle of rooms: comm/hosts -> comm/lines")
+                                  "lockstep/comm/hosts/b.h": includes("comm/tcp/a.h")},
+                   "lockstep/comm/hosts/b.h:3: a circle of rooms: comm/hosts -> comm/tcp")
 
     def test_a_known_circle_that_is_gone_fails(self):
         self.fails(self.CIRCLE | {"tests/tidy/circles.txt": "# Known.\n" + self.KNOWN,
@@ -136,8 +136,8 @@ class Circles(MadeUp):
                    "tests/tidy/circles.txt:3: ", "tests/tidy/circles.txt:4: ")
 
     def test_tests_close_no_circle(self):
-        test = includes("comm/lines/a.h").replace("#pragma once\n", "")
-        self.passes({"lockstep/comm/lines/a.h": includes("comm/shm/a.h"),
+        test = includes("comm/tcp/a.h").replace("#pragma once\n", "")
+        self.passes({"lockstep/comm/tcp/a.h": includes("comm/shm/a.h"),
                      "lockstep/comm/shm/a.h": HEAD,
                      "lockstep/comm/shm/a_test.cpp": test})
 
@@ -287,7 +287,7 @@ class Sizes(MadeUp):
                    "long_functions.txt:1: 'a.h: f' is mended: delete this line")
 
 
-class Lines(MadeUp):
+class Connections(MadeUp):
     def test_a_line_of_101_columns_fails_in_every_kind_of_file(self):
         spdx = "# SPDX-License-Identifier: Apache-2.0\n"
         kinds = {"lockstep/comm/a.h": HEAD + "//", "lockstep/comm/a.cpp": HEAD + "//",

@@ -14,10 +14,10 @@
 
 namespace lockstep::comm {
 
-FailureNews::FailureNews(std::shared_ptr<HostSession> session, Lines& lines,
+FailureNews::FailureNews(std::shared_ptr<HostSession> session, Connections& connections,
                          std::vector<bool> is_here)
     : session_(std::move(session)),
-      lines_(lines),
+      connections_(connections),
       is_here_(std::move(is_here)),
       thread_(start_thread(&FailureNews::watch, this)) {}
 
@@ -36,7 +36,7 @@ bool FailureNews::is_here(int rank) const {
 }
 
 void FailureNews::tell_what_is_known() const {
-  if (const auto failure = session_->page().failure()) lines_.tell_failure(*failure);
+  if (const auto failure = session_->page().failure()) connections_.tell_failure(*failure);
 }
 
 void FailureNews::watch() {
@@ -47,7 +47,7 @@ void FailureNews::watch() {
       session_->throw_if_peer_lost("watching this host's ranks");
     } catch (const Error& error) {
       const auto& failure = error.failure();
-      if (failure && is_here(failure->rank)) lines_.tell_failure(*failure);
+      if (failure && is_here(failure->rank)) connections_.tell_failure(*failure);
       return;  // Only the first failure of a job counts.
     }
   }

@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/thread.h"
-#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/tcp/connections.h"
 #include "lockstep/job/host_session.h"
 
 namespace lockstep::comm {
@@ -22,8 +22,10 @@ struct HostsContext;
 // for it.
 class FailureNews {
  public:
-  // `lines` must outlive it. `is_here` has, by rank of the job, whether the rank is on this host.
-  FailureNews(std::shared_ptr<HostSession> session, Lines& lines, std::vector<bool> is_here);
+  // `connections` must outlive it. `is_here` has, by rank of the job, whether the rank is on this
+  // host.
+  FailureNews(std::shared_ptr<HostSession> session, Connections& connections,
+              std::vector<bool> is_here);
   ~FailureNews();
   FailureNews(const FailureNews&) = delete;
   FailureNews& operator=(const FailureNews&) = delete;
@@ -37,7 +39,7 @@ class FailureNews {
   bool is_here(int rank) const;  // False for an invalid rank.
 
   const std::shared_ptr<HostSession> session_;
-  Lines& lines_;
+  Connections& connections_;
   const std::vector<bool> is_here_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -37,9 +37,9 @@ TEST(GroupBreak, IsToldOfRanksThatTheJobHas) {
 
 TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
   const auto session = session_of_one();
-  Lines lines({.member = {.job_id = "job", .rank = 0, .world_size = 1}});
+  Connections connections({.member = {.job_id = "job", .rank = 0, .world_size = 1}});
   session->page().report({.rank = no_rank, .detected_by = 0});
-  const FailureNews news(session, lines, {true});
+  const FailureNews news(session, connections, {true});
   std::this_thread::sleep_for(200ms);  // It checks every 20 ms.
   news.tell_what_is_known();
   session->finish();

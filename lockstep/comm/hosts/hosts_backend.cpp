@@ -14,7 +14,7 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
                            std::string name, std::chrono::milliseconds timeout,
                            const std::function<void()>& watch)
     : group_(std::move(context), std::move(ranks), rank, std::move(name), timeout, watch),
-      pipes_(group_.map(), group_.rank(), group_.size(), group_.local(), group_.lines()),
+      pipes_(group_.map(), group_.rank(), group_.size(), group_.local(), group_.channels()),
       mailbox_(pipes_, group_.name()),
       entries_(group_),
       engines_(group_, timeout, watch),
@@ -62,12 +62,12 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
 void HostsBackend::leave() {
   group_.local()->leave();
   group_.context()->news->tell_what_is_known();
-  group_.lines()->leave();
+  group_.channels()->leave();
 }
 
 void HostsBackend::give_up(const GivenUp& why) {
   group_.local()->give_up(why);
-  group_.lines()->give_up(why);
+  group_.channels()->give_up(why);
 }
 
 Backend::Allocation HostsBackend::allocate(const Collective& collective) {

@@ -127,7 +127,7 @@ std::vector<std::string> HostsEntries::exchange(const std::string& mine,
   if (map_.owns_slice()) {
     const std::vector<int> peers = map_.slice_ranks(map_.local_rank());
     for (const int peer : peers)
-      if (peer != group_.rank()) group_.lines()->say(peer, mine);
+      if (peer != group_.rank()) group_.channels()->say(peer, mine);
     Clock::duration longest{0};
     for (int host = 0; host < map_.hosts(); ++host) {
       if (host == map_.host()) continue;
@@ -150,8 +150,8 @@ std::string HostsEntries::hear(int host, const Collective& collective, Patience 
 
 std::string HostsEntries::hear_from(int peer, const Collective& collective, Patience patience) {
   const auto watch = [&] { group_.throw_if_over(collective); };
-  if (auto said = group_.lines()->hear(peer, patience.deadline, watch)) return *std::move(said);
-  if (group_.lines()->has_left(peer)) {
+  if (auto said = group_.channels()->hear(peer, patience.deadline, watch)) return *std::move(said);
+  if (group_.channels()->has_left(peer)) {
     watch();  // It has sent the reason before it left.
     throw error_of_the_left(group_.describe(collective), {peer}, group_.name(), std::nullopt);
   }
@@ -166,7 +166,7 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
 // when they receive this question, and report the missing ranks to all hosts. The other hosts must
 // not get our timeout before, or they would report the whole host as missing.
 void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
-  group_.lines()->ask_who_is_absent(map_.ranks(host));
+  group_.channels()->ask_who_is_absent(map_.ranks(host));
   constexpr std::chrono::milliseconds pause{2};
   for (const Deadline patience = in(time_for_names); Clock::now() < patience;
        std::this_thread::sleep_for(pause))
@@ -177,7 +177,7 @@ void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
 // arrived. The number of unreceived messages is then known.
 void HostsEntries::hear_all_pairs(const Collective& collective, Deadline deadline) {
   for (int peer = 0; peer < group_.size(); ++peer)
-    if (map_.host_of(peer) != map_.host()) group_.lines()->say(peer, {});
+    if (map_.host_of(peer) != map_.host()) group_.channels()->say(peer, {});
   for (int peer = 0; peer < group_.size(); ++peer)
     if (map_.host_of(peer) != map_.host()) hear_from(peer, collective, {deadline});
 }

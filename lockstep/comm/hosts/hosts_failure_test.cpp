@@ -439,7 +439,7 @@ const Ranks labels_late("labels come late", [](const Rank& rank) {
       std::this_thread::sleep_for(1500ms);
       EXPECT_EQ(backend.labels(barrier), (std::vector<std::string>{"a", "a", "a", "b"}));
     }
-    joined.context->lines->finish();
+    joined.context->connections->finish();
   }
   joined.session->finish();
 });

@@ -28,7 +28,7 @@ HostMap map_for(const HostsContext& context, const std::vector<int>& ranks, int 
 }
 
 // Other ranks may have a group with the same name.
-std::string line_name(const std::string& group, const std::vector<int>& ranks) {
+std::string channel_name(const std::string& group, const std::vector<int>& ranks) {
   return fmt::format("{} of ranks {}", group, fmt::join(ranks, ","));
 }
 
@@ -48,11 +48,11 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> r
       local_(std::make_shared<ShmBackend>(
           context_->job->among(in_the_job(map_.ranks(map_.host())), map_.ranks(map_.host())), name_,
           timeout, std::move(watch))),
-      lines_(context_->lines->open(line_name(name_, ranks_), ranks_)) {
-  lines_->on_give_up([here = std::weak_ptr(local_)](const GivenUp& why) {
+      channels_(context_->connections->open(channel_name(name_, ranks_), ranks_)) {
+  channels_->on_give_up([here = std::weak_ptr(local_)](const GivenUp& why) {
     if (const auto strong = here.lock()) strong->give_up_too(why);
   });
-  lines_->on_question([here = std::weak_ptr(local_)] {
+  channels_->on_question([here = std::weak_ptr(local_)] {
     if (const auto strong = here.lock()) strong->name_the_absent();
   });
 }

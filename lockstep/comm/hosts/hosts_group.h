@@ -17,9 +17,9 @@
 #include "lockstep/comm/engine/plugin_communicator.h"
 #include "lockstep/comm/hosts/failure_news.h"
 #include "lockstep/comm/hosts/host_map.h"
-#include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/tcp/connections.h"
 
 namespace lockstep::comm {
 
@@ -31,7 +31,7 @@ struct HostsContext {
   bool shares_memory = true;       // Whether ranks of one host do; otherwise each counts as a host.
   std::vector<RemoteRank> ranks;   // By rank; address is empty for this rank.
   CommunicatorOptions engine;      // All but the members, this rank's index and the name.
-  std::unique_ptr<Lines> lines;
+  std::unique_ptr<Connections> connections;
   std::unique_ptr<FailureNews> news;
 };
 
@@ -52,7 +52,7 @@ class HostsGroup {
 
   const std::shared_ptr<HostsContext>& context() const { return context_; }
   const std::shared_ptr<ShmBackend>& local() const { return local_; }  // This host's ranks.
-  const std::shared_ptr<LineGroup>& lines() const { return lines_; }
+  const std::shared_ptr<Channels>& channels() const { return channels_; }
 
   // Ranks of the job, for ranks of the group.
   std::vector<int> in_the_job(const std::vector<int>& ranks) const;
@@ -76,7 +76,7 @@ class HostsGroup {
   const HostMap map_;
   const Backend::Place place_;
   const std::shared_ptr<ShmBackend> local_;
-  const std::shared_ptr<LineGroup> lines_;
+  const std::shared_ptr<Channels> channels_;
 };
 
 // A running collective.

@@ -7,8 +7,8 @@
 
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/hosts/host_map.h"
-#include "lockstep/comm/lines/lines.h"
 #include "lockstep/comm/shm/shm_backend.h"
+#include "lockstep/comm/tcp/connections.h"
 
 namespace lockstep::comm {
 
@@ -16,9 +16,13 @@ class HostsPipes final : public Pipes {
  public:
   // `map` must outlive it.
   HostsPipes(const HostMap& map, int rank, int size, std::shared_ptr<ShmBackend> local,
-             std::shared_ptr<LineGroup> lines)
-      : map_(map), rank_(rank), size_(size), local_(std::move(local)), lines_(std::move(lines)) {
-    lines_->on_message([here = std::weak_ptr(local_), me = map_.local_rank()] {
+             std::shared_ptr<Channels> channels)
+      : map_(map),
+        rank_(rank),
+        size_(size),
+        local_(std::move(local)),
+        channels_(std::move(channels)) {
+    channels_->on_message([here = std::weak_ptr(local_), me = map_.local_rank()] {
       if (const auto strong = here.lock()) strong->pipes().ring(me);
     });
   }
@@ -26,10 +30,10 @@ class HostsPipes final : public Pipes {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Pipe& to(int peer) override {
-    return is_here(peer) ? local_->pipes().to(map_.local_rank_of(peer)) : lines_->to(peer);
+    return is_here(peer) ? local_->pipes().to(map_.local_rank_of(peer)) : channels_->to(peer);
   }
   Pipe* from(int peer) override {
-    return is_here(peer) ? local_->pipes().from(map_.local_rank_of(peer)) : lines_->from(peer);
+    return is_here(peer) ? local_->pipes().from(map_.local_rank_of(peer)) : channels_->from(peer);
   }
   void release(int peer) override {
     if (is_here(peer)) local_->pipes().release(map_.local_rank_of(peer));
@@ -39,7 +43,7 @@ class HostsPipes final : public Pipes {
   }
   bool has_left(int peer) const override {
     return is_here(peer) ? local_->pipes().has_left(map_.local_rank_of(peer))
-                         : lines_->has_left(peer);
+                         : channels_->has_left(peer);
   }
   std::optional<Failure> why_left(int peer) const override {
     return is_here(peer) ? local_->pipes().why_left(map_.local_rank_of(peer)) : std::nullopt;
@@ -61,7 +65,7 @@ class HostsPipes final : public Pipes {
   const int rank_;
   const int size_;
   const std::shared_ptr<ShmBackend> local_;
-  const std::shared_ptr<LineGroup> lines_;
+  const std::shared_ptr<Channels> channels_;
 };
 
 }  // namespace lockstep::comm

@@ -35,7 +35,7 @@ const std::optional<JobToken>& token_of_environment() {
 
 std::optional<JobToken> token_of(const LaunchEnvironment& who, Deadline deadline) {
   if (token_of_environment() || !who.agent_fd || who.store.empty()) return token_of_environment();
-  return AgentLine(*who.agent_fd).job_token(deadline);
+  return AgentConnection(*who.agent_fd).job_token(deadline);
 }
 
 TcpStoreOptions options_for(const LaunchEnvironment& who, const std::string& host, int port,

@@ -67,7 +67,7 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   meeting.is_alone = std::count(places.begin(), places.end(), place) == 1;
   auto session = std::make_shared<HostSession>(meeting, deadline);
   send_last_words_to(session->shared_page(), session->rank());
-  if (who.agent_fd) AgentLine(*who.agent_fd).offer_session_page(session->page());
+  if (who.agent_fd) AgentConnection(*who.agent_fd).offer_session_page(session->page());
   return session;
 }
 
@@ -75,7 +75,8 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
 // it uses the launcher's, so that the rendezvous completes and all ranks receive the contradiction.
 std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   if (!who.agent_fd || who.store.empty()) return {};
-  const int told = std::exchange(who.world_size, AgentLine(*who.agent_fd).world_size(deadline));
+  const int told =
+      std::exchange(who.world_size, AgentConnection(*who.agent_fd).world_size(deadline));
   if (told == who.world_size) return {};
   auto text = fmt::format("was told of {} ranks, the launcher has started {} (WORLD_SIZE)", told,
                           who.world_size);
@@ -105,20 +106,20 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
 }
 
 // Opens the connections of this rank, which report lost ranks to the session.
-std::unique_ptr<Lines> open_lines(const LaunchEnvironment& who, const JobStore& store,
-                                  const NetworkInterface& interface,
-                                  const std::shared_ptr<HostSession>& session) {
+std::unique_ptr<Connections> open_connections(const LaunchEnvironment& who, const JobStore& store,
+                                              const NetworkInterface& interface,
+                                              const std::shared_ptr<HostSession>& session) {
   const std::weak_ptr<HostSession> weak = session;
-  return std::make_unique<Lines>(Lines::Options{.member = {.job_id = who.job_id,
-                                                           .rank = who.rank,
-                                                           .world_size = who.world_size,
-                                                           .attempt = who.attempt},
-                                                .token = store.token,
-                                                .listen_on = interface.address,
-                                                .on_failure = [weak](const Failure& failure) {
-                                                  if (const auto strong = weak.lock())
-                                                    strong->page().report(failure);
-                                                }});
+  return std::make_unique<Connections>(
+      Connections::Options{.member = {.job_id = who.job_id,
+                                      .rank = who.rank,
+                                      .world_size = who.world_size,
+                                      .attempt = who.attempt},
+                           .token = store.token,
+                           .listen_on = interface.address,
+                           .on_failure = [weak](const Failure& failure) {
+                             if (const auto strong = weak.lock()) strong->page().report(failure);
+                           }});
 }
 
 // Fills in the ranks of the job, where they are, and how they share memory.
@@ -135,13 +136,13 @@ void describe_job(HostsContext& context, const BackendChoice& choice, const Rank
 // Connects this rank to all remote ranks, and makes it forward failures to them.
 void connect_hosts(HostsContext& context, const std::shared_ptr<HostSession>& session, int me,
                    Deadline deadline) {
-  context.lines->connect(remote_ranks(context, me), deadline, [&] {
+  context.connections->connect(remote_ranks(context, me), deadline, [&] {
     session->throw_if_peer_lost("init_process_group: connecting to the ranks of other hosts");
   });
   std::vector<bool> is_here;
   for (const int place : context.places)
     is_here.push_back(place == context.places[static_cast<std::size_t>(me)]);
-  context.news = std::make_unique<FailureNews>(session, *context.lines, is_here);
+  context.news = std::make_unique<FailureNews>(session, *context.connections, is_here);
 }
 
 }  // namespace
@@ -192,8 +193,8 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const
   const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
   joined.why += fmt::format("; by {} {}", interface.name, interface.address);
   auto context = std::make_shared<HostsContext>();
-  context->lines = open_lines(who, store, interface, joined.session);
-  mine.address = context->lines->address();
+  context->connections = open_connections(who, store, interface, joined.session);
+  mine.address = context->connections->address();
   table = exchange_rank_info(*store.store, keys + "lines/", mine, who.world_size, deadline, late);
   describe_job(*context, choice, table, joined.session);
   context->engine = {.engine = &open_engine(choice.engine),

@@ -16,13 +16,13 @@ struct LeftWorld {
   std::shared_ptr<HostsContext> context;
   pid_t pid = this_process();  // A fork()ed child has none of its threads, and leaves it unchanged.
 
-  bool is_needed() const { return pid != this_process() || context->lines->has_peers(); }
+  bool is_needed() const { return pid != this_process() || context->connections->has_peers(); }
 
   // In its own time.
-  void end_lines() const {
+  void end_connections() const {
     if (pid != this_process()) return;
     context->news.reset();
-    context->lines.reset();
+    context->connections.reset();
   }
 };
 
@@ -36,7 +36,7 @@ struct AtExit {
   LeftWorlds& worlds = *new LeftWorlds;
   ~AtExit() {
     const std::lock_guard lock(worlds.mutex);
-    for (const LeftWorld& world : worlds.kept) world.end_lines();
+    for (const LeftWorld& world : worlds.kept) world.end_connections();
   }
 };
 

@@ -58,7 +58,7 @@ struct RankInfo {
   int pid = 0;
   std::string host;          // For messages only.
   std::string place;         // Ranks with equal places can share memory: this_place().
-  std::string address = {};  // Address of its Lines, once they are open.
+  std::string address = {};  // Address of its Connections, once they are open.
   std::string backend;       // InitOptions::backend of this rank.
   // Why each engine that the backend may use cannot run here; empty if it can.
   std::map<std::string, std::string> engines;

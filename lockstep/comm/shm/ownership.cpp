@@ -19,8 +19,8 @@ constexpr std::size_t block_bytes = 4 * line;
 constexpr std::size_t ahead = 1024;  // Distance between the requested line and the line being read.
 
 // Processors with AVX2 support PREFETCHW or ignore it.
-__attribute__((target("avx2,prfchw"))) void take_over_lines(const std::byte* from,
-                                                            std::size_t bytes) {
+__attribute__((target("avx2,prfchw"))) void take_over_connections(const std::byte* from,
+                                                                  std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(from + i, 1, 3);
 }
 
@@ -33,10 +33,10 @@ __attribute__((target("avx2,prfchw"))) void copy_block(std::byte* to, const std:
 
 __attribute__((target("avx2,prfchw"))) void copy_lines(std::byte* to, const std::byte* from,
                                                        std::size_t bytes) {
-  take_over_lines(from, std::min(ahead, bytes));
+  take_over_connections(from, std::min(ahead, bytes));
   std::size_t i = 0;
   for (; i + block_bytes <= bytes; i += block_bytes) {
-    if (i + ahead + block_bytes <= bytes) take_over_lines(from + i + ahead, block_bytes);
+    if (i + ahead + block_bytes <= bytes) take_over_connections(from + i + ahead, block_bytes);
     copy_block(to + i, from + i);
   }
   std::memcpy(to + i, from + i, bytes - i);
@@ -49,14 +49,15 @@ __attribute__((target("avx2,prfchw"))) void stream_block(std::byte* to, const st
   }
 }
 
-__attribute__((target("avx2,prfchw"))) void stream_lines(std::byte* to, const std::byte* from,
-                                                         std::size_t bytes, bool taking_over) {
+__attribute__((target("avx2,prfchw"))) void stream_connections(std::byte* to, const std::byte* from,
+                                                               std::size_t bytes,
+                                                               bool taking_over) {
   const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(to) % line;
   std::size_t i = std::min(bytes, (line - misaligned) % line);
   std::memcpy(to, from, i);
   for (; i + block_bytes <= bytes; i += block_bytes) {
     if (taking_over && i + ahead + block_bytes <= bytes)
-      take_over_lines(from + i + ahead, block_bytes);
+      take_over_connections(from + i + ahead, block_bytes);
     stream_block(to + i, from + i);
   }
   std::memcpy(to + i, from + i, bytes - i);
@@ -73,7 +74,7 @@ __attribute__((target("avx2,prfchw"))) void stream_pages(std::byte* to, const st
     for (std::size_t block = i; block < i + page; block += block_bytes)
       for (std::size_t at = block; at < block + pages * page; at += page)
         stream_block(to + at, from + at);
-  stream_lines(to + i, from + i, bytes - i, false);
+  stream_connections(to + i, from + i, bytes - i, false);
 }
 
 bool has_avx2() {
@@ -84,7 +85,7 @@ bool has_avx2() {
 }  // namespace
 
 void take_over(const std::byte* from, std::size_t bytes) {
-  if (has_avx2()) take_over_lines(from, bytes);
+  if (has_avx2()) take_over_connections(from, bytes);
 }
 
 void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -94,7 +95,8 @@ void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes, bool taking_over) {
   if (bytes == 0) return;
-  has_avx2() ? stream_lines(to, from, bytes, taking_over) : void(std::memcpy(to, from, bytes));
+  has_avx2() ? stream_connections(to, from, bytes, taking_over)
+             : void(std::memcpy(to, from, bytes));
 }
 
 void copy_pages_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -15,7 +15,7 @@
 namespace lockstep::comm {
 
 // Every frame has all fields; fields that its kind does not list are zero or empty.
-struct LineFrame {
+struct Frame {
   enum class Kind : std::uint8_t {
     rank = 1,      // number: the sender's rank. Always the first frame, and only that.
     finished = 2,  // The sender's job has ended in order.
@@ -35,29 +35,29 @@ struct LineFrame {
   std::string_view bytes = {};
 };
 
-constexpr std::size_t line_head_bytes = 21;
-constexpr std::size_t max_line_frame_bytes = std::size_t{64} << 10;  // Limit of LineFrame::bytes.
+constexpr std::size_t frame_head_bytes = 21;
+constexpr std::size_t max_frame_bytes = std::size_t{64} << 10;  // Limit of Frame::bytes.
 
-// Encodes a frame without its bytes, which follow it. At most max_line_frame_bytes.
-std::string encode_head(const LineFrame& frame);
+// Encodes a frame without its bytes, which follow it. At most max_frame_bytes.
+std::string encode_head(const Frame& frame);
 
 // Returns the first frame of `input`, a view into it, and its size. Empty when the frame is
 // incomplete. Errors: corrupt for bytes that are not a frame.
 struct ParsedFrame {
-  LineFrame frame;
+  Frame frame;
   std::size_t size = 0;
 };
-std::optional<ParsedFrame> parse_line_frame(std::string_view input);
+std::optional<ParsedFrame> parse_frame(std::string_view input);
 
 // Texts are cut to fit a frame, and are clean after decoding: see clean_text(). A failure has at
 // most `most_blamed` ranks, none negative. Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
 std::string encode_given_up(const GivenUp& why);  // All but the fault.
-GivenUp decode_given_up(const LineFrame& frame);
+GivenUp decode_given_up(const Frame& frame);
 
-// Returns a hash of the name, which keeps frames small for nested groups. Lines::open() detects two
-// names with one hash when both are opened.
+// Returns a hash of the name, which keeps frames small for nested groups. Connections::open()
+// detects two names with one hash when both are opened.
 std::uint64_t group_id(std::string_view name);
 
 }  // namespace lockstep::comm

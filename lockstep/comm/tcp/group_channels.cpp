@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/group_lines.h"
+#include "lockstep/comm/tcp/group_channels.h"
 
 #include <fmt/format.h>
 
@@ -7,12 +7,12 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 
 namespace lockstep::comm {
 namespace {
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
 // Limit for the unread entries of one rank in one group. A correct rank is ahead by one collective,
 // and by the credit of its streams.
@@ -23,14 +23,14 @@ constexpr std::size_t max_unopened = 1024;
 
 }  // namespace
 
-GroupLines::Inbox::Inbox(const std::shared_ptr<Line>& its_line, std::uint64_t group)
-    : line(its_line), out(its_line, group), in(its_line, group) {}
+GroupChannels::Inbox::Inbox(const std::shared_ptr<Connection>& its_connection, std::uint64_t group)
+    : connection(its_connection), out(its_connection, group), in(its_connection, group) {}
 
-GroupLines::GroupLines(std::uint64_t id, std::function<void()> ask_to_tell)
+GroupChannels::GroupChannels(std::uint64_t id, std::function<void()> ask_to_tell)
     : id_(id), ask_to_tell_(std::move(ask_to_tell)) {}
 
-void GroupLines::open(const std::string& name, const std::vector<int>& world_ranks,
-                      const std::vector<std::shared_ptr<Line>>& lines) {
+void GroupChannels::open(const std::string& name, const std::vector<int>& world_ranks,
+                         const std::vector<std::shared_ptr<Connection>>& connections) {
   const std::lock_guard lock(mutex_);
   require(name_.empty(), [&] {
     return name_ == name ? fmt::format("group {} was opened before", name)
@@ -42,10 +42,10 @@ void GroupLines::open(const std::string& name, const std::vector<int>& world_ran
   name_ = name;
   by_rank_.assign(world_ranks.size(), nullptr);
   for (std::size_t rank = 0; rank < world_ranks.size(); ++rank)
-    if (lines[rank]) by_rank_[rank] = &inbox_of(world_ranks[rank], lines[rank]);
+    if (connections[rank]) by_rank_[rank] = &inbox_of(world_ranks[rank], connections[rank]);
 }
 
-void GroupLines::close() {
+void GroupChannels::close() {
   {
     const std::lock_guard lock(telling_);
     on_give_up_ = nullptr;
@@ -58,7 +58,7 @@ void GroupLines::close() {
   inboxes_.clear();
 }
 
-void GroupLines::fail(const Error& error) {
+void GroupChannels::fail(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     failed_ = error;
@@ -68,11 +68,12 @@ void GroupLines::fail(const Error& error) {
   tell(false);
 }
 
-void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame) {
+void GroupChannels::take(int world_rank, const std::shared_ptr<Connection>& connection,
+                         const Frame& frame) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
-    Inbox& inbox = inbox_of(world_rank, line);
+    Inbox& inbox = inbox_of(world_rank, connection);
     switch (frame.kind) {
       case Kind::entry:
         return take_entry(inbox, frame);
@@ -101,7 +102,7 @@ void GroupLines::take(int world_rank, const std::shared_ptr<Line>& line, const L
   tell(frame.kind != Kind::give_up && frame.kind != Kind::absent);
 }
 
-void GroupLines::take_entry(Inbox& inbox, const LineFrame& frame) {
+void GroupChannels::take_entry(Inbox& inbox, const Frame& frame) {
   inbox.unheard += frame.bytes.size() + entry_cost;
   if (inbox.unheard > max_unheard_bytes)
     throw Error(Fault::corrupt, "it sent more entries than a rank can be ahead");
@@ -111,7 +112,7 @@ void GroupLines::take_entry(Inbox& inbox, const LineFrame& frame) {
   heard_.notify_all();
 }
 
-void GroupLines::tell(bool of_messages) {
+void GroupChannels::tell(bool of_messages) {
   const std::lock_guard telling(telling_);
   if (of_messages && on_message_) on_message_();
   std::optional<GivenUp> given_up;
@@ -129,19 +130,19 @@ void GroupLines::tell(bool of_messages) {
   on_give_up_(*given_up);
 }
 
-void GroupLines::say(int peer, std::string_view entry) {
+void GroupChannels::say(int peer, std::string_view entry) {
   if (gave_up_) return;
-  Line& line = *inbox(peer).line;
+  Connection& connection = *inbox(peer).connection;
   do {
-    const std::string_view part = entry.substr(0, max_line_frame_bytes);
+    const std::string_view part = entry.substr(0, max_frame_bytes);
     entry.remove_prefix(part.size());
-    line.send(
+    connection.send(
         {.kind = Kind::entry, .group = id_, .number = entry.empty() ? 0U : 1U, .bytes = part});
   } while (!entry.empty());
 }
 
-std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
-                                            const std::function<void()>& watch) {
+std::optional<std::string> GroupChannels::hear(int peer, Deadline deadline,
+                                               const std::function<void()>& watch) {
   Inbox& from = inbox(peer);
   Clock::duration overslept{0};  // Time in which this process was stopped.
   int fair_slices = 0;           // Normal slices since then.
@@ -153,8 +154,8 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
     if (!from.entries.empty()) {
       std::string entry = std::move(from.entries.front());
       from.entries.pop_front();
-      const std::size_t frames = std::max<std::size_t>(
-          1, (entry.size() + max_line_frame_bytes - 1) / max_line_frame_bytes);
+      const std::size_t frames =
+          std::max<std::size_t>(1, (entry.size() + max_frame_bytes - 1) / max_frame_bytes);
       from.unheard -= entry.size() + frames * entry_cost;
       return entry;
     }
@@ -172,32 +173,32 @@ std::optional<std::string> GroupLines::hear(int peer, Deadline deadline,
   }
 }
 
-void GroupLines::leave() {
+void GroupChannels::leave() {
   if (gave_up_) return;  // They have the reason already.
   const std::lock_guard lock(mutex_);
   for (const Inbox* inbox : by_rank_)
-    if (inbox != nullptr) inbox->line->send({.kind = Kind::left, .group = id_});
+    if (inbox != nullptr) inbox->connection->send({.kind = Kind::left, .group = id_});
 }
 
-bool GroupLines::has_left(int peer) const { return inbox(peer).left; }
+bool GroupChannels::has_left(int peer) const { return inbox(peer).left; }
 
-void GroupLines::give_up(const GivenUp& why) {
+void GroupChannels::give_up(const GivenUp& why) {
   if (gave_up_.exchange(true)) return;
   const std::string bytes = encode_given_up(why);
   const std::lock_guard lock(mutex_);
   for (const Inbox* inbox : by_rank_)
     if (inbox != nullptr)
-      inbox->line->send({.kind = Kind::give_up,
-                         .group = id_,
-                         .number = static_cast<std::uint64_t>(why.fault),
-                         .bytes = bytes});
+      inbox->connection->send({.kind = Kind::give_up,
+                               .group = id_,
+                               .number = static_cast<std::uint64_t>(why.fault),
+                               .bytes = bytes});
 }
 
-void GroupLines::ask_who_is_absent(const std::vector<int>& peers) {
-  for (const int peer : peers) inbox(peer).line->send({.kind = Kind::absent, .group = id_});
+void GroupChannels::ask_who_is_absent(const std::vector<int>& peers) {
+  for (const int peer : peers) inbox(peer).connection->send({.kind = Kind::absent, .group = id_});
 }
 
-void GroupLines::on_give_up(std::function<void(const GivenUp&)> act) {
+void GroupChannels::on_give_up(std::function<void(const GivenUp&)> act) {
   {
     const std::lock_guard lock(telling_);
     on_give_up_ = std::move(act);
@@ -210,7 +211,7 @@ void GroupLines::on_give_up(std::function<void(const GivenUp&)> act) {
   if (failed) tell(false);  // The thread no longer does it.
 }
 
-void GroupLines::on_question(std::function<void()> act) {
+void GroupChannels::on_question(std::function<void()> act) {
   {
     const std::lock_guard lock(telling_);
     on_question_ = std::move(act);
@@ -218,7 +219,7 @@ void GroupLines::on_question(std::function<void()> act) {
   ask_to_tell_();
 }
 
-void GroupLines::on_message(std::function<void()> act) {
+void GroupChannels::on_message(std::function<void()> act) {
   {
     const std::lock_guard lock(telling_);
     on_message_ = std::move(act);
@@ -226,29 +227,30 @@ void GroupLines::on_message(std::function<void()> act) {
   ask_to_tell_();
 }
 
-Pipe& GroupLines::to(int peer) { return inbox(peer).out; }
+Pipe& GroupChannels::to(int peer) { return inbox(peer).out; }
 
-Pipe* GroupLines::from(int peer) {
+Pipe* GroupChannels::from(int peer) {
   InStream& stream = inbox(peer).in;
   return stream.has_begun() ? &stream : nullptr;
 }
 
-GroupLines::Inbox& GroupLines::inbox_of(int world_rank, const std::shared_ptr<Line>& line) {
+GroupChannels::Inbox& GroupChannels::inbox_of(int world_rank,
+                                              const std::shared_ptr<Connection>& connection) {
   auto& inbox = inboxes_[world_rank];
-  if (!inbox) inbox = std::make_unique<Inbox>(line, id_);
+  if (!inbox) inbox = std::make_unique<Inbox>(connection, id_);
   return *inbox;
 }
 
-GroupLines::Inbox& GroupLines::inbox(int peer) const {
+GroupChannels::Inbox& GroupChannels::inbox(int peer) const {
   const auto index = static_cast<std::size_t>(peer);
   check(index < by_rank_.size() && by_rank_[index] != nullptr,
         "there is no connection to that rank");
   return *by_rank_[index];
 }
 
-std::shared_ptr<GroupLines> GroupTable::open(const std::string& name,
-                                             const std::vector<int>& world_ranks,
-                                             const std::vector<std::shared_ptr<Line>>& lines) {
+std::shared_ptr<GroupChannels> ChannelTable::open(
+    const std::string& name, const std::vector<int>& world_ranks,
+    const std::vector<std::shared_ptr<Connection>>& connections) {
   const std::lock_guard lock(mutex_);
   if (failed_) throw *failed_;
   const std::uint64_t id = group_id(name);
@@ -257,19 +259,19 @@ std::shared_ptr<GroupLines> GroupTable::open(const std::string& name,
   });
   const bool came_before = groups_.contains(id) && !was_opened(id);
   auto opened = group(id);
-  opened->open(name, world_ranks, lines);
+  opened->open(name, world_ranks, connections);
   ever_opened_.insert(std::upper_bound(ever_opened_.begin(), ever_opened_.end(), id), id);
   if (came_before) --unopened_;
   return opened;
 }
 
-void GroupTable::close(GroupLines& group) {
+void ChannelTable::close(GroupChannels& group) {
   group.close();
   const std::lock_guard lock(mutex_);
   groups_.erase(group.id());
 }
 
-std::shared_ptr<GroupLines> GroupTable::receiver(std::uint64_t id) {
+std::shared_ptr<GroupChannels> ChannelTable::receiver(std::uint64_t id) {
   const std::lock_guard lock(mutex_);
   if (!groups_.contains(id)) {
     if (was_opened(id)) return nullptr;
@@ -278,18 +280,18 @@ std::shared_ptr<GroupLines> GroupTable::receiver(std::uint64_t id) {
   return group(id);
 }
 
-void GroupTable::tell_all_soon() {
+void ChannelTable::tell_all_soon() {
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : groups_) to_tell_.push_back(id);
 }
 
-bool GroupTable::has_to_tell() const {
+bool ChannelTable::has_to_tell() const {
   const std::lock_guard lock(mutex_);
   return !to_tell_.empty();
 }
 
-void GroupTable::tell() {
-  std::vector<std::shared_ptr<GroupLines>> groups;
+void ChannelTable::tell() {
+  std::vector<std::shared_ptr<GroupChannels>> groups;
   {
     const std::lock_guard lock(mutex_);
     for (const std::uint64_t id : to_tell_)
@@ -300,8 +302,8 @@ void GroupTable::tell() {
   for (const auto& group : groups) group->tell(true);
 }
 
-void GroupTable::fail(const Error& error) {
-  std::vector<std::shared_ptr<GroupLines>> groups;
+void ChannelTable::fail(const Error& error) {
+  std::vector<std::shared_ptr<GroupChannels>> groups;
   {
     const std::lock_guard lock(mutex_);
     failed_ = error;
@@ -310,10 +312,10 @@ void GroupTable::fail(const Error& error) {
   for (const auto& group : groups) group->fail(error);
 }
 
-std::shared_ptr<GroupLines> GroupTable::group(std::uint64_t id) {
+std::shared_ptr<GroupChannels> ChannelTable::group(std::uint64_t id) {
   auto& group = groups_[id];
   if (group) return group;
-  group = std::make_shared<GroupLines>(id, [this, id] {
+  group = std::make_shared<GroupChannels>(id, [this, id] {
     {
       const std::lock_guard lock(mutex_);
       to_tell_.push_back(id);
@@ -323,7 +325,7 @@ std::shared_ptr<GroupLines> GroupTable::group(std::uint64_t id) {
   return group;
 }
 
-bool GroupTable::was_opened(std::uint64_t id) const {
+bool ChannelTable::was_opened(std::uint64_t id) const {
   return std::binary_search(ever_opened_.begin(), ever_opened_.end(), id);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/connections_rig.h"
 
 #include <condition_variable>
 #include <mutex>
@@ -39,21 +39,21 @@ std::vector<Failure> HeardFailures::all() const {
 }
 
 JobMember member_of(int rank, int world_size) {
-  return {.job_id = "lines-test", .rank = rank, .world_size = world_size};
+  return {.job_id = "connections-test", .rank = rank, .world_size = world_size};
 }
 
-LineTeam::LineTeam(int size, const std::string& listen_on)
+ConnectionTeam::ConnectionTeam(int size, const std::string& listen_on)
     : heard_(static_cast<std::size_t>(size)) {
   for (int rank = 0; rank < size; ++rank) {
-    lines_.push_back(std::make_unique<comm::Lines>(
-        comm::Lines::Options{.member = member_of(rank, size),
-                             .listen_on = listen_on,
-                             .on_failure = heard_[static_cast<std::size_t>(rank)].listener()}));
-    addresses_.push_back(lines_.back()->address());
+    connections_.push_back(std::make_unique<comm::Connections>(comm::Connections::Options{
+        .member = member_of(rank, size),
+        .listen_on = listen_on,
+        .on_failure = heard_[static_cast<std::size_t>(rank)].listener()}));
+    addresses_.push_back(connections_.back()->address());
   }
 }
 
-std::vector<comm::RemoteRank> LineTeam::remote(int rank) const {
+std::vector<comm::RemoteRank> ConnectionTeam::remote(int rank) const {
   std::vector<comm::RemoteRank> ranks;
   for (int other = 0; other < size(); ++other)
     if (other != rank)
@@ -64,7 +64,7 @@ std::vector<comm::RemoteRank> LineTeam::remote(int rank) const {
   return ranks;
 }
 
-void LineTeam::connect() {
+void ConnectionTeam::connect() {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size(); ++rank)
     threads.emplace_back([this, rank] {
@@ -73,11 +73,11 @@ void LineTeam::connect() {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<std::shared_ptr<comm::LineGroup>> LineTeam::open(const std::string& name) {
-  std::vector<int> ranks(lines_.size());
+std::vector<std::shared_ptr<comm::Channels>> ConnectionTeam::open(const std::string& name) {
+  std::vector<int> ranks(connections_.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  std::vector<std::shared_ptr<comm::LineGroup>> groups;
-  for (const auto& lines : lines_) groups.push_back(lines->open(name, ranks));
+  std::vector<std::shared_ptr<comm::Channels>> groups;
+  for (const auto& connections : connections_) groups.push_back(connections->open(name, ranks));
   return groups;
 }
 

@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "lockstep/comm/core/pipe.h"
-#include "lockstep/comm/lines/line.h"
+#include "lockstep/comm/tcp/connection.h"
 
 namespace lockstep::comm {
 
@@ -25,7 +25,7 @@ constexpr std::size_t stream_credit = std::size_t{1} << 20;
 
 class OutStream final : public Pipe {
  public:
-  OutStream(std::shared_ptr<Line> line, std::uint64_t group);
+  OutStream(std::shared_ptr<Connection> connection, std::uint64_t group);
 
   std::size_t write(const std::byte* data, std::size_t bytes) override;
   std::size_t read(std::byte*, std::size_t) override { return 0; }
@@ -39,7 +39,7 @@ class OutStream final : public Pipe {
   void was_received(std::uint64_t messages);
 
  private:
-  const std::shared_ptr<Line> line_;
+  const std::shared_ptr<Connection> connection_;
   const std::uint64_t group_;
   std::uint64_t begun_told_ = 0;
   std::atomic<std::uint64_t> begun_{0};     // Messages begun here.
@@ -50,7 +50,7 @@ class OutStream final : public Pipe {
 
 class InStream final : public Pipe {
  public:
-  InStream(std::shared_ptr<Line> line, std::uint64_t group);
+  InStream(std::shared_ptr<Connection> connection, std::uint64_t group);
 
   std::size_t write(const std::byte*, std::size_t) override { return 0; }
   std::size_t read(std::byte* data, std::size_t bytes) override;
@@ -65,7 +65,7 @@ class InStream final : public Pipe {
   void arrive(std::uint64_t begun, std::string_view bytes);
 
  private:
-  const std::shared_ptr<Line> line_;
+  const std::shared_ptr<Connection> connection_;
   const std::uint64_t group_;
   std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::uint64_t> received_{0};

@@ -31,12 +31,12 @@ struct RemoteRank {
   int rank = 0;         // Rank in the job.
   std::string host;     // For messages only.
   int pid = 0;          // Pid on its host.
-  std::string address;  // Lines::address() of that rank.
+  std::string address;  // Connections::address() of that rank.
 };
 
-class LineGroup;
+class Channels;
 
-class Lines {
+class Connections {
  public:
   struct Options {
     JobMember member;                     // This rank.
@@ -49,13 +49,13 @@ class Lines {
   // connection ended without finish(). The call comes about 200 ms later, unless a rank of its host
   // reports the cause first. Also called for reports by a remote rank's tell_failure().
   // Errors: misuse for an address that is not this host's, or beyond loopback without a token.
-  explicit Lines(Options options);
+  explicit Connections(Options options);
 
   // Ends all connections. For peers that is the end of this process, unless finish() came before.
   // Blocking: until peers have read all sent data, at most 200 ms, or a second after finish().
-  ~Lines();
-  Lines(const Lines&) = delete;
-  Lines& operator=(const Lines&) = delete;
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
 
   std::string address() const;  // HOST:PORT of its listener.
 
@@ -82,18 +82,18 @@ class Lines {
   // be unique. Call it after connect(), once per name. Data that arrived earlier is kept. After the
   // last copy is destroyed, data is dropped; a closed group keeps eight bytes of memory.
   // Errors: misuse for a name that was opened before; system when the connection thread has failed.
-  std::shared_ptr<LineGroup> open(const std::string& name, std::vector<int> world_ranks);
+  std::shared_ptr<Channels> open(const std::string& name, std::vector<int> world_ranks);
 
  private:
-  friend class LineGroup;
+  friend class Channels;
   class Loop;
   std::shared_ptr<Loop> loop_;
 };
 
 // One group's share of the connections. Ranks are those of the group.
-class LineGroup {
+class Channels {
  public:
-  virtual ~LineGroup() = default;
+  virtual ~Channels() = default;
 
   // Sends `entry` to a remote rank, which receives this rank's entries in order. Never blocks.
   virtual void say(int peer, std::string_view entry) = 0;

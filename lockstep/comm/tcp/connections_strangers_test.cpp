@@ -7,37 +7,37 @@
 
 #include <thread>
 
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "tests/fault_of.h"
-#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/connections_rig.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep::comm::lines_strangers_test {
+namespace lockstep::comm::connections_strangers_test {
 namespace {
 
 using namespace std::chrono_literals;
 using test::authenticated_on;
+using test::ConnectionTeam;
 using test::fault_of;
 using test::is_closed_by;
-using test::LineTeam;
 using test::member_of;
 using test::nothing;
 using test::send_all;
 using test::stranger_on;
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
-int port_of(const Lines& lines) { return host_and_port(lines.address())->second; }
+int port_of(const Connections& connections) { return host_and_port(connections.address())->second; }
 
-std::string frame(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
+std::string frame(const Frame& frame) { return encode_head(frame) + std::string(frame.bytes); }
 
 // The test plays rank 0 of two; rank 1 is real.
 class ByHand {
  public:
   ByHand()
       : real_({.member = member_of(1, 2), .on_failure = heard_.listener()}),
-        socket_(authenticated_on(port_of(real_), member_of(0, 2), Channel::lines)) {}
+        socket_(authenticated_on(port_of(real_), member_of(0, 2), Channel::connections)) {}
 
   void connect() {
     send_all(socket_.get(), frame({.kind = Kind::rank}));
@@ -57,17 +57,17 @@ class ByHand {
         << failure->connection;
   }
 
-  Lines& real() { return real_; }
+  Connections& real() { return real_; }
   int socket() const { return socket_.get(); }
 
  private:
   test::HeardFailures heard_;
-  Lines real_;
+  Connections real_;
   FileDescriptor socket_;
 };
 
-TEST(LinesStrangers, WhoSayNothingHoldNobodyUp) {
-  LineTeam team(3);
+TEST(ConnectionsStrangers, WhoSayNothingHoldNobodyUp) {
+  ConnectionTeam team(3);
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 100; ++i)
     for (int rank = 0; rank < 3; ++rank) silent.push_back(stranger_on(port_of(team[rank])));
@@ -78,8 +78,8 @@ TEST(LinesStrangers, WhoSayNothingHoldNobodyUp) {
   EXPECT_TRUE(team.failures(0).all().empty());
 }
 
-TEST(LinesStrangers, WhoSendGarbageAreTurnedAway) {
-  LineTeam team(2);
+TEST(ConnectionsStrangers, WhoSendGarbageAreTurnedAway) {
+  ConnectionTeam team(2);
   const FileDescriptor garbage = stranger_on(port_of(team[1]));
   send_all(garbage.get(), std::string(4096, 'x'));
   EXPECT_TRUE(is_closed_by(garbage.get(), in(20s)));
@@ -92,11 +92,11 @@ TEST(LinesStrangers, WhoSendGarbageAreTurnedAway) {
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
 }
 
-TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
+TEST(ConnectionsStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   const JobToken token = make_job_token();
-  Lines real({.member = member_of(1, 2), .token = token});
+  Connections real({.member = member_of(1, 2), .token = token});
   const auto why_not = [&](JobMember member, const JobToken& its_token) {
-    Lines other({.member = member, .token = its_token});
+    Connections other({.member = member, .token = its_token});
     std::string text;
     const Fault fault = fault_of(
         [&] {
@@ -115,7 +115,8 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   EXPECT_TRUE(has(text, "the rank refused this rank")) << text;
   member.job_id = "another";
   text = why_not(member, token);
-  EXPECT_TRUE(has(text, "the rank is job 'lines-test''s, this rank is of job 'another'")) << text;
+  EXPECT_TRUE(has(text, "the rank is job 'connections-test''s, this rank is of job 'another'"))
+      << text;
   member = member_of(0, 2);
   member.attempt = 1;
   text = why_not(member, token);
@@ -124,7 +125,7 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   EXPECT_TRUE(has(text, "the rank expects 2 ranks, this rank 0 says there are 3")) << text;
 
   // The real rank is still expected.
-  Lines right({.member = member_of(0, 2), .token = token});
+  Connections right({.member = member_of(0, 2), .token = token});
   std::thread there([&] {
     real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = right.address()}}, in(20s),
                  nothing);
@@ -134,16 +135,18 @@ TEST(LinesStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   there.join();
 }
 
-TEST(LinesStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
-  LineTeam team(2);
+TEST(ConnectionsStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
+  ConnectionTeam team(2);
   team.connect();
   std::string text;
   EXPECT_EQ(
-      fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), Channel::lines); }, &text),
+      fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), Channel::connections); },
+               &text),
       Fault::misuse);
   EXPECT_NE(text.find("rank 0 of job"), text.npos) << text;
-  EXPECT_EQ(fault_of([&] { authenticated_on(port_of(team[1]), member_of(1, 2), Channel::lines); }),
-            Fault::misuse);
+  EXPECT_EQ(
+      fault_of([&] { authenticated_on(port_of(team[1]), member_of(1, 2), Channel::connections); }),
+      Fault::misuse);
   EXPECT_EQ(fault_of([&] { authenticated_on(port_of(team[1]), member_of(0, 2), Channel::store); }),
             Fault::misuse);
   const auto first_version = static_cast<Channel>(2);
@@ -154,10 +157,10 @@ TEST(LinesStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
 }
 
-TEST(LinesStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
-  Lines real({.member = member_of(1, 2)});
-  { const auto gone = authenticated_on(port_of(real), member_of(0, 2), Channel::lines); }
-  Lines other({.member = member_of(0, 2)});
+TEST(ConnectionsStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
+  Connections real({.member = member_of(1, 2)});
+  { const auto gone = authenticated_on(port_of(real), member_of(0, 2), Channel::connections); }
+  Connections other({.member = member_of(0, 2)});
   std::thread there([&] {
     real.connect({{.rank = 0, .host = "host0", .pid = 100, .address = other.address()}}, in(20s),
                  nothing);
@@ -167,25 +170,25 @@ TEST(LinesStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
   there.join();
 }
 
-TEST(LinesFrames, OfGarbageEndTheLine) {
+TEST(ConnectionsFrames, OfGarbageEndTheConnection) {
   ByHand().expect_lost(std::string(100, '\xee'), "a frame has an impossible length");
 }
 
-TEST(LinesFrames, ThatBlameRanksWhichTheJobDoesNotHaveEndTheLine) {
+TEST(ConnectionsFrames, ThatBlameRanksOutsideTheJobEndTheConnection) {
   const std::string failure =
       encode_failure({.rank = 1, .fault = Fault::timeout, .ranks = {1, 2}, .call = "barrier"});
   ByHand().expect_lost(frame({.kind = Kind::failure, .bytes = failure}),
                        "a failure of ranks that the job does not have");
 }
 
-TEST(LinesFrames, ThatAreTooLongEndTheLine) {
+TEST(ConnectionsFrames, ThatAreTooLongEndTheConnection) {
   std::string head = frame({.kind = Kind::entry, .group = 1});
   head[2] = 2;  // 128 KiB.
   ByHand().expect_lost(head, "a frame has an impossible length");
 }
 
-TEST(LinesFrames, BeyondTheCreditEndTheLine) {
-  const std::string part(max_line_frame_bytes, 'x');
+TEST(ConnectionsFrames, BeyondTheCreditEndTheConnection) {
+  const std::string part(max_frame_bytes, 'x');
   const std::string data =
       frame({.kind = Kind::data, .group = group_id("world"), .number = 1, .bytes = part});
   std::string all;
@@ -193,21 +196,21 @@ TEST(LinesFrames, BeyondTheCreditEndTheLine) {
   ByHand().expect_lost(all, "it sent more bytes than the buffer holds");
 }
 
-TEST(LinesFrames, ForEverMoreGroupsEndTheLine) {
+TEST(ConnectionsFrames, ForEverMoreGroupsEndTheConnection) {
   std::string all;
   for (std::uint64_t id = 1; id < 2000; ++id) all += frame({.kind = Kind::entry, .group = id});
   ByHand().expect_lost(all, "it named too many unknown groups");
 }
 
-TEST(LinesFrames, OfEntriesThatNobodyHearsEndTheLine) {
+TEST(ConnectionsFrames, OfEntriesWithoutAReceiverEndTheConnection) {
   const std::string entry =
-      frame({.kind = Kind::entry, .group = 1, .bytes = std::string(max_line_frame_bytes, 'x')});
+      frame({.kind = Kind::entry, .group = 1, .bytes = std::string(max_frame_bytes, 'x')});
   std::string all;
   for (int i = 0; i < 257; ++i) all += entry;
   ByHand().expect_lost(all, "it sent more entries");
 }
 
-TEST(LinesFrames, ThatComeByteByByteAreWhole) {
+TEST(ConnectionsFrames, ThatComeByteByByteAreWhole) {
   ByHand hand;
   hand.connect();
   const auto group = hand.real().open("world", {0, 1});
@@ -220,4 +223,4 @@ TEST(LinesFrames, ThatComeByteByByteAreWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::lines_strangers_test
+}  // namespace lockstep::comm::connections_strangers_test

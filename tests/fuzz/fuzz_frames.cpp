@@ -3,29 +3,29 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/base/error.h"
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
 namespace {
 
-std::string encode(const comm::LineFrame& frame) {
+std::string encode(const comm::Frame& frame) {
   return comm::encode_head(frame) + std::string(frame.bytes);
 }
 
 void read_all(std::string_view input) {
   try {
-    while (const auto parsed = comm::parse_line_frame(input)) {
-      const comm::LineFrame& frame = parsed->frame;
-      expect(parsed->size >= comm::line_head_bytes && parsed->size <= input.size());
+    while (const auto parsed = comm::parse_frame(input)) {
+      const comm::Frame& frame = parsed->frame;
+      expect(parsed->size >= comm::frame_head_bytes && parsed->size <= input.size());
       expect(encode(frame) == input.substr(0, parsed->size));
-      if (frame.kind == comm::LineFrame::Kind::failure) {
+      if (frame.kind == comm::Frame::Kind::failure) {
         const Failure failure = comm::decode_failure(frame.bytes);
         expect(describe(comm::decode_failure(comm::encode_failure(failure))) == describe(failure));
       }
-      if (frame.kind == comm::LineFrame::Kind::give_up) {
+      if (frame.kind == comm::Frame::Kind::give_up) {
         const comm::GivenUp why = comm::decode_given_up(frame);
-        comm::LineFrame again = frame;
+        comm::Frame again = frame;
         const std::string bytes = comm::encode_given_up(why);
         again.bytes = bytes;
         expect(describe(comm::decode_given_up(again)) == describe(why));
@@ -40,7 +40,7 @@ void read_all(std::string_view input) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  using Kind = comm::LineFrame::Kind;
+  using Kind = comm::Frame::Kind;
   const std::string failure = comm::encode_failure({.rank = 3,
                                                     .host = "node1",
                                                     .pid = 42,

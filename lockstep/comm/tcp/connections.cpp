@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/tcp/connections.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "lockstep/comm/lines/lines_loop.h"
+#include "lockstep/comm/tcp/connections_loop.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep::comm {
@@ -24,14 +24,14 @@ SocketAddress address_of(const RemoteRank& remote) {
 
 }  // namespace
 
-Lines::Lines(Options options) : loop_(std::make_shared<Loop>(std::move(options))) {}
+Connections::Connections(Options options) : loop_(std::make_shared<Loop>(std::move(options))) {}
 
-Lines::~Lines() { loop_->stop(); }
+Connections::~Connections() { loop_->stop(); }
 
-std::string Lines::address() const { return loop_->address(); }
+std::string Connections::address() const { return loop_->address(); }
 
-void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
-                    const std::function<void()>& watch) {
+void Connections::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
+                          const std::function<void()>& watch) {
   const auto start = Clock::now();
   loop_->expect(ranks);
   std::map<int, SocketAddress> addresses;
@@ -40,7 +40,7 @@ void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
   for (auto pause = first_pause; Clock::now() < deadline;
        pause = std::min(2 * pause, longest_pause)) {
     for (const auto& [rank, address] : addresses) {
-      if (loop_->peers().has_line(rank)) continue;
+      if (loop_->peers().has_connection(rank)) continue;
       watch();
       loop_->try_to_connect(rank, address, deadline);
     }
@@ -61,20 +61,20 @@ void Lines::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,
 }
 
 // Other processes write the job control block too, and may write any number.
-void Lines::tell_failure(const Failure& failure) {
+void Connections::tell_failure(const Failure& failure) {
   if (failure.rank < 0 || failure.rank >= loop_->member().world_size) return;
   const std::string bytes = encode_failure(failure);
-  loop_->peers().send_to_all({.kind = LineFrame::Kind::failure, .bytes = bytes});
+  loop_->peers().send_to_all({.kind = Frame::Kind::failure, .bytes = bytes});
 }
 
-void Lines::finish() { loop_->peers().finish(); }
+void Connections::finish() { loop_->peers().finish(); }
 
-bool Lines::has_peers() const { return !loop_->peers().open_lines().empty(); }
+bool Connections::has_peers() const { return !loop_->peers().open_connections().empty(); }
 
-std::shared_ptr<LineGroup> Lines::open(const std::string& name, std::vector<int> world_ranks) {
-  const std::shared_ptr<GroupLines> group = loop_->open(name, world_ranks);
-  // The group may outlive the Lines, and then does nothing.
-  return {group.get(), [group, loop = loop_](LineGroup*) { loop->close(*group); }};
+std::shared_ptr<Channels> Connections::open(const std::string& name, std::vector<int> world_ranks) {
+  const std::shared_ptr<GroupChannels> group = loop_->open(name, world_ranks);
+  // The group may outlive the Connections, and then does nothing.
+  return {group.get(), [group, loop = loop_](Channels*) { loop->close(*group); }};
 }
 
 }  // namespace lockstep::comm

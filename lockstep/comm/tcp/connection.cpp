@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/line.h"
+#include "lockstep/comm/tcp/connection.h"
 
 // Not <netinet/tcp.h>, whose tcp_info ends before the number of unsent bytes.
 #include <linux/tcp.h>
@@ -35,19 +35,19 @@ void tune(int socket) {
 
 std::string reason_of(int error) {
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
-    return std::string(Line::no_answer);
+    return std::string(Connection::no_answer);
   if (error == 0 || error == ECONNRESET || error == EPIPE) return "its connection ended";
   return "its connection ended: " + std::generic_category().message(error);
 }
 
 }  // namespace
 
-Line::Line(FileDescriptor socket, std::function<void()> wake)
+Connection::Connection(FileDescriptor socket, std::function<void()> wake)
     : socket_(std::move(socket)), wake_(std::move(wake)) {
   tune(socket_.get());
 }
 
-void Line::send(const LineFrame& frame) {
+void Connection::send(const Frame& frame) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   std::string head = encode_head(frame);
@@ -72,15 +72,15 @@ void Line::send(const LineFrame& frame) {
   wake_();
 }
 
-bool Line::is_full() {
+bool Connection::is_full() {
   if (queued_ <= full_bytes) return false;
   refused_ = true;
   return queued_ > full_bytes;  // The queue may have shrunk before the thread could see the flag.
 }
 
-bool Line::take_refused() { return queued_ <= full_bytes / 2 && refused_.exchange(false); }
+bool Connection::take_refused() { return queued_ <= full_bytes / 2 && refused_.exchange(false); }
 
-void Line::flush() {
+void Connection::flush() {
   const std::lock_guard lock(mutex_);
   if (output_.empty()) return;
   send_some();
@@ -95,7 +95,7 @@ void Line::flush() {
   queued_ = output_.size() - sent_;
 }
 
-void Line::send_some() {
+void Connection::send_some() {
   while (sent_ < output_.size() && !ended_) {
     const ssize_t part = ::send(socket_.get(), output_.data() + sent_, output_.size() - sent_,
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -107,13 +107,13 @@ void Line::send_some() {
 }
 
 // Received data is still read. The read reaches the end of the connection after any failure.
-void Line::give_up_sending(const std::string& why) {
+void Connection::give_up_sending(const std::string& why) {
   ended_ = true;
   why_not_sent_ = why;
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
-bool Line::receive(const std::function<void(const LineFrame&)>& act) {
+bool Connection::receive(const std::function<void(const Frame&)>& act) {
   std::array<char, std::size_t{128} << 10> buffer;
   const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
@@ -123,7 +123,7 @@ bool Line::receive(const std::function<void(const LineFrame&)>& act) {
   }
   input_.append(buffer.data(), static_cast<std::size_t>(count));
   std::size_t used = 0;
-  while (const auto parsed = parse_line_frame(std::string_view(input_).substr(used))) {
+  while (const auto parsed = parse_frame(std::string_view(input_).substr(used))) {
     used += parsed->size;
     act(parsed->frame);
   }
@@ -131,13 +131,13 @@ bool Line::receive(const std::function<void(const LineFrame&)>& act) {
   return true;
 }
 
-void Line::end(int error) {
+void Connection::end(int error) {
   const std::lock_guard lock(mutex_);
   why_ = why_not_sent_.empty() ? reason_of(error) : why_not_sent_;  // The kernel reports it once.
   ended_ = true;
 }
 
-bool Line::is_unanswered() const {
+bool Connection::is_unanswered() const {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
@@ -149,13 +149,13 @@ bool Line::is_unanswered() const {
                        : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;
 }
 
-bool Line::discard() {
+bool Connection::discard() {
   std::array<char, std::size_t{16} << 10> nowhere;
   const ssize_t count = ::recv(socket_.get(), nowhere.data(), nowhere.size(), MSG_DONTWAIT);
   return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-void Line::close() {
+void Connection::close() {
   const std::lock_guard lock(mutex_);
   ended_ = true;
   output_ = std::string();

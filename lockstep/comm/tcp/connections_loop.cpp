@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/lines_loop.h"
+#include "lockstep/comm/tcp/connections_loop.h"
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@
 namespace lockstep::comm {
 namespace {
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
 FileDescriptor listen_on(const SocketAddress& address, const std::string& host) {
   FileDescriptor listener = try_to_listen(address);
@@ -44,19 +44,20 @@ std::string text_of_current() {
 }
 
 struct Leaving {
-  std::shared_ptr<Line> line;
+  std::shared_ptr<Connection> connection;
   bool has_said_all = false;
   bool has_ended = false;
 };
 
 void let_leave(Leaving& leaving, short events) {
-  if ((events & POLLOUT) != 0) leaving.line->flush();
-  if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) leaving.has_ended = !leaving.line->discard();
+  if ((events & POLLOUT) != 0) leaving.connection->flush();
+  if ((events & (POLLIN | POLLHUP | POLLERR)) != 0)
+    leaving.has_ended = !leaving.connection->discard();
 }
 
 }  // namespace
 
-Lines::Loop::Loop(Options options)
+Connections::Loop::Loop(Options options)
     : options_(std::move(options)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       peers_(options_.member.rank, options_.member.world_size),
@@ -71,31 +72,31 @@ Lines::Loop::Loop(Options options)
       std::move(listener),
       Door::Options{.job = options_.member,
                     .token = options_.token,
-                    .channel = Channel::lines,
-                    .name = fmt::format("lines of rank {}", options_.member.rank),
+                    .channel = Channel::connections,
+                    .name = fmt::format("connections of rank {}", options_.member.rank),
                     .holder_of = [this](const JobMember& member) { return holder_of(member); }});
   thread_ = start_thread(&Loop::run, this);
 }
 
-Lines::Loop::~Loop() { stop(); }
+Connections::Loop::~Loop() { stop(); }
 
-void Lines::Loop::stop() {
+void Connections::Loop::stop() {
   stopping_ = true;
   wake();
   if (thread_.joinable()) thread_.join();
 }
 
-void Lines::Loop::expect(const std::vector<RemoteRank>& ranks) {
+void Connections::Loop::expect(const std::vector<RemoteRank>& ranks) {
   peers_.expect(ranks);
   wake();  // A rank may have been lost already.
 }
 
 // Never ends the wait: another process may listen at the address soon.
-void Lines::Loop::try_to_connect(int rank, const SocketAddress& address, Deadline deadline) {
+void Connections::Loop::try_to_connect(int rank, const SocketAddress& address, Deadline deadline) {
   std::string why;
   try {
-    if (FileDescriptor socket =
-            try_to_join(address, options_.member, options_.token, Channel::lines, deadline, why)) {
+    if (FileDescriptor socket = try_to_join(address, options_.member, options_.token,
+                                            Channel::connections, deadline, why)) {
       begin(rank, std::move(socket));
       return wake();
     }
@@ -105,23 +106,23 @@ void Lines::Loop::try_to_connect(int rank, const SocketAddress& address, Deadlin
   peers_.refuse(rank, why);
 }
 
-std::string Lines::Loop::why_not_up(int rank) const {
+std::string Connections::Loop::why_not_up(int rank) const {
   if (std::string why = peers_.why_not_up(rank); !why.empty()) return why;
   return rank < options_.member.rank ? "it did not connect to " + address_
                                      : "it did not say who it is";
 }
 
-std::shared_ptr<GroupLines> Lines::Loop::open(const std::string& name,
-                                              const std::vector<int>& world_ranks) {
+std::shared_ptr<GroupChannels> Connections::Loop::open(const std::string& name,
+                                                       const std::vector<int>& world_ranks) {
   return groups_.open(name, world_ranks, peers_.lines_of(world_ranks));
 }
 
-void Lines::Loop::wake() const {
+void Connections::Loop::wake() const {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
-void Lines::Loop::run() {
+void Connections::Loop::run() {
   try {
     while (!stopping_) turn();
     leave();
@@ -132,12 +133,13 @@ void Lines::Loop::run() {
   peers_.close_all();
 }
 
-void Lines::Loop::turn() {
+void Connections::Loop::turn() {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-  const auto lines = peers_.open_lines();  // In the order of the entries after the first.
-  for (const auto& [rank, line] : lines) {
-    const int wanted = POLLIN | (line->queued() > 0 ? POLLOUT : 0);
-    entries.push_back({line->socket(), static_cast<short>(wanted), 0});
+  const auto connections =
+      peers_.open_connections();  // In the order of the entries after the first.
+  for (const auto& [rank, connection] : connections) {
+    const int wanted = POLLIN | (connection->queued() > 0 ? POLLOUT : 0);
+    entries.push_back({connection->socket(), static_cast<short>(wanted), 0});
   }
   const std::size_t at_door = entries.size();
   door_->watch(entries);
@@ -147,8 +149,9 @@ void Lines::Loop::turn() {
     std::uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
   }
-  for (std::size_t i = 0; i < lines.size(); ++i)
-    if (entries[i + 1].revents != 0) serve(lines[i].first, lines[i].second, entries[i + 1].revents);
+  for (std::size_t i = 0; i < connections.size(); ++i)
+    if (entries[i + 1].revents != 0)
+      serve(connections[i].first, connections[i].second, entries[i + 1].revents);
   const auto now = Clock::now();
   const std::vector<pollfd> knocking(entries.begin() + static_cast<std::ptrdiff_t>(at_door),
                                      entries.end());
@@ -159,49 +162,53 @@ void Lines::Loop::turn() {
   groups_.tell();
 }
 
-int Lines::Loop::timeout_ms() const {
+int Connections::Loop::timeout_ms() const {
   if (groups_.has_to_tell()) return 0;
   return milliseconds_until(std::min({door_->deadline(), in(look_interval), peers_.next_loss()}));
 }
 
 // Each rank connects to those of higher number, once.
-std::optional<std::string> Lines::Loop::holder_of(const JobMember& member) const {
+std::optional<std::string> Connections::Loop::holder_of(const JobMember& member) const {
   if (member.rank >= options_.member.rank) return "no address: the lower rank connects";
   return peers_.holder_of(member.rank);
 }
 
-void Lines::Loop::begin(int rank, FileDescriptor socket) {
-  const auto line = std::make_shared<Line>(std::move(socket), [this] { wake(); });
-  line->send({.kind = Kind::rank, .number = static_cast<std::uint64_t>(options_.member.rank)});
-  peers_.connect(rank, line);
+void Connections::Loop::begin(int rank, FileDescriptor socket) {
+  const auto connection = std::make_shared<Connection>(std::move(socket), [this] { wake(); });
+  connection->send(
+      {.kind = Kind::rank, .number = static_cast<std::uint64_t>(options_.member.rank)});
+  peers_.connect(rank, connection);
 }
 
-void Lines::Loop::serve(int rank, const std::shared_ptr<Line>& line, short events) {
+void Connections::Loop::serve(int rank, const std::shared_ptr<Connection>& connection,
+                              short events) {
   if ((events & POLLOUT) != 0) {
-    line->flush();
-    if (line->take_refused()) groups_.tell_all_soon();
+    connection->flush();
+    if (connection->take_refused()) groups_.tell_all_soon();
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return;
   try {
-    const bool open = line->receive([&](const LineFrame& frame) { hear(rank, line, frame); });
-    if (!open) peers_.end(rank, line, line->why());
+    const bool open =
+        connection->receive([&](const Frame& frame) { hear(rank, connection, frame); });
+    if (!open) peers_.end(rank, connection, connection->why());
   } catch (const Error& error) {
     if (error.fault() != Fault::corrupt) throw;
     const std::string why = "its connection broke the protocol: " + bare_text(error);
     log(LogLevel::warning,
         fmt::format("rank {} ends its connection to rank {}: {}", options_.member.rank, rank, why));
-    peers_.end(rank, line, why);
+    peers_.end(rank, connection, why);
   }
 }
 
-void Lines::Loop::hear(int rank, const std::shared_ptr<Line>& line, const LineFrame& frame) {
+void Connections::Loop::hear(int rank, const std::shared_ptr<Connection>& connection,
+                             const Frame& frame) {
   if (frame.kind == Kind::rank || !peers_.is_up(rank)) return peers_.confirm(rank, frame);
   if (frame.kind == Kind::failure) return hear_failure(rank, frame);
   if (frame.kind == Kind::finished) return peers_.finish_peer(rank);
-  if (const auto group = groups_.receiver(frame.group)) group->take(rank, line, frame);
+  if (const auto group = groups_.receiver(frame.group)) group->take(rank, connection, frame);
 }
 
-void Lines::Loop::hear_failure(int rank, const LineFrame& frame) {
+void Connections::Loop::hear_failure(int rank, const Frame& frame) {
   const Failure failure = decode_failure(frame.bytes);
   const int size = options_.member.world_size;
   if (failure.rank < 0 || failure.rank >= size)
@@ -214,17 +221,18 @@ void Lines::Loop::hear_failure(int rank, const LineFrame& frame) {
   options_.on_failure(failure);
 }
 
-void Lines::Loop::look_for_silence(Clock::time_point now) {
+void Connections::Loop::look_for_silence(Clock::time_point now) {
   if (now - looked_ < look_interval) return;
   looked_ = now;
-  for (const auto& [rank, line] : peers_.open_lines())
-    if (line->is_unanswered()) peers_.end(rank, line, std::string(Line::no_answer));
+  for (const auto& [rank, connection] : peers_.open_connections())
+    if (connection->is_unanswered())
+      peers_.end(rank, connection, std::string(Connection::no_answer));
 }
 
 // --- The end: in order, or because the thread failed ---------------------------------------------
 
 // Called in an exception handler. Peers see their connections end: this rank is lost for them.
-void Lines::Loop::fail() {
+void Connections::Loop::fail() {
   const Error error(Fault::system, fmt::format("the connection thread of rank {} failed: {}",
                                                options_.member.rank, text_of_current()));
   log(LogLevel::error, error.what());
@@ -234,18 +242,18 @@ void Lines::Loop::fail() {
 
 // Waits, for a limited time, until all data was sent and read. A socket that is closed before the
 // peer's answers later data with a reset, which drops data in transit.
-void Lines::Loop::leave() {
+void Connections::Loop::leave() {
   std::vector<Leaving> all;
-  for (auto& [rank, line] : peers_.open_lines()) all.push_back({line});
+  for (auto& [rank, connection] : peers_.open_connections()) all.push_back({connection});
   const Deadline deadline = in(peers_.has_finished() ? finished_linger : linger);
   while (!all.empty() && Clock::now() < deadline) {
     std::vector<pollfd> entries;
     for (Leaving& leaving : all) {
-      const bool said_all = leaving.line->queued() == 0;
-      if (said_all && !leaving.has_said_all) ::shutdown(leaving.line->socket(), SHUT_WR);
+      const bool said_all = leaving.connection->queued() == 0;
+      if (said_all && !leaving.has_said_all) ::shutdown(leaving.connection->socket(), SHUT_WR);
       leaving.has_said_all |= said_all;
       const int wanted = POLLIN | (said_all ? 0 : POLLOUT);
-      entries.push_back({leaving.line->socket(), static_cast<short>(wanted), 0});
+      entries.push_back({leaving.connection->socket(), static_cast<short>(wanted), 0});
     }
     const int ready = ::poll(entries.data(), entries.size(), milliseconds_until(deadline));
     if (ready < 0 && errno != EINTR) throw_errno("ending connections to other hosts: poll");

@@ -1,4 +1,5 @@
-// Ranks that act as if each were on its own host: several Lines in one process, over loopback.
+// Ranks that act as if each were on its own host: several Connections in one process, over
+// loopback.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/tcp/connections.h"
 
 namespace lockstep::test {
 
@@ -29,25 +30,25 @@ class HeardFailures {
 
 JobMember member_of(int rank, int world_size);
 
-class LineTeam {
+class ConnectionTeam {
  public:
   // Creates the members, which are not connected yet.
-  explicit LineTeam(int size, const std::string& listen_on = "127.0.0.1");
+  explicit ConnectionTeam(int size, const std::string& listen_on = "127.0.0.1");
 
-  int size() const { return static_cast<int>(lines_.size()); }
-  comm::Lines& operator[](int rank) { return *lines_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(connections_.size()); }
+  comm::Connections& operator[](int rank) { return *connections_[static_cast<std::size_t>(rank)]; }
   const HeardFailures& failures(int rank) const { return heard_[static_cast<std::size_t>(rank)]; }
 
   // Returns all ranks but `rank`.
   std::vector<comm::RemoteRank> remote(int rank) const;
 
   void connect();
-  std::vector<std::shared_ptr<comm::LineGroup>> open(const std::string& name);
-  void end(int rank) { lines_[static_cast<std::size_t>(rank)].reset(); }
+  std::vector<std::shared_ptr<comm::Channels>> open(const std::string& name);
+  void end(int rank) { connections_[static_cast<std::size_t>(rank)].reset(); }
 
  private:
   std::vector<HeardFailures> heard_;
-  std::vector<std::unique_ptr<comm::Lines>> lines_;
+  std::vector<std::unique_ptr<comm::Connections>> connections_;
   std::vector<std::string> addresses_;
 };
 

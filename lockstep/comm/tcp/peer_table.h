@@ -18,8 +18,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/lines/line.h"
-#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/tcp/connection.h"
+#include "lockstep/comm/tcp/connections.h"
 
 namespace lockstep::comm {
 
@@ -36,14 +36,14 @@ class PeerTable {
   bool await_all(Deadline deadline, const std::function<void()>& watch);
 
   // Record a connection to the rank, which has yet to prove its rank; or why there is none.
-  void connect(int rank, std::shared_ptr<Line> line);
+  void connect(int rank, std::shared_ptr<Connection> connection);
   void refuse(int rank, const std::string& why);
 
   // The first frame of the rank has arrived. Errors: corrupt if it does not confirm the rank.
-  void confirm(int rank, const LineFrame& frame);
+  void confirm(int rank, const Frame& frame);
 
   // Whether there is a connection, perhaps unconfirmed; and whether its rank is confirmed.
-  bool has_line(int rank) const;
+  bool has_connection(int rank) const;
   bool is_up(int rank) const;
 
   // Why the connection ended or did not start; empty if unknown.
@@ -53,9 +53,9 @@ class PeerTable {
   std::optional<std::string> holder_of(int rank) const;
 
   // Connections that have not ended, with their ranks; and those of `ranks`, null for this host's.
-  std::vector<std::pair<int, std::shared_ptr<Line>>> open_lines() const;
-  std::vector<std::shared_ptr<Line>> lines_of(const std::vector<int>& ranks) const;
-  void send_to_all(const LineFrame& frame) const;
+  std::vector<std::pair<int, std::shared_ptr<Connection>>> open_connections() const;
+  std::vector<std::shared_ptr<Connection>> lines_of(const std::vector<int>& ranks) const;
+  void send_to_all(const Frame& frame) const;
 
   // Record an orderly end of the job: on this rank, and on a peer.
   void finish();
@@ -63,7 +63,7 @@ class PeerTable {
   void finish_peer(int rank);
 
   // Closes a connection. Its rank is lost if it was confirmed and has not finished.
-  void end(int rank, const std::shared_ptr<Line>& line, const std::string& why);
+  void end(int rank, const std::shared_ptr<Connection>& connection, const std::string& why);
   void close_all() const;
 
   // True for the first report of a rank's loss, which then counts as reported.
@@ -79,7 +79,7 @@ class PeerTable {
  private:
   struct Peer {
     std::optional<RemoteRank> remote = {};  // Set once it is expected.
-    std::shared_ptr<Line> line = {};
+    std::shared_ptr<Connection> connection = {};
     bool up = false;        // Its first frame has confirmed its rank.
     bool ended = false;     // Ended after that.
     bool finished = false;  // Has sent `finished`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/stream.h"
+#include "lockstep/comm/tcp/stream.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,23 +8,23 @@ namespace lockstep::comm {
 
 namespace {
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
 }  // namespace
 
-OutStream::OutStream(std::shared_ptr<Line> line, std::uint64_t group)
-    : line_(std::move(line)), group_(group) {}
+OutStream::OutStream(std::shared_ptr<Connection> connection, std::uint64_t group)
+    : connection_(std::move(connection)), group_(group) {}
 
 std::size_t OutStream::write(const std::byte* data, std::size_t bytes) {
   const auto send = [&](std::string_view part) {
     sent_ += part.size();  // Before the receiver can report them as read.
-    line_->send({.kind = Kind::data, .group = group_, .number = begun_, .bytes = part});
+    connection_->send({.kind = Kind::data, .group = group_, .number = begun_, .bytes = part});
     begun_told_ = begun_;
   };
   std::size_t written = 0;
-  while (written < bytes && !line_->is_full()) {
+  while (written < bytes && !connection_->is_full()) {
     const std::size_t room = stream_credit - static_cast<std::size_t>(sent_ - read_);
-    const std::size_t part = std::min({bytes - written, room, max_line_frame_bytes});
+    const std::size_t part = std::min({bytes - written, room, max_frame_bytes});
     if (part == 0) break;
     send({reinterpret_cast<const char*>(data) + written, part});
     written += part;
@@ -50,8 +50,8 @@ void OutStream::was_received(std::uint64_t messages) {
   received_ = messages;
 }
 
-InStream::InStream(std::shared_ptr<Line> line, std::uint64_t group)
-    : line_(std::move(line)), group_(group) {}
+InStream::InStream(std::shared_ptr<Connection> connection, std::uint64_t group)
+    : connection_(std::move(connection)), group_(group) {}
 
 std::size_t InStream::read(std::byte* data, std::size_t bytes) {
   std::unique_lock lock(mutex_);
@@ -72,7 +72,7 @@ std::size_t InStream::read(std::byte* data, std::size_t bytes) {
   if (tell) told_ = read_;
   const std::uint64_t read = read_;
   lock.unlock();
-  if (tell) line_->send({.kind = Kind::read, .group = group_, .number = read});
+  if (tell) connection_->send({.kind = Kind::read, .group = group_, .number = read});
   return done;
 }
 
@@ -83,7 +83,7 @@ std::size_t InStream::readable() const {
 
 void InStream::count_received() {
   ++received_;
-  line_->send({.kind = Kind::received, .group = group_, .number = received_});
+  connection_->send({.kind = Kind::received, .group = group_, .number = received_});
 }
 
 std::size_t InStream::pending() const {
@@ -98,7 +98,7 @@ void InStream::arrive(std::uint64_t begun, std::string_view bytes) {
     throw Error(Fault::corrupt, "it sent more bytes than the buffer holds");
   begun_ = begun;
   if (bytes.empty()) return;
-  if (parts_.empty() || parts_.back().size() + bytes.size() > max_line_frame_bytes)
+  if (parts_.empty() || parts_.back().size() + bytes.size() > max_frame_bytes)
     parts_.emplace_back(bytes);
   else
     parts_.back().append(bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/peer_table.h"
+#include "lockstep/comm/tcp/peer_table.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 namespace lockstep::comm {
 namespace {
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
 constexpr std::chrono::milliseconds grace{200};  // Time for a rank of its host to report the cause.
 
@@ -46,9 +46,9 @@ bool PeerTable::await_all(Deadline deadline, const std::function<void()>& watch)
   }
 }
 
-void PeerTable::connect(int rank, std::shared_ptr<Line> line) {
+void PeerTable::connect(int rank, std::shared_ptr<Connection> connection) {
   const std::lock_guard lock(mutex_);
-  at(rank).line = std::move(line);
+  at(rank).connection = std::move(connection);
 }
 
 void PeerTable::refuse(int rank, const std::string& why) {
@@ -56,7 +56,7 @@ void PeerTable::refuse(int rank, const std::string& why) {
   at(rank).why = why;
 }
 
-void PeerTable::confirm(int rank, const LineFrame& frame) {
+void PeerTable::confirm(int rank, const Frame& frame) {
   const std::lock_guard lock(mutex_);
   Peer& peer = at(rank);
   if (peer.up || frame.kind != Kind::rank) throw Error(Fault::corrupt, "a frame at the wrong time");
@@ -67,9 +67,9 @@ void PeerTable::confirm(int rank, const LineFrame& frame) {
   changed_.notify_all();
 }
 
-bool PeerTable::has_line(int rank) const {
+bool PeerTable::has_connection(int rank) const {
   const std::lock_guard lock(mutex_);
-  return at(rank).line != nullptr;
+  return at(rank).connection != nullptr;
 }
 
 bool PeerTable::is_up(int rank) const {
@@ -86,29 +86,30 @@ std::optional<std::string> PeerTable::holder_of(int rank) const {
   const std::lock_guard lock(mutex_);
   const Peer& peer = at(rank);
   if (!peer.up) return std::nullopt;  // A connection without a confirmed rank may be replaced.
-  return peer.ended ? "a process that has ended" : to_text(peer_address(peer.line->socket()));
+  return peer.ended ? "a process that has ended" : to_text(peer_address(peer.connection->socket()));
 }
 
-std::vector<std::pair<int, std::shared_ptr<Line>>> PeerTable::open_lines() const {
-  std::vector<std::pair<int, std::shared_ptr<Line>>> lines;
+std::vector<std::pair<int, std::shared_ptr<Connection>>> PeerTable::open_connections() const {
+  std::vector<std::pair<int, std::shared_ptr<Connection>>> connections;
   const std::lock_guard lock(mutex_);
   for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-    if (const Peer& peer = peers_[rank]; peer.line && !peer.ended)
-      lines.emplace_back(static_cast<int>(rank), peer.line);
-  return lines;
+    if (const Peer& peer = peers_[rank]; peer.connection && !peer.ended)
+      connections.emplace_back(static_cast<int>(rank), peer.connection);
+  return connections;
 }
 
-std::vector<std::shared_ptr<Line>> PeerTable::lines_of(const std::vector<int>& ranks) const {
-  std::vector<std::shared_ptr<Line>> lines;
+std::vector<std::shared_ptr<Connection>> PeerTable::lines_of(const std::vector<int>& ranks) const {
+  std::vector<std::shared_ptr<Connection>> connections;
   const std::lock_guard lock(mutex_);
-  for (const int rank : ranks) lines.push_back(peers_.at(static_cast<std::size_t>(rank)).line);
-  return lines;
+  for (const int rank : ranks)
+    connections.push_back(peers_.at(static_cast<std::size_t>(rank)).connection);
+  return connections;
 }
 
-void PeerTable::send_to_all(const LineFrame& frame) const {
+void PeerTable::send_to_all(const Frame& frame) const {
   const std::lock_guard lock(mutex_);
   for (const Peer& peer : peers_)
-    if (peer.line) peer.line->send(frame);
+    if (peer.connection) peer.connection->send(frame);
 }
 
 void PeerTable::finish() {
@@ -127,14 +128,15 @@ void PeerTable::finish_peer(int rank) {
   at(rank).finished = true;
 }
 
-void PeerTable::end(int rank, const std::shared_ptr<Line>& line, const std::string& why) {
+void PeerTable::end(int rank, const std::shared_ptr<Connection>& connection,
+                    const std::string& why) {
   const std::lock_guard lock(mutex_);
-  line->close();
+  connection->close();
   Peer& peer = at(rank);
-  if (peer.line != line) return;
+  if (peer.connection != connection) return;
   peer.why = why;
   if (!peer.up) {
-    peer.line = nullptr;  // Another connection may follow.
+    peer.connection = nullptr;  // Another connection may follow.
   } else {
     peer.ended = true;
     if (!peer.finished && !peer.reported) peer.report_at = in(grace);
@@ -145,7 +147,7 @@ void PeerTable::end(int rank, const std::shared_ptr<Line>& line, const std::stri
 void PeerTable::close_all() const {
   const std::lock_guard lock(mutex_);
   for (const Peer& peer : peers_)
-    if (peer.line) peer.line->close();
+    if (peer.connection) peer.connection->close();
 }
 
 bool PeerTable::take_news_of(int rank) {

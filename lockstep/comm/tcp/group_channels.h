@@ -17,25 +17,25 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/lines/line.h"
-#include "lockstep/comm/lines/lines.h"
-#include "lockstep/comm/lines/stream.h"
+#include "lockstep/comm/tcp/connection.h"
+#include "lockstep/comm/tcp/connections.h"
+#include "lockstep/comm/tcp/stream.h"
 
 namespace lockstep::comm {
 
 // A group's unread incoming data, and the group's access to its connections. Made by open(), or by
 // the first frame that arrives for the group before open().
-// Thread safety: the LineGroup's members as in lines.h; only the connection thread calls take() and
-// tell().
-class GroupLines final : public LineGroup {
+// Thread safety: the Channels's members as in connections.h; only the connection thread calls
+// take() and tell().
+class GroupChannels final : public Channels {
  public:
   // `ask_to_tell` makes the connection thread call tell().
-  GroupLines(std::uint64_t id, std::function<void()> ask_to_tell);
+  GroupChannels(std::uint64_t id, std::function<void()> ask_to_tell);
 
-  // `lines` has one entry for each rank of the group; null for ranks of this host.
+  // `connections` has one entry for each rank of the group; null for ranks of this host.
   // Errors: misuse when it is already open, or has another name.
   void open(const std::string& name, const std::vector<int>& world_ranks,
-            const std::vector<std::shared_ptr<Line>>& lines);
+            const std::vector<std::shared_ptr<Connection>>& connections);
 
   // Ends use of the group: later data is dropped, and no callback is called.
   void close();
@@ -45,7 +45,7 @@ class GroupLines final : public LineGroup {
   std::uint64_t id() const { return id_; }
 
   // Handles a frame from a rank of the job. Errors: corrupt.
-  void take(int world_rank, const std::shared_ptr<Line>& line, const LineFrame& frame);
+  void take(int world_rank, const std::shared_ptr<Connection>& connection, const Frame& frame);
 
   // Calls the pending callbacks.
   void tell(bool of_messages);
@@ -66,9 +66,9 @@ class GroupLines final : public LineGroup {
  private:
   // Incoming data of one remote rank.
   struct Inbox {
-    Inbox(const std::shared_ptr<Line>& its_line, std::uint64_t group);
+    Inbox(const std::shared_ptr<Connection>& its_connection, std::uint64_t group);
 
-    const std::shared_ptr<Line> line;
+    const std::shared_ptr<Connection> connection;
     std::deque<std::string> entries = {};
     std::atomic<bool> left{false};  // The rank makes no more calls of the group.
     std::string begun = {};         // An incomplete entry.
@@ -77,9 +77,9 @@ class GroupLines final : public LineGroup {
     InStream in;
   };
 
-  Inbox& inbox_of(int world_rank, const std::shared_ptr<Line>& line);
+  Inbox& inbox_of(int world_rank, const std::shared_ptr<Connection>& connection);
   Inbox& inbox(int peer) const;
-  void take_entry(Inbox& inbox, const LineFrame& frame);
+  void take_entry(Inbox& inbox, const Frame& frame);
 
   const std::uint64_t id_;
   const std::function<void()> ask_to_tell_;
@@ -105,22 +105,22 @@ class GroupLines final : public LineGroup {
 // All groups, by group_id(): those that were opened, and those with earlier frames.
 // Thread safety: any thread may call any member at any time.
 // Blocking: never.
-class GroupTable {
+class ChannelTable {
  public:
   // `wake` makes the connection thread call tell().
-  explicit GroupTable(std::function<void()> wake) : wake_(std::move(wake)) {}
+  explicit ChannelTable(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // `lines` has one entry for each rank of the group; null for those of this host.
+  // `connections` has one entry for each rank of the group; null for those of this host.
   // Errors: misuse for a name that was opened before; that of fail().
-  std::shared_ptr<GroupLines> open(const std::string& name, const std::vector<int>& world_ranks,
-                                   const std::vector<std::shared_ptr<Line>>& lines);
-  void close(GroupLines& group);
+  std::shared_ptr<GroupChannels> open(const std::string& name, const std::vector<int>& world_ranks,
+                                      const std::vector<std::shared_ptr<Connection>>& connections);
+  void close(GroupChannels& group);
 
   // The group that a frame is for; null if it was closed. Errors: corrupt if frames arrived for too
   // many unopened groups.
-  std::shared_ptr<GroupLines> receiver(std::uint64_t id);
+  std::shared_ptr<GroupChannels> receiver(std::uint64_t id);
 
-  // Call GroupLines::tell() of the groups that requested it, or of all.
+  // Call GroupChannels::tell() of the groups that requested it, or of all.
   void tell_all_soon();
   bool has_to_tell() const;
   void tell();
@@ -129,13 +129,13 @@ class GroupTable {
   void fail(const Error& error);
 
  private:
-  std::shared_ptr<GroupLines> group(std::uint64_t id);
+  std::shared_ptr<GroupChannels> group(std::uint64_t id);
   bool was_opened(std::uint64_t id) const;
 
   const std::function<void()> wake_;
 
-  mutable std::mutex mutex_;                                     // Guards the members below.
-  std::map<std::uint64_t, std::shared_ptr<GroupLines>> groups_;  // Until they are closed.
+  mutable std::mutex mutex_;                                        // Guards the members below.
+  std::map<std::uint64_t, std::shared_ptr<GroupChannels>> groups_;  // Until they are closed.
   std::vector<std::uint64_t> ever_opened_;  // Sorted; data for a closed one is dropped.
   std::size_t unopened_ = 0;                // Number of groups with data but no open() yet.
   std::vector<std::uint64_t> to_tell_;

@@ -9,26 +9,26 @@
 #include <fstream>
 #include <thread>
 
-#include "lockstep/comm/lines/stream.h"
+#include "lockstep/comm/tcp/stream.h"
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
-#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/connections_rig.h"
 
-namespace lockstep::comm::lines_failure_test {
+namespace lockstep::comm::connections_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::ConnectionTeam;
 using test::fault_of;
 using test::HeardFailures;
-using test::LineTeam;
 using test::member_of;
 using test::nothing;
 using test::Rank;
 using test::Ranks;
 
-TEST(LinesFailure, OfARankWhoseLineEndsIsToldOnceWithWhatItSaidBeforeStillHeard) {
-  LineTeam team(3);
+TEST(ConnectionsFailure, ReportALostConnectionOnceAfterDeliveringItsData) {
+  ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
   groups[2]->say(0, "last words");
@@ -48,8 +48,8 @@ TEST(LinesFailure, OfARankWhoseLineEndsIsToldOnceWithWhatItSaidBeforeStillHeard)
   EXPECT_EQ(team.failures(0).all().size(), 1U);
 }
 
-TEST(LinesFailure, IsToldWithWhatARankOfItsHostSaysWithinTheGrace) {
-  LineTeam team(3);
+TEST(ConnectionsFailure, IsToldWithWhatARankOfItsHostSaysWithinTheGrace) {
+  ConnectionTeam team(3);
   team.connect();
   team.end(2);
   team[1].tell_failure({.rank = 2, .host = "host2", .pid = 102, .signal = SIGKILL, .oom = true});
@@ -61,8 +61,8 @@ TEST(LinesFailure, IsToldWithWhatARankOfItsHostSaysWithinTheGrace) {
   EXPECT_EQ(team.failures(0).all().size(), 1U);
 }
 
-TEST(LinesFailure, OfARankWhoseLineStillStandsIsToldAtOnce) {
-  LineTeam team(3);
+TEST(ConnectionsFailure, ReportTheDeathOfARankWithAnOpenConnectionAtOnce) {
+  ConnectionTeam team(3);
   team.connect();
   team[1].tell_failure({.rank = 2, .what = "an exception", .left = true});
   const auto failure = team.failures(0).await_first(in(20s));
@@ -72,8 +72,8 @@ TEST(LinesFailure, OfARankWhoseLineStillStandsIsToldAtOnce) {
   EXPECT_TRUE(team.failures(1).all().empty());
 }
 
-TEST(LinesFailure, OfARankThatTheJobDoesNotHaveIsNotTold) {
-  LineTeam team(3);
+TEST(ConnectionsFailure, OfARankThatTheJobDoesNotHaveIsNotTold) {
+  ConnectionTeam team(3);
   team.connect();
   for (const int rank : {-1, 3}) team[1].tell_failure({.rank = rank});
   // Over the same connection.
@@ -83,8 +83,8 @@ TEST(LinesFailure, OfARankThatTheJobDoesNotHaveIsNotTold) {
   EXPECT_EQ(failure->rank, 2);
 }
 
-TEST(LinesFailure, IsNoneOfARankThatHasFinished) {
-  LineTeam team(3);
+TEST(ConnectionsFailure, IsNoneOfARankThatHasFinished) {
+  ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
   groups[2]->say(0, std::string(1'000'000, 'x'));  // All of it is sent before the end.
@@ -95,16 +95,16 @@ TEST(LinesFailure, IsNoneOfARankThatHasFinished) {
   EXPECT_EQ(team.failures(1).all().size(), 0U);
 }
 
-TEST(LinesFailure, IsNoneForARankThatHasFinishedItself) {
-  LineTeam team(2);
+TEST(ConnectionsFailure, IsNoneForARankThatHasFinishedItself) {
+  ConnectionTeam team(2);
   team.connect();
   team[0].finish();
   team.end(1);
   EXPECT_EQ(team.failures(0).await_first(in(500ms)), std::nullopt);
 }
 
-TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
-  LineTeam team(3);
+TEST(ConnectionsFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
+  ConnectionTeam team(3);
   const auto pick = [&](int rank, std::vector<int> wanted) {
     std::vector<RemoteRank> some;
     for (const RemoteRank& remote : team.remote(rank))
@@ -129,10 +129,11 @@ TEST(LinesFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
 // Connections of real processes, which find each other through a file.
 struct Process {
   explicit Process(const Rank& rank)
-      : lines({.member = member_of(rank.rank, rank.world_size), .on_failure = heard.listener()}) {
+      : connections(
+            {.member = member_of(rank.rank, rank.world_size), .on_failure = heard.listener()}) {
     FileStore store({.path = rank.scratch / "store"});
-    const auto key = [](int of) { return "line " + std::to_string(of); };
-    store.set(key(rank.rank), std::to_string(::getpid()) + " " + lines.address());
+    const auto key = [](int of) { return "connection " + std::to_string(of); };
+    store.set(key(rank.rank), std::to_string(::getpid()) + " " + connections.address());
     std::vector<RemoteRank> ranks;
     for (int other = 0; other < rank.world_size; ++other) {
       if (other == rank.rank) continue;
@@ -143,21 +144,21 @@ struct Process {
                        .pid = std::stoi(said),
                        .address = said.substr(space + 1)});
     }
-    lines.connect(ranks, in(20s), nothing);
+    connections.connect(ranks, in(20s), nothing);
     pids.resize(static_cast<std::size_t>(rank.world_size));
     for (const RemoteRank& remote : ranks) pids[static_cast<std::size_t>(remote.rank)] = remote.pid;
     std::vector<int> all;
     for (int r = 0; r < rank.world_size; ++r) all.push_back(r);
-    group = lines.open("world", all);
+    group = connections.open("world", all);
   }
 
   HeardFailures heard;
-  Lines lines;
-  std::shared_ptr<LineGroup> group;
+  Connections connections;
+  std::shared_ptr<Channels> group;
   std::vector<int> pids;
 };
 
-const Ranks killed("killed on its line", [](const Rank& rank) {
+const Ranks killed("killed on its connection", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {
     for (const int other : {0, 2}) {
@@ -174,10 +175,10 @@ const Ranks killed("killed on its line", [](const Rank& rank) {
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 1);
   EXPECT_EQ(failure->pid, process.pids[1]);
-  process.lines.finish();
+  process.connections.finish();
 });
 
-TEST(LinesFailure, OfAKilledProcessIsNoticedWithinASecond) {
+TEST(ConnectionsFailure, OfAKilledProcessIsNoticedWithinASecond) {
   const auto exits = killed.run(3);
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[1].signal, SIGKILL);
@@ -185,18 +186,18 @@ TEST(LinesFailure, OfAKilledProcessIsNoticedWithinASecond) {
 }
 
 // The stopped process's socket is full, so its host only reports a zero window.
-const Ranks stopped("stopped on its line", [](const Rank& rank) {
+const Ranks stopped("stopped on its connection", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {
     ASSERT_EQ(process.group->hear(0, in(30s), nothing), "go on");
-    process.lines.finish();
+    process.connections.finish();
     return;
   }
   ::kill(process.pids[1], SIGSTOP);
   const std::vector<std::byte> data(stream_credit, std::byte{1});
-  std::vector<std::shared_ptr<LineGroup>> more;
+  std::vector<std::shared_ptr<Channels>> more;
   for (int i = 0; i < 16; ++i) {
-    more.push_back(process.lines.open("more " + std::to_string(i), {0, 1}));
+    more.push_back(process.connections.open("more " + std::to_string(i), {0, 1}));
     more.back()->to(1).count_sent();
     more.back()->to(1).write(data.data(), data.size());
   }
@@ -204,16 +205,16 @@ const Ranks stopped("stopped on its line", [](const Rank& rank) {
   ::kill(process.pids[1], SIGCONT);
   process.group->say(1, "go on");
   EXPECT_EQ(process.heard.await_first(in(1s)), std::nullopt);
-  process.lines.finish();
+  process.connections.finish();
 });
 
 // Rank 1 is stopped for longer than it would wait.
-const Ranks overslept("overslept on its line", [](const Rank& rank) {
+const Ranks overslept("overslept on its connection", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {
     process.group->say(0, "waiting");
     EXPECT_EQ(process.group->hear(0, in(2s), nothing), "in time");
-    process.lines.finish();
+    process.connections.finish();
     return;
   }
   ASSERT_EQ(process.group->hear(1, in(20s), nothing), "waiting");
@@ -223,14 +224,16 @@ const Ranks overslept("overslept on its line", [](const Rank& rank) {
   ::kill(process.pids[1], SIGCONT);
   std::this_thread::sleep_for(500ms);
   process.group->say(1, "in time");
-  process.lines.finish();
+  process.connections.finish();
 });
 
-TEST(LinesFailure, IsNoneForAProcessThatWasStoppedBeyondItsOwnDeadline) {
+TEST(ConnectionsFailure, IsNoneForAProcessThatWasStoppedBeyondItsOwnDeadline) {
   EXPECT_TRUE(all_succeeded(overslept.run(2)));
 }
 
-TEST(LinesFailure, IsNoneOfAProcessThatIsStopped) { EXPECT_TRUE(all_succeeded(stopped.run(2))); }
+TEST(ConnectionsFailure, IsNoneOfAProcessThatIsStopped) {
+  EXPECT_TRUE(all_succeeded(stopped.run(2)));
+}
 
 }  // namespace
-}  // namespace lockstep::comm::lines_failure_test
+}  // namespace lockstep::comm::connections_failure_test

@@ -7,20 +7,20 @@
 #include <thread>
 
 #include "lockstep/comm/core/mailbox.h"
-#include "lockstep/comm/lines/stream.h"
-#include "tests/rigs/lines_rig.h"
+#include "lockstep/comm/tcp/stream.h"
+#include "tests/rigs/connections_rig.h"
 
 namespace lockstep::comm::streams_test {
 namespace {
 
 using namespace std::chrono_literals;
-using test::LineTeam;
+using test::ConnectionTeam;
 using test::nothing;
 
 // The pipes of a group with one rank per host.
 class RemotePipes final : public Pipes {
  public:
-  RemotePipes(LineGroup& group, int rank, int size) : group_(group), rank_(rank), size_(size) {
+  RemotePipes(Channels& group, int rank, int size) : group_(group), rank_(rank), size_(size) {
     group_.on_message([this] { ring(rank_); });
   }
   ~RemotePipes() override { group_.on_message(nullptr); }
@@ -43,7 +43,7 @@ class RemotePipes final : public Pipes {
   void throw_if_over(const std::string&) const override {}
 
  private:
-  LineGroup& group_;
+  Channels& group_;
   const int rank_;
   const int size_;
   std::atomic<std::uint32_t> bell_{0};
@@ -80,7 +80,7 @@ void complete(Mailbox& mailbox, Pipes& pipes, const std::vector<std::shared_ptr<
 }
 
 TEST(Streams, TakeNoMoreThanTheirCreditUntilSomebodyReads) {
-  LineTeam team(2);
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   const std::vector<std::byte> data(10'000'000, std::byte{7});
@@ -108,7 +108,7 @@ TEST(Streams, TakeNoMoreThanTheirCreditUntilSomebodyReads) {
 }
 
 TEST(Streams, RingWhenThereIsMoreToReadAndWhenThereIsRoom) {
-  LineTeam team(2);
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   RemotePipes here(*groups[0], 0, 2);
@@ -136,7 +136,7 @@ TEST(Streams, RingWhenThereIsMoreToReadAndWhenThereIsRoom) {
 }
 
 TEST(Streams, CountMessagesThatWereNotReceived) {
-  LineTeam team(2);
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   Pipe& out = groups[0]->to(1);
@@ -157,7 +157,7 @@ TEST(Streams, CountMessagesThatWereNotReceived) {
 }
 
 TEST(Streams, CarryBigMessagesBothWaysAtOnce) {
-  LineTeam team(3);
+  ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
   constexpr std::size_t count = 1'000'000;  // 8 MB.
@@ -188,7 +188,7 @@ TEST(Streams, CarryBigMessagesBothWaysAtOnce) {
 }
 
 TEST(Streams, KeepMessagesThatAreAskedForInAnotherOrder) {
-  LineTeam team(2);
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   std::thread sender([&] {

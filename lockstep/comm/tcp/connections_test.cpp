@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/lines.h"
+#include "lockstep/comm/tcp/connections.h"
 
 #include <gtest/gtest.h>
 
@@ -10,22 +10,22 @@
 #include <thread>
 
 #include "tests/fault_of.h"
-#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/connections_rig.h"
 #include "tests/rigs/store_rig.h"
 #include "tests/small_stacks.h"
 
-namespace lockstep::comm::lines_test {
+namespace lockstep::comm::connections_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::ConnectionTeam;
 using test::fault_of;
-using test::LineTeam;
 using test::nothing;
 
 // Records the calls of on_give_up().
 class Heard {
  public:
-  explicit Heard(LineGroup& group) {
+  explicit Heard(Channels& group) {
     group.on_give_up([this](const GivenUp& why) {
       const std::lock_guard lock(mutex_);
       ++calls_;
@@ -54,7 +54,7 @@ class Heard {
 };
 
 // All ranks send an entry to all.
-void expect_lines(LineTeam& team) {
+void expect_connections(ConnectionTeam& team) {
   const auto groups = team.open("world");
   for (int from = 0; from < team.size(); ++from)
     for (int to = 0; to < team.size(); ++to)
@@ -70,39 +70,39 @@ void expect_lines(LineTeam& team) {
   }
 }
 
-class LinesOf : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, LinesOf, testing::Values(2, 3, 5));
+class ConnectionsOf : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ConnectionsOf, testing::Values(2, 3, 5));
 
-TEST_P(LinesOf, ThatManyRanksReachAllOthers) {
-  LineTeam team(GetParam());
+TEST_P(ConnectionsOf, ThatManyRanksReachAllOthers) {
+  ConnectionTeam team(GetParam());
   team.connect();
-  expect_lines(team);
+  expect_connections(team);
 }
 
-TEST(Lines, WorkWhereOtherThreadsHaveSmallStacks) {
+TEST(Connections, WorkWhereOtherThreadsHaveSmallStacks) {
   const test::SmallStacks others;
-  LineTeam team(2);
+  ConnectionTeam team(2);
   team.connect();
-  expect_lines(team);
+  expect_connections(team);
 }
 
-TEST(Lines, GoOverIPv6) {
-  LineTeam team(2, "::1");
+TEST(Connections, GoOverIPv6) {
+  ConnectionTeam team(2, "::1");
   EXPECT_EQ(team[0].address().substr(0, 6), "[::1]:");
   team.connect();
-  expect_lines(team);
+  expect_connections(team);
 }
 
-TEST(Lines, AreNotMadeForAnAddressOfAnotherHost) {
+TEST(Connections, AreNotMadeForAnAddressOfAnotherHost) {
   const auto listen = [](const std::string& address) {
-    Lines({.member = test::member_of(0, 2), .token = make_job_token(), .listen_on = address});
+    Connections({.member = test::member_of(0, 2), .token = make_job_token(), .listen_on = address});
   };
   EXPECT_EQ(fault_of([&] { listen("192.0.2.1"); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { listen("eth0"); }), Fault::misuse);
 }
 
-TEST(Lines, NameWhoDidNotComeInTime) {
-  LineTeam team(3);
+TEST(Connections, NameWhoDidNotComeInTime) {
+  ConnectionTeam team(3);
   team.end(1);  // Its port is closed, and rank 2 does not call connect().
   std::string text;
   EXPECT_EQ(fault_of([&] { team[2].connect(team.remote(2), in(300ms), nothing); }, &text),
@@ -116,8 +116,8 @@ TEST(Lines, NameWhoDidNotComeInTime) {
   EXPECT_NE(text.find("refused"), text.npos) << text;
 }
 
-TEST(Lines, EndTheWaitForOthersWhenWhoWatchesThrows) {
-  LineTeam team(2);
+TEST(Connections, EndTheWaitForOthersWhenWhoWatchesThrows) {
+  ConnectionTeam team(2);
   int calls = 0;
   const auto begin = Clock::now();
   EXPECT_EQ(fault_of([&] {
@@ -129,8 +129,8 @@ TEST(Lines, EndTheWaitForOthersWhenWhoWatchesThrows) {
   EXPECT_LT(Clock::now() - begin, 5s);
 }
 
-TEST(Lines, CarryEntriesInOrder) {
-  LineTeam team(2);
+TEST(Connections, CarryEntriesInOrder) {
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   constexpr int count = 20'000;
@@ -142,8 +142,8 @@ TEST(Lines, CarryEntriesInOrder) {
   speaker.join();
 }
 
-TEST(Lines, CarryEntriesOfAnyLength) {
-  LineTeam team(2);
+TEST(Connections, CarryEntriesOfAnyLength) {
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   for (const std::size_t size : {0, 1, 65535, 65536, 65537, 131072, 3'000'000}) {
@@ -154,8 +154,8 @@ TEST(Lines, CarryEntriesOfAnyLength) {
   }
 }
 
-TEST(Lines, HearNothingAtTheDeadline) {
-  LineTeam team(2);
+TEST(Connections, HearNothingAtTheDeadline) {
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   int watched = 0;
@@ -168,8 +168,8 @@ TEST(Lines, HearNothingAtTheDeadline) {
             Fault::aborted);
 }
 
-TEST(Lines, KeepWhatComesBeforeItsGroupIsOpened) {
-  LineTeam team(2);
+TEST(Connections, KeepWhatComesBeforeItsGroupIsOpened) {
+  ConnectionTeam team(2);
   team.connect();
   const auto first = team[0].open("late", {0, 1});
   first->say(1, "early");
@@ -188,8 +188,8 @@ TEST(Lines, KeepWhatComesBeforeItsGroupIsOpened) {
   EXPECT_EQ(got, byte);
 }
 
-TEST(Lines, KeepGroupsApart) {
-  LineTeam team(3);
+TEST(Connections, KeepGroupsApart) {
+  ConnectionTeam team(3);
   team.connect();
   const auto all = team.open("world");
   const auto first = team[2].open("some", {2, 0});  // Its rank 0 is rank 2 of the job.
@@ -200,15 +200,15 @@ TEST(Lines, KeepGroupsApart) {
   EXPECT_EQ(second->hear(0, in(20s), nothing), "to some");
 }
 
-TEST(Lines, OpenAGroupOnce) {
-  LineTeam team(2);
+TEST(Connections, OpenAGroupOnce) {
+  ConnectionTeam team(2);
   team.connect();
   team[0].open("world", {0, 1});
   EXPECT_EQ(fault_of([&] { team[0].open("world", {0, 1}); }), Fault::misuse);
 }
 
-TEST(Lines, DropWhatComesForAGroupThatIsClosed) {
-  LineTeam team(2);
+TEST(Connections, DropWhatComesForAGroupThatIsClosed) {
+  ConnectionTeam team(2);
   team.connect();
   // More groups than a rank may use that are not open here.
   for (int i = 0; i < 1500; ++i) {
@@ -222,19 +222,19 @@ TEST(Lines, DropWhatComesForAGroupThatIsClosed) {
   EXPECT_EQ(fault_of([&] { team[1].open("step 7", {0, 1}); }), Fault::misuse);
 }
 
-TEST(Lines, KeepNextToNothingOfGroupsThatAreClosed) {
+TEST(Connections, KeepNextToNothingOfGroupsThatAreClosed) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers keep freed memory";
 #endif
-  LineTeam team(2);
+  ConnectionTeam team(2);
   team.connect();
   const std::size_t before = test::resident_bytes();
   for (int i = 0; i < 20'000; ++i) team[0].open("step " + std::to_string(i), {0, 1}).reset();
   EXPECT_LT(test::resident_bytes(), before + (std::size_t{4} << 20));
 }
 
-TEST(Lines, TellWhyAGroupWasGivenUpOnce) {
-  LineTeam team(3);
+TEST(Connections, TellWhyAGroupWasGivenUpOnce) {
+  ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
   Heard first(*groups[0]);
@@ -253,8 +253,8 @@ TEST(Lines, TellWhyAGroupWasGivenUpOnce) {
   EXPECT_EQ(first.calls(), 1);
 }
 
-TEST(Lines, TellAReasonWithoutWhatATerminalWouldActOn) {
-  LineTeam team(2);
+TEST(Connections, TellAReasonWithoutWhatATerminalWouldActOn) {
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   Heard other(*groups[0]);
@@ -263,8 +263,8 @@ TEST(Lines, TellAReasonWithoutWhatATerminalWouldActOn) {
   EXPECT_EQ(other.why().reason, "the  [2J reason");
 }
 
-TEST(Lines, TellOfRanksOfTheGroupOnly) {
-  LineTeam team(2);
+TEST(Connections, TellOfRanksOfTheGroupOnly) {
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   Heard other(*groups[0]);
@@ -273,8 +273,8 @@ TEST(Lines, TellOfRanksOfTheGroupOnly) {
   EXPECT_EQ(other.why().ranks, (std::vector<int>{0, 1}));
 }
 
-TEST(Lines, AskARankThatIsNamedAndNoOtherAlsoBeforeItListens) {
-  LineTeam team(3);
+TEST(Connections, AskARankThatIsNamedAndNoOtherAlsoBeforeItListens) {
+  ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
   std::atomic<int> questions = 0;
@@ -290,8 +290,8 @@ TEST(Lines, AskARankThatIsNamedAndNoOtherAlsoBeforeItListens) {
   EXPECT_EQ(questions, 1);
 }
 
-TEST(Lines, TellWhyAGroupWasGivenUpBeforeItWasOpened) {
-  LineTeam team(2);
+TEST(Connections, TellWhyAGroupWasGivenUpBeforeItWasOpened) {
+  ConnectionTeam team(2);
   team.connect();
   team[0].open("late", {0, 1})->give_up({.fault = Fault::timeout, .reason = "the reason"});
   const auto other = team.open("other");
@@ -304,8 +304,8 @@ TEST(Lines, TellWhyAGroupWasGivenUpBeforeItWasOpened) {
   EXPECT_EQ(given_up.why().reason, "the reason");
 }
 
-TEST(Lines, GroupsMayOutliveThem) {
-  LineTeam team(2);
+TEST(Connections, GroupsMayOutliveThem) {
+  ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
   team.end(0);
@@ -315,4 +315,4 @@ TEST(Lines, GroupsMayOutliveThem) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::lines_test
+}  // namespace lockstep::comm::connections_test

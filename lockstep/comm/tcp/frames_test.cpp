@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/fault_of.h"
 
-namespace lockstep::comm::line_frames_test {
+namespace lockstep::comm::frames_test {
 namespace {
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 using test::fault_of;
 
-std::string encode(const LineFrame& frame) { return encode_head(frame) + std::string(frame.bytes); }
+std::string encode(const Frame& frame) { return encode_head(frame) + std::string(frame.bytes); }
 
-TEST(LineFrames, ComeOutAsTheyWentIn) {
-  const std::string long_bytes(max_line_frame_bytes, 'x');
-  for (const LineFrame& frame :
-       {LineFrame{.kind = Kind::rank, .number = 7}, LineFrame{.kind = Kind::finished},
-        LineFrame{.kind = Kind::failure, .bytes = "bytes"},
-        LineFrame{.kind = Kind::entry, .group = ~std::uint64_t{0}, .number = 1, .bytes = "entry"},
-        LineFrame{.kind = Kind::give_up, .group = 1, .number = 5, .bytes = "why"},
-        LineFrame{.kind = Kind::data, .group = 2, .number = 9, .bytes = long_bytes},
-        LineFrame{.kind = Kind::read, .group = 3, .number = std::uint64_t{1} << 60},
-        LineFrame{.kind = Kind::received, .group = 3, .number = 4},
-        LineFrame{.kind = Kind::absent, .group = 3}, LineFrame{.kind = Kind::left, .group = 4}}) {
+TEST(Frames, ComeOutAsTheyWentIn) {
+  const std::string long_bytes(max_frame_bytes, 'x');
+  for (const Frame& frame :
+       {Frame{.kind = Kind::rank, .number = 7}, Frame{.kind = Kind::finished},
+        Frame{.kind = Kind::failure, .bytes = "bytes"},
+        Frame{.kind = Kind::entry, .group = ~std::uint64_t{0}, .number = 1, .bytes = "entry"},
+        Frame{.kind = Kind::give_up, .group = 1, .number = 5, .bytes = "why"},
+        Frame{.kind = Kind::data, .group = 2, .number = 9, .bytes = long_bytes},
+        Frame{.kind = Kind::read, .group = 3, .number = std::uint64_t{1} << 60},
+        Frame{.kind = Kind::received, .group = 3, .number = 4},
+        Frame{.kind = Kind::absent, .group = 3}, Frame{.kind = Kind::left, .group = 4}}) {
     const std::string bytes = encode(frame) + "rest";
-    const auto parsed = parse_line_frame(bytes);
+    const auto parsed = parse_frame(bytes);
     ASSERT_TRUE(parsed);
     EXPECT_EQ(parsed->frame.kind, frame.kind);
     EXPECT_EQ(parsed->frame.group, frame.group);
@@ -35,16 +35,16 @@ TEST(LineFrames, ComeOutAsTheyWentIn) {
   }
 }
 
-TEST(LineFrames, AreWaitedForUntilTheirLastByte) {
+TEST(Frames, AreWaitedForUntilTheirLastByte) {
   const std::string bytes = encode({.kind = Kind::entry, .group = 1, .bytes = "entry"});
   for (std::size_t size = 0; size < bytes.size(); ++size)
-    EXPECT_FALSE(parse_line_frame(bytes.substr(0, size))) << size;
-  EXPECT_TRUE(parse_line_frame(bytes));
+    EXPECT_FALSE(parse_frame(bytes.substr(0, size))) << size;
+  EXPECT_TRUE(parse_frame(bytes));
 }
 
-TEST(LineFrames, ThatNobodySendsAreCorrupt) {
+TEST(Frames, ThatNobodySendsAreCorrupt) {
   const auto rejects = [](std::string bytes) {
-    return fault_of([&] { parse_line_frame(bytes); }) == Fault::corrupt;
+    return fault_of([&] { parse_frame(bytes); }) == Fault::corrupt;
   };
   EXPECT_TRUE(rejects(std::string("\xff\xff\xff\x7f", 4)));  // A length, before the frame is
                                                              // complete.
@@ -61,7 +61,7 @@ TEST(LineFrames, ThatNobodySendsAreCorrupt) {
   EXPECT_TRUE(rejects(encode({.kind = Kind::left, .bytes = "x"})));
 }
 
-TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
+TEST(Frames, CarryAllThatIsKnownOfAFailure) {
   const Failure all{.rank = 3,
                     .host = "node1",
                     .pid = 42,
@@ -92,7 +92,7 @@ TEST(LineFrames, CarryAllThatIsKnownOfAFailure) {
   EXPECT_FALSE(little.exit_code || little.signal || *little.oom || little.left || little.peer);
 }
 
-TEST(LineFrames, NoTextOfAFailureCanMoveTheCursor) {
+TEST(Frames, NoTextOfAFailureCanMoveTheCursor) {
   const std::string text = "a\x1b[2J\n\x9b\xC2\x9B";
   const Failure got = decode_failure(encode_failure(
       {.host = text, .operation = text, .group = text, .what = text, .connection = text}));
@@ -100,7 +100,7 @@ TEST(LineFrames, NoTextOfAFailureCanMoveTheCursor) {
     EXPECT_EQ(each, "a [2J \xEF\xBF\xBD\xC2\xBF");
 }
 
-TEST(LineFrames, CarryWhichLivingRanksAreToBlame) {
+TEST(Frames, CarryWhichLivingRanksAreToBlame) {
   const Failure told{.rank = 1,
                      .pid = 42,
                      .what = "within 30 s; rank 0 waited",
@@ -116,7 +116,7 @@ TEST(LineFrames, CarryWhichLivingRanksAreToBlame) {
   EXPECT_EQ(got.connection, "");
 }
 
-TEST(LineFrames, CutAFailuresTextsToWhatFits) {
+TEST(Frames, CutAFailuresTextsToWhatFits) {
   const std::string huge(1 << 20, 'x');
   const std::string bytes = encode_failure({.host = huge,
                                             .operation = huge,
@@ -126,7 +126,7 @@ TEST(LineFrames, CutAFailuresTextsToWhatFits) {
                                             .fault = Fault::timeout,
                                             .ranks = std::vector<int>(100'000, 7),
                                             .call = huge});
-  EXPECT_LE(bytes.size(), max_line_frame_bytes);
+  EXPECT_LE(bytes.size(), max_frame_bytes);
   EXPECT_FALSE(decode_failure(bytes).what.empty());
   EXPECT_EQ(decode_failure(bytes).ranks.size(), most_blamed);
 }
@@ -137,7 +137,7 @@ GivenUp decoded(const GivenUp& why) {
       {.kind = Kind::give_up, .number = static_cast<std::uint64_t>(why.fault), .bytes = bytes});
 }
 
-TEST(LineFrames, CarryWhyAGroupWasGivenUp) {
+TEST(Frames, CarryWhyAGroupWasGivenUp) {
   const GivenUp told{.fault = Fault::mismatch,
                      .rank = 2,
                      .ranks = {1, 3},
@@ -154,16 +154,16 @@ TEST(LineFrames, CarryWhyAGroupWasGivenUp) {
   EXPECT_EQ(decoded({}).rank, -1);
 }
 
-TEST(LineFrames, CutTheReasonOfAGroupThatWasGivenUpToWhatFits) {
+TEST(Frames, CutTheReasonOfAGroupThatWasGivenUpToWhatFits) {
   const std::string huge(1 << 20, 'x');
   const GivenUp told{.ranks = std::vector<int>(100, 7), .more = 1, .call = huge, .reason = huge};
-  EXPECT_LE(encode_given_up(told).size(), max_line_frame_bytes);
+  EXPECT_LE(encode_given_up(told).size(), max_frame_bytes);
   EXPECT_EQ(decoded(told).ranks.size(), most_blamed);
   EXPECT_EQ(decoded(told).more, 37);
 }
 
 // The ranks come last: their count, and each.
-TEST(LineFrames, ThatBlameRanksWhichCannotBeAreCorrupt) {
+TEST(Frames, ThatBlameRanksWhichCannotBeAreCorrupt) {
   const std::string blames_one = encode_given_up({.ranks = {7}});
   const std::string failure = encode_failure({.fault = Fault::timeout, .ranks = {7}});
   const auto rejects = [](const std::string& bytes) {
@@ -183,4 +183,4 @@ TEST(LineFrames, ThatBlameRanksWhichCannotBeAreCorrupt) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::line_frames_test
+}  // namespace lockstep::comm::frames_test

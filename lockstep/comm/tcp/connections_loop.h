@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "lockstep/base/thread.h"
-#include "lockstep/comm/lines/group_lines.h"
-#include "lockstep/comm/lines/lines.h"
-#include "lockstep/comm/lines/peer_table.h"
+#include "lockstep/comm/tcp/connections.h"
+#include "lockstep/comm/tcp/group_channels.h"
+#include "lockstep/comm/tcp/peer_table.h"
 #include "lockstep/job/store/admission.h"
 #include "lockstep/job/store/tcp_socket.h"
 
 namespace lockstep::comm {
 
-class Lines::Loop {
+class Connections::Loop {
  public:
   explicit Loop(Options options);
   ~Loop();
@@ -42,8 +42,8 @@ class Lines::Loop {
   // Returns why a rank is not connected.
   std::string why_not_up(int rank) const;
 
-  std::shared_ptr<GroupLines> open(const std::string& name, const std::vector<int>& world_ranks);
-  void close(GroupLines& group) { groups_.close(group); }
+  std::shared_ptr<GroupChannels> open(const std::string& name, const std::vector<int>& world_ranks);
+  void close(GroupChannels& group) { groups_.close(group); }
 
  private:
   static constexpr std::chrono::milliseconds look_interval{500};
@@ -54,9 +54,9 @@ class Lines::Loop {
   void wake() const;
   std::optional<std::string> holder_of(const JobMember& member) const;
   void begin(int rank, FileDescriptor socket);
-  void serve(int rank, const std::shared_ptr<Line>& line, short events);
-  void hear(int rank, const std::shared_ptr<Line>& line, const LineFrame& frame);
-  void hear_failure(int rank, const LineFrame& frame);
+  void serve(int rank, const std::shared_ptr<Connection>& connection, short events);
+  void hear(int rank, const std::shared_ptr<Connection>& connection, const Frame& frame);
+  void hear_failure(int rank, const Frame& frame);
   void look_for_silence(Clock::time_point now);
   void fail();
   void leave();
@@ -67,7 +67,7 @@ class Lines::Loop {
   std::atomic<bool> stopping_{false};
 
   PeerTable peers_;
-  GroupTable groups_;
+  ChannelTable groups_;
 
   // The members below belong to the thread.
   std::optional<Door> door_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 
 #include <algorithm>
 
@@ -24,14 +24,14 @@ enum FailureFlag : std::uint8_t {
   all_flags = 63,
 };
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
 [[noreturn]] void throw_corrupt(const char* what) { throw Error(Fault::corrupt, what); }
 
-bool belongs_to_group(LineFrame::Kind kind) { return kind >= LineFrame::Kind::entry; }
+bool belongs_to_group(Frame::Kind kind) { return kind >= Frame::Kind::entry; }
 
 // Checks fields that only some kinds have.
-void check_fields(const LineFrame& frame) {
+void check_fields(const Frame& frame) {
   if (frame.kind < Kind::rank || frame.kind > Kind::left) throw_corrupt("a frame of unknown kind");
   if (!belongs_to_group(frame.kind) && frame.group != 0)
     throw_corrupt("a frame names a group, but its kind has no group");
@@ -85,10 +85,10 @@ std::optional<Fault> fault_of_the_living(std::uint8_t number) {
 
 }  // namespace
 
-std::string encode_head(const LineFrame& frame) {
-  check(frame.bytes.size() <= max_line_frame_bytes, "a frame is too long");
-  const std::size_t length = line_head_bytes - length_bytes + frame.bytes.size();
-  return ByteWriter(line_head_bytes)
+std::string encode_head(const Frame& frame) {
+  check(frame.bytes.size() <= max_frame_bytes, "a frame is too long");
+  const std::size_t length = frame_head_bytes - length_bytes + frame.bytes.size();
+  return ByteWriter(frame_head_bytes)
       .number(static_cast<std::uint32_t>(length))
       .number(static_cast<std::uint8_t>(frame.kind))
       .number(frame.group)
@@ -96,19 +96,19 @@ std::string encode_head(const LineFrame& frame) {
       .take();
 }
 
-std::optional<ParsedFrame> parse_line_frame(std::string_view input) {
+std::optional<ParsedFrame> parse_frame(std::string_view input) {
   if (input.size() < length_bytes) return std::nullopt;
   const std::size_t length = ByteReader(input).number<std::uint32_t>();
-  if (length < line_head_bytes - length_bytes ||
-      length + length_bytes - line_head_bytes > max_line_frame_bytes)
+  if (length < frame_head_bytes - length_bytes ||
+      length + length_bytes - frame_head_bytes > max_frame_bytes)
     throw_corrupt("a frame has an impossible length");
   if (input.size() < length_bytes + length) return std::nullopt;
   ByteReader reader(input.substr(length_bytes, length));
-  LineFrame frame;
-  frame.kind = static_cast<LineFrame::Kind>(reader.number<std::uint8_t>());
+  Frame frame;
+  frame.kind = static_cast<Frame::Kind>(reader.number<std::uint8_t>());
   frame.group = reader.number<std::uint64_t>();
   frame.number = reader.number<std::uint64_t>();
-  frame.bytes = reader.raw(length_bytes + length - line_head_bytes);
+  frame.bytes = reader.raw(length_bytes + length - frame_head_bytes);
   check_fields(frame);
   return ParsedFrame{frame, length_bytes + length};
 }
@@ -182,7 +182,7 @@ std::string encode_given_up(const GivenUp& why) {
   return writer.take();
 }
 
-GivenUp decode_given_up(const LineFrame& frame) {
+GivenUp decode_given_up(const Frame& frame) {
   ByteReader reader(frame.bytes);
   GivenUp why{.fault = static_cast<Fault>(frame.number)};
   why.rank = read_integer(reader);

@@ -10,13 +10,13 @@
 #include <memory>
 #include <thread>
 
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "tests/fault_of.h"
-#include "tests/rigs/lines_rig.h"
+#include "tests/rigs/connections_rig.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep::comm::lines_ending_test {
+namespace lockstep::comm::connections_ending_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -26,25 +26,23 @@ using test::member_of;
 using test::nothing;
 using test::send_all;
 
-using Kind = LineFrame::Kind;
+using Kind = Frame::Kind;
 
-std::string text_of(const LineFrame& frame) {
-  return encode_head(frame) + std::string(frame.bytes);
-}
+std::string text_of(const Frame& frame) { return encode_head(frame) + std::string(frame.bytes); }
 
-// The last rank has real Lines. The test plays all others through sockets with small buffers;
+// The last rank has real Connections. The test plays all others through sockets with small buffers;
 // `mute` never sends its rank.
 class LastOf {
  public:
   explicit LastOf(
       int size, std::function<void(const Failure&)> on_failure = [](const Failure&) {},
       int mute = -1)
-      : lines_(std::make_unique<Lines>(Lines::Options{.member = member_of(size - 1, size),
-                                                      .on_failure = std::move(on_failure)})) {
-    const int port = host_and_port(lines_->address())->second;
+      : connections_(std::make_unique<Connections>(Connections::Options{
+            .member = member_of(size - 1, size), .on_failure = std::move(on_failure)})) {
+    const int port = host_and_port(connections_->address())->second;
     const int little = 64 << 10;
     for (int rank = 0; rank < size - 1; ++rank) {
-      sockets_.push_back(authenticated_on(port, member_of(rank, size), Channel::lines));
+      sockets_.push_back(authenticated_on(port, member_of(rank, size), Channel::connections));
       ::setsockopt(socket(rank), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
       if (rank != mute) say(rank, {.kind = Kind::rank, .number = static_cast<std::uint64_t>(rank)});
       ranks_.push_back({.rank = rank, .host = "a host", .pid = 1, .address = "127.0.0.1:1"});
@@ -53,11 +51,11 @@ class LastOf {
     all_.push_back(size - 1);
   }
 
-  void connect() { lines_->connect(ranks_, in(20s), nothing); }
-  std::shared_ptr<LineGroup> open(const std::string& name) { return lines_->open(name, all_); }
+  void connect() { connections_->connect(ranks_, in(20s), nothing); }
+  std::shared_ptr<Channels> open(const std::string& name) { return connections_->open(name, all_); }
   int socket(int rank) const { return sockets_[static_cast<std::size_t>(rank)].get(); }
-  void say(int rank, const LineFrame& frame) { send_all(socket(rank), text_of(frame)); }
-  Lines& lines() { return *lines_; }
+  void say(int rank, const Frame& frame) { send_all(socket(rank), text_of(frame)); }
+  Connections& connections() { return *connections_; }
 
   // Returns all data up to an orderly end; empty after another end.
   std::string read_all(int rank) const {
@@ -72,12 +70,12 @@ class LastOf {
   }
 
   std::future<void> finish() {
-    lines_->finish();
-    return std::async(std::launch::async, [this] { lines_.reset(); });
+    connections_->finish();
+    return std::async(std::launch::async, [this] { connections_.reset(); });
   }
 
  private:
-  std::unique_ptr<Lines> lines_;
+  std::unique_ptr<Connections> connections_;
   std::vector<FileDescriptor> sockets_;
   std::vector<RemoteRank> ranks_;
   std::vector<int> all_;
@@ -89,7 +87,7 @@ void expect_all_of(const std::string& got, std::size_t entry_bytes) {
   EXPECT_TRUE(got.ends_with(finished)) << got.size() << " bytes came";
 }
 
-TEST(LinesEnd, WaitForNobodyLongerBecauseAnotherOneIsSlow) {
+TEST(ConnectionsEnd, WaitForNobodyLongerBecauseAnotherOneIsSlow) {
   LastOf last(3);
   last.connect();
   const auto group = last.open("world");
@@ -104,7 +102,7 @@ TEST(LinesEnd, WaitForNobodyLongerBecauseAnotherOneIsSlow) {
   EXPECT_LT(Clock::now() - begin, 3s);
 }
 
-TEST(LinesEnd, WhenAPeerThatStillSpeaksHasReadEverything) {
+TEST(ConnectionsEnd, WhenAPeerThatStillSpeaksHasReadEverything) {
   LastOf last(2);
   last.connect();
   const auto group = last.open("world");
@@ -135,7 +133,7 @@ void expect_failed(Fault fault, const std::string& text) {
   EXPECT_NE(text.find("a listener's own"), text.npos) << text;
 }
 
-TEST(LinesThatFail, EndTheWaitForTheOthers) {
+TEST(ConnectionsThatFail, EndTheWaitForTheOthers) {
   LastOf last = failing(3, 1);
   std::thread later([&] {
     std::this_thread::sleep_for(100ms);
@@ -147,7 +145,7 @@ TEST(LinesThatFail, EndTheWaitForTheOthers) {
   later.join();
 }
 
-TEST(LinesThatFail, GiveAllGroupsUpAndEndTheHearing) {
+TEST(ConnectionsThatFail, GiveAllGroupsUpAndEndTheHearing) {
   LastOf last = failing(2);
   last.connect();
   const auto group = last.open("world");
@@ -181,4 +179,4 @@ TEST(LinesThatFail, GiveAllGroupsUpAndEndTheHearing) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::lines_ending_test
+}  // namespace lockstep::comm::connections_ending_test

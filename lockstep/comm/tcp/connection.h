@@ -15,21 +15,21 @@
 #include <string_view>
 
 #include "lockstep/base/file_descriptor.h"
-#include "lockstep/comm/lines/line_frames.h"
+#include "lockstep/comm/tcp/frames.h"
 
 namespace lockstep::comm {
 
-class Line {
+class Connection {
  public:
   static constexpr std::string_view no_answer =
       "no answer for 4 s: the host or the network is down";
 
   // `wake` is called when the connection thread should wait until the socket can take more.
-  Line(FileDescriptor socket, std::function<void()> wake);
+  Connection(FileDescriptor socket, std::function<void()> wake);
 
   // Frames arrive in the order of sending. Bytes that the socket does not take immediately are
   // queued. After the end of the connection nothing is sent.
-  void send(const LineFrame& frame);
+  void send(const Frame& frame);
   std::size_t queued() const { return queued_; }  // Bytes that the socket has not taken.
 
   // Whether the queue is so long that streams should wait, so that other frames are not late. When
@@ -42,7 +42,7 @@ class Line {
 
   // Reads some of the available data and calls `act` for each frame. False when the connection has
   // ended; why() has the reason. Errors: corrupt, and those of `act`.
-  bool receive(const std::function<void(const LineFrame&)>& act);
+  bool receive(const std::function<void(const Frame&)>& act);
   const std::string& why() const { return why_; }
 
   // Whether the other host has not acknowledged sent data for 4 s.
