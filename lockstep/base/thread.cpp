@@ -78,7 +78,7 @@ Thread& Thread::operator=(Thread&& other) noexcept {
   return *this;
 }
 
-Thread::~Thread() { check(!joinable(), "a thread that may run is given up"); }
+Thread::~Thread() { check(!joinable(), "a thread that may run is aborted"); }
 
 void Thread::join() {
   const int error = ::pthread_join(*id_, nullptr);

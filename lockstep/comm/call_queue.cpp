@@ -139,7 +139,7 @@ void CallQueue::Shared::run_front(Lock& lock) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    if (stopping) throw Error(Fault::aborted, "the group was given up before this operation ran");
+    if (stopping) throw Error(Fault::aborted, "the group was aborted before this operation ran");
     call.run();
   } catch (...) {
     error = std::current_exception();

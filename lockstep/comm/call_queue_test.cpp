@@ -105,7 +105,7 @@ TEST(CallQueue, WaitThrowsWhatTheCallThrew) {
   EXPECT_NO_THROW(calls.submit([] {}, is_short).wait());
 }
 
-TEST(CallQueue, WaitGivesUpAtItsDeadlineAndTheCallGoesOn) {
+TEST(CallQueue, WaitTimesOutAtItsDeadlineAndTheCallContinues) {
   std::promise<void> release;
   CallQueue calls;
   const Work work = calls.submit([&] { release.get_future().wait(); }, is_short);

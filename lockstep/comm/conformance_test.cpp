@@ -81,7 +81,7 @@ class LeastBackend final : public Backend {
                                           static_cast<int>(ranks.size()));
   }
   void leave() override { whole_->leave(); }
-  void give_up(const GivenUp& why) override { whole_->give_up(why); }
+  void abort(const AbortReason& why) override { whole_->abort(why); }
 
  private:
   std::unique_ptr<Backend> whole_;

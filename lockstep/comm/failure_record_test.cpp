@@ -135,10 +135,10 @@ TEST(FailureRecord, NamesAllRanksThatDifferAndWhatEachCalled) {
 TEST(Describe, NamesAllRanksThatDidNotComeAndWhoWaited) {
   EXPECT_EQ(describe(two_did_not_come),
             "ranks 1,3 did not come to all_reduce #812 of group world within 30 s; rank 0 waited");
-  EXPECT_EQ(lockstep::describe({.what = "the group was given up: rank 4: ...",
+  EXPECT_EQ(lockstep::describe({.what = "the group was aborted: rank 4: ...",
                                 .fault = Fault::timeout,
                                 .call = "barrier #2 of group world"}),
-            "barrier #2 of group world timed out: the group was given up: rank 4: ...");
+            "barrier #2 of group world timed out: the group was aborted: rank 4: ...");
 }
 
 TEST(Describe, QuotesTheExceptionThatEndedARank) {

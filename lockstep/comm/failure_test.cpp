@@ -321,13 +321,13 @@ TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
 void expect_timeout_behind_an_async_call(std::chrono::milliseconds lateness,
                                          std::chrono::milliseconds timeout, double most_seconds,
                                          std::string_view text_holds) {
-  std::atomic<bool> given_up{false};
+  std::atomic<bool> aborted{false};
   const auto be_late = [&](const ProcessGroup& group) {
-    for (const auto begin = Clock::now(); !given_up && Clock::now() < begin + lateness;)
+    for (const auto begin = Clock::now(); !aborted && Clock::now() < begin + lateness;)
       std::this_thread::sleep_for(1ms);
-    if (given_up) return;
+    if (aborted) return;
     group.barrier();
-    while (!given_up) std::this_thread::sleep_for(1ms);
+    while (!aborted) std::this_thread::sleep_for(1ms);
   };
   const auto call_behind = [&](const ProcessGroup& group) {
     const Work first = group.barrier_async({.timeout = 20s});
@@ -336,7 +336,7 @@ void expect_timeout_behind_an_async_call(std::chrono::milliseconds lateness,
     EXPECT_EQ(fault_of([&] { group.barrier({.timeout = timeout}); }, &text), Fault::timeout);
     EXPECT_LT(seconds_since(begin), most_seconds);
     EXPECT_NE(text.find(text_holds), text.npos) << text;
-    given_up = true;
+    aborted = true;
     while (!first.completed() && seconds_since(begin) < 10) std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(first.completed()) << "it was not told";
   };
@@ -557,7 +557,7 @@ TEST(Failure, AStoppedRankFailsTheOthersAtTheDeadline) {
   EXPECT_TRUE(all_succeeded(stopped_for_good.run(2, 30s)));
 }
 
-const Ranks stopped_when_given_up("stopped when given up", [](const Rank& rank) {
+const Ranks stopped_when_aborted("stopped when aborted", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   const pid_t other = pid_of_rank_one(group);
   if (rank.rank == 1) {
@@ -581,8 +581,8 @@ const Ranks stopped_when_given_up("stopped when given up", [](const Rank& rank) 
   ::kill(other, SIGCONT);
 });
 
-TEST(Failure, WhoeverWaitsForAStoppedRankNamesItWhenTheGroupIsGivenUp) {
-  EXPECT_TRUE(all_succeeded(stopped_when_given_up.run(2, 30s)));
+TEST(Failure, ARankThatWaitsForAStoppedRankNamesItWhenTheGroupIsAborted) {
+  EXPECT_TRUE(all_succeeded(stopped_when_aborted.run(2, 30s)));
 }
 
 const Ranks all_stopped("all stopped", [](const Rank& rank) {
@@ -630,7 +630,7 @@ TEST(Failure, AStormOfSignalsChangesNothing) {
   EXPECT_TRUE(all_succeeded(interrupted.run(3, 60s)));
 }
 
-// --- Given up ------------------------------------------------------------------------------------
+// --- Aborted -------------------------------------------------------------------------------------
 
 TEST(Failure, AbortEndsTheCallsOfAllRanksFromAnyThread) {
   std::string text;

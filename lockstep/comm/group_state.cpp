@@ -13,7 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/collective_calls.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/activity.h"
@@ -131,7 +131,7 @@ ProcessGroup::State::State(Parts parts)
       life_(identity_, parts.backend, std::move(parts.in_job)),
       failure_(identity_,
                {.tell_of_break = [this](const Failure& failure) { life_.tell_of_break(failure); },
-                .give_up = [this](const comm::GivenUp& why) { life_.give_up(why); },
+                .abort = [this](const comm::AbortReason& why) { life_.abort(why); },
                 .save_record =
                     [this](const std::string& error) {
                       const comm::FlightRecordHeader header = identity_.record_header(error);
@@ -143,7 +143,7 @@ ProcessGroup::State::State(Parts parts)
 ProcessGroup::State::~State() {
   if (life_.is_over()) return;
   abandon_();  // First, so that peers see the rank's exit and not only that the group is over.
-  life_.give_up(
+  life_.abort(
       {.fault = Fault::peer_lost,
        .ranks = {identity_.rank},
        .reason = fmt::format("rank {} left it without destroy_process_group()", identity_.rank)});
@@ -334,7 +334,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   Parts parts;
   try {
     parts.backend = backend->among(members, name, timeout, watch);
-  } catch (const comm::GroupGivenUp&) {  // This group was aborted; the ranks in the error are this
+  } catch (const comm::GroupAborted&) {  // This group was aborted; the ranks in the error are this
                                          // group's.
     throw;
   } catch (const Error& error) {
@@ -449,7 +449,7 @@ void ProcessGroup::State::abort(std::string_view reason) {
 std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view reason) {
   auto error = std::make_exception_ptr(
       Error(fault, fmt::format("group {}: rank {}: {}", identity_.name, identity_.rank, reason)));
-  life_.give_up({.fault = fault, .rank = identity_.rank, .reason = std::string(reason)});
+  life_.abort({.fault = fault, .rank = identity_.rank, .reason = std::string(reason)});
   const bool is_alive = messages_.end(error);
   if (is_alive) failure_.break_with(error, fmt::format("group {}", identity_.name), {});
   return error;

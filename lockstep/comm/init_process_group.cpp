@@ -14,7 +14,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/variables.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/hosts/device_engine.h"
@@ -221,7 +221,7 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
   hooks.knows_of_loss = [host] {
     const auto strong = host.lock();
     const auto failure = strong ? strong->page().failure() : std::nullopt;
-    return failure && !failure->fault && strong->page().activity(failure->rank).gave_up == 0;
+    return failure && !failure->fault && strong->page().activity(failure->rank).aborted_at == 0;
   };
   const std::shared_ptr<Activity> activity{session, &session->page().activity(session->rank())};
   return std::make_shared<comm::RankInJob>(activity, std::move(hooks));

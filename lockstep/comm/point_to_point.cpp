@@ -262,7 +262,7 @@ PointToPoint::PointToPoint(std::shared_ptr<Backend> backend)
 
 PointToPoint::~PointToPoint() {
   end(std::make_exception_ptr(
-      Error(Fault::aborted, "the group was given up before this message was complete")));
+      Error(Fault::aborted, "the group was aborted before this message was complete")));
   if (!thread_.joinable()) return;
   shared_->stop();
   // The last handle may have been dropped by a message's keep_alive.

@@ -276,7 +276,7 @@ TEST(ProcessGroup, InitRefusesALogLevelThatThereIsNot) {
   EXPECT_TRUE(all_succeeded(too_loud.run(1)));
 }
 
-TEST(ProcessGroup, InitGivesUpAtItsDeadlineWhenARankNeverComes) {
+TEST(ProcessGroup, InitTimesOutWhenARankNeverStarts) {
   EXPECT_TRUE(all_succeeded(missing.run(2, 10s)));
 }
 

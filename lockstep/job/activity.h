@@ -83,7 +83,7 @@ struct Activity {
   ShownCall message;                // Numbered separately from collectives, on each rank of its
                                     // group.
   std::atomic<std::int32_t> peer;   // The message's peer, as a rank of its group; negative for any.
-  std::atomic<Ticks> gave_up;       // Time of the latest ProcessGroup::abort(); 0 if never.
+  std::atomic<Ticks> aborted_at;    // Time of the latest ProcessGroup::abort(); 0 if never.
   std::atomic<std::uint64_t> step;  // From ProcessGroup::set_step(); 0 before the first.
   ShownCall making;  // The creation of a sub-group; its name contains the list of ranks, its number
                      // counts attempts.

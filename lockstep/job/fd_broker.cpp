@@ -195,7 +195,7 @@ FileDescriptor connect_to_fd_broker(std::string_view identity) {
 }
 
 FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
-                     Deadline deadline, const std::function<void()>& give_up) {
+                     Deadline deadline, const std::function<void()>& check) {
   constexpr std::chrono::milliseconds slice{20};
   constexpr std::chrono::microseconds longest_pause{5000};
   std::chrono::microseconds pause{100};  // Before the next try to connect; grows.
@@ -216,7 +216,7 @@ FileDescriptor fetch(const std::function<std::string()>& identity, std::string_v
       if (received == Received::packet) return descriptor_in(packet, std::move(fd));
       if (received == Received::closed) socket = FileDescriptor();
     }
-    give_up();
+    check();
     if (Clock::now() >= deadline) return {};
     if (socket || is_absent) continue;
     std::this_thread::sleep_for(pause);

@@ -84,11 +84,11 @@ FileDescriptor connect_to_fd_broker(std::string_view identity);
 // Blocks until another process's broker has sent the descriptor that it publishes under `key`;
 // empty at the deadline. fetch() calls `identity`, the name of that broker's socket, before each
 // attempt to connect. `identity` may block briefly, and returns an empty text while the other
-// process has no broker. fetch() calls `give_up` every 20 ms, also after the other process has
-// ended; `give_up` may throw. Keeps no connection. Errors: system when this process has too many
+// process has no broker. fetch() calls `check` every 20 ms, also after the other process has
+// ended; `check` may throw. Keeps no connection. Errors: system when this process has too many
 // open files, or the other one has published a refusal.
 FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
-                     Deadline deadline, const std::function<void()>& give_up);
+                     Deadline deadline, const std::function<void()>& check);
 
 // Sends `fd` to the broker on the abstract socket of `identity`, under `key`, and returns. The
 // kernel keeps `fd` until the other process reads it, even if this one ends first. The caller keeps

@@ -263,13 +263,13 @@ std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const
 
 // Another process that takes the slot has another number.
 FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
-                                  const std::function<void()>& give_up) const {
+                                  const std::function<void()>& check) const {
   constexpr std::chrono::milliseconds longest_wait{20};
   const auto identity = [&] {
     const std::uint64_t number = page_->memory_number(slot, longest_wait);
     return number == 0 ? std::string() : memory_of(number);
   };
-  return lockstep::fetch(identity, key, deadline, give_up);
+  return lockstep::fetch(identity, key, deadline, check);
 }
 
 void HostSession::deliver(int slot, std::string_view key, int fd) const {

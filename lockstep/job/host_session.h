@@ -122,10 +122,10 @@ class LOCKSTEP_API HostSession {
   // As offer(), until the result is destroyed. A fork()ed child may destroy its copy.
   std::shared_ptr<const void> hand_out(std::string key, int fd) const;
 
-  // Blocks until the rank in `slot` has offered `key`; empty at the deadline. Calls `give_up` every
+  // Blocks until the rank in `slot` has offered `key`; empty at the deadline. Calls `check` every
   // 20 ms; it may throw. Errors: also system when that rank has refused.
   FileDescriptor fetch(int slot, std::string_view key, Deadline deadline,
-                       const std::function<void()>& give_up) const;
+                       const std::function<void()>& check) const;
 
   // Sends `fd` to the rank in `slot`, which can take it under `key` at any time, even after this
   // process has left or ended. The caller keeps `fd`. Does nothing if that rank has left or was

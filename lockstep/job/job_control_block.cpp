@@ -269,7 +269,7 @@ void JobControlBlock::enter(int slot) {
   const auto process = process_stat(mine.pid);
   mine.started = process ? process->started.value_or(0) : 0;
   mine.words.state = (mine.words.state | 3) + 1;
-  mine.activity.gave_up = 0;
+  mine.activity.aborted_at = 0;
   mine.activity.making.state = 0;  // A killed predecessor may have set it.
   mine.steps.reset();
   // A killed predecessor may have left it incomplete. The state grows, so that no reader mixes two
@@ -400,12 +400,12 @@ std::string JobControlBlock::last_words(int slot) const {
 }
 
 bool JobControlBlock::follows_abort(int slot) const {
-  const Ticks own = activity(slot).gave_up;  // A later abort may follow from the first one.
+  const Ticks own = activity(slot).aborted_at;  // A later abort may follow from the first one.
   const Clock::time_point now = Clock::now();
   for (int other = 0; other < slots(); ++other) {
-    const Ticks gave_up = activity(other).gave_up;
-    const bool is_first = gave_up != 0 && (own == 0 || gave_up < own);
-    if (is_first && now - time_of(gave_up) < time_for_cause) return true;
+    const Ticks aborted_at = activity(other).aborted_at;
+    const bool is_first = aborted_at != 0 && (own == 0 || aborted_at < own);
+    if (is_first && now - time_of(aborted_at) < time_for_cause) return true;
   }
   return false;
 }

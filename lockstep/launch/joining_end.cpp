@@ -40,12 +40,12 @@ class Search {
         taken_here_(taken_here),
         job_id_(options.hosts.id),
         join_timeout_(options.hosts.join_timeout),
-        give_up_at_(in(join_timeout_)) {}
+        join_deadline_(in(join_timeout_)) {}
 
   const std::string& server() const { return server_; }
 
   void watch(std::vector<pollfd>& entries) const;
-  Deadline deadline() const { return std::min(give_up_at_, step_at_); }
+  Deadline deadline() const { return std::min(join_deadline_, step_at_); }
 
   // Returns the connection once the launcher has admitted this one, or why the search has failed.
   // Do not call it after either.
@@ -70,7 +70,7 @@ class Search {
   const bool taken_here_;
   const std::string job_id_;
   const std::chrono::milliseconds join_timeout_;
-  const Deadline give_up_at_;
+  const Deadline join_deadline_;
 
   Phase phase_ = Phase::pausing;
   std::size_t next_ = 0;  // Index of the next address.
@@ -102,7 +102,7 @@ Search::Result Search::serve(const std::vector<pollfd>& entries, Clock::time_poi
 }
 
 Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_point now) {
-  if (now >= give_up_at_)
+  if (now >= join_deadline_)
     return EndJob{exit_unavailable,
                   fmt::format("no launcher of the job answered at {} within {:g} s: {}", server_,
                               std::chrono::duration<double>(join_timeout_).count(), why_),

@@ -89,7 +89,7 @@ void LocalRanks::act_on(Termination::Step step) {
                       std::chrono::duration<double>(termination_.grace()).count()),
           Level::error);
       return kill_all();
-    case Termination::Step::give_up:
+    case Termination::Step::abandon:
       output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()), Level::error);
       return processes_.leave_behind();
   }

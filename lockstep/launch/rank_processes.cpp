@@ -75,7 +75,7 @@ void Termination::begin_grace(std::chrono::milliseconds grace) {
 }
 
 void Termination::kill() {
-  next_ = Step::give_up;
+  next_ = Step::abandon;
   deadline_ = in(time_to_die);
 }
 

@@ -63,7 +63,7 @@ class RankProcesses {
 // when each step is due, independently of processes.
 class Termination {
  public:
-  enum class Step { none, terminate, kill, give_up };
+  enum class Step { none, terminate, kill, abandon };
 
   // Gives the ranks `time` to end by themselves; then Step::terminate is due.
   void begin(std::chrono::milliseconds time);
@@ -72,11 +72,11 @@ class Termination {
   // not call it after kill().
   void begin_grace(std::chrono::milliseconds grace);
 
-  // Call it when the ranks get SIGKILL; Step::give_up is due after time_to_die.
+  // Call it when the ranks get SIGKILL; Step::abandon is due after time_to_die.
   void kill();
 
   bool begun() const { return next_ != Step::none; }
-  bool killed() const { return next_ == Step::give_up; }
+  bool killed() const { return next_ == Step::abandon; }
 
   // The latest begin_grace()'s, and whether it is running; an infinite one is not.
   std::chrono::milliseconds grace() const { return grace_; }

@@ -38,7 +38,7 @@ TEST(Termination, GoesFromTheTimeToEndOverTheGracePeriodToSigkill) {
   EXPECT_TRUE(termination.killed());
   EXPECT_FALSE(termination.in_grace(Clock::now()));
   EXPECT_EQ(termination.due(Clock::now()), Step::none);
-  EXPECT_EQ(termination.due(Clock::now() + time_to_die), Step::give_up);
+  EXPECT_EQ(termination.due(Clock::now() + time_to_die), Step::abandon);
 }
 
 TEST(Termination, ASecondSignalHasItsOwnGracePeriod) {

@@ -116,9 +116,9 @@ void Rendezvous::serve(const std::vector<pollfd>& entries) { end_->serve(entries
 std::vector<Order> Rendezvous::take_orders() { return end_->take_orders(); }
 
 void Rendezvous::flush(std::chrono::milliseconds limit) {
-  const Deadline give_up = in(limit);
-  while (!end_->flushed() && Clock::now() < give_up) {
-    end_->serve(launch::next_events({end_.get()}, give_up));
+  const Deadline abandon = in(limit);
+  while (!end_->flushed() && Clock::now() < abandon) {
+    end_->serve(launch::next_events({end_.get()}, abandon));
     end_->take_orders();
   }
 }

@@ -404,7 +404,7 @@ TEST(Rendezvous, APortThatAnotherProgramHasIsAnErrorThatNamesIt) {
   EXPECT_NE(text.find(holder), text.npos) << text;
 }
 
-TEST(Rendezvous, WithoutACoordinatingHostItGivesUp) {
+TEST(Rendezvous, WithoutACoordinatingHostItFails) {
   const ReservedPort port;
   RunOptions options = job_of(2, endpoint(port));
   options.hosts.node_rank = 1;

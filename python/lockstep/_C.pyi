@@ -84,7 +84,7 @@ def throw_if_launcher_lost_rank() -> None:
 def connect_to_store(
     host: str, port: int, world_size: int, use_libuv: bool, attempt: timedelta, timeout: timedelta
 ) -> tuple[TCPStore | None, str]:
-    """Returns PyTorch's store that is served there, or why PyTorch gave up after some `attempt`;
+    """Returns PyTorch's store that is served there, or why PyTorch failed after some `attempt`;
     neither if what listens there says nothing within `timeout`. Raises lockstep.Error as
     throw_if_launcher_lost_rank(), and KeyboardInterrupt."""
 

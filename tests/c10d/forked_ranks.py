@@ -61,16 +61,16 @@ class Ranks:
         answer, process = self.answers[rank], self.processes[rank]
         ended = Ended()
         if not answer.poll(max(0, deadline - time.monotonic())):
-            self.give_up(rank)
+            self.abort(rank)
         with contextlib.suppress(EOFError):
             ended = answer.recv()
         process.join(max(0, deadline - time.monotonic()))
         if process.exitcode is None:
-            self.give_up(rank)
+            self.abort(rank)
         ended.exit_code = process.exitcode
         return ended
 
-    def give_up(self, late):
+    def abort(self, late):
         for process in self.processes:
             if process.is_alive():
                 os.kill(process.pid, signal.SIGUSR1)

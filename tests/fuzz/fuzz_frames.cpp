@@ -23,12 +23,12 @@ void read_all(std::string_view input) {
         const Failure failure = comm::decode_failure(frame.bytes);
         expect(describe(comm::decode_failure(comm::encode_failure(failure))) == describe(failure));
       }
-      if (frame.kind == comm::Frame::Kind::give_up) {
-        const comm::GivenUp why = comm::decode_given_up(frame);
+      if (frame.kind == comm::Frame::Kind::abort) {
+        const comm::AbortReason why = comm::decode_abort_reason(frame);
         comm::Frame again = frame;
-        const std::string bytes = comm::encode_given_up(why);
+        const std::string bytes = comm::encode_abort_reason(why);
         again.bytes = bytes;
-        expect(describe(comm::decode_given_up(again)) == describe(why));
+        expect(describe(comm::decode_abort_reason(again)) == describe(why));
       }
       input.remove_prefix(parsed->size);
     }
@@ -51,14 +51,14 @@ std::vector<std::string> seeds() {
                                                     .what = "bad \xff text"});
   const std::string late = comm::encode_failure(
       {.rank = 1, .what = "within 3 s", .fault = Fault::timeout, .ranks = {1, 3}, .call = "split"});
-  const std::string given_up = comm::encode_given_up(
+  const std::string abort_reason = comm::encode_abort_reason(
       {.rank = 0, .ranks = {1, 3}, .call = "barrier #4", .reason = "bad \xff text"});
   return {encode({.kind = Kind::rank, .number = 1}) +
               encode({.kind = Kind::entry, .group = 7, .number = 1, .bytes = "first half"}) +
               encode({.kind = Kind::entry, .group = 7, .bytes = "second half"}),
           encode({.kind = Kind::failure, .bytes = failure}) + encode({.kind = Kind::finished}),
           encode({.kind = Kind::failure, .bytes = late}),
-          encode({.kind = Kind::give_up, .group = 7, .number = 3, .bytes = given_up}) +
+          encode({.kind = Kind::abort, .group = 7, .number = 3, .bytes = abort_reason}) +
               encode({.kind = Kind::absent, .group = 7}),
           encode({.kind = Kind::data, .group = 7, .number = 1, .bytes = "elements"}) +
               encode({.kind = Kind::read, .group = 7, .number = 8}) +

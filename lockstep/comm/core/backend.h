@@ -9,7 +9,7 @@
 // Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
 // reused.
 // Errors: peer_lost; timeout after the collective's time, with every rank that did not come; the
-// reason that any rank gave to give_up(). After any of them the group is broken and only give_up()
+// reason that any rank gave to abort(). After any of them the group is broken and only abort()
 // may be called.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "lockstep/base/time.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/buffer.h"
-#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/job/detail/operation.h"
 
@@ -74,7 +74,7 @@ struct Message {
 
 // Return the start of messages about a call by `rank` of `group`, such as "all_reduce #812 of group
 // world on rank 3" and "recv of 8 float32 from rank 1 with any tag in group world on rank 3".
-// given_up.h takes the part before " on rank ".
+// abort_reason.h takes the part before " on rank ".
 std::string describe_call(const Collective& collective, std::string_view group, int rank);
 std::string describe_message(const Message& message, std::string_view group, int rank);
 
@@ -150,7 +150,7 @@ class Backend {
   virtual std::size_t messages_pending() const = 0;
 
   // await_messages() blocks until the bell differs from `seen` and progress() may have more to do,
-  // or for about 20 ms. Errors: peer_lost, and the reason given to give_up(). Any number of threads
+  // or for about 20 ms. Errors: peer_lost, and the reason given to abort(). Any number of threads
   // may call these two, beside the members above.
   virtual std::uint32_t message_bell() const = 0;
   virtual void await_messages(std::uint32_t seen) = 0;
@@ -158,7 +158,7 @@ class Backend {
   // Returns a backend of the same kind for a group of `ranks`, which include this one. Blocks until
   // all of them have called it; other ranks do not take part. Any number of threads may call it,
   // beside the members above. `watch` is called meanwhile, and may throw. Errors: also peer_lost,
-  // when one of `ranks` has left this group; GroupGivenUp, when this group was aborted. After an
+  // when one of `ranks` has left this group; GroupAborted, when this group was aborted. After an
   // Error on any rank, no rank gets a working group, and `group` is never reused.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout,
@@ -168,9 +168,9 @@ class Backend {
   // with its number; other ranks are not affected. Called once, when no collective is running.
   virtual void leave() = 0;
 
-  // Aborts the group: running calls on all ranks, and all later ones, throw a GroupGivenUp at their
+  // Aborts the group: running calls on all ranks, and all later ones, throw a GroupAborted at their
   // next wait. May be called from any thread at any time.
-  virtual void give_up(const GivenUp& why) = 0;
+  virtual void abort(const AbortReason& why) = 0;
 };
 
 }  // namespace lockstep::comm

@@ -40,7 +40,7 @@ Mailbox::Mailbox(Pipes& pipes, std::string group)
       incoming_(static_cast<std::size_t>(pipes.size())) {}
 
 void Mailbox::post(std::shared_ptr<Message> message) {
-  if (pipes_.is_given_up())
+  if (pipes_.is_aborted())
     pipes_.throw_if_over(fmt::format("send and recv in group {} on rank {}", group_, rank_));
   if (message->operation == Operation::recv) {
     receives_.push_back(std::move(message));

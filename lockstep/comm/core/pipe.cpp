@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 
 namespace lockstep::comm {
 
@@ -40,7 +40,7 @@ std::function<void()> watch_the_making(const Pipes& pipes, std::string group, st
       };
 }
 
-void throw_for_the_making(const GroupGivenUp& error, const std::function<void()>& watch) {
+void throw_for_the_making(const GroupAborted& error, const std::function<void()>& watch) {
   watch();
   throw Error(error.fault(), bare_text(error), error.ranks());
 }

@@ -39,7 +39,7 @@ class Pipe {
 // The pipes between this rank and the others of one group.
 //
 // Thread safety: one thread at a time, except bell(), await(), has_left(), why_left(),
-// is_given_up() and throw_if_over().
+// is_aborted() and throw_if_over().
 class Pipes {
  public:
   virtual ~Pipes() = default;
@@ -72,10 +72,10 @@ class Pipes {
   virtual std::uint32_t bell() const = 0;
   virtual void await(std::uint32_t seen) = 0;
 
-  // Whether throw_if_over() would throw the error given to give_up(). Very cheap.
-  virtual bool is_given_up() const = 0;
+  // Whether throw_if_over() would throw the error given to abort(). Very cheap.
+  virtual bool is_aborted() const = 0;
 
-  // Errors: peer_lost, and the error given to give_up(). `context` begins the message.
+  // Errors: peer_lost, and the error given to abort(). `context` begins the message.
   virtual void throw_if_over(const std::string& context) const = 0;
 };
 
@@ -91,11 +91,11 @@ Error error_of_the_left(const std::string& context, const std::vector<int>& rank
 std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
                                        std::vector<int> ranks, std::function<void()> watch);
 
-class GroupGivenUp;
+class GroupAborted;
 
 // Throws the Error of a group creation that ended with `error`; `watch` is from watch_the_making().
-// It is a GroupGivenUp only if the parent group was aborted.
-[[noreturn]] void throw_for_the_making(const GroupGivenUp& error,
+// It is a GroupAborted only if the parent group was aborted.
+[[noreturn]] void throw_for_the_making(const GroupAborted& error,
                                        const std::function<void()>& watch);
 
 }  // namespace lockstep::comm

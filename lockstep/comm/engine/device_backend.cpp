@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 
 namespace lockstep::comm {
 namespace {
@@ -128,8 +128,8 @@ std::unique_ptr<Backend> DeviceBackend::among(const std::vector<int>& ranks,
                                          std::move(members), engine_);
 }
 
-void DeviceBackend::give_up(const GivenUp& why) {
-  inner_->give_up(why);
+void DeviceBackend::abort(const AbortReason& why) {
+  inner_->abort(why);
   cancel();
 }
 

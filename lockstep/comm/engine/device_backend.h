@@ -7,7 +7,7 @@
 //
 // A collective is complete when it is enqueued on its buffers' stream. Later work on the stream
 // sees the result; the host does not wait. If a rank dies after that, the others' devices wait
-// until their next call, or give_up(), ends it.
+// until their next call, or abort(), ends it.
 //
 // Each rank uses one device in a group, that of its first call.
 //
@@ -83,7 +83,7 @@ class DeviceBackend final : public Backend {
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override;
   void leave() override { inner_->leave(); }
-  void give_up(const GivenUp& why) override;
+  void abort(const AbortReason& why) override;
 
  private:
   DeviceCommunicator& communicator(const Collective& collective);
@@ -98,7 +98,7 @@ class DeviceBackend final : public Backend {
   mutable std::vector<Signature> said_;  // Result of entered(), by rank.
   std::atomic<int> device_;              // Device of this rank; unset before the first call.
 
-  std::mutex mutex_;  // Guards the next two members, for give_up().
+  std::mutex mutex_;  // Guards the next two members, for abort().
   bool is_over_ = false;
   std::unique_ptr<DeviceCommunicator> communicator_;
 };

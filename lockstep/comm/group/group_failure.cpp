@@ -74,10 +74,10 @@ void GroupFailure::break_with(std::exception_ptr error, const std::string& conte
   } catch (const Error& known) {
     what = known.what();
     tell_of_break(known, context, timeout);
-    if (must_be_told(known)) reactions_.give_up(given_up_for(known, group_.rank, context));
+    if (must_be_told(known)) reactions_.abort(abort_reason_for(known, group_.rank, context));
   } catch (const std::exception& other) {
     what = other.what();
-    reactions_.give_up({.rank = group_.rank, .reason = what});
+    reactions_.abort({.rank = group_.rank, .reason = what});
   }
   reactions_.save_record(what);
 }

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/group/group_identity.h"
 
 namespace lockstep::comm {
@@ -26,7 +26,7 @@ class GroupFailure {
     // Ranks that live or have left caused it; their numbers are those of the job.
     std::function<void(Failure)> tell_of_break = [](const Failure&) {};
     // Ranks may disagree on the current call. Those that did not see the Error would wait forever.
-    std::function<void(const GivenUp&)> give_up = [](const GivenUp&) {};
+    std::function<void(const AbortReason&)> abort = [](const AbortReason&) {};
     // Always, with the Error's text.
     std::function<void(const std::string&)> save_record = [](const std::string&) {};
   };

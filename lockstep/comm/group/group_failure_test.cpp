@@ -20,12 +20,12 @@ using namespace std::chrono_literals;
 struct Rank {
   const GroupIdentity identity{.name = "part", .rank = 1, .size = 3, .members = {4, 7, 9}};
   std::optional<Failure> told = {};
-  std::optional<GivenUp> given_up = {};
+  std::optional<AbortReason> aborted = {};
   std::vector<std::string> records = {};
   GroupFailure failure{
       identity,
       {.tell_of_break = [this](const Failure& one) { told = one; },
-       .give_up = [this](const GivenUp& why) { given_up = why; },
+       .abort = [this](const AbortReason& why) { aborted = why; },
        .save_record = [this](const std::string& error) { records.push_back(error); }}};
 
   void break_with(const std::exception_ptr& error) {
@@ -70,16 +70,16 @@ TEST(GroupFailure, RanksThatTheGroupDoesNotHaveAreLeftOut) {
 TEST(GroupFailure, TheOtherRanksLearnOfItByTheNumbersOfTheGroup) {
   Rank rank;
   rank.fail(Error(Fault::timeout, "barrier #5 of group part on rank 1: late", {2}));
-  ASSERT_TRUE(rank.given_up);
-  EXPECT_EQ(rank.given_up->rank, 1);
-  EXPECT_EQ(rank.given_up->ranks, std::vector<int>{2});
-  EXPECT_EQ(rank.given_up->reason, "late");
+  ASSERT_TRUE(rank.aborted);
+  EXPECT_EQ(rank.aborted->rank, 1);
+  EXPECT_EQ(rank.aborted->ranks, std::vector<int>{2});
+  EXPECT_EQ(rank.aborted->reason, "late");
 }
 
 TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
   Rank rank;
   rank.fail(Error("rank 2 was lost", Failure{.rank = 2}));
-  EXPECT_FALSE(rank.given_up);
+  EXPECT_FALSE(rank.aborted);
   EXPECT_FALSE(rank.told);
   EXPECT_EQ(rank.records.size(), 1U);
 }
@@ -87,24 +87,24 @@ TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
 TEST(GroupFailure, NobodyIsToldOfARankThatGaveItsGroupUp) {
   Rank rank;
   rank.fail(Error("barrier", Failure{.rank = 2, .what = "loss is nan", .left = true}));
-  EXPECT_FALSE(rank.given_up) << "the others see it, and would hear of this rank instead";
+  EXPECT_FALSE(rank.aborted) << "the others see it, and would hear of this rank instead";
 }
 
 TEST(GroupFailure, TheOtherRanksLearnForWhomARankHasLeft) {
   Rank rank;
   const Failure first{.rank = 4, .left = true, .ranks = {4}};
   rank.fail(Error("barrier #5 of group part on rank 1", first));
-  ASSERT_TRUE(rank.given_up);
-  EXPECT_EQ(rank.given_up->fault, Fault::peer_lost);
-  EXPECT_EQ(rank.given_up->rank, 1);
+  ASSERT_TRUE(rank.aborted);
+  EXPECT_EQ(rank.aborted->fault, Fault::peer_lost);
+  EXPECT_EQ(rank.aborted->rank, 1);
 }
 
 TEST(GroupFailure, TheOtherRanksLearnWhoHasLeft) {
   Rank rank;
   rank.fail(Error(Fault::peer_lost, "barrier #5 of group part on rank 1: rank 2 has left", {2}));
-  ASSERT_TRUE(rank.given_up);
-  EXPECT_EQ(rank.given_up->fault, Fault::peer_lost);
-  EXPECT_EQ(rank.given_up->ranks, std::vector<int>{2});
+  ASSERT_TRUE(rank.aborted);
+  EXPECT_EQ(rank.aborted->fault, Fault::peer_lost);
+  EXPECT_EQ(rank.aborted->ranks, std::vector<int>{2});
   ASSERT_TRUE(rank.told);
   EXPECT_EQ(rank.told->rank, 9);
   EXPECT_TRUE(rank.told->left);
@@ -119,7 +119,7 @@ TEST(GroupFailure, ARankThatHasLeftIsNotedWhereTheGroupGoesOn) {
   EXPECT_EQ(rank.told->rank, 9);
   EXPECT_EQ(rank.told->call, "recv");
   EXPECT_FALSE(rank.failure.is_broken());
-  EXPECT_FALSE(rank.given_up);
+  EXPECT_FALSE(rank.aborted);
 }
 
 TEST(GroupFailure, ARankThatLeftForAnotherPassesOnWhoThatWas) {
@@ -133,15 +133,15 @@ TEST(GroupFailure, ARankThatLeftForAnotherPassesOnWhoThatWas) {
 TEST(GroupFailure, ALostConnectionOfAnUnknownRankIsTold) {
   Rank rank;
   rank.fail(Error(Fault::peer_lost, "a connection ended"));
-  EXPECT_TRUE(rank.given_up);
+  EXPECT_TRUE(rank.aborted);
 }
 
 TEST(GroupFailure, AnyExceptionBreaksTheGroup) {
   Rank rank;
   rank.fail(std::runtime_error("no more input"));
   EXPECT_THROW(rank.failure.throw_if_broken(), std::runtime_error);
-  ASSERT_TRUE(rank.given_up);
-  EXPECT_EQ(rank.given_up->reason, "no more input");
+  ASSERT_TRUE(rank.aborted);
+  EXPECT_EQ(rank.aborted->reason, "no more input");
   EXPECT_EQ(rank.records, std::vector<std::string>{"no more input"});
 }
 

@@ -36,11 +36,11 @@ void GroupLife::leave() const {
   if (backend) backend->leave();
 }
 
-void GroupLife::give_up(const GivenUp& why) const {
+void GroupLife::abort(const AbortReason& why) const {
   std::unique_lock lock(mutex_);
   const auto backend = backend_;
   lock.unlock();
-  if (backend) backend->give_up(why);
+  if (backend) backend->abort(why);
 }
 
 void GroupLife::tell_of_break(Failure failure) const {
@@ -54,7 +54,7 @@ void GroupLife::note_abort() const {
   std::unique_lock lock(mutex_);
   const auto in_job = in_job_;
   lock.unlock();
-  if (in_job) in_job->activity().gave_up.store(ticks_now());
+  if (in_job) in_job->activity().aborted_at.store(ticks_now());
 }
 
 RegisteredMemory GroupLife::allocate_local(std::size_t bytes) const {

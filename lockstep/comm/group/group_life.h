@@ -13,8 +13,8 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/given_up.h"
 #include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/group/rank_in_job.h"
 
@@ -42,7 +42,7 @@ class GroupLife {
 
   // Do nothing after the end.
   void leave() const;
-  void give_up(const GivenUp& why) const;
+  void abort(const AbortReason& why) const;
   void tell_of_break(Failure failure) const;
   void note_abort() const;  // In this rank's activity, which peers read.
 

@@ -100,7 +100,7 @@ class EngineCommunicator::Caller {
       }
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
-      give_up(lock);
+      abort(lock);
       throw;
     }
     is_alone_ = error_ != nullptr;
@@ -108,9 +108,9 @@ class EngineCommunicator::Caller {
     is_made_ = true;  // The first call makes it.
   }
 
-  void give_up() {
+  void abort() {
     std::unique_lock lock(mutex_);
-    if (job_ != nullptr) give_up(lock);
+    if (job_ != nullptr) abort(lock);
   }
 
   void create() { made_ = make_communicator(options_); }
@@ -197,7 +197,7 @@ class EngineCommunicator::Caller {
     self->changed_.notify_all();
   }
 
-  void give_up(std::unique_lock<std::mutex>& lock) {
+  void abort(std::unique_lock<std::mutex>& lock) {
     is_alone_ = true;
     if (job_ == nullptr || options_.engine->abi->cancel == nullptr || !is_made_) return;
     lock.unlock();
@@ -308,7 +308,7 @@ void EngineCommunicator::wait(Deadline deadline, const Watch& watch) {
   caller_->wait(deadline, watch);
 }
 
-void EngineCommunicator::give_up() noexcept { caller_->give_up(); }
+void EngineCommunicator::abort() noexcept { caller_->abort(); }
 
 RegisteredMemory KeptMemory::add(RegisteredMemory memory) {
   std::erase_if(known_, [](const Known& known) { return known.memory.expired(); });

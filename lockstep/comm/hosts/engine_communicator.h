@@ -45,7 +45,7 @@ class EngineCommunicator {
 
   // Starts `collective`. Composes it of other collectives if the engine lacks it or is slower.
   // Counts are those of the members, as in Backend::run(). Call no other member before wait() or
-  // give_up() has returned.
+  // abort() has returned.
   void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
 
   // Blocks until the started call is complete. Errors: as the constructor; only the destructor may
@@ -54,7 +54,7 @@ class EngineCommunicator {
 
   // Aborts the call instead of wait(), for a caller that has failed meanwhile. Does nothing without
   // a running call. Blocking: until an engine that can cancel no longer uses the call's memory.
-  void give_up() noexcept;
+  void abort() noexcept;
 
  private:
   class Caller;

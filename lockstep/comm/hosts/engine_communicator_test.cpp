@@ -127,7 +127,7 @@ TEST_F(Calls, AreCompleteWhenTheyHaveBeenWaitedFor) {
     communicator->wait(in(10s), [] {});
     EXPECT_EQ(values_->front(), static_cast<float>(call));
   }
-  communicator->give_up();  // No call is running.
+  communicator->abort();  // No call is running.
   EXPECT_FALSE(gate_.is_cancelled);
 }
 
@@ -185,7 +185,7 @@ TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
   const auto communicator = make();
   gate_.is_open = false;
   communicator->start(all_reduce(), values_);
-  communicator->give_up();
+  communicator->abort();
   EXPECT_TRUE(gate_.is_cancelled);
   EXPECT_EQ(values_.use_count(), 1);
 }

@@ -54,7 +54,7 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                           look);
     return std::make_unique<HostsBackend>(group_.context(), members, static_cast<int>(me), group,
                                           timeout, look);
-  } catch (const GroupGivenUp& error) {
+  } catch (const GroupAborted& error) {
     throw_for_the_making(error, look);
   }
 }
@@ -65,9 +65,9 @@ void HostsBackend::leave() {
   group_.channels()->leave();
 }
 
-void HostsBackend::give_up(const GivenUp& why) {
-  group_.local()->give_up(why);
-  group_.channels()->give_up(why);
+void HostsBackend::abort(const AbortReason& why) {
+  group_.local()->abort(why);
+  group_.channels()->abort(why);
 }
 
 Backend::Allocation HostsBackend::allocate(const Collective& collective) {

@@ -56,7 +56,7 @@ class HostsBackend final : public Backend {
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override;
   void leave() override;
-  void give_up(const GivenUp& why) override;
+  void abort(const AbortReason& why) override;
 
  private:
   const HostsGroup group_;

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 
 namespace lockstep::comm {
 namespace {
@@ -36,7 +36,7 @@ EngineCall::EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunic
 }
 
 EngineCall::~EngineCall() {
-  if (is_under_way_) engine_.give_up();
+  if (is_under_way_) engine_.abort();
 }
 
 void EngineCall::keep(Buffer& buffer, std::size_t scratch, bool is_read) {
@@ -60,7 +60,7 @@ void EngineCall::wait() {
   try {
     is_under_way_ = false;  // The engine itself aborts a failed call.
     engine_.wait(call_.deadline, [&] { call_.group.throw_if_over(call_.outer); });
-  } catch (const GroupGivenUp&) {
+  } catch (const GroupAborted&) {
     throw;
   } catch (const Error& error) {
     if (may_be_explained(error))
@@ -140,7 +140,7 @@ std::unique_ptr<EngineCommunicator> HostsEngines::make(const HostsCall& call,
   };
   try {
     return std::make_unique<EngineCommunicator>(std::move(options), watch);
-  } catch (const GroupGivenUp&) {
+  } catch (const GroupAborted&) {
     throw;
   } catch (const Error& error) {
     if (may_be_explained(error) || error.fault() == Fault::timeout)

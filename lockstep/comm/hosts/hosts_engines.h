@@ -63,7 +63,7 @@ class EngineCall {
   // this object. The collective's counts and memory must outlive the call.
   EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
              const Collective& collective, std::size_t slot = 0);
-  ~EngineCall();  // Aborts a running call: EngineCommunicator::give_up().
+  ~EngineCall();  // Aborts a running call: EngineCommunicator::abort().
   EngineCall(const EngineCall&) = delete;
   EngineCall& operator=(const EngineCall&) = delete;
 

@@ -49,8 +49,8 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> r
           context_->job->among(in_the_job(map_.ranks(map_.host())), map_.ranks(map_.host())), name_,
           timeout, std::move(watch))),
       channels_(context_->connections->open(channel_name(name_, ranks_), ranks_)) {
-  channels_->on_give_up([here = std::weak_ptr(local_)](const GivenUp& why) {
-    if (const auto strong = here.lock()) strong->give_up_too(why);
+  channels_->on_abort([here = std::weak_ptr(local_)](const AbortReason& why) {
+    if (const auto strong = here.lock()) strong->abort_too(why);
   });
   channels_->on_question([here = std::weak_ptr(local_)] {
     if (const auto strong = here.lock()) strong->name_the_absent();

@@ -53,7 +53,7 @@ class HostsPipes final : public Pipes {
   }
   std::uint32_t bell() const override { return local_->pipes().bell(); }
   void await(std::uint32_t seen) override { local_->pipes().await(seen); }
-  bool is_given_up() const override { return local_->pipes().is_given_up(); }
+  bool is_aborted() const override { return local_->pipes().is_aborted(); }
   void throw_if_over(const std::string& context) const override {
     local_->pipes().throw_if_over(context);
   }

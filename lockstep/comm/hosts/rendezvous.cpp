@@ -20,7 +20,7 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/variables.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/job/store/tcp_store.h"
 
 namespace lockstep::comm {
@@ -181,7 +181,7 @@ class StartRendezvous {
         return start;
       look();
       if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
-        give_up_alone(deadline);
+        abort_alone(deadline);
     }
   }
 
@@ -219,7 +219,7 @@ class StartRendezvous {
   void propose(const Json& proposal) { store_.set(prefix_ + "proposed", proposal.dump()); }
 
   // Throws `why`, and reports it to the ranks `here`.
-  [[noreturn]] void give_up(const Error& why, const std::vector<std::string>& here) {
+  [[noreturn]] void abort(const Error& why, const std::vector<std::string>& here) {
     const std::string start = something_new();
     propose({{"start", start},
              {"here", here},
@@ -239,7 +239,7 @@ class StartRendezvous {
   }
 
   // For ranks that do not wait for this rank alone. Rank 0 has come, or has ended.
-  [[noreturn]] void give_up_alone(Deadline deadline) {
+  [[noreturn]] void abort_alone(Deadline deadline) {
     std::vector<int> missing;
     for (int rank = 0; rank < static_cast<int>(size_); ++rank)
       if (!has_come(rank)) missing.push_back(rank);
@@ -287,13 +287,12 @@ class StartRendezvous {
         if (store_.find(place(rank)).value_or("") != here[rank]) return false;
         const auto told = size_told(start, rank);
         if (!told) (here[rank].empty() ? absent : silent).push_back(static_cast<int>(rank));
-        if (told && told != std::to_string(size_)) give_up(other_size(rank, *told, size_), here);
+        if (told && told != std::to_string(size_)) abort(other_size(rank, *told, size_), here);
       }
       const std::vector<int>& missing = absent.empty() ? silent : absent;
       if (missing.empty()) return true;
       if (silent.empty() || Clock::now() >= last)
-        give_up({Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing},
-                here);
+        abort({Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing}, here);
     }
   }
 

@@ -16,7 +16,7 @@
 #include "lockstep/base/spin_pause.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/job/activity.h"
 
@@ -71,7 +71,7 @@ Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
 
 // Whether the lost rank may have aborted the group before it ended. A killed rank has not. A rank
 // whose connection has ended may have, but its reason then came before the end.
-bool may_have_given_up(const Error& loss) {
+bool may_have_aborted(const Error& loss) {
   const auto& failure = loss.failure();
   if (!failure) return true;
   const bool was_killed = failure->signal && *failure->signal != SIGABRT;
@@ -118,7 +118,7 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
   try {
     step(making);
   } catch (const Error& error) {  // Ranks that come later do not count this rank.
-    give_up(given_up_for(error, peers_->number(rank_), context(making)));
+    abort(abort_reason_for(error, peers_->number(rank_), context(making)));
     throw;
   }
   watch_ = nullptr;
@@ -137,7 +137,7 @@ void Barrier::enter(const Collective& collective) {
   last_to_enter_ = await_all(flag_of, entries_, collective, /*in_call=*/false);
   // A rank that came and then failed may have returned: its memory must no longer be written. A
   // rank that left after its last call does not matter.
-  if (is_given_up() && !given_up()->is_own_loss()) throw_if_over(context(collective));
+  if (is_aborted() && !abort_reason()->is_own_loss()) throw_if_over(context(collective));
 }
 
 void Barrier::step(const Collective& collective) {
@@ -244,17 +244,17 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
 
 // Waits for it up to `limit`. Other processes write this memory too, so impossible numbers are left
 // out.
-std::optional<GivenUp> Barrier::given_up(std::chrono::milliseconds limit) const {
+std::optional<AbortReason> Barrier::abort_reason(std::chrono::milliseconds limit) const {
   constexpr std::chrono::milliseconds pause{1};
   const auto& common = segment_.common();
-  for (const Deadline deadline = in(limit); !is_given_up() && Clock::now() < deadline;)
+  for (const Deadline deadline = in(limit); !is_aborted() && Clock::now() < deadline;)
     std::this_thread::sleep_for(pause);
-  if (common.given_up.load() != 2) return std::nullopt;
-  GivenUp why{.fault = common.fault,
-              .rank = common.rank,
-              .more = std::max(0, common.more),
-              .call = common.call,
-              .reason = common.reason};
+  if (common.abort_state.load() != 2) return std::nullopt;
+  AbortReason why{.fault = common.fault,
+                  .rank = common.rank,
+                  .more = std::max(0, common.more),
+                  .call = common.call,
+                  .reason = common.reason};
   const auto blamed = std::clamp<std::int32_t>(common.blamed, 0, most_blamed);
   why.ranks = ranks_within({common.ranks, common.ranks + blamed}, std::numeric_limits<int>::max());
   return why;
@@ -262,7 +262,7 @@ std::optional<GivenUp> Barrier::given_up(std::chrono::milliseconds limit) const 
 
 // Whether a rank of another host reported that it waited for some of these ranks.
 bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
-  const auto why = given_up();
+  const auto why = abort_reason();
   if (!why) return segment_.common().is_awaited_in_vain.load() != 0;
   if (segment_.common().giver >= 0 || why->fault != Fault::timeout) return false;
   if (why->ranks.empty() || why->more > 0) return true;
@@ -280,13 +280,13 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
   if (is_missed_elsewhere(absent))
     throw Error(Fault::timeout, text() + ": ranks of another host wait no longer",
                 numbers_of(*peers_, absent));
-  const auto why = given_up();
+  const auto why = abort_reason();
   if (!why) return;
   // Ranks that aborted because of a stopped rank on this host cannot see that it is stopped.
   const bool stalled =
       std::ranges::any_of(absent, [&](int peer) { return peers_->stall_of(peer).has_value(); });
   if (why->fault == Fault::timeout || (why->fault == Fault::aborted && stalled))
-    throw GroupGivenUp(text(), *why);
+    throw GroupAborted(text(), *why);
 }
 
 // A rank leaves after all of its calls, so a rank that has left and is absent never comes. If it
@@ -297,7 +297,7 @@ void Barrier::throw_if_they_left(Absent absent, const std::string& context) cons
   for (int peer = 0; peer < size_; ++peer)
     if (has_left(peer)) left.push_back(peer);
   if (left.empty()) return;
-  if (is_given_up()) {  // Only then is `giver` valid.
+  if (is_aborted()) {  // Only then is `giver` valid.
     const int giver = segment_.common().giver;
     if (giver < 0 || has_left(giver)) return;
   }
@@ -342,13 +342,13 @@ void Barrier::leave() const {
     if (peer != rank_) ring(peer);  // Ranks that wait for its messages.
 }
 
-void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {
+void Barrier::abort(const AbortReason& why, bool by_this_rank) const {
   auto& common = segment_.common();
   std::uint32_t none = 0;
-  if (!common.given_up.compare_exchange_strong(none, 1)) return;
+  if (!common.abort_state.compare_exchange_strong(none, 1)) return;
   common.giver = by_this_rank ? rank_ : -1;
   common.pid = ::getpid();
-  common.given_up_at = Clock::now().time_since_epoch().count();
+  common.aborted_at = Clock::now().time_since_epoch().count();
   common.fault = why.fault;
   common.rank = why.rank;
   const std::size_t blamed = std::min(why.ranks.size(), most_blamed);
@@ -357,30 +357,31 @@ void Barrier::give_up(const GivenUp& why, bool by_this_rank) const {
   common.blamed = static_cast<std::int32_t>(blamed);
   copy_text(common.call, cut_text(why.call, sizeof common.call - 1));
   copy_text(common.reason, cut_text(why.reason, sizeof common.reason - 1));
-  common.given_up.store(2);
+  common.abort_state.store(2);
 }
 
 void Barrier::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
   // A rank that aborts the group may exit for the same reason. A rank that leaves the group may do
   // so because another one was lost.
-  const auto why = given_up();
-  if (why && why->fault != Fault::peer_lost) throw GroupGivenUp(context, *why);
+  const auto why = abort_reason();
+  if (why && why->fault != Fault::peer_lost) throw GroupAborted(context, *why);
   try {
     peers_->throw_if_lost(context);
   } catch (const Error& loss) {
-    if (why || !may_have_given_up(loss)) throw;
-    const auto cause = given_up(peers_->is_part_of_group() ? time_for_reason : time_for_reason * 0);
-    if (cause && cause->fault != Fault::peer_lost) throw GroupGivenUp(context, *cause);
+    if (why || !may_have_aborted(loss)) throw;
+    const auto cause =
+        abort_reason(peers_->is_part_of_group() ? time_for_reason : time_for_reason * 0);
+    if (cause && cause->fault != Fault::peer_lost) throw GroupAborted(context, *cause);
     throw;
   }
   if (!why) return;
-  if (!why->is_own_loss()) throw GroupGivenUp(context, *why);
-  const auto given_up_at = Clock::time_point(Clock::duration(common.given_up_at));
-  if (common.giver < 0 && Clock::now() - given_up_at < time_for_others) return;
-  const GroupGivenUp given_up(context, *why);
-  if (common.giver < 0) throw given_up;
-  throw Error(bare_text(given_up), failure_of(common, *peers_));
+  if (!why->is_own_loss()) throw GroupAborted(context, *why);
+  const auto aborted_at = Clock::time_point(Clock::duration(common.aborted_at));
+  if (common.giver < 0 && Clock::now() - aborted_at < time_for_others) return;
+  const GroupAborted aborted(context, *why);
+  if (common.giver < 0) throw aborted;
+  throw Error(bare_text(aborted), failure_of(common, *peers_));
 }
 
 std::string Barrier::context(const Collective& collective) const {

@@ -6,8 +6,8 @@
 // reports stopped peers.
 //
 // Thread safety: one thread at a time for enter() and step(); any thread may call await_doorbell()
-// and give_up() beside them.
-// Errors: peer_lost, also for ranks that have left; GroupGivenUp; timeout, with all ranks that did
+// and abort() beside them.
+// Errors: peer_lost, also for ranks that have left; GroupAborted; timeout, with all ranks that did
 // not come.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -56,7 +56,7 @@ class Barrier {
   std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
 
   // `by_this_rank`: false for an abort by a rank of another host. The first reason counts.
-  void give_up(const GivenUp& why, bool by_this_rank = true) const;
+  void abort(const AbortReason& why, bool by_this_rank = true) const;
 
   // This rank makes no more calls: ranks that wait for it throw.
   void leave() const;
@@ -66,7 +66,7 @@ class Barrier {
   void name_the_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
   // Whether throw_if_over() would throw because of an abort. Very cheap.
-  bool is_given_up() const { return segment_.common().given_up.load() == 2; }
+  bool is_aborted() const { return segment_.common().abort_state.load() == 2; }
 
   // Logs, once per rank, which of these ranks are stopped; `context` begins the message.
   void name_the_stalled(const std::vector<int>& absent, const std::string& context);
@@ -84,7 +84,7 @@ class Barrier {
   void await_asleep(Flag& flag, std::uint32_t target, const Collective& collective, Absent absent);
   void raise(Flag& flag, std::uint32_t value) const;
   std::string describe(const std::vector<int>& absent) const;
-  std::optional<GivenUp> given_up(std::chrono::milliseconds limit = {}) const;
+  std::optional<AbortReason> abort_reason(std::chrono::milliseconds limit = {}) const;
   bool is_missed_elsewhere(const std::vector<int>& absent) const;
   template <class Absent>
   void throw_if_they_left(Absent absent, const std::string& context) const;

@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "lockstep/base/memory.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/signature.h"
 #include "lockstep/comm/shm/peers.h"
 
@@ -78,11 +78,12 @@ class GroupSegment {
     alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
     alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
     std::atomic<std::int32_t> last;                   // The last rank at the latest rendezvous.
-    alignas(64) std::atomic<std::uint32_t> given_up;  // 0; 1 while the next members are written; 2.
-    std::int32_t giver;        // Rank here that aborted; -1 for a rank on another host.
-    std::int32_t pid;          // Its process.
-    std::int64_t given_up_at;  // Time of Clock.
-    // A GivenUp, with texts cut to fit.
+    alignas(
+        64) std::atomic<std::uint32_t> abort_state;  // 0; 1 while the next members are written; 2.
+    std::int32_t giver;       // Rank here that aborted; -1 for a rank on another host.
+    std::int32_t pid;         // Its process.
+    std::int64_t aborted_at;  // Time of Clock.
+    // A AbortReason, with texts cut to fit.
     Fault fault;
     std::int32_t rank;
     std::int32_t more;

@@ -74,8 +74,8 @@ SharedMemory HostPeers::hand_out(const std::string& key, std::size_t bytes) {
 }
 
 SharedMemory HostPeers::fetch(int rank, const std::string& key, std::size_t bytes,
-                              Deadline deadline, const std::function<void()>& give_up) {
-  if (FileDescriptor memory = session_->fetch(slot(rank), key, deadline, give_up))
+                              Deadline deadline, const std::function<void()>& check) {
+  if (FileDescriptor memory = session_->fetch(slot(rank), key, deadline, check))
     return attach(key, bytes, std::move(memory));
   const auto stall = stall_of(rank);
   throw Error(Fault::timeout,

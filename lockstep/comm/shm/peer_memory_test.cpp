@@ -683,9 +683,8 @@ TEST_F(PeerMemoryOfThreads, ARankLooksWhetherTheGroupIsOverAsItReads) {
   std::vector<Bytes> inputs(2, Bytes(large));  // A rank that has aborted may still be read.
   run_readers(2, [&](const auto& team, int rank) {
     ShmBackend* mine = nullptr;
-    Reader reader(team, rank, 0, [&] {
-      mine->give_up({.fault = Fault::aborted, .rank = 1, .reason = "the test"});
-    });
+    Reader reader(team, rank, 0,
+                  [&] { mine->abort({.fault = Fault::aborted, .rank = 1, .reason = "the test"}); });
     mine = &reader.backend;
     Bytes& input = inputs[static_cast<std::size_t>(rank)];
     Bytes output(2 * large);

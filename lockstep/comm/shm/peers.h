@@ -60,11 +60,11 @@ class Peers {
   // Like offer(), but valid while the memory is mapped here, with all pages reserved.
   virtual SharedMemory hand_out(const std::string& key, std::size_t bytes) = 0;
 
-  // Blocks until `rank` has offered `key` or handed it out, with at least `bytes` bytes. `give_up`
+  // Blocks until `rank` has offered `key` or handed it out, with at least `bytes` bytes. `check`
   // is called every 20 ms, also after that rank's process has ended, and may throw. Errors:
   // timeout, with that rank; system when it has refused.
   virtual SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
-                             const std::function<void()>& give_up) = 0;
+                             const std::function<void()>& check) = 0;
 
   // Makes memory for `rank`, which may take it at any time, even after this rank has left or its
   // process has ended. Errors: as offer().

@@ -93,7 +93,7 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
   const std::size_t bytes = GroupSegment::bytes_for(size_);
   const Clock::time_point begin = Clock::now();
   const Deadline deadline = in(timeout);
-  const auto give_up = [&] {
+  const auto abort = [&] {
     watch();
     peers_->throw_if_lost("making group " + group_);
     if (Clock::now() < deadline) return;
@@ -104,7 +104,7 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                 {peers_->number(0)});
   };
   const std::string key = segment_key(*peers_, group_);
-  if (rank_ != 0) return {peers_->fetch(0, key, bytes, no_deadline, give_up), size_};
+  if (rank_ != 0) return {peers_->fetch(0, key, bytes, no_deadline, abort), size_};
   try {
     GroupSegment made(peers_->offer(key, bytes, GroupSegment::head_bytes(size_)), size_);
     made.common().number = random_number();
@@ -223,7 +223,7 @@ std::unique_ptr<Backend> ShmBackend::among(const std::vector<int>& ranks, const 
   const auto look = watch_the_making(pipes_, group_, group, ranks, watch);
   try {
     return std::make_unique<ShmBackend>(peers_->among(ranks), group, timeout, look);
-  } catch (const GroupGivenUp& error) {
+  } catch (const GroupAborted& error) {
     throw_for_the_making(error, look);
   }
 }

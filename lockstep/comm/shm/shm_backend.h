@@ -59,10 +59,10 @@ class ShmBackend final : public Backend {
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override;
   void leave() override { barrier_.leave(); }
-  void give_up(const GivenUp& why) override { barrier_.give_up(why); }
+  void abort(const AbortReason& why) override { barrier_.abort(why); }
 
-  // Like give_up(), with the GivenUp of a rank on another host.
-  void give_up_too(const GivenUp& why) { barrier_.give_up(why, false); }
+  // Like abort(), with the AbortReason of a rank on another host.
+  void abort_too(const AbortReason& why) { barrier_.abort(why, false); }
 
   // Ranks of another host have timed out. Ranks that wait for ranks here report those and abort.
   void name_the_absent() { barrier_.name_the_absent(); }

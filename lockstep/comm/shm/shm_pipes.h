@@ -63,7 +63,7 @@ class ShmPipes final : public Pipes {
   void ring(int peer) override { barrier_.ring(peer); }
   std::uint32_t bell() const override { return barrier_.doorbell(); }
   void await(std::uint32_t seen) override;
-  bool is_given_up() const override { return barrier_.is_given_up(); }
+  bool is_aborted() const override { return barrier_.is_aborted(); }
   void throw_if_over(const std::string& context) const override;
 
  private:

@@ -45,7 +45,7 @@ void ThreadTeam::lose(int rank) {
 
 bool ThreadTeam::has_lost_a_rank() const {
   const std::lock_guard lock(mutex_);
-  return failure_ && activities_[static_cast<std::size_t>(failure_->rank)].gave_up == 0;
+  return failure_ && activities_[static_cast<std::size_t>(failure_->rank)].aborted_at == 0;
 }
 
 void ThreadTeam::offer(const std::string& key, Offer offer) {
@@ -124,13 +124,13 @@ SharedMemory ThreadPeers::hand_out(const std::string& key, std::size_t bytes) {
 }
 
 SharedMemory ThreadPeers::fetch(int rank, const std::string& key, std::size_t, Deadline deadline,
-                                const std::function<void()>& give_up) {
+                                const std::function<void()>& check) {
   while (true) {
     if (SharedMemory memory = team_->find(key)) return memory;
     if (Clock::now() >= deadline)
       throw Error(Fault::timeout, fmt::format("{} has not handed over {}", describe(rank), key),
                   {rank});
-    give_up();
+    check();
     std::unique_lock lock(team_->mutex_);
     if (!team_->offers_.contains(key)) team_->offered_.wait_for(lock, wait_slice);
   }

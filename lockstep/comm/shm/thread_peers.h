@@ -65,7 +65,7 @@ class ThreadPeers : public Peers {
   void withdraw(const std::string& key) noexcept override { team_->withdraw(key); }
   SharedMemory hand_out(const std::string& key, std::size_t bytes) override;
   SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
-                     const std::function<void()>& give_up) override;
+                     const std::function<void()>& check) override;
   SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) override;
   SharedMemory take(const std::string& key, std::size_t bytes) override;
   void drop(const std::string& key) noexcept override { team_->drop(key); }

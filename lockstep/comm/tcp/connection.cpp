@@ -18,7 +18,7 @@ constexpr std::size_t full_bytes = std::size_t{256} << 10;
 constexpr std::size_t max_queued_bytes = std::size_t{64} << 20;
 constexpr int silence_s = 4;
 
-// The kernel probes an idle peer each second and gives up in the fourth. TCP_USER_TIMEOUT would
+// The kernel probes an idle peer each second and fails in the fourth. TCP_USER_TIMEOUT would
 // cover sent data, but would also end the connection to a stopped process with a full buffer.
 // is_unanswered() covers that case.
 void tune(int socket) {
@@ -54,7 +54,7 @@ void Connection::send(const Frame& frame) {
   if (!output_.empty()) {
     output_.append(head).append(frame.bytes);
     queued_ = output_.size() - sent_;
-    if (queued_ > max_queued_bytes) give_up_sending("it stopped reading");
+    if (queued_ > max_queued_bytes) stop_sending("it stopped reading");
     return;
   }
   std::array<iovec, 2> parts{iovec{head.data(), head.size()},
@@ -64,7 +64,7 @@ void Connection::send(const Frame& frame) {
   message.msg_iovlen = parts.size();
   const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent == static_cast<ssize_t>(head.size() + frame.bytes.size())) return;
-  if (sent < 0 && errno != EAGAIN && errno != EINTR) return give_up_sending(reason_of(errno));
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) return stop_sending(reason_of(errno));
   head.append(frame.bytes);
   output_ = std::move(head);
   sent_ = sent < 0 ? 0 : static_cast<std::size_t>(sent);
@@ -101,13 +101,13 @@ void Connection::send_some() {
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (part < 0 && errno == EINTR) continue;
     if (part < 0 && errno == EAGAIN) return;
-    if (part < 0) return give_up_sending(reason_of(errno));
+    if (part < 0) return stop_sending(reason_of(errno));
     sent_ += static_cast<std::size_t>(part);
   }
 }
 
 // Received data is still read. The read reaches the end of the connection after any failure.
-void Connection::give_up_sending(const std::string& why) {
+void Connection::stop_sending(const std::string& why) {
   ended_ = true;
   why_not_sent_ = why;
   ::shutdown(socket_.get(), SHUT_RDWR);

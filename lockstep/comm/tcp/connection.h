@@ -55,7 +55,7 @@ class Connection {
 
  private:
   void send_some();
-  void give_up_sending(const std::string& why);
+  void stop_sending(const std::string& why);
   void end(int error);
 
   FileDescriptor socket_;

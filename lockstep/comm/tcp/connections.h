@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "lockstep/base/time.h"
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/pipe.h"
 #include "lockstep/job/store/tcp_store.h"
 
@@ -111,13 +111,13 @@ class Channels {
   virtual bool has_left(int peer) const = 0;
 
   // Notifies all remote ranks of the group. Never blocks; nothing is sent afterwards.
-  virtual void give_up(const GivenUp& why) = 0;
+  virtual void abort(const AbortReason& why) = 0;
 
-  // Sets the callback for a remote rank's give_up(), including an earlier one. It runs on the
+  // Sets the callback for a remote rank's abort(), including an earlier one. It runs on the
   // connection thread, must not throw, and must not call this object. Its ranks are those of the
   // group. A failure of the connection thread counts as Fault::system; an earlier one is reported
   // during this call.
-  virtual void on_give_up(std::function<void(const GivenUp&)> act) = 0;
+  virtual void on_abort(std::function<void(const AbortReason&)> act) = 0;
 
   // Asks `peers`, the ranks of a host for which this rank no longer waits, which of them are
   // absent. Ranks that are present abort the group and report the others. Never blocks.

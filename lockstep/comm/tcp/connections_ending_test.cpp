@@ -151,9 +151,9 @@ TEST(ConnectionsThatFail, GiveAllGroupsUpAndEndTheHearing) {
   const auto group = last.open("world");
   const auto other = last.open("other");
   std::promise<std::string> reason;
-  std::atomic<Fault> given_up_with = Fault::bug;
-  other->on_give_up([&](const GivenUp& why) {
-    given_up_with = why.fault;
+  std::atomic<Fault> aborted_with = Fault::bug;
+  other->on_abort([&](const AbortReason& why) {
+    aborted_with = why.fault;
     reason.set_value(why.reason);
   });
   std::thread later([&] {
@@ -166,13 +166,13 @@ TEST(ConnectionsThatFail, GiveAllGroupsUpAndEndTheHearing) {
   later.join();
   auto told = reason.get_future();
   ASSERT_EQ(told.wait_for(20s), std::future_status::ready);
-  expect_failed(given_up_with, told.get());
+  expect_failed(aborted_with, told.get());
 
   // A later open() fails too.
   const Fault of_open = fault_of([&] { last.open("late"); }, &text);
   expect_failed(of_open, text);
   std::atomic<int> calls = 0;
-  group->on_give_up([&](const GivenUp&) { ++calls; });
+  group->on_abort([&](const AbortReason&) { ++calls; });
   const Deadline deadline = in(20s);
   while (calls == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(calls, 1);

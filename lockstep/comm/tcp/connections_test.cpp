@@ -22,11 +22,11 @@ using test::ConnectionTeam;
 using test::fault_of;
 using test::nothing;
 
-// Records the calls of on_give_up().
+// Records the calls of on_abort().
 class Heard {
  public:
   explicit Heard(Channels& group) {
-    group.on_give_up([this](const GivenUp& why) {
+    group.on_abort([this](const AbortReason& why) {
       const std::lock_guard lock(mutex_);
       ++calls_;
       why_ = why;
@@ -41,7 +41,7 @@ class Heard {
     const std::lock_guard lock(mutex_);
     return calls_;
   }
-  GivenUp why() {
+  AbortReason why() {
     const std::lock_guard lock(mutex_);
     return why_;
   }
@@ -50,7 +50,7 @@ class Heard {
   std::mutex mutex_;
   std::condition_variable called_;
   int calls_ = 0;
-  GivenUp why_ = {.fault = Fault::bug};
+  AbortReason why_ = {.fault = Fault::bug};
 };
 
 // All ranks send an entry to all.
@@ -233,15 +233,14 @@ TEST(Connections, KeepNextToNothingOfGroupsThatAreClosed) {
   EXPECT_LT(test::resident_bytes(), before + (std::size_t{4} << 20));
 }
 
-TEST(Connections, TellWhyAGroupWasGivenUpOnce) {
+TEST(Connections, ReportWhyAGroupWasAbortedOnce) {
   ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
   Heard first(*groups[0]);
   Heard third(*groups[2]);
-  groups[1]->give_up(
-      {.fault = Fault::mismatch, .rank = 1, .ranks = {0, 2}, .reason = "the reason"});
-  groups[1]->give_up({.fault = Fault::timeout, .reason = "another one"});
+  groups[1]->abort({.fault = Fault::mismatch, .rank = 1, .ranks = {0, 2}, .reason = "the reason"});
+  groups[1]->abort({.fault = Fault::timeout, .reason = "another one"});
   ASSERT_TRUE(first.await());
   ASSERT_TRUE(third.await());
   EXPECT_EQ(first.why().fault, Fault::mismatch);
@@ -258,7 +257,7 @@ TEST(Connections, TellAReasonWithoutWhatATerminalWouldActOn) {
   team.connect();
   const auto groups = team.open("world");
   Heard other(*groups[0]);
-  groups[1]->give_up({.fault = Fault::mismatch, .reason = "the\n\x1b[2J reason"});
+  groups[1]->abort({.fault = Fault::mismatch, .reason = "the\n\x1b[2J reason"});
   ASSERT_TRUE(other.await());
   EXPECT_EQ(other.why().reason, "the  [2J reason");
 }
@@ -268,7 +267,7 @@ TEST(Connections, TellOfRanksOfTheGroupOnly) {
   team.connect();
   const auto groups = team.open("world");
   Heard other(*groups[0]);
-  groups[1]->give_up({.fault = Fault::timeout, .rank = 1, .ranks = {0, 1, 2, 1'000'000}});
+  groups[1]->abort({.fault = Fault::timeout, .rank = 1, .ranks = {0, 1, 2, 1'000'000}});
   ASSERT_TRUE(other.await());
   EXPECT_EQ(other.why().ranks, (std::vector<int>{0, 1}));
 }
@@ -290,18 +289,18 @@ TEST(Connections, AskARankThatIsNamedAndNoOtherAlsoBeforeItListens) {
   EXPECT_EQ(questions, 1);
 }
 
-TEST(Connections, TellWhyAGroupWasGivenUpBeforeItWasOpened) {
+TEST(Connections, ReportWhyAGroupWasAbortedBeforeItWasOpened) {
   ConnectionTeam team(2);
   team.connect();
-  team[0].open("late", {0, 1})->give_up({.fault = Fault::timeout, .reason = "the reason"});
+  team[0].open("late", {0, 1})->abort({.fault = Fault::timeout, .reason = "the reason"});
   const auto other = team.open("other");
   other[0]->say(1, "after it");
   ASSERT_EQ(other[1]->hear(0, in(20s), nothing), "after it");
   const auto late = team[1].open("late", {0, 1});
-  Heard given_up(*late);
-  ASSERT_TRUE(given_up.await());
-  EXPECT_EQ(given_up.why().fault, Fault::timeout);
-  EXPECT_EQ(given_up.why().reason, "the reason");
+  Heard abort_reason(*late);
+  ASSERT_TRUE(abort_reason.await());
+  EXPECT_EQ(abort_reason.why().fault, Fault::timeout);
+  EXPECT_EQ(abort_reason.why().reason, "the reason");
 }
 
 TEST(Connections, GroupsMayOutliveThem) {

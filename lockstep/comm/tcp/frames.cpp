@@ -40,10 +40,10 @@ void check_fields(const Frame& frame) {
   if (!has_number && frame.number != 0)
     throw_corrupt("a frame has a number, but its kind has none");
   if (frame.kind == Kind::entry && frame.number > 1) throw_corrupt("an entry is malformed");
-  if (frame.kind == Kind::give_up && frame.number > static_cast<std::uint64_t>(Fault::bug))
+  if (frame.kind == Kind::abort && frame.number > static_cast<std::uint64_t>(Fault::bug))
     throw_corrupt("an unknown fault");
   const bool has_bytes = frame.kind == Kind::failure || frame.kind == Kind::entry ||
-                         frame.kind == Kind::give_up || frame.kind == Kind::data;
+                         frame.kind == Kind::abort || frame.kind == Kind::data;
   if (!has_bytes && !frame.bytes.empty()) throw_corrupt("a frame has bytes, but its kind has none");
 }
 
@@ -171,7 +171,7 @@ Failure decode_failure(std::string_view bytes) {
   return failure;
 }
 
-std::string encode_given_up(const GivenUp& why) {
+std::string encode_abort_reason(const AbortReason& why) {
   const auto more = static_cast<int>(why.ranks.size() - std::min(why.ranks.size(), most_blamed));
   ByteWriter writer(256);
   writer.number(static_cast<std::uint32_t>(why.rank))
@@ -182,9 +182,9 @@ std::string encode_given_up(const GivenUp& why) {
   return writer.take();
 }
 
-GivenUp decode_given_up(const Frame& frame) {
+AbortReason decode_abort_reason(const Frame& frame) {
   ByteReader reader(frame.bytes);
-  GivenUp why{.fault = static_cast<Fault>(frame.number)};
+  AbortReason why{.fault = static_cast<Fault>(frame.number)};
   why.rank = read_integer(reader);
   why.more = std::max(0, read_integer(reader));
   why.call = read_text(reader, max_text_bytes);

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 
 namespace lockstep::comm {
 
@@ -21,7 +21,7 @@ struct Frame {
     finished = 2,  // The sender's job has ended in order.
     failure = 3,   // bytes: encode_failure().
     entry = 4,     // group; number: 1 when more of the entry follows; bytes.
-    give_up = 5,   // group; number: the Fault; bytes: encode_given_up().
+    abort = 5,     // group; number: the Fault; bytes: encode_abort_reason().
     data = 6,      // group; number: messages begun so far; bytes of the stream.
     read = 7,      // group; number: bytes of the stream read so far.
     received = 8,  // group; number: messages given to a receive so far.
@@ -53,8 +53,8 @@ std::optional<ParsedFrame> parse_frame(std::string_view input);
 // most `most_blamed` ranks, none negative. Errors: corrupt.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(std::string_view bytes);
-std::string encode_given_up(const GivenUp& why);  // All but the fault.
-GivenUp decode_given_up(const Frame& frame);
+std::string encode_abort_reason(const AbortReason& why);  // All but the fault.
+AbortReason decode_abort_reason(const Frame& frame);
 
 // Returns a hash of the name, which keeps frames small for nested groups. Connections::open()
 // detects two names with one hash when both are opened.

@@ -19,7 +19,7 @@ TEST(Frames, ComeOutAsTheyWentIn) {
        {Frame{.kind = Kind::rank, .number = 7}, Frame{.kind = Kind::finished},
         Frame{.kind = Kind::failure, .bytes = "bytes"},
         Frame{.kind = Kind::entry, .group = ~std::uint64_t{0}, .number = 1, .bytes = "entry"},
-        Frame{.kind = Kind::give_up, .group = 1, .number = 5, .bytes = "why"},
+        Frame{.kind = Kind::abort, .group = 1, .number = 5, .bytes = "why"},
         Frame{.kind = Kind::data, .group = 2, .number = 9, .bytes = long_bytes},
         Frame{.kind = Kind::read, .group = 3, .number = std::uint64_t{1} << 60},
         Frame{.kind = Kind::received, .group = 3, .number = 4},
@@ -55,7 +55,7 @@ TEST(Frames, ThatNobodySendsAreCorrupt) {
   EXPECT_TRUE(rejects(encode({.kind = Kind::rank, .group = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::finished, .number = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::entry, .number = 2})));
-  EXPECT_TRUE(rejects(encode({.kind = Kind::give_up, .number = 9})));
+  EXPECT_TRUE(rejects(encode({.kind = Kind::abort, .number = 9})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::read, .bytes = "x"})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::absent, .number = 1})));
   EXPECT_TRUE(rejects(encode({.kind = Kind::left, .bytes = "x"})));
@@ -131,20 +131,20 @@ TEST(Frames, CutAFailuresTextsToWhatFits) {
   EXPECT_EQ(decode_failure(bytes).ranks.size(), most_blamed);
 }
 
-GivenUp decoded(const GivenUp& why) {
-  const std::string bytes = encode_given_up(why);
-  return decode_given_up(
-      {.kind = Kind::give_up, .number = static_cast<std::uint64_t>(why.fault), .bytes = bytes});
+AbortReason decoded(const AbortReason& why) {
+  const std::string bytes = encode_abort_reason(why);
+  return decode_abort_reason(
+      {.kind = Kind::abort, .number = static_cast<std::uint64_t>(why.fault), .bytes = bytes});
 }
 
-TEST(Frames, CarryWhyAGroupWasGivenUp) {
-  const GivenUp told{.fault = Fault::mismatch,
-                     .rank = 2,
-                     .ranks = {1, 3},
-                     .more = 5,
-                     .call = "barrier #4 of group world on rank 2",
-                     .reason = "rank 0 called barrier"};
-  const GivenUp got = decoded(told);
+TEST(Frames, CarryWhyAGroupWasAborted) {
+  const AbortReason told{.fault = Fault::mismatch,
+                         .rank = 2,
+                         .ranks = {1, 3},
+                         .more = 5,
+                         .call = "barrier #4 of group world on rank 2",
+                         .reason = "rank 0 called barrier"};
+  const AbortReason got = decoded(told);
   EXPECT_EQ(got.fault, told.fault);
   EXPECT_EQ(got.rank, told.rank);
   EXPECT_EQ(got.ranks, told.ranks);
@@ -154,20 +154,21 @@ TEST(Frames, CarryWhyAGroupWasGivenUp) {
   EXPECT_EQ(decoded({}).rank, -1);
 }
 
-TEST(Frames, CutTheReasonOfAGroupThatWasGivenUpToWhatFits) {
+TEST(Frames, CutTheReasonOfAnAbortToWhatFits) {
   const std::string huge(1 << 20, 'x');
-  const GivenUp told{.ranks = std::vector<int>(100, 7), .more = 1, .call = huge, .reason = huge};
-  EXPECT_LE(encode_given_up(told).size(), max_frame_bytes);
+  const AbortReason told{
+      .ranks = std::vector<int>(100, 7), .more = 1, .call = huge, .reason = huge};
+  EXPECT_LE(encode_abort_reason(told).size(), max_frame_bytes);
   EXPECT_EQ(decoded(told).ranks.size(), most_blamed);
   EXPECT_EQ(decoded(told).more, 37);
 }
 
 // The ranks come last: their count, and each.
 TEST(Frames, ThatBlameRanksWhichCannotBeAreCorrupt) {
-  const std::string blames_one = encode_given_up({.ranks = {7}});
+  const std::string blames_one = encode_abort_reason({.ranks = {7}});
   const std::string failure = encode_failure({.fault = Fault::timeout, .ranks = {7}});
   const auto rejects = [](const std::string& bytes) {
-    return fault_of([&] { decode_given_up({.bytes = bytes}); }) == Fault::corrupt;
+    return fault_of([&] { decode_abort_reason({.bytes = bytes}); }) == Fault::corrupt;
   };
   for (const char* ranks : {"\xff\xff\xff\xff", "\0\0\0\x80"}) {
     const std::string last(ranks, 4);
@@ -175,7 +176,7 @@ TEST(Frames, ThatBlameRanksWhichCannotBeAreCorrupt) {
     EXPECT_EQ(fault_of([&] { decode_failure(failure.substr(0, failure.size() - 4) + last); }),
               Fault::corrupt);
   }
-  const std::string none = encode_given_up({});
+  const std::string none = encode_abort_reason({});
   const std::string many("\0\x94\x35\x77", 4);  // 2e9 ranks.
   EXPECT_TRUE(rejects(none.substr(0, none.size() - 4) + many));
   EXPECT_TRUE(rejects(none + "x"));

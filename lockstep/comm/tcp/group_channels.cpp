@@ -48,7 +48,7 @@ void GroupChannels::open(const std::string& name, const std::vector<int>& world_
 void GroupChannels::close() {
   {
     const std::lock_guard lock(telling_);
-    on_give_up_ = nullptr;
+    on_abort_ = nullptr;
     on_question_ = nullptr;
     on_message_ = nullptr;
   }
@@ -62,7 +62,8 @@ void GroupChannels::fail(const Error& error) {
   {
     const std::lock_guard lock(mutex_);
     failed_ = error;
-    if (!given_up_) given_up_ = GivenUp{.fault = error.fault(), .reason = bare_text(error)};
+    if (!abort_reason_)
+      abort_reason_ = AbortReason{.fault = error.fault(), .reason = bare_text(error)};
   }
   heard_.notify_all();
   tell(false);
@@ -85,8 +86,9 @@ void GroupChannels::take(int world_rank, const std::shared_ptr<Connection>& conn
       case Kind::data:
         inbox.in.arrive(frame.number, frame.bytes);
         break;
-      case Kind::give_up:
-        if (GivenUp why = decode_given_up(frame); !given_up_) given_up_ = std::move(why);
+      case Kind::abort:
+        if (AbortReason why = decode_abort_reason(frame); !abort_reason_)
+          abort_reason_ = std::move(why);
         break;
       case Kind::absent:
         asked_ = true;
@@ -99,7 +101,7 @@ void GroupChannels::take(int world_rank, const std::shared_ptr<Connection>& conn
         throw Error(Fault::corrupt, "a frame without a group");
     }
   }
-  tell(frame.kind != Kind::give_up && frame.kind != Kind::absent);
+  tell(frame.kind != Kind::abort && frame.kind != Kind::absent);
 }
 
 void GroupChannels::take_entry(Inbox& inbox, const Frame& frame) {
@@ -115,23 +117,23 @@ void GroupChannels::take_entry(Inbox& inbox, const Frame& frame) {
 void GroupChannels::tell(bool of_messages) {
   const std::lock_guard telling(telling_);
   if (of_messages && on_message_) on_message_();
-  std::optional<GivenUp> given_up;
+  std::optional<AbortReason> abort_reason;
   bool asked = false;
   {
     const std::lock_guard lock(mutex_);
     asked = std::exchange(asked_, asked_ && !on_question_);
-    if (!told_given_up_ && on_give_up_) given_up = given_up_;
-    if (given_up)
-      given_up->ranks = ranks_within(given_up->ranks, static_cast<int>(by_rank_.size()));
+    if (!reported_abort_ && on_abort_) abort_reason = abort_reason_;
+    if (abort_reason)
+      abort_reason->ranks = ranks_within(abort_reason->ranks, static_cast<int>(by_rank_.size()));
   }
   if (asked && on_question_) on_question_();
-  if (!given_up) return;
-  told_given_up_ = true;
-  on_give_up_(*given_up);
+  if (!abort_reason) return;
+  reported_abort_ = true;
+  on_abort_(*abort_reason);
 }
 
 void GroupChannels::say(int peer, std::string_view entry) {
-  if (gave_up_) return;
+  if (aborted_) return;
   Connection& connection = *inbox(peer).connection;
   do {
     const std::string_view part = entry.substr(0, max_frame_bytes);
@@ -174,7 +176,7 @@ std::optional<std::string> GroupChannels::hear(int peer, Deadline deadline,
 }
 
 void GroupChannels::leave() {
-  if (gave_up_) return;  // They have the reason already.
+  if (aborted_) return;  // They have the reason already.
   const std::lock_guard lock(mutex_);
   for (const Inbox* inbox : by_rank_)
     if (inbox != nullptr) inbox->connection->send({.kind = Kind::left, .group = id_});
@@ -182,13 +184,13 @@ void GroupChannels::leave() {
 
 bool GroupChannels::has_left(int peer) const { return inbox(peer).left; }
 
-void GroupChannels::give_up(const GivenUp& why) {
-  if (gave_up_.exchange(true)) return;
-  const std::string bytes = encode_given_up(why);
+void GroupChannels::abort(const AbortReason& why) {
+  if (aborted_.exchange(true)) return;
+  const std::string bytes = encode_abort_reason(why);
   const std::lock_guard lock(mutex_);
   for (const Inbox* inbox : by_rank_)
     if (inbox != nullptr)
-      inbox->connection->send({.kind = Kind::give_up,
+      inbox->connection->send({.kind = Kind::abort,
                                .group = id_,
                                .number = static_cast<std::uint64_t>(why.fault),
                                .bytes = bytes});
@@ -198,10 +200,10 @@ void GroupChannels::ask_who_is_absent(const std::vector<int>& peers) {
   for (const int peer : peers) inbox(peer).connection->send({.kind = Kind::absent, .group = id_});
 }
 
-void GroupChannels::on_give_up(std::function<void(const GivenUp&)> act) {
+void GroupChannels::on_abort(std::function<void(const AbortReason&)> act) {
   {
     const std::lock_guard lock(telling_);
-    on_give_up_ = std::move(act);
+    on_abort_ = std::move(act);
   }
   ask_to_tell_();
   const bool failed = [this] {

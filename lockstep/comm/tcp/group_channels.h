@@ -55,8 +55,8 @@ class GroupChannels final : public Channels {
                                   const std::function<void()>& watch) override;
   void leave() override;
   bool has_left(int peer) const override;
-  void give_up(const GivenUp& why) override;
-  void on_give_up(std::function<void(const GivenUp&)> act) override;
+  void abort(const AbortReason& why) override;
+  void on_abort(std::function<void(const AbortReason&)> act) override;
   void ask_who_is_absent(const std::vector<int>& peers) override;
   void on_question(std::function<void()> act) override;
   Pipe& to(int peer) override;
@@ -90,16 +90,16 @@ class GroupChannels final : public Channels {
   bool closed_ = false;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
   std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed after open().
-  std::optional<GivenUp> given_up_;                // The first one from a remote rank.
+  std::optional<AbortReason> abort_reason_;        // The first one from a remote rank.
   bool asked_ = false;                // A remote rank asked which ranks are absent here.
   std::optional<Error> failed_;       // Failure of the connection thread.
-  std::atomic<bool> gave_up_{false};  // This rank aborted the group.
+  std::atomic<bool> aborted_{false};  // This rank aborted the group.
 
   std::mutex telling_;  // Guards the members below; held during callbacks.
-  std::function<void(const GivenUp&)> on_give_up_;
+  std::function<void(const AbortReason&)> on_abort_;
   std::function<void()> on_question_;
   std::function<void()> on_message_;
-  bool told_given_up_ = false;
+  bool reported_abort_ = false;
 };
 
 // All groups, by group_id(): those that were opened, and those with earlier frames.

@@ -39,7 +39,7 @@ class RemotePipes final : public Pipes {
   }
   std::uint32_t bell() const override { return bell_; }
   void await(std::uint32_t seen) override { bell_.wait(seen); }
-  bool is_given_up() const override { return false; }
+  bool is_aborted() const override { return false; }
   void throw_if_over(const std::string&) const override {}
 
  private:

@@ -58,7 +58,7 @@ TEST(PixelCache, LeavesOutWhatFindsNoRoom) {
   EXPECT_EQ(test::fault_of([] { PixelCache(100, 0, {.bytes = 1000}); }), Fault::misuse);
 }
 
-TEST(PixelCache, FillsASlotAgainThatWasGivenUp) {
+TEST(PixelCache, FillsASlotAgainAfterItsLoadFailed) {
   PixelCache cache(3, 0, {.bytes = 64 + 128 + 128});
   const std::uint8_t* room = nullptr;
   if (const auto filling = cache.start(2, size)) room = filling->pixels();

@@ -57,7 +57,7 @@ GatheredParameters::~GatheredParameters() {
 
 // Other ranks' gathers and this rank's would deadlock.
 bool GatheredParameters::abandon(std::string_view reason) noexcept {
-  give_up({groups_.host, groups_.lane}, "a pass of FullyShardedDataParallel", reason);
+  abort({groups_.host, groups_.lane}, "a pass of FullyShardedDataParallel", reason);
   return true;
 }
 
@@ -304,8 +304,8 @@ GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
   } catch (const Error& error) {
     edit_error_ = std::current_exception();
     if (error.fault() != Fault::peer_lost)
-      give_up({groups_.all, groups_.host, groups_.lane},
-              "a change of parameters of FullyShardedDataParallel", error.what());
+      abort({groups_.all, groups_.host, groups_.lane},
+            "a change of parameters of FullyShardedDataParallel", error.what());
     throw;
   }
 }

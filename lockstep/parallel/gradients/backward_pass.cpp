@@ -59,7 +59,7 @@ void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& ow
     const std::string text =
         error ? exception_text(error) : "an exception that is not derived from std::exception";
     const std::string reason = "a pass of DistributedDataParallel ended with " + text;
-    const GiveUpLater unless_they_come({own, given}, reason, patience);
+    const AbortLater unless_they_come({own, given}, reason, patience);
     try {
       if (take_part(text)) return;
     } catch (...) {
@@ -71,14 +71,14 @@ void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& ow
   }
 }
 
-GiveUpLater::GiveUpLater(std::vector<ProcessGroup> groups, std::string reason,
-                         std::chrono::milliseconds patience)
+AbortLater::AbortLater(std::vector<ProcessGroup> groups, std::string reason,
+                       std::chrono::milliseconds patience)
     : groups_(std::move(groups)),
       reason_(std::move(reason)),
       patience_(patience),
-      thread_(start_thread(&GiveUpLater::wait, this)) {}
+      thread_(start_thread(&AbortLater::wait, this)) {}
 
-GiveUpLater::~GiveUpLater() {
+AbortLater::~AbortLater() {
   {
     const std::lock_guard lock(mutex_);
     done_ = true;
@@ -87,7 +87,7 @@ GiveUpLater::~GiveUpLater() {
   thread_.join();
 }
 
-void GiveUpLater::wait() {
+void AbortLater::wait() {
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, patience_, [this] { return done_; })) return;
   for (const ProcessGroup& group : groups_) group.abort(reason_);

@@ -120,16 +120,16 @@ void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& ow
                          const TakePart& take_part) noexcept;
 
 // Aborts groups after a timeout, unless it is destroyed earlier.
-class GiveUpLater {
+class AbortLater {
  public:
   // Starts a thread that calls abort(reason) of `groups` after `patience`.
   // Errors: system if no thread can be started.
-  GiveUpLater(std::vector<ProcessGroup> groups, std::string reason,
-              std::chrono::milliseconds patience);
+  AbortLater(std::vector<ProcessGroup> groups, std::string reason,
+             std::chrono::milliseconds patience);
 
-  ~GiveUpLater();
-  GiveUpLater(const GiveUpLater&) = delete;
-  GiveUpLater& operator=(const GiveUpLater&) = delete;
+  ~AbortLater();
+  AbortLater(const AbortLater&) = delete;
+  AbortLater& operator=(const AbortLater&) = delete;
 
  private:
   void wait();

@@ -550,15 +550,15 @@ TEST(Reducer, ABackwardOnAnotherThreadThanItsForwardTellsOfItsExceptionToo) {
   });
 }
 
-TEST(Reducer, GroupsAreGivenUpUnlessWhatIsWaitedForHappensInTime) {
+TEST(Reducer, GroupsAreAbortedUnlessTheAwaitedEventHappensInTime) {
   EXPECT_EQ(fault_of([] {
               run_in_process(2, [](ProcessGroup& world) {
-                { const GiveUpLater in_time({world}, "too late", std::chrono::hours(1)); }
+                { const AbortLater in_time({world}, "too late", std::chrono::hours(1)); }
                 world.barrier();
                 std::string text;
                 float value = 0;
                 if (world.rank() == 1) {
-                  const GiveUpLater late({world}, "too late", std::chrono::milliseconds(20));
+                  const AbortLater late({world}, "too late", std::chrono::milliseconds(20));
                   EXPECT_EQ(fault_of([&] { world.recv({.data = &value, .count = 1}, 0); }),
                             Fault::aborted);
                 } else {

@@ -45,8 +45,8 @@ HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
       .owners = std::move(owners)};
 }
 
-void give_up(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
-             std::string_view reason) noexcept {
+void abort_groups(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
+                  std::string_view reason) noexcept {
   for (const auto& group : groups) {
     if (!group) continue;
     try {

@@ -38,7 +38,7 @@ HostGroups host_groups(const ProcessGroup& group, const std::string& label);
 
 // Aborts `groups`, of which some may be empty, after an exception with the text `reason` has ended
 // `what` on this rank. Ranks that wait for this rank throw Error(aborted).
-void give_up(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
-             std::string_view reason) noexcept;
+void abort_groups(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
+                  std::string_view reason) noexcept;
 
 }  // namespace lockstep::parallel

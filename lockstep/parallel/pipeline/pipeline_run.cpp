@@ -132,7 +132,7 @@ PipelineRun::PipelineRun(RankStages& stages, const ProcessGroup& group)
 
 template <class Place, class Act>
 decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
-  const auto give_up = [&] {
+  const auto abort = [&] {
     is_broken_ = true;
     in_flight_.clear();
     return place() + ", rank " + std::to_string(job_rank(group_, group_.rank()));
@@ -140,9 +140,9 @@ decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
   try {
     return act();
   } catch (const Error& error) {
-    fail(error, give_up());
+    fail(error, abort());
   } catch (...) {
-    abort(give_up() + ", threw: " + exception_text(std::current_exception()));
+    abort(abort() + ", threw: " + exception_text(std::current_exception()));
     throw;
   }
 }
@@ -242,7 +242,7 @@ void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
 
 void PipelineRun::abort(const std::string& reason) {
   group_.abort(reason);
-  stages_.give_up(reason);
+  stages_.abort(reason);
 }
 
 // Sends the position and reason of the failure to the other ranks.
@@ -259,7 +259,7 @@ void PipelineRun::fail(const Error& error, std::string context) {
       group_.abort(context + ": " + error.what());
     else if (lost != peer)
       context += "; rank " + std::to_string(error.failure()->rank) + last_of(lost);
-    stages_.give_up(context + ": " + error.what());
+    stages_.abort(context + ": " + error.what());
     throw Error(context, *error.failure());
   }
   if (waits_for_all_)  // Otherwise these are ranks of another group.

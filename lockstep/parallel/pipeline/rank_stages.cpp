@@ -81,7 +81,7 @@ void RankStages::wrap(const PipelineOptions& options) {
     all_gradients_ = [&it = *wrapped] { return it(); };
     data_parallel_ = std::move(wrapped);
   };
-  // A separate group, because give_up() aborts it.
+  // A separate group, because abort() aborts it.
   const ProcessGroup replicas = options.data_parallel->split(0, options.data_parallel->rank());
   if (is_fully_sharded_)
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(
@@ -101,8 +101,8 @@ FullyShardedOptions RankStages::of_this_rank(FullyShardedOptions options) const 
   return options;
 }
 
-void RankStages::give_up(const std::string& reason) {
-  ties_->give_up(reason);
+void RankStages::abort(const std::string& reason) {
+  ties_->abort(reason);
   if (data_parallel_) data_parallel_->sinks_->group().abort(reason);
 }
 

@@ -46,7 +46,7 @@ class RankStages {
 
   // Also aborts the passes of other replicas and the sums of tied weights, in which ranks would
   // wait for this one.
-  void give_up(const std::string& reason);
+  void abort(const std::string& reason);
 
   // While it exists, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();

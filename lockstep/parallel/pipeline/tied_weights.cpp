@@ -198,7 +198,7 @@ void TiedWeights::add_gradients() {
   }
 }
 
-void TiedWeights::give_up(const std::string& reason) {
+void TiedWeights::abort(const std::string& reason) {
   for (const Across& each : across_) each.group.abort(reason);
 }
 

@@ -45,7 +45,7 @@ class TiedWeights {
   void add_gradients();
 
   // Aborts the sums of other ranks, which would wait for this one.
-  void give_up(const std::string& reason);
+  void abort(const std::string& reason);
 
   // The name under which a parameter of the module is saved.
   const std::string& saved_name(const std::string& name) const;

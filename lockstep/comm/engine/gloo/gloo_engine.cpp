@@ -113,7 +113,7 @@ class Communicator {
  private:
   void end_connections(const char* why) {
     lockstep_engine_error ignored;
-    plugin::guarded(&ignored, [&] { mesh_->give_up(why); });
+    plugin::guarded(&ignored, [&] { mesh_->abort(why); });
   }
 
   const std::shared_ptr<Mesh> mesh_;

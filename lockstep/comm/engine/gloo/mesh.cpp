@@ -154,7 +154,7 @@ class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
       : UnboundBuffer(made->ptr, made->size), mesh_(mesh), made_(std::move(made)) {
     const std::lock_guard lock(mesh_.mutex_);
     mesh_.buffers_.insert(this);
-    if (mesh_.has_given_up_) abort();
+    if (mesh_.is_aborted_) abort();
   }
   ~Buffer() override {
     const std::lock_guard lock(mesh_.mutex_);
@@ -168,10 +168,10 @@ class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
 
   // Throws, because Gloo's collectives ignore the result of a wait.
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
-    return made_->waitRecv(rank, timeout) || throw_given_up();
+    return made_->waitRecv(rank, timeout) || throw_aborted();
   }
   bool waitSend(int* rank, std::chrono::milliseconds timeout) override {
-    return made_->waitSend(rank, timeout) || throw_given_up();
+    return made_->waitSend(rank, timeout) || throw_aborted();
   }
   void abortWaitRecv() override { made_->abortWaitRecv(); }
   void abortWaitSend() override { made_->abortWaitSend(); }
@@ -187,7 +187,7 @@ class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
   }
 
  private:
-  [[noreturn]] static bool throw_given_up() {
+  [[noreturn]] static bool throw_aborted() {
     throw gloo::IoException("the connections of this communicator were ended");
   }
 
@@ -199,10 +199,10 @@ std::unique_ptr<gloo::transport::UnboundBuffer> Mesh::buffer(void* data, std::si
   return std::make_unique<Buffer>(*this, createUnboundBuffer(data, bytes));
 }
 
-void Mesh::give_up(const std::string& why) {
+void Mesh::abort(const std::string& why) {
   static_cast<gloo::transport::tcp::Context&>(*transportContext_).signalException(why);
   const std::lock_guard lock(mutex_);
-  has_given_up_ = true;
+  is_aborted_ = true;
   for (Buffer* buffer : buffers_) buffer->abort();
 }
 

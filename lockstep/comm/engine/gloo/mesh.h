@@ -53,7 +53,7 @@ class LoopThread {
 };
 
 // The connections, through one address of this host.
-// Thread safety: one thread at a time, except give_up().
+// Thread safety: one thread at a time, except abort().
 class Mesh final : public gloo::rendezvous::Context {
  public:
   // Blocking: until all members have come, at most the timeout of `config`.
@@ -61,9 +61,9 @@ class Mesh final : public gloo::rendezvous::Context {
   explicit Mesh(const lockstep_engine_config& config);
 
   // Ends all connections. A running call then fails, here and on members that wait for this one.
-  void give_up(const std::string& why);
+  void abort(const std::string& why);
 
-  // Returns a buffer whose waits fail after give_up(); it must not outlive the Mesh. In Gloo's own
+  // Returns a buffer whose waits fail after abort(); it must not outlive the Mesh. In Gloo's own
   // buffers, only waits for messages that have not started to move would end; others would never
   // end.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
@@ -79,7 +79,7 @@ class Mesh final : public gloo::rendezvous::Context {
   LoopThread loop_;
   std::mutex mutex_;  // Guards the next two members.
   std::set<Buffer*> buffers_;
-  bool has_given_up_ = false;
+  bool is_aborted_ = false;
   std::uint32_t tag_ = 0;
 };
 

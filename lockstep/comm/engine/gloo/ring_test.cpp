@@ -232,7 +232,7 @@ void stop_within_a_call(std::chrono::milliseconds call_timeout,
     std::vector<float> data(30 * piece_bytes / sizeof(float), 1);
     EXPECT_THROW(all_reduce_in_ring(mesh, buffer_at(data.data(), data.size()), sum_of_floats),
                  gloo::IoException);
-    mesh.give_up("its call failed");
+    mesh.abort("its call failed");
     if (mesh.rank != 0) others.count_down();
     EXPECT_TRUE(mesh.rank != 0 || pieces >= 3);
   });
@@ -242,9 +242,9 @@ TEST(Ring, EndsByItsTimeoutIfAMemberStopsWithinACall) {
   stop_within_a_call(5s, [](const Meshes&) {});
 }
 
-TEST(Ring, EndsWhenItIsGivenUpWithinACall) {
+TEST(Ring, EndsWhenItIsAbortedWithinACall) {
   stop_within_a_call(1min, [](const Meshes& meshes) {
-    for (const auto& mesh : meshes) mesh->give_up("one has stopped");
+    for (const auto& mesh : meshes) mesh->abort("one has stopped");
   });
 }
 

@@ -69,8 +69,8 @@ void start_library(const lockstep_engine_config& config) {
 
 std::unique_lock<std::mutex> Progress::enter() {
   std::unique_lock lock(mutex_);
-  if (is_given_up_) {
-    throw plugin::Failed{Fault::aborted, "an earlier call of oneCCL was given up in this process"};
+  if (is_aborted_) {
+    throw plugin::Failed{Fault::aborted, "an earlier call of oneCCL was aborted in this process"};
   }
   return lock;
 }

@@ -23,11 +23,11 @@ class Progress {
   std::unique_lock<std::mutex> enter();
 
   // Aborts a call that is not complete. The caller holds the lock.
-  void give_up() { is_given_up_ = true; }
+  void abort() { is_aborted_ = true; }
 
  private:
   std::mutex mutex_;
-  bool is_given_up_ = false;
+  bool is_aborted_ = false;
 };
 
 Progress& progress();

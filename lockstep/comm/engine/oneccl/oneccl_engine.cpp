@@ -95,7 +95,7 @@ bool has_come(ccl::event& event) {
   try {
     return event.test();
   } catch (const std::exception& failed) {
-    progress().give_up();
+    progress().abort();
     // A running call can fail only through its connections.
     throw plugin::Failed{Fault::peer_lost, failed.what()};
   }
@@ -201,11 +201,11 @@ void Communicator::poll(ccl::event& event) const {
     const auto lock = progress().enter();
     if (has_come(event)) return;
     if (is_cancelled_) {
-      progress().give_up();
+      progress().abort();
       throw plugin::Failed{Fault::aborted, "cancelled"};
     }
     if (steady_clock::now() > deadline) {
-      progress().give_up();
+      progress().abort();
       throw plugin::Failed{Fault::timeout, "not complete after " +
                                                std::to_string(timeout_.count()) +
                                                " ms; a member is slow or gone"};

@@ -1,8 +1,6 @@
 // Tests groups aborted by ranks that report others, correctly or not.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/core/given_up.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,12 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::comm::given_up_test {
+namespace lockstep::comm::aborted_groups_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -34,10 +33,10 @@ void run_on_backends(
     });
 }
 
-GivenUp learned_from(const std::function<void()>& call) {
+AbortReason learned_from(const std::function<void()>& call) {
   try {
     call();
-  } catch (const GroupGivenUp& error) {
+  } catch (const GroupAborted& error) {
     EXPECT_EQ(error.ranks(), error.why().ranks);
     return error.why();
   }
@@ -45,14 +44,14 @@ GivenUp learned_from(const std::function<void()>& call) {
   return {};
 }
 
-TEST(GivenUp, ManyRanksAreCutToWhatSharedMemoryHasRoomFor) {
+TEST(AbortReason, ManyRanksAreCutToWhatSharedMemoryHasRoomFor) {
   run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity&) {
     std::vector<int> many(100);
     std::iota(many.begin(), many.end(), 0);
     if (rank == 0)
-      backend->give_up({.fault = Fault::timeout, .rank = 0, .ranks = many, .reason = "why"});
-    while (rank == 1 && !backend->pipes().is_given_up()) std::this_thread::yield();
-    const GivenUp why = learned_from([&] { backend->throw_if_over("barrier"); });
+      backend->abort({.fault = Fault::timeout, .rank = 0, .ranks = many, .reason = "why"});
+    while (rank == 1 && !backend->pipes().is_aborted()) std::this_thread::yield();
+    const AbortReason why = learned_from([&] { backend->throw_if_over("barrier"); });
     EXPECT_EQ(why.rank, 0);
     EXPECT_EQ(why.reason, "why");
     EXPECT_EQ(why.ranks.size(), most_blamed);
@@ -70,20 +69,20 @@ class PartOfPair final : public ThreadPeers {
 
 // The reason of rank 1 arrives after its loss, because rank 0's connection thread has not run
 // meanwhile.
-GivenUp learned_after_the_loss(const GivenUp& late) {
+AbortReason learned_after_the_loss(const AbortReason& late) {
   const auto team = std::make_shared<ThreadTeam>(2);
   ShmBackend backend(std::make_shared<PartOfPair>(team, 0), "world", 1min);
   team->lose(1);
   std::jthread connections([&] {
     std::this_thread::sleep_for(30ms);
-    backend.give_up_too(late);
+    backend.abort_too(late);
   });
   return learned_from([&] { backend.throw_if_over("barrier"); });
 }
 
-TEST(GivenUp, AReasonThatComesAfterTheLossOfItsSenderIsReported) {
+TEST(AbortReason, AReasonThatComesAfterTheLossOfItsSenderIsReported) {
   for (const Fault fault : {Fault::timeout, Fault::mismatch, Fault::aborted}) {
-    const GivenUp why = learned_after_the_loss(
+    const AbortReason why = learned_after_the_loss(
         {.fault = fault, .rank = 1, .ranks = {1}, .call = "barrier #2", .reason = "why"});
     EXPECT_EQ(why.fault, fault);
     EXPECT_EQ(why.reason, "why");
@@ -91,7 +90,7 @@ TEST(GivenUp, AReasonThatComesAfterTheLossOfItsSenderIsReported) {
 }
 
 // The group is ranks 4 and 7 of the job.
-TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
+TEST(AbortReason, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
   run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity& activity) {
     std::optional<Failure> told;
     ProcessGroup::State::Parts parts;
@@ -99,10 +98,10 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
     parts.in_job = std::make_shared<RankInJob>(
         std::shared_ptr<Activity>(&activity, [](Activity*) {}),
         RankHooks{.tell_of_break = [&](const Failure& failure) { told = failure; }});
-    backend->give_up({.fault = Fault::timeout,
-                      .rank = 2'000'000'000,
-                      .ranks = {1, 2, 2'000'000'000},
-                      .reason = "why"});
+    backend->abort({.fault = Fault::timeout,
+                    .rank = 2'000'000'000,
+                    .ranks = {1, 2, 2'000'000'000},
+                    .reason = "why"});
     parts.backend = std::move(backend);
     const ProcessGroup group = GroupAccess::make(std::move(parts));
     EXPECT_EQ(test::fault_of([&] { group.barrier(); }), Fault::timeout);
@@ -114,4 +113,4 @@ TEST(GivenUp, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::given_up_test
+}  // namespace lockstep::comm::aborted_groups_test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/core/given_up.h"
+#include "lockstep/comm/core/abort_reason.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ namespace lockstep::comm {
 namespace {
 
 // Returns "rank 2 waited for ranks 1,3-4", or "rank 2 found that rank 1 differs".
-std::string finding_of(const GivenUp& why) {
+std::string finding_of(const AbortReason& why) {
   std::string who = fmt::format("rank {}", why.rank);
   if (why.ranks.empty() || why.fault == Fault::peer_lost) return who;  // Or `reason` names them.
   const bool is_one = why.ranks.size() == 1 && why.more == 0;
@@ -29,32 +29,32 @@ std::string text_without(const std::string& context, const Error& error) {
   return text;
 }
 
-const GivenUp* reason_of_another(const Error& error) {
-  const auto* given_up = dynamic_cast<const GroupGivenUp*>(&error);
-  return given_up == nullptr ? nullptr : &given_up->why();
+const AbortReason* reason_of_another(const Error& error) {
+  const auto* aborted = dynamic_cast<const GroupAborted*>(&error);
+  return aborted == nullptr ? nullptr : &aborted->why();
 }
 
 }  // namespace
 
-std::string describe(const GivenUp& why) {
+std::string describe(const AbortReason& why) {
   std::string text;
   if (why.rank >= 0) text += finding_of(why) + ": ";
   if (!why.call.empty()) text += why.call + ": ";
   return text + why.reason;
 }
 
-GroupGivenUp::GroupGivenUp(std::string_view context, GivenUp why, std::source_location where)
-    : Error(why.fault, fmt::format("{}: the group was given up: {}", context, describe(why)),
+GroupAborted::GroupAborted(std::string_view context, AbortReason why, std::source_location where)
+    : Error(why.fault, fmt::format("{}: the group was aborted: {}", context, describe(why)),
             why.ranks, where),
       why_(std::move(why)) {}
 
-GroupGivenUp::GroupGivenUp(GivenUp why, std::string_view text, std::source_location where)
+GroupAborted::GroupAborted(AbortReason why, std::string_view text, std::source_location where)
     : Error(why.fault, text, why.ranks, where), why_(std::move(why)) {}
 
 void throw_again(const Error& error, std::string_view text) {
   const auto where = std::source_location::current();
-  if (const auto* given_up = dynamic_cast<const GroupGivenUp*>(&error))
-    throw GroupGivenUp(given_up->why(), text, where);
+  if (const auto* aborted = dynamic_cast<const GroupAborted*>(&error))
+    throw GroupAborted(aborted->why(), text, where);
   throw Error(error.fault(), text, error.ranks(), where);
 }
 
@@ -66,9 +66,9 @@ bool blames_ranks(const Error& error) {
   return blames_the_living(error) || (error.fault() == Fault::peer_lost && !error.ranks().empty());
 }
 
-GivenUp given_up_for(const Error& error, int rank, const std::string& context) {
-  GivenUp why;
-  if (const GivenUp* theirs = reason_of_another(error)) {
+AbortReason abort_reason_for(const Error& error, int rank, const std::string& context) {
+  AbortReason why;
+  if (const AbortReason* theirs = reason_of_another(error)) {
     why = *theirs;
   } else {
     why = {.rank = rank, .call = context, .reason = text_without(context, error)};
@@ -97,7 +97,7 @@ Failure blame_in(const Error& error, int rank, const std::string& context,
   if (failure.ranks.empty()) return failure;
   failure.rank = failure.ranks.front();
   const bool is_late = failure.fault == Fault::timeout;
-  if (const GivenUp* theirs = reason_of_another(error)) {
+  if (const AbortReason* theirs = reason_of_another(error)) {
     failure.detected_by = theirs->rank;
     failure.what = is_late ? fmt::format("in time; {}", describe(*theirs)) : theirs->reason;
   } else if (is_late) {

@@ -16,7 +16,7 @@
 namespace lockstep::comm {
 
 // All ranks are numbers of this group.
-struct GivenUp {
+struct AbortReason {
   Fault fault = Fault::aborted;
   int rank = -1;                // Rank that aborted the group; -1 when `reason` names it.
   std::vector<int> ranks = {};  // Those that caused it, ascending: at most `most_blamed`.
@@ -30,25 +30,25 @@ struct GivenUp {
 
 // Returns text such as "rank 0 waited for ranks 1,3-4: barrier #4 of group world on rank 0: 3 of 9
 // ranks did not ...".
-std::string describe(const GivenUp& why);
+std::string describe(const AbortReason& why);
 
 // Throws a copy of `error`, which has no Failure, with another text.
 [[noreturn]] void throw_again(const Error& error, std::string_view text);
 
 // Ends a call of a group that another rank has aborted. ranks() are those that caused it.
-class GroupGivenUp : public Error {
+class GroupAborted : public Error {
  public:
   // The message is `context`, followed by the text of `why`.
-  GroupGivenUp(std::string_view context, GivenUp why,
+  GroupAborted(std::string_view context, AbortReason why,
                std::source_location where = std::source_location::current());
 
-  const GivenUp& why() const { return why_; }
+  const AbortReason& why() const { return why_; }
 
  private:
   friend void throw_again(const Error& error, std::string_view text);
-  GroupGivenUp(GivenUp why, std::string_view text, std::source_location where);
+  GroupAborted(AbortReason why, std::string_view text, std::source_location where);
 
-  GivenUp why_;
+  AbortReason why_;
 };
 
 // Whether living ranks caused it: timeout, mismatch.
@@ -60,7 +60,7 @@ bool blames_ranks(const Error& error);
 // Returns why `rank` aborts its group after `error` of a call. `context` begins the message of
 // `error`, such as "all_reduce #812 of group world on rank 3". Another rank's reason is forwarded
 // unchanged. The other ranks get the same fault if ranks caused it or were lost, otherwise aborted.
-GivenUp given_up_for(const Error& error, int rank, const std::string& context);
+AbortReason abort_reason_for(const Error& error, int rank, const std::string& context);
 
 // Returns a Failure for `error` of a call by `rank`: with its fault, or for a rank that has left.
 // All ranks are those of the group. `timeout` is the call's.
