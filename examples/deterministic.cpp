@@ -19,7 +19,7 @@ namespace {
 namespace F = torch::nn::functional;
 using Stack = torch::data::transforms::Stack<>;
 
-constexpr int pieces = 8;
+constexpr int microbatches = 8;
 constexpr int classes = 10;
 
 struct Net : Cnn {
@@ -40,7 +40,7 @@ int run(const Options& options) {
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
   lockstep::Adam adam(net->parameters(), options.lr);
   lockstep::DistributedDataParallel ddp(net, world,
-                                        {.deterministic = pieces,
+                                        {.deterministic = microbatches,
                                          .deterministic_threads = torch::get_num_threads(),
                                          .deterministic_seed = options.seed});
   auto data = lockstep::IdxDataset(options.data, /*train=*/true, classes).map(Stack());
@@ -60,8 +60,8 @@ int run(const Options& options) {
   checkpoints.resume();
 
   global_batch = global_batch_of(global_batch, options.batch_size, world);
-  if (global_batch % pieces != 0)
-    throw std::runtime_error("--batch-size must be a multiple of " + std::to_string(pieces));
+  if (global_batch % microbatches != 0)
+    throw std::runtime_error("--batch-size must be a multiple of " + std::to_string(microbatches));
   if (global_batch > static_cast<std::int64_t>(*data.size()))
     throw std::runtime_error("--batch-size is more than there are samples");
   const std::size_t batch_size = share_of(global_batch, world);
@@ -77,8 +77,8 @@ int run(const Options& options) {
     sampler.set_epoch(epoch);
     for (auto& batch : *loader) {
       adam.zero_grad();
-      loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
-        return F::cross_entropy(ddp(piece.of(batch.data)), piece.of(batch.target));
+      loss = ddp.train_microbatches(step, [&](const lockstep::GlobalMicrobatch& part) {
+        return F::cross_entropy(ddp(part.of(batch.data)), part.of(batch.target));
       });
       adam.step();
       ++step;

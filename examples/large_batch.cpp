@@ -139,8 +139,8 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {
       optimizer->zero_grad();
-      loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
-        return F::cross_entropy(ddp(piece.of(batch.data)), piece.of(batch.target));
+      loss = ddp.train_microbatches(step, [&](const lockstep::GlobalMicrobatch& part) {
+        return F::cross_entropy(ddp(part.of(batch.data)), part.of(batch.target));
       });
       optimizer->step();
       schedule.step();

@@ -63,18 +63,18 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
 
 void step(const Workload& work, const Options& options, torch::optim::Optimizer& optimizer,
           Times& times) {
-  const bool in_pieces = options.deterministic > 0;
+  const bool in_microbatches = options.deterministic > 0;
   const auto begun = Clock::now();
   auto forwarded = begun;  // With microbatches, forward and backward passes alternate.
   const auto loss = [&](const torch::Tensor& inputs, const torch::Tensor& targets) {
     const lockstep::Autocast mixed_precision(torch::kCPU, torch::kBFloat16, options.amp);
     const torch::Tensor logits = work.forward(inputs);
-    if (!in_pieces) forwarded = Clock::now();
+    if (!in_microbatches) forwarded = Clock::now();
     return loss_of(logits, targets);
   };
-  if (in_pieces)
-    work.ddp->train_pieces(0, [&](const lockstep::Piece& piece) {
-      return loss(piece.of(work.inputs), piece.of(work.targets));
+  if (in_microbatches)
+    work.ddp->train_microbatches(0, [&](const lockstep::GlobalMicrobatch& part) {
+      return loss(part.of(work.inputs), part.of(work.targets));
     });
   else
     loss(work.inputs, work.targets).backward();
@@ -175,8 +175,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--broadcast-buffers,!--no-broadcast-buffers", options.broadcast_buffers,
                "Whether buffers become rank 0's before each forward; they do by default")
       ->excludes(alone);
-  app.add_option("--deterministic", options.deterministic,
-                 "Cut each step into so many pieces, for the same bits on every number of ranks")
+  app.add_option(
+         "--deterministic", options.deterministic,
+         "Cut each step into so many microbatches, for the same bits on every number of ranks")
       ->check(CLI::PositiveNumber)
       ->excludes(alone);
   app.add_option("--overlap", options.overlap,

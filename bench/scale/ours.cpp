@@ -58,10 +58,10 @@ std::vector<double> time_all_reduces(const Case& work, const ProcessGroup& world
 }
 
 // Copies in chunks, like collectives: memcpy() of many bytes bypasses the caches.
-void copy_in_pieces(std::byte* to, const std::byte* from, std::size_t bytes) {
-  constexpr std::size_t piece = 128 << 10;
-  for (std::size_t at = 0; at < bytes; at += piece)
-    std::memcpy(to + at, from + at, std::min(piece, bytes - at));
+void copy_in_chunks(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t chunk = 128 << 10;
+  for (std::size_t at = 0; at < bytes; at += chunk)
+    std::memcpy(to + at, from + at, std::min(chunk, bytes - at));
 }
 
 // All ranks copy concurrently. Each reads and writes as many bytes as an all_reduce in place, in as
@@ -74,8 +74,8 @@ std::vector<double> time_copies(const Case& work, const ProcessGroup& world, con
   for (int call = 0; call < work.batches; ++call) {
     world.barrier();
     times.push_back(seconds_of([&] {
-      copy_in_pieces(first + half, first, half);
-      copy_in_pieces(first, first + half, half);
+      copy_in_chunks(first + half, first, half);
+      copy_in_chunks(first, first + half, half);
     }));
   }
   return times;

@@ -198,7 +198,7 @@ TEST_F(Checkpoints, OfSeveralRanksHoldEveryTensorOnce) {
 
 // Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor. The whole tensor is a view with
 // `strides`.
-StateTensor piece(const at::Tensor& flat, const ProcessGroup& world,
+StateTensor chunk(const at::Tensor& flat, const ProcessGroup& world,
                   std::vector<std::int64_t> strides = {}) {
   const std::int64_t begin = flat.numel() * world.rank() / world.size();
   const std::int64_t end = flat.numel() * (world.rank() + 1) / world.size();
@@ -208,15 +208,15 @@ StateTensor piece(const at::Tensor& flat, const ProcessGroup& world,
           .begin = begin};
 }
 
-TEST_F(Checkpoints, PutPiecesOfSeveralRanksTogether) {
+TEST_F(Checkpoints, JoinChunksOfSeveralRanks) {
   for (const bool async : {false, true}) {
     const fs::path folder = root() / (async ? "async" : "sync");
     const at::Tensor flat = at::randn({12}), large = at::randn({3 << 18});
     run_in_process(4, [&](ProcessGroup& world) {
       StateDict state;
-      state.tensors["rows"] = piece(flat, world);
-      state.tensors["columns"] = piece(flat, world, {1, 3});
-      for (int i = 0; i < 5; ++i) state.tensors["large." + std::to_string(i)] = piece(large, world);
+      state.tensors["rows"] = chunk(flat, world);
+      state.tensors["columns"] = chunk(flat, world, {1, 3});
+      for (int i = 0; i < 5; ++i) state.tensors["large." + std::to_string(i)] = chunk(large, world);
       Tensors saved(state);
       Checkpointer checkpoints(folder, world, {.async = async});
       checkpoints.save(1, {{"optimizer", &saved}});
@@ -239,7 +239,7 @@ TEST_F(Checkpoints, KeepComplexNumbers) {
       StateDict state;
       state.tensors["whole"] = whole(flat.view({3, 4}));
       state.tensors["conjugate"] = whole(flat.conj());  // Its memory holds other values.
-      state.tensors["pieces"] = piece(flat, world);
+      state.tensors["chunks"] = chunk(flat, world);
       Tensors saved(state), loaded;
       Checkpointer checkpoints(folder, world, {.async = async});
       checkpoints.save(1, {{"model", &saved}});
@@ -247,7 +247,7 @@ TEST_F(Checkpoints, KeepComplexNumbers) {
       load_checkpoint(folder, {{"model", &loaded}}, world);
       EXPECT_TRUE(at::equal(loaded.tensor("whole"), flat.view({3, 4})));
       EXPECT_TRUE(at::equal(loaded.tensor("conjugate"), flat.conj().resolve_conj()));
-      EXPECT_TRUE(at::equal(loaded.tensor("pieces"), flat.view({3, 4})));
+      EXPECT_TRUE(at::equal(loaded.tensor("chunks"), flat.view({3, 4})));
     });
   }
 }

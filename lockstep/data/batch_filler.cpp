@@ -35,7 +35,7 @@ namespace {
 
 using Nanoseconds = std::chrono::duration<double, std::nano>;
 
-constexpr Nanoseconds piece_time = std::chrono::microseconds(250);
+constexpr Nanoseconds chunk_time = std::chrono::microseconds(250);
 
 // A training thread gets the larger share of a core that it shares with these threads. While it
 // waits for them, they have the whole core.
@@ -137,8 +137,8 @@ struct BatchFiller::Shared {
   Shared(const BatchDataset& d, std::uint64_t s) : dataset(d), seed(s) {}
 
   void work();
-  void fill_piece(PendingBatch& batch, std::unique_lock<std::mutex>& lock);
-  std::size_t rows_of_piece(const PendingBatch& batch) const;
+  void fill_chunk(PendingBatch& batch, std::unique_lock<std::mutex>& lock);
+  std::size_t rows_of_chunk(const PendingBatch& batch) const;
   void leave_out_rest(PendingBatch& batch, Failure failure);
 
   void fill(const PendingBatch& batch, std::size_t begin, std::size_t end) const;
@@ -156,7 +156,7 @@ struct BatchFiller::Shared {
   std::condition_variable done;
   std::deque<PendingBatch*> batches;  // Batches with unassigned rows, in order.
   int under_way = 0;                  // Number of chunks that are being filled.
-  Nanoseconds row_time = piece_time;  // The first chunk has one row, to measure the cost.
+  Nanoseconds row_time = chunk_time;  // The first chunk has one row, to measure the cost.
   bool stop = false;
 };
 
@@ -197,10 +197,10 @@ std::optional<Failure> BatchFiller::Shared::failure_of(const PendingBatch& batch
   return Failure{begin, named(all, "samples from " + first + " to " + last + ", together")};
 }
 
-std::size_t BatchFiller::Shared::rows_of_piece(const PendingBatch& batch) const {
+std::size_t BatchFiller::Shared::rows_of_chunk(const PendingBatch& batch) const {
   const std::size_t left = batch.indices.size() - batch.given;
   if (!has_threads) return left;
-  const double rows = piece_time / std::max(row_time, Nanoseconds(1));
+  const double rows = chunk_time / std::max(row_time, Nanoseconds(1));
   return std::clamp(static_cast<std::size_t>(rows), std::size_t{1}, left);
 }
 
@@ -213,9 +213,9 @@ void BatchFiller::Shared::leave_out_rest(PendingBatch& batch, Failure failure) {
   std::erase(batches, &batch);
 }
 
-void BatchFiller::Shared::fill_piece(PendingBatch& batch, std::unique_lock<std::mutex>& lock) {
+void BatchFiller::Shared::fill_chunk(PendingBatch& batch, std::unique_lock<std::mutex>& lock) {
   const std::size_t begin = batch.given;
-  const std::size_t end = begin + rows_of_piece(batch);
+  const std::size_t end = begin + rows_of_chunk(batch);
   batch.given = end;
   if (end == batch.indices.size()) std::erase(batches, &batch);
   if (!batches.empty()) given.notify_one();
@@ -240,7 +240,7 @@ void BatchFiller::Shared::work() {
   for (;;) {
     given.wait(lock, [&] { return stop || !batches.empty(); });
     if (stop) return;
-    fill_piece(*batches.front(), lock);
+    fill_chunk(*batches.front(), lock);
   }
 }
 
@@ -306,7 +306,7 @@ void BatchFiller::finish(PendingBatch& batch) {
   require_threads();
   std::unique_lock lock(shared_->mutex);
   const std::size_t rows = batch.indices.size();
-  while (batch.given < rows) shared_->fill_piece(batch, lock);
+  while (batch.given < rows) shared_->fill_chunk(batch, lock);
   shared_->done.wait(lock, [&] { return batch.done == rows; });
   if (batch.error) std::rethrow_exception(batch.error);
 }

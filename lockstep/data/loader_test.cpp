@@ -398,7 +398,7 @@ TEST(Loader, KeepsTheFaultOfWhatWasThrownAndNestsIt) {
   }
 }
 
-TEST(Loader, NamesThePieceIfItsSamplesCanBeReadOneByOne) {
+TEST(Loader, NamesTheChunkIfItsSamplesCanBeReadOneByOne) {
   Noise noise(8);
   std::size_t calls = 0;
   noise.before_sample = [&](std::size_t) {

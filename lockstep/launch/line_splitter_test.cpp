@@ -24,7 +24,7 @@ std::vector<std::string> segments(bool statuses, const std::vector<std::string>&
 
 using Segments = std::vector<std::string>;
 
-TEST(LineSplitter, JoinsWhatWasReadInPieces) {
+TEST(LineSplitter, JoinsWhatWasReadInChunks) {
   EXPECT_EQ(segments(false, {"a", "b\nc", "\n", "\nd\n"}), (Segments{"=ab", "=c", "=", "=d"}));
 }
 

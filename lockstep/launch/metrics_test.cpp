@@ -138,13 +138,13 @@ void send(const FileDescriptor& socket, const std::string& text) {
             static_cast<ssize_t>(text.size()));
 }
 
-TEST(MetricsService, AnswersARequestThatComesInPieces) {
+TEST(MetricsService, AnswersARequestThatComesInChunks) {
   Served served;
   const FileDescriptor client = served.connect();
-  for (const char* piece : {"GET /met", "rics HTTP/1.1\r\nHost: a", "\r\n\r\n"}) {
+  for (const char* chunk : {"GET /met", "rics HTTP/1.1\r\nHost: a", "\r\n\r\n"}) {
     served.turn();
     served.turn();
-    send(client, piece);
+    send(client, chunk);
   }
   const std::string answer = served.read(client);
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;

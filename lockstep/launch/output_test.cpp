@@ -121,7 +121,7 @@ TEST(Output, ASlowReaderMakesTheRankWaitAndLosesNothing) {
   }
   EXPECT_LT(written, 4000U) << "the launcher takes 1 MiB and no more";
   std::string got;
-  for (std::string piece; !(piece = read_all(out.read)).empty(); settle(output)) got += piece;
+  for (std::string chunk; !(chunk = read_all(out.read)).empty(); settle(output)) got += chunk;
   ASSERT_EQ(got.size(), written * 1004);
   for (std::size_t at = 0; at < got.size(); at += 1004)
     ASSERT_EQ(got.compare(at, 1004, "[0] " + line + "\n"), 0);
@@ -157,7 +157,7 @@ TEST(Output, ASocketThatNobodyReadsBlocksNobody) {
   }
   EXPECT_TRUE(output.pending());
   std::string got;
-  for (std::string piece; !(piece = read_all(reader)).empty(); settle(output)) got += piece;
+  for (std::string chunk; !(chunk = read_all(reader)).empty(); settle(output)) got += chunk;
   EXPECT_EQ(got.size(), 100U * 10'004);
 }
 

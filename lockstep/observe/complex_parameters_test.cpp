@@ -177,7 +177,9 @@ TEST(ComplexParameters, HaveTheSameGradientsOnEveryNumberOfRanks) {
     run_in_process(ranks, [&](ProcessGroup& world) {
       auto net = std::make_shared<Net>();
       Ddp ddp(net, world, {.deterministic = 4});
-      ddp.train_pieces(0, [&](const Piece& piece) { return loss_of(ddp(inputs(piece.index))); });
+      ddp.train_microbatches(0, [&](const GlobalMicrobatch& microbatch) {
+        return loss_of(ddp(inputs(microbatch.index)));
+      });
       expect_close(gradients_of(*net), means(4));
       if (world.rank() > 0) return;
       if (first.empty())

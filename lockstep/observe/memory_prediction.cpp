@@ -12,9 +12,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/deterministic/microbatch_sums.h"
 #include "lockstep/parallel/fully_sharded/unit_memory.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
-#include "lockstep/parallel/pieces/piece_sums.h"
 #include "lockstep/parallel/replicate/own_experts.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
@@ -59,7 +59,8 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
   const bool one_copy = plan.sharing == MemorySharing::one_copy;
   std::size_t bytes = 0;
   if (plan.deterministic > 0)
-    bytes += PieceSums::bytes_for(trained, PieceTree(plan.deterministic, plan.ranks), plan.ranks);
+    bytes += MicrobatchSums::bytes_for(trained, MicrobatchTree(plan.deterministic, plan.ranks),
+                                       plan.ranks);
   if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool(plan) && !one_copy)) return bytes;
   for (const auto& [name, tensor] : trained)
     if (has_pool(plan) || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
@@ -120,7 +121,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   const NamedTensors parameters = named_parameters(module);
   require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
-          "predict_memory: the number of pieces must be a multiple of the number of ranks");
+          "predict_memory: the number of microbatches must be a multiple of the number of ranks");
   const NamedTensors stepped_ones = trained_parameters(parameters);
   const NamedTensors bucketed_ones = without_experts(stepped_ones, module);
   const Tensors tensors = tensors_of(stepped_ones);

@@ -69,7 +69,7 @@ class Finder {
     for (const RegisteredMemory& memory : given) add(caches, memory.data(), memory.bytes());
     for (const RegisteredMemory& memory : ddp.gradient_memory())
       add(buckets, memory.data(), memory.bytes());
-    for (const at::Tensor& sums : ddp.piece_memory()) add(buckets, sums);
+    for (const at::Tensor& sums : ddp.microbatch_memory()) add(buckets, sums);
     if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
       for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
@@ -241,7 +241,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .ranks = ddp.group().size(),
       .sharing = sharing_of(ddp, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
-      .deterministic = ddp.pieces(),
+      .deterministic = ddp.microbatches(),
       .units = unit_patterns_of(ddp),
       .gradient_as_bucket_view = ddp.has_gradient_views()};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);

@@ -57,8 +57,9 @@ void step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
   optimizer.zero_grad();
   const torch::Tensor x = torch::randn({4, 500});
   const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
-  if (ddp.pieces() > 0)
-    ddp.train_pieces(0, [&](const Piece& piece) { return loss_of(piece.of(x)); });
+  if (ddp.microbatches() > 0)
+    ddp.train_microbatches(
+        0, [&](const GlobalMicrobatch& microbatch) { return loss_of(microbatch.of(x)); });
   else
     loss_of(x).backward();
   optimizer.step();
@@ -186,7 +187,7 @@ const Ranks zero_2("zero 2", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-const Ranks pieces("pieces", [](const Rank& rank) {
+const Ranks microbatches("microbatches", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup group = init_process_group();
   const MemoryReport report =
@@ -215,7 +216,7 @@ const Ranks fully_sharded("fully sharded", [](const Rank&) {
 });
 
 TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
-  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &pieces, &fully_sharded})
+  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &microbatches, &fully_sharded})
     for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 
@@ -390,8 +391,9 @@ TEST(MemoryReport, AParameterWithTwoNamesCountsOnce) {
         for (int i = 0; i < 3; ++i) {
           adam->zero_grad();
           const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
-          if (ddp.pieces() > 0)
-            ddp.train_pieces(i, [&](const Piece& piece) { return loss_of(piece.of(x)); });
+          if (ddp.microbatches() > 0)
+            ddp.train_microbatches(
+                i, [&](const GlobalMicrobatch& microbatch) { return loss_of(microbatch.of(x)); });
           else
             loss_of(x).backward();
           adam->step();

@@ -84,7 +84,7 @@ class _Parser:
         if re.match(r"(class|struct|union)\b", head):
             return self._class(start, mark, head, owner)
         if is_body(head):
-            self._count(owner, head)
+            self._count(owner, self.code[start:mark.start()])
             end = self._skip_braces()
             begin = start + len(self.code[start:]) - len(self.code[start:].lstrip())
             begin += leading_labels(self.code[begin:mark.start()])
@@ -115,6 +115,8 @@ class _Parser:
         return self._marks[self._next - 1].end()
 
     def _count(self, owner, statement):
+        if "[[deprecated" in statement:
+            return  # An old name for a release.
         statement = bare(statement)
         if owner and statement and not NO_MEMBER.match(statement):
             owner.members += declarators(statement)

@@ -364,6 +364,7 @@ class Cpp(unittest.TestCase):
             enum class E { a, b }; class C; struct D { int a; int b; };
             // int a;
             /* int b; */
+            [[deprecated("renamed")]] int c(int d) { return d; }
         """), 0)
 
     def test_nested_classes_and_those_defined_elsewhere_have_their_full_names(self):

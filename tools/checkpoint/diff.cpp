@@ -40,14 +40,14 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
 // Works in chunks, because the distances of all elements would take three times the tensors'
 // memory.
 Unequal compare(const at::Tensor& a, const at::Tensor& b) {
-  constexpr std::int64_t piece = 1 << 20;
+  constexpr std::int64_t chunk = 1 << 20;
   Unequal unequal;
   const at::Tensor x = a.contiguous().view(-1);
   const at::Tensor y = b.contiguous().view(-1);
   if (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0)
     return unequal;
-  for (std::int64_t begin = 0; begin < x.numel(); begin += piece) {
-    const std::int64_t length = std::min(piece, x.numel() - begin);
+  for (std::int64_t begin = 0; begin < x.numel(); begin += chunk) {
+    const std::int64_t length = std::min(chunk, x.numel() - begin);
     add(unequal, x.narrow(0, begin, length), y.narrow(0, begin, length));
   }
   return unequal;

@@ -13,15 +13,15 @@ namespace {
 
 // Slice size in flight: small enough to overlap with local work, large enough for the engine,
 // bounded by scratch memory.
-constexpr std::size_t most_piece_bytes = std::size_t{4} << 20;
-constexpr std::size_t least_piece_bytes = std::size_t{1} << 20;
-constexpr std::size_t usual_pieces = 4;
+constexpr std::size_t most_chunk_bytes = std::size_t{4} << 20;
+constexpr std::size_t least_chunk_bytes = std::size_t{1} << 20;
+constexpr std::size_t usual_chunks = 4;
 
 // Bytes per call of an engine that cannot cancel, with one rank per host. With their copies and the
 // engine's own buffers, they stay in a cache of 2 MiB. Measured with two hosts of one core each. On
 // a link as fast as memory, 256 KiB and 2 MiB were slower; on 1 Gbit/s they were equal. More hosts
 // were not measured: each call ends with a barrier of the engine.
-constexpr std::size_t engine_piece_bytes = std::size_t{512} << 10;
+constexpr std::size_t engine_chunk_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
   Buffer part = whole;
@@ -75,34 +75,34 @@ void HostsCollectives::run(const Collective& collective) {
 }
 
 // Returns the collective's output in chunks of at most `most` elements, equal on all ranks.
-std::vector<HostsCollectives::Piece> HostsCollectives::pieces_of(const HostsCall& call,
+std::vector<HostsCollectives::Chunk> HostsCollectives::chunks_of(const HostsCall& call,
                                                                  std::size_t most) const {
   const Buffer& data = call.outer.output;
-  std::vector<Piece> pieces;
+  std::vector<Chunk> chunks;
   for (std::size_t begin = 0; begin < data.count; begin += most)
-    pieces.push_back({.data = part_of(data, begin, std::min(most, data.count - begin)),
-                      .slot = pieces.size() % EngineCall::slots,
+    chunks.push_back({.data = part_of(data, begin, std::min(most, data.count - begin)),
+                      .slot = chunks.size() % EngineCall::slots,
                       .slices = {},
                       .mine = {}});
-  return pieces;
+  return chunks;
 }
 
 // Each chunk passes three stages: on the host, between hosts, and on the host again. While the
 // engine has one chunk, this rank works on the chunks before and after it.
 template <class Before, class Cross, class After>
-void HostsCollectives::in_stages(const std::vector<Piece>& pieces, Before before, Cross cross,
+void HostsCollectives::in_stages(const std::vector<Chunk>& chunks, Before before, Cross cross,
                                  After after) {
   std::unique_ptr<EngineCall> under_way;
-  for (std::size_t i = 0; i <= pieces.size(); ++i) {
+  for (std::size_t i = 0; i <= chunks.size(); ++i) {
     std::unique_ptr<EngineCall> next;
-    if (i < pieces.size()) {
-      before(pieces[i]);
-      next = cross(pieces[i]);
+    if (i < chunks.size()) {
+      before(chunks[i]);
+      next = cross(chunks[i]);
     }
     if (under_way) under_way->wait();
     if (next) next->start();
     if (under_way) under_way->deliver();
-    if (i > 0) after(pieces[i - 1]);
+    if (i > 0) after(chunks[i - 1]);
     under_way = std::move(next);
   }
 }
@@ -115,13 +115,13 @@ void HostsCollectives::by_engine_alone(const HostsCall& call) {
     cross(call, engine, step);
   } else {  // Some ranks may have to copy; all ranks then use equal chunks.
     in_stages(
-        pieces_of(call, engine_piece_bytes / size_of(call.dtype)), [](const Piece&) {},
-        [&](const Piece& piece) {
-          step.output = piece.data;
-          step.signature.count = piece.data.count;
-          return std::make_unique<EngineCall>(memory_, call, engine, step, piece.slot);
+        chunks_of(call, engine_chunk_bytes / size_of(call.dtype)), [](const Chunk&) {},
+        [&](const Chunk& chunk) {
+          step.output = chunk.data;
+          step.signature.count = chunk.data.count;
+          return std::make_unique<EngineCall>(memory_, call, engine, step, chunk.slot);
         },
-        [](const Piece&) {});
+        [](const Chunk&) {});
   }
   const bool has_result = call.outer.signature.operation != Operation::reduce || call.root_is_here;
   if (call.averages && has_result) divide_sums(call.outer.output, group_.size());
@@ -139,24 +139,24 @@ void HostsCollectives::by_all_ranks(const HostsCall& call) {
 // --- Two levels ----------------------------------------------------------------------------------
 
 // Returns chunks with slices, and this rank's slices in scratch memory.
-std::vector<HostsCollectives::Piece> HostsCollectives::sliced_pieces_of(const HostsCall& call) {
+std::vector<HostsCollectives::Chunk> HostsCollectives::sliced_chunks_of(const HostsCall& call) {
   const Buffer& data = call.outer.output;
   const auto slices = static_cast<std::size_t>(map_.slices());
   const std::size_t bytes =
-      std::clamp(data.bytes() / slices / usual_pieces, least_piece_bytes, most_piece_bytes);
+      std::clamp(data.bytes() / slices / usual_chunks, least_chunk_bytes, most_chunk_bytes);
   const std::size_t most = bytes / size_of(call.dtype);  // Elements of a slice.
-  std::vector<Piece> pieces = pieces_of(call, slices * most);
-  for (Piece& piece : pieces) {
-    piece.slices = cut(piece.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
-    const std::size_t mine = piece.slices[static_cast<std::size_t>(map_.local_rank())];
+  std::vector<Chunk> chunks = chunks_of(call, slices * most);
+  for (Chunk& chunk : chunks) {
+    chunk.slices = cut(chunk.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
+    const std::size_t mine = chunk.slices[static_cast<std::size_t>(map_.local_rank())];
     // One cache line more than `most`: slices end at cache lines, and all chunks of a slot share
     // one buffer.
     const std::size_t room = most + cache_line / size_of(call.dtype);
     check(mine <= room, "a slice is larger than its scratch memory");
-    piece.mine = memory_.scratch(piece.slot, like(data, room));
-    piece.mine.count = mine;
+    chunk.mine = memory_.scratch(chunk.slot, like(data, room));
+    chunk.mine.count = mine;
   }
-  return pieces;
+  return chunks;
 }
 
 // Also does reduce, whose result only one rank on one host gets.
@@ -164,46 +164,46 @@ void HostsCollectives::all_reduce(const HostsCall& call) {
   const bool to_all = call.outer.signature.operation == Operation::all_reduce;
   const bool has_result = to_all || call.root_is_here;
   in_stages(
-      sliced_pieces_of(call),
-      [&](const Piece& piece) {
-        call.on_host(Operation::reduce_scatter, piece.data, piece.mine, piece.slices);
+      sliced_chunks_of(call),
+      [&](const Chunk& chunk) {
+        call.on_host(Operation::reduce_scatter, chunk.data, chunk.mine, chunk.slices);
       },
-      [&](const Piece& piece) {
-        return call_of_slice(call, to_all ? Operation::all_reduce : Operation::reduce, piece);
+      [&](const Chunk& chunk) {
+        return call_of_slice(call, to_all ? Operation::all_reduce : Operation::reduce, chunk);
       },
-      [&](const Piece& piece) {
-        if (call.averages && has_result) divide_sums(piece.mine, group_.size());
+      [&](const Chunk& chunk) {
+        if (call.averages && has_result) divide_sums(chunk.mine, group_.size());
         if (to_all)
-          call.on_host(Operation::all_gather, piece.mine, piece.data, piece.slices);
+          call.on_host(Operation::all_gather, chunk.mine, chunk.data, chunk.slices);
         else if (has_result)
-          call.on_host(Operation::gather, piece.mine, piece.data, piece.slices, call.local_root);
+          call.on_host(Operation::gather, chunk.mine, chunk.data, chunk.slices, call.local_root);
       });
 }
 
 void HostsCollectives::broadcast(const HostsCall& call) {
   in_stages(
-      sliced_pieces_of(call),
-      [&](const Piece& piece) {
+      sliced_chunks_of(call),
+      [&](const Chunk& chunk) {
         if (!call.root_is_here) return;
-        call.on_host(Operation::broadcast, {}, piece.data, {}, call.local_root);
-        copy(piece.mine,
-             part_of(piece.data, begin_of(piece.slices, map_.local_rank()), piece.mine.count));
+        call.on_host(Operation::broadcast, {}, chunk.data, {}, call.local_root);
+        copy(chunk.mine,
+             part_of(chunk.data, begin_of(chunk.slices, map_.local_rank()), chunk.mine.count));
       },
-      [&](const Piece& piece) { return call_of_slice(call, Operation::broadcast, piece); },
-      [&](const Piece& piece) {
+      [&](const Chunk& chunk) { return call_of_slice(call, Operation::broadcast, chunk); },
+      [&](const Chunk& chunk) {
         if (!call.root_is_here)
-          call.on_host(Operation::all_gather, piece.mine, piece.data, piece.slices);
+          call.on_host(Operation::all_gather, chunk.mine, chunk.data, chunk.slices);
       });
 }
 
 // Returns null when this rank owns no slice.
 std::unique_ptr<EngineCall> HostsCollectives::call_of_slice(const HostsCall& call,
                                                             Operation operation,
-                                                            const Piece& piece) {
-  if (piece.mine.count == 0) return nullptr;
+                                                            const Chunk& chunk) {
+  if (chunk.mine.count == 0) return nullptr;
   return std::make_unique<EngineCall>(memory_, call, engines_.of_slice(call),
-                                      call.step(operation, {}, piece.mine, {}, call.root_host),
-                                      piece.slot);
+                                      call.step(operation, {}, chunk.mine, {}, call.root_host),
+                                      chunk.slot);
 }
 
 // Each host's block is joined there, sent slice by slice, and shared there.

@@ -32,7 +32,7 @@ class HostsCollectives {
 
  private:
   // A part of a buffer, and the slice of it that this rank sends to other hosts.
-  struct Piece {
+  struct Chunk {
     Buffer data;
     std::size_t slot;  // Two neighbours have different ones.
     Counts slices;     // Elements, by local rank.
@@ -46,13 +46,13 @@ class HostsCollectives {
   void all_gather(const HostsCall& call);
   void reduce_scatter(const HostsCall& call);
 
-  std::vector<Piece> pieces_of(const HostsCall& call, std::size_t most) const;
-  std::vector<Piece> sliced_pieces_of(const HostsCall& call);
+  std::vector<Chunk> chunks_of(const HostsCall& call, std::size_t most) const;
+  std::vector<Chunk> sliced_chunks_of(const HostsCall& call);
   template <class Before, class Cross, class After>
-  void in_stages(const std::vector<Piece>& pieces, Before before, Cross cross, After after);
+  void in_stages(const std::vector<Chunk>& chunks, Before before, Cross cross, After after);
 
   std::unique_ptr<EngineCall> call_of_slice(const HostsCall& call, Operation operation,
-                                            const Piece& piece);
+                                            const Chunk& chunk);
   void cross_slices(const HostsCall& call, Operation operation, const Buffer& input,
                     const Buffer& output, const Counts& counts);
   void cross(const HostsCall& call, EngineCommunicator& engine, const Collective& collective);

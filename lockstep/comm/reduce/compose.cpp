@@ -21,7 +21,7 @@ Scratch make_scratch(std::size_t bytes) {
 }
 
 // Bytes reduced at a time; also the size of the scratch memory.
-constexpr std::size_t piece_bytes = 4 << 20;
+constexpr std::size_t chunk_bytes = 4 << 20;
 
 class Composition {
  public:
@@ -37,7 +37,7 @@ class Composition {
     switch (outer_.signature.operation) {
       case Operation::all_reduce:
       case Operation::reduce:
-        return reduce_in_pieces();
+        return reduce_in_chunks();
       case Operation::reduce_scatter:
         return reduce_scatter(outer_.input, outer_.output, part_counts());
       case Operation::broadcast:
@@ -139,41 +139,41 @@ class Composition {
     native(Operation::all_to_all, outer_.input, outer_.output, pairs);
   }
 
-  void reduce_in_pieces() {
+  void reduce_in_chunks() {
     const Buffer& data = outer_.output;
-    const std::size_t most = piece_bytes / element_;
+    const std::size_t most = chunk_bytes / element_;
     const Scratch scratch = make_scratch(std::min(data.count, most) * element_);
     for (std::size_t begin = 0; begin < data.count; begin += most) {
-      const Buffer piece = part(data, begin, std::min(most, data.count - begin));
+      const Buffer chunk = part(data, begin, std::min(most, data.count - begin));
       if (size_ == 2 && outer_.signature.operation == Operation::all_reduce)
-        swap_and_reduce(piece, scratch.get());
+        swap_and_reduce(chunk, scratch.get());
       else
-        reduce_shares(piece, scratch.get());
+        reduce_shares(chunk, scratch.get());
     }
   }
 
   // Each rank reduces its share of a chunk; then all ranks, or the root, get all shares.
-  void reduce_shares(const Buffer& piece, std::byte* scratch) {
-    const Counts shares = shares_of(piece.count);
-    Buffer mine = piece;
+  void reduce_shares(const Buffer& chunk, std::byte* scratch) {
+    const Counts shares = shares_of(chunk.count);
+    Buffer mine = chunk;
     mine.data = scratch;
     mine.count = shares[rank_];
-    reduce_scatter(piece, mine, shares);
+    reduce_scatter(chunk, mine, shares);
     if (outer_.signature.operation == Operation::reduce)
-      gather(mine, piece, shares);
+      gather(mine, chunk, shares);
     else
-      all_gather(mine, piece, shares);
+      all_gather(mine, chunk, shares);
   }
 
   // Two ranks exchange all their data, and both reduce it: the same bytes, but in one step.
-  void swap_and_reduce(const Buffer& piece, std::byte* scratch) {
-    Buffer theirs = piece;
+  void swap_and_reduce(const Buffer& chunk, std::byte* scratch) {
+    Buffer theirs = chunk;
     theirs.data = scratch;
-    native(Operation::all_to_all, piece, theirs, {0, piece.count, piece.count, 0});
-    const auto* const mine = static_cast<const std::byte*>(piece.data);
+    native(Operation::all_to_all, chunk, theirs, {0, chunk.count, chunk.count, 0});
+    const auto* const mine = static_cast<const std::byte*>(chunk.data);
     std::vector<const std::byte*> sources{mine, scratch};
     if (rank_ == 1) std::swap(sources[0], sources[1]);
-    reduce(sources, piece, piece.count);
+    reduce(sources, chunk, chunk.count);
   }
 
   const NativeCall& native_;

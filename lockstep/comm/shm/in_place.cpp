@@ -27,7 +27,7 @@ constexpr std::size_t most_read_by_one = std::size_t{1} << 20;
 constexpr std::size_t least_reduced_read = std::size_t{2} << 20;
 
 // Bytes of a peer's memory per read before a reduction: they stay in the second-level cache.
-constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
 
 // Most bytes of a read before a rank checks whether the group is over: about a millisecond.
 constexpr std::size_t most_read_at_once = std::size_t{8} << 20;
@@ -168,21 +168,21 @@ bool InPlace::reduce_slice_outside(const Collective& collective) {
   const std::size_t element = size_of(signature.dtype);
   const Range slice = slice_of(signature.count, element, rank_, size_);
   const auto peers = static_cast<std::size_t>(size_ - 1);
-  if (pieces_.empty()) pieces_.resize(peers * piece_bytes);
+  if (chunks_.empty()) chunks_.resize(peers * chunk_bytes);
   std::uint64_t& reduced = segment_.lane(rank_).reduced;  // Elements, from the slice's begin.
   for (reduced = 0; reduced < slice.count();) {
     const std::size_t begin = slice.begin + reduced;
-    const std::size_t count = std::min(piece_bytes / element, slice.end - begin);
+    const std::size_t count = std::min(chunk_bytes / element, slice.end - begin);
     std::byte* const own = Bytes(collective.output).at(begin);
-    std::byte* piece = pieces_.data();
+    std::byte* chunk = chunks_.data();
     reduction_.begin();
     reduction_.set_source(rank_, own);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       const std::uint64_t theirs = Regions::address_outside(barrier_.entry(peer).output);
-      if (!memory_.read(peer, piece, theirs + begin * element, count * element)) return false;
-      reduction_.set_source(peer, piece);
-      piece += piece_bytes;
+      if (!memory_.read(peer, chunk, theirs + begin * element, count * element)) return false;
+      reduction_.set_source(peer, chunk);
+      chunk += chunk_bytes;
     }
     reduction_.add_target(own);
     reduction_.run(signature, count);

@@ -73,7 +73,7 @@ class InPlace {
   Reduction& reduction_;
   const int rank_;
   const int size_;
-  std::vector<std::byte> pieces_;  // Chunks of each peer's memory, to reduce.
+  std::vector<std::byte> chunks_;  // Chunks of each peer's memory, to reduce.
 };
 
 }  // namespace lockstep::comm

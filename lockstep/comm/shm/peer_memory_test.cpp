@@ -774,12 +774,12 @@ void expect_equal_bits(Reducer& reducer, int rank, DType dtype, ReduceOp op, std
 
 // Random bits are also NaNs, infinities and subnormal numbers.
 TEST_F(PeerMemoryOfThreads, ReductionsOfWhatIsReadHaveTheBitsOfStagedOnes) {
-  constexpr std::size_t piece = std::size_t{256} << 10;
+  constexpr std::size_t chunk = std::size_t{256} << 10;
   for (const int ranks : {2, 3, 4})
     run_readers(ranks, [=](const auto& team, int rank) {
       Reducer reducer(team, rank);
       const auto n = static_cast<std::size_t>(ranks);
-      const std::size_t two_pieces = n * (piece + 8 * 1001);
+      const std::size_t two_chunks = n * (chunk + 8 * 1001);
       for (int dtype = 0; dtype < dtype_count; ++dtype)
         for (int op = 0; op < op_count; ++op) {
           const auto type = static_cast<DType>(dtype);
@@ -788,7 +788,7 @@ TEST_F(PeerMemoryOfThreads, ReductionsOfWhatIsReadHaveTheBitsOfStagedOnes) {
           for (const std::size_t bytes : {std::size_t{8}, std::size_t{8 * 1237}})
             expect_equal_bits(reducer, rank, type, operation, bytes);
           if (operation == ReduceOp::sum || type == DType::float32)
-            expect_equal_bits(reducer, rank, type, operation, two_pieces);
+            expect_equal_bits(reducer, rank, type, operation, two_chunks);
         }
       EXPECT_GT(reducer.reads(), 0);
     });
@@ -989,7 +989,7 @@ const Ranks dies_in_third_call("dies in its third call",
                                [](const Rank&) { die_in_a_read<Exchange>(2, 6, true); });
 
 // A slice has eight chunks. Then ranks read the other slice.
-const Ranks dies_at_a_piece("dies at a piece",
+const Ranks dies_at_a_chunk("dies at a chunk",
                             [](const Rank&) { die_in_a_read<Sum>(9, 5, false); });
 const Ranks dies_before_a_slice("dies before others read a slice",
                                 [](const Rank&) { die_in_a_read<Sum>(9, 1, true); });
@@ -1011,7 +1011,7 @@ TEST_F(PeerMemoryOfProcesses, ARankThatDiesInAReadIsNamed) {
   for (const Ranks* ranks : {&dies_first, &dies_second, &dies_before, &dies_in_third_call})
     expect_rank_1_to_die(*ranks, 3);
   if (std::thread::hardware_concurrency() < 2) return;  // They do not read the data to reduce.
-  for (const Ranks* ranks : {&dies_at_a_piece, &dies_before_a_slice, &dies_at_a_slice})
+  for (const Ranks* ranks : {&dies_at_a_chunk, &dies_before_a_slice, &dies_at_a_slice})
     expect_rank_1_to_die(*ranks, 2);
 }
 #endif

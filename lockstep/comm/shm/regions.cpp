@@ -45,7 +45,7 @@ std::uint64_t RegionTable::next_number() {
   const std::uint64_t made = ++made_;  // From 1: a location is never 0.
   const std::uint64_t number =
       made * static_cast<std::uint64_t>(slots_) + static_cast<std::uint64_t>(slot_);
-  check(number < most_regions, "too much registered memory was allocated, piece by piece");
+  check(number < most_regions, "too much registered memory was allocated, chunk by chunk");
   return number;
 }
 

@@ -154,7 +154,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
 // another unit. initialize(make) copies a tensor that is a part of a larger one when the whole
 // module is made.
 //
-// register_comm_hook(), shard_gradients(), join() and train_pieces() are unsupported.
+// register_comm_hook(), shard_gradients(), join() and train_microbatches() are unsupported.
 template <class Module>
 class FullyShardedDataParallel : public FullyShardedBase {
  public:

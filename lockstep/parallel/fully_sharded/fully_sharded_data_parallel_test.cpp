@@ -356,7 +356,9 @@ TEST(FullySharded, SaysWhatDoesNotFit) {
     FullyShardedDataParallel fsdp(std::make_shared<Net>(), group, by_block);
     EXPECT_EQ(fault_of([&] { fsdp.register_comm_hook([](auto&) {}); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { fsdp.join([] {}); }), Fault::unsupported);
-    EXPECT_EQ(fault_of([&] { fsdp.train_pieces(0, [](const Piece&) { return torch::Tensor(); }); }),
+    EXPECT_EQ(fault_of([&] {
+                fsdp.train_microbatches(0, [](const GlobalMicrobatch&) { return torch::Tensor(); });
+              }),
               Fault::misuse);
     const auto other = torch::ones({3}).set_requires_grad(true);
     EXPECT_EQ(

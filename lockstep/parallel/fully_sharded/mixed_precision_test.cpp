@@ -309,7 +309,7 @@ TEST(GradScalerOfRanks, ASumThatOverflowsIsFoundOnAllRanks) {
 }
 
 // Every rank then has all means, and SharedOptimizer slices them in step().
-const Ranks in_pieces("mixed precision: in pieces", [](const Rank&) {
+const Ranks in_microbatches("mixed precision: in microbatches", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
   DistributedDataParallel ddp(
@@ -322,7 +322,7 @@ const Ranks in_pieces("mixed precision: in pieces", [](const Rank&) {
     for (const bool overflows : {true, false}) {
       sgd.zero_grad();
       bad = overflows && world.rank() == 1;
-      ddp.train_pieces(0, [&](const Piece&) {
+      ddp.train_microbatches(0, [&](const GlobalMicrobatch&) {
         return scaler.scale(loss_of(ddp(tokens(3), /*uses_all=*/true)));
       });
       scaler.unscale_(sgd);
@@ -338,8 +338,8 @@ const Ranks in_pieces("mixed precision: in pieces", [](const Rank&) {
   destroy_process_group(world);
 });
 
-TEST(GradScalerOfRanks, WorksWithPiecesAndSharedWeights) {
-  EXPECT_TRUE(all_succeeded(in_pieces.run(2)));
+TEST(GradScalerOfRanks, WorksWithMicrobatchesAndSharedWeights) {
+  EXPECT_TRUE(all_succeeded(in_microbatches.run(2)));
 }
 
 TEST(GradScalerOfRanks, ErrorsNameTheOptionThatItNeeds) {
@@ -492,7 +492,7 @@ TEST(AutocastOfRanks, TrainsOnPartsOfABatchAsOneProcessOnAllOfIt) {
 }
 
 // Writes the hash of the weights after three steps in microbatches to a file.
-const Ranks pieces("mixed precision: pieces in bfloat16", [](const Rank& rank) {
+const Ranks microbatches("mixed precision: microbatches in bfloat16", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Cnn>();
   net->eval();
@@ -502,9 +502,9 @@ const Ranks pieces("mixed precision: pieces in bfloat16", [](const Rank& rank) {
     adam.zero_grad();
     const torch::Tensor mine =
         images(step, 16).slice(0, world.rank(), torch::nullopt, world.size());
-    ddp.train_pieces(step, [&](const Piece& piece) {
+    ddp.train_microbatches(step, [&](const GlobalMicrobatch& microbatch) {
       const Autocast amp(at::kCPU, at::kBFloat16);
-      const torch::Tensor logits = ddp(piece.of(mine));
+      const torch::Tensor logits = ddp(microbatch.of(mine));
       EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
       return torch::nn::functional::cross_entropy(logits, classes(4));
     });
@@ -516,10 +516,10 @@ const Ranks pieces("mixed precision: pieces in bfloat16", [](const Rank& rank) {
   destroy_process_group(world);
 });
 
-TEST(AutocastOfRanks, PiecesHaveTheSameBitsOnEveryNumberOfRanks) {
+TEST(AutocastOfRanks, MicrobatchesHaveTheSameBitsOnEveryNumberOfRanks) {
   std::vector<std::string> digests;
   for (const int ranks : {1, 2, 4}) {
-    const auto exits = pieces.run(ranks);
+    const auto exits = microbatches.run(ranks);
     ASSERT_TRUE(all_succeeded(exits));
     const std::string& output = exits.front().output;
     ASSERT_NE(output.find("sha256 "), output.npos) << output;

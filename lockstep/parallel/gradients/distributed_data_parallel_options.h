@@ -89,16 +89,17 @@ struct DistributedDataParallelOptions {
   GradientMean mean = GradientMean::over_ranks;
   NonFinite non_finite = NonFinite::fail;
 
-  // Number of microbatches of a step's global batch, for train_pieces(); 0 disables it.
-  // train_pieces() computes the same bits on every number of ranks that divides this number. More
-  // microbatches allow more ranks, but each is smaller, so a step takes longer. CPU memory only.
+  // Number of microbatches of a step's global batch, for train_microbatches(); 0 disables it.
+  // train_microbatches() computes the same bits on every number of ranks that divides this number.
+  // More microbatches allow more ranks, but each is smaller, so a step takes longer. CPU memory
+  // only.
   int deterministic = 0;
 
   // Number of intra-op threads on every rank, set by torch::set_num_threads(). The bits depend on
   // it.
   int deterministic_threads = 1;
 
-  // Seed of the random numbers drawn in train_pieces(), for example by dropout.
+  // Seed of the random numbers drawn in train_microbatches(), for example by dropout.
   std::uint64_t deterministic_seed = 0;
 };
 

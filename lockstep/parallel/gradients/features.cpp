@@ -28,7 +28,7 @@ constexpr std::string_view other_experts = "ranks have different ones";
 constexpr std::string_view only_parts = "a rank has only a part of the mean gradients";
 constexpr std::string_view hooks_change = "a hook may give other gradients than their mean";
 constexpr std::string_view need_dense = "it takes dense gradients only";
-constexpr std::string_view pieces_only = "train_pieces() sums gradients";
+constexpr std::string_view microbatches_only = "train_microbatches() sums gradients";
 
 std::span<const Exclusion> exclusions() {
   using enum Feature;
@@ -47,7 +47,7 @@ std::span<const Exclusion> exclusions() {
 
       {over_samples, common_parameters, "each counts its own samples"},
 
-      {comm_hook, deterministic, pieces_only, Fault::misuse},
+      {comm_hook, deterministic, microbatches_only, Fault::misuse},
       {comm_hook, share_parameters, no_buckets},
       {comm_hook, shard_gradients, no_buckets},
       {comm_hook, noise_scale, hooks_change},
@@ -59,17 +59,17 @@ std::span<const Exclusion> exclusions() {
       {shard_gradients, common_parameters, one_averages},
       {shard_gradients, join, without_inputs},
 
-      {join, deterministic, pieces_only, Fault::misuse},
+      {join, deterministic, microbatches_only, Fault::misuse},
       {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
       {join, shard_gradients, without_inputs},
       {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
 
-      {no_sync, deterministic, pieces_only, Fault::misuse},
+      {no_sync, deterministic, microbatches_only, Fault::misuse},
 
       {noise_scale, static_graph, "a gradient may come in several parts"},
       {noise_scale, over_samples, "batches have unequal sizes"},
       {noise_scale, share_parameters, only_parts},
-      {noise_scale, deterministic, pieces_only},
+      {noise_scale, deterministic, microbatches_only},
       {noise_scale, shard_gradients, only_parts},
       {noise_scale, comm_hook, hooks_change},
       {noise_scale, experts, other_experts},
@@ -80,7 +80,7 @@ std::span<const Exclusion> exclusions() {
       {sparse_gradients, share_parameters,
        "ranks that share parameters, also by FullyShardedDataParallel, step slices of dense "
        "gradients"},
-      {sparse_gradients, deterministic, "train_pieces() sums dense gradients"},
+      {sparse_gradients, deterministic, "train_microbatches() sums dense gradients"},
       {comm_hook, sparse_gradients, need_dense},
       {shard_gradients, sparse_gradients, need_dense},
       {noise_scale, sparse_gradients, need_dense},

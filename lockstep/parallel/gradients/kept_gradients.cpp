@@ -62,8 +62,9 @@ std::vector<RegisteredMemory> PooledGradients::memory() const {
   return pool_ != nullptr ? std::vector{pool_->memory()} : std::vector<RegisteredMemory>{};
 }
 
-bool PieceGradients::begin(bool) {
-  throw Error(Fault::misuse, "backward(): with deterministic, it runs within train_pieces() only");
+bool MicrobatchGradients::begin(bool) {
+  throw Error(Fault::misuse,
+              "backward(): with deterministic, it runs within train_microbatches() only");
 }
 
 }  // namespace lockstep::parallel

@@ -56,11 +56,11 @@ class PooledGradients final : public KeptGradients {
 };
 
 // Gradients of microbatches: DeterministicPass adds them up after each microbatch.
-class PieceGradients final : public KeptGradients {
+class MicrobatchGradients final : public KeptGradients {
  public:
   using KeptGradients::KeptGradients;
 
-  // Errors: misuse. A pass that reaches this is outside train_pieces().
+  // Errors: misuse. A pass that reaches this is outside train_microbatches().
   bool begin(bool early) override;
 };
 

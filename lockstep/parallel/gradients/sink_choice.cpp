@@ -123,7 +123,7 @@ std::unique_ptr<GradientSink> SinkChoice::sink() const {
 
 std::unique_ptr<GradientSink> SinkChoice::dense_sink() const {
   const bool check = checks_finite(options_);
-  if (options_.deterministic != 0) return std::make_unique<PieceGradients>(parameters_, check);
+  if (options_.deterministic != 0) return std::make_unique<MicrobatchGradients>(parameters_, check);
   if (options_.share_parameters)
     return std::make_unique<PooledGradients>(parameters_, group_, check);
   if (group_.size() == 1) return std::make_unique<KeptGradients>(parameters_, check);

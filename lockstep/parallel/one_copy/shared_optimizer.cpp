@@ -22,7 +22,7 @@ std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
 }
 
 const DataParallelBase& require_exact_norms(const DataParallelBase& ddp, bool is_layerwise) {
-  if (is_layerwise && ddp.pieces() > 0)
+  if (is_layerwise && ddp.microbatches() > 0)
     throw Error(Fault::unsupported,
                 "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
                 "depend on the number of ranks");
@@ -45,7 +45,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          Make make, bool is_layerwise)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make),
                        require_exact_norms(ddp, is_layerwise).stepping_group()),
-      are_means_(ddp.pieces() > 0),
+      are_means_(ddp.microbatches() > 0),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
   if (slices_ == nullptr)  // `.grad` exists after backward().

@@ -346,40 +346,41 @@ TEST(SharedOptimizer, MayBeOneOfSeveralAndAverageOverSamples) {
   EXPECT_TRUE(all_succeeded(more.run(2)));
 }
 
-// --- In pieces ----------------------------------------------------------------------------------
+// --- In microbatches
+// ----------------------------------------------------------------------------------
 
 template <class Ddp, class Optimizer>
-void train_in_pieces(const ProcessGroup& world, Ddp& ddp, Optimizer& adam,
-                     const std::function<void()>& clip) {
+void train_in_microbatches(const ProcessGroup& world, Ddp& ddp, Optimizer& adam,
+                           const std::function<void()>& clip) {
   const torch::Tensor x = inputs(3).slice(0, world.rank(), torch::nullopt, world.size());
   for (int step = 0; step < 5; ++step) {
     adam.zero_grad();
-    ddp.train_pieces(step, [&](const Piece& piece) {
-      return loss_of(torch::dropout(ddp(piece.of(x + step)), 0.2, true));
+    ddp.train_microbatches(step, [&](const GlobalMicrobatch& microbatch) {
+      return loss_of(torch::dropout(ddp(microbatch.of(x + step)), 0.2, true));
     });
     clip();
     adam.step();
   }
 }
 
-const Ranks in_pieces("in pieces", [](const Rank& rank) {
+const Ranks in_microbatches("in microbatches", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
   Pair pair(world, {.deterministic = 4});
   Adam plain(pair.plain_net->parameters(), AdamOptions(1e-2));
   SharedOptimizer<Adam> shared(pair.shared, pair.shared_net->parameters(), AdamOptions(1e-2));
-  train_in_pieces(world, pair.plain, plain, [] {});
-  train_in_pieces(world, pair.shared, shared, [] {});
+  train_in_microbatches(world, pair.plain, plain, [] {});
+  train_in_microbatches(world, pair.shared, shared, [] {});
   pair.expect_equal();
-  train_in_pieces(world, pair.shared, shared, [&] { shared.clip_grad_norm_(0.001); });
+  train_in_microbatches(world, pair.shared, shared, [&] { shared.clip_grad_norm_(0.001); });
   if (rank.rank == 0) std::cout << sha256(*pair.shared_net) << std::endl;
   destroy_process_group(world);
 });
 
-TEST(SharedOptimizer, WithPiecesGivesTheSameBitsOnAnyNumberOfRanks) {
+TEST(SharedOptimizer, WithMicrobatchesHasTheSameBitsOnAnyNumberOfRanks) {
   std::set<std::string> hashes;
   for (const int ranks : {1, 2, 4}) {
-    const auto exits = in_pieces.run(ranks);
+    const auto exits = in_microbatches.run(ranks);
     EXPECT_TRUE(all_succeeded(exits));
     hashes.insert(exits[0].output);
   }
@@ -618,10 +619,11 @@ const Ranks refusals("refusals", [](const Rank&) {
             }),
             Fault::unsupported);
   EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }), Fault::misuse);
-  DistributedDataParallel pieces(std::make_shared<Net>(), world,
-                                 {.share_parameters = true, .deterministic = 4});
+  DistributedDataParallel microbatches(std::make_shared<Net>(), world,
+                                       {.share_parameters = true, .deterministic = 4});
   EXPECT_EQ(fault_of([&] {
-              SharedOptimizer<LAMB>(pieces, pieces.module()->parameters(), LAMBOptions());
+              SharedOptimizer<LAMB>(microbatches, microbatches.module()->parameters(),
+                                    LAMBOptions());
             }),
             Fault::unsupported);
   const auto tied = std::make_shared<Net>();

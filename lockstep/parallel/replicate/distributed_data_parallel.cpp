@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/deterministic/deterministic_pass.h"
 #include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/gradients/sparse_gradients.h"
-#include "lockstep/parallel/pieces/deterministic_pass.h"
 #include "lockstep/parallel/replicate/held_tensors.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/own_experts.h"
@@ -105,7 +105,7 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
       reducer_(std::make_unique<Reducer>(
           sinks_->parameters(), makers.sink ? makers.sink(*replica_, *sinks_) : sinks_->sink(),
           Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),
-      pieces_(
+      microbatches_(
           features_->has(Feature::deterministic)
               ? std::make_unique<parallel::DeterministicPass>(replica(), *reducer_, group, options)
               : nullptr) {}
@@ -187,7 +187,7 @@ void DataParallelBase::count_samples(double samples) {
           "count_samples: gradients are means over ranks; set GradientMean::over_samples");
   require(samples >= 0 && std::isfinite(samples),
           "count_samples: the number of samples is negative or not finite");
-  pieces_ ? pieces_->count_samples(samples) : reducer_->count_samples(samples);
+  microbatches_ ? microbatches_->count_samples(samples) : reducer_->count_samples(samples);
 }
 
 void DataParallelBase::require_allowed(Feature feature) {
@@ -246,12 +246,13 @@ void DataParallelBase::join_others(const std::function<void()>& train, const Joi
   reducer_->forget_window();  // The others' last pass may have been under no_sync().
 }
 
-double DataParallelBase::train_pieces(std::int64_t step, const PieceLoss& loss_of) {
-  require(pieces_ != nullptr, "train_pieces: set the option deterministic, the number of pieces");
-  require(at::GradMode::is_enabled(), "train_pieces: gradients are disabled");
-  require(synchronize_, "train_pieces: another call is under way");
+double DataParallelBase::train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of) {
+  require(microbatches_ != nullptr,
+          "train_microbatches: set the option deterministic, the number of microbatches");
+  require(at::GradMode::is_enabled(), "train_microbatches: gradients are disabled");
+  require(synchronize_, "train_microbatches: another call is under way");
   const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
-  return pieces_->run(step, loss_of, replica_->change());
+  return microbatches_->run(step, loss_of, replica_->change());
 }
 
 // --- Reports ------------------------------------------------------------------------------------
@@ -274,11 +275,13 @@ std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
   return reducer_->sink().memory();
 }
 
-std::vector<at::Tensor> DataParallelBase::piece_memory() const {
-  return pieces_ != nullptr ? pieces_->memory() : std::vector<at::Tensor>{};
+std::vector<at::Tensor> DataParallelBase::microbatch_memory() const {
+  return microbatches_ != nullptr ? microbatches_->memory() : std::vector<at::Tensor>{};
 }
 
-int DataParallelBase::pieces() const { return pieces_ != nullptr ? pieces_->pieces() : 0; }
+int DataParallelBase::microbatches() const {
+  return microbatches_ != nullptr ? microbatches_->microbatches() : 0;
+}
 
 // --- State --------------------------------------------------------------------------------------
 

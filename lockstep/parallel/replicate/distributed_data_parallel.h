@@ -39,9 +39,9 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/parallel/detail/forward_outputs.h"
+#include "lockstep/parallel/deterministic/global_microbatch.h"
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
-#include "lockstep/parallel/pieces/piece.h"
 #include "lockstep/tensor/script_module.h"
 #include "lockstep/tensor/state.h"
 
@@ -180,8 +180,9 @@ class LOCKSTEP_API DataParallelBase {
   // `loss_of` for each of this rank's microbatches of the global batch, and backward() on its
   // result. Each `.grad` becomes the mean over all microbatches of all ranks. Returns the mean of
   // all losses. Both have the same bits on all ranks, and on every number of ranks.
-  //   const double loss = ddp.train_pieces(step, [&](const lockstep::Piece& piece) {
-  //     return torch::nll_loss(ddp(piece.of(batch.data)), piece.of(batch.target));
+  //   const double loss = ddp.train_microbatches(step, [&](const lockstep::GlobalMicrobatch&
+  //   microbatch) {
+  //     return torch::nll_loss(ddp(part.of(batch.data)), part.of(batch.target));
   //   });
   // `step` is the number of the step in the whole training, also after a resumption; it determines
   // the random numbers. With GradientMean::over_samples losses are sums, and `loss_of` calls
@@ -190,11 +191,15 @@ class LOCKSTEP_API DataParallelBase {
   // running statistics, for SyncBatchNorm in training mode, and for a buffer that `loss_of`
   // changes. misuse if the number of intra-op threads is not deterministic_threads. mismatch if
   // ranks are in different steps. All gradients are undefined then.
-  double train_pieces(std::int64_t step, const PieceLoss& loss_of);
+  double train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of);
+  [[deprecated("renamed to train_microbatches()")]] double train_pieces(
+      std::int64_t step, const MicrobatchLoss& loss_of) {
+    return train_microbatches(step, loss_of);
+  }
 
   // The option `deterministic`: the number of microbatches, or zero. If it is not zero, buffers are
   // not broadcast, and nothing may change them.
-  int pieces() const;
+  int microbatches() const;
 
   // The first non-finite gradient of the last averaged backward pass, the same on all ranks. Empty
   // with NonFinite::ignore.
@@ -210,8 +215,8 @@ class LOCKSTEP_API DataParallelBase {
   // SharedOptimizer has instead, and the pool for large gradients. Empty with one rank.
   std::vector<RegisteredMemory> gradient_memory() const;
 
-  // Memory in which train_pieces() sums gradients.
-  std::vector<at::Tensor> piece_memory() const;
+  // Memory in which train_microbatches() sums gradients.
+  std::vector<at::Tensor> microbatch_memory() const;
 
   const torch::nn::Module& replica() const;
   const ProcessGroup& group() const;
@@ -311,7 +316,7 @@ class LOCKSTEP_API DataParallelBase {
   const std::unique_ptr<parallel::ModuleReplica> replica_;
   const std::unique_ptr<parallel::SinkChoice> sinks_;
   const std::unique_ptr<parallel::Reducer> reducer_;
-  const std::unique_ptr<parallel::DeterministicPass> pieces_;  // Null unless deterministic.
+  const std::unique_ptr<parallel::DeterministicPass> microbatches_;  // Null unless deterministic.
   bool synchronize_ = true;
 };
 

@@ -17,7 +17,7 @@ namespace {
 // a member mostly announces a segment before the next member is ready for it, so Gloo's thread
 // writes. Segments of 64 KiB, 256 KiB and 512 KiB were not faster on a link as fast as memory, nor
 // were four segments ahead. On 1 Gbit/s it made no difference.
-constexpr std::size_t most_piece_bytes = std::size_t{128} << 10;
+constexpr std::size_t most_block_bytes = std::size_t{128} << 10;
 constexpr std::size_t ahead = 8;  // Rounds for which a member is ready to receive.
 
 std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
@@ -28,11 +28,11 @@ class RingCall {
   RingCall(Mesh& mesh, const lockstep_buffer& data, Combine combine)
       : combine_(combine),
         element_(plugin::bytes_of_element(data.dtype)),
-        ring_(data.count, mesh.rank, mesh.size, most_piece_bytes / element_),
+        ring_(data.count, mesh.rank, mesh.size, most_block_bytes / element_),
         next_((mesh.rank + 1) % mesh.size),
         previous_((mesh.rank + mesh.size - 1) % mesh.size),
         slot_(gloo::Slot::build(gloo::kAllreduceSlotPrefix, mesh.next_tag())),
-        room_(std::min(most_piece_bytes, plugin::bytes_of(data))),
+        room_(std::min(most_block_bytes, plugin::bytes_of(data))),
         scratch_(std::make_unique_for_overwrite<std::byte[]>(ahead * room_)),
         sums_(mesh.buffer(data.data, plugin::bytes_of(data))),
         parts_(mesh.buffer(scratch_.get(), ahead * room_)) {}
@@ -51,29 +51,29 @@ class RingCall {
 
  private:
   void announce(std::size_t turn) {
-    const Ring::Piece piece = ring_.leaving(turn);
-    if (piece.count > 0) sums_->send(next_, slot_, piece.begin * element_, piece.count * element_);
+    const Ring::Block block = ring_.leaving(turn);
+    if (block.count > 0) sums_->send(next_, slot_, block.begin * element_, block.count * element_);
   }
 
   void expect(std::size_t turn) {
-    const Ring::Piece piece = ring_.arriving(turn);
-    if (piece.count == 0) return;
+    const Ring::Block block = ring_.arriving(turn);
+    if (block.count == 0) return;
     if (turn < ring_.sums())
-      parts_->recv(previous_, slot_, place_of(turn), piece.count * element_);
+      parts_->recv(previous_, slot_, place_of(turn), block.count * element_);
     else
-      sums_->recv(previous_, slot_, piece.begin * element_, piece.count * element_);
+      sums_->recv(previous_, slot_, block.begin * element_, block.count * element_);
   }
 
   void await(std::size_t turn) {
-    const Ring::Piece piece = ring_.arriving(turn);
-    if (piece.count == 0) return;
+    const Ring::Block block = ring_.arriving(turn);
+    if (block.count == 0) return;
     if (turn >= ring_.sums()) {
       sums_->waitRecv();
       return;
     }
     parts_->waitRecv();
-    std::byte* const sum = static_cast<std::byte*>(sums_->ptr) + piece.begin * element_;
-    combine_(sum, sum, scratch_.get() + place_of(turn), piece.count);
+    std::byte* const sum = static_cast<std::byte*>(sums_->ptr) + block.begin * element_;
+    combine_(sum, sum, scratch_.get() + place_of(turn), block.count);
   }
 
   std::size_t place_of(std::size_t turn) const { return turn % ahead * room_; }
@@ -96,16 +96,16 @@ Ring::Ring(std::size_t count, int rank, int size, std::size_t most)
     : count_(count),
       rank_(static_cast<std::size_t>(rank)),
       size_(static_cast<std::size_t>(size)),
-      pieces_(std::max<std::size_t>(divided_up(divided_up(count, size_), most), 2)) {}
+      blocks_(std::max<std::size_t>(divided_up(divided_up(count, size_), most), 2)) {}
 
-Ring::Piece Ring::sent_by(std::size_t member, std::size_t turn) const {
+Ring::Block Ring::sent_by(std::size_t member, std::size_t turn) const {
   if (turn >= turns()) return {};
-  const std::size_t chunk = (member + 2 * size_ - turn / pieces_) % size_;
-  const std::size_t number = turn % pieces_;
+  const std::size_t chunk = (member + 2 * size_ - turn / blocks_) % size_;
+  const std::size_t number = turn % blocks_;
   const std::size_t begin = count_ * chunk / size_;
   const std::size_t count = count_ * (chunk + 1) / size_ - begin;
-  const std::size_t before = count * number / pieces_;
-  return {begin + before, count * (number + 1) / pieces_ - before};
+  const std::size_t before = count * number / blocks_;
+  return {begin + before, count * (number + 1) / blocks_ - before};
 }
 
 void all_reduce_in_ring(Mesh& mesh, const lockstep_buffer& data, Combine combine) {

@@ -25,26 +25,26 @@ class Ring {
   Ring(std::size_t count, int rank, int size, std::size_t most);
 
   // Elements of the data; empty when there are fewer elements than segments, and after the end.
-  struct Piece {
+  struct Block {
     std::size_t begin = 0;
     std::size_t count = 0;
   };
-  Piece leaving(std::size_t turn) const { return sent_by(rank_, turn); }
-  Piece arriving(std::size_t turn) const { return sent_by(rank_ + size_ - 1, turn); }
+  Block leaving(std::size_t turn) const { return sent_by(rank_, turn); }
+  Block arriving(std::size_t turn) const { return sent_by(rank_ + size_ - 1, turn); }
 
   std::size_t turns() const { return 2 * sums(); }
-  std::size_t sums() const { return (size_ - 1) * pieces_; }  // Turns of the first half.
+  std::size_t sums() const { return (size_ - 1) * blocks_; }  // Turns of the first half.
 
   // A segment that arrives in one round leaves this many rounds later.
-  std::size_t delay() const { return pieces_; }
+  std::size_t delay() const { return blocks_; }
 
  private:
-  Piece sent_by(std::size_t member, std::size_t turn) const;  // The member modulo their number.
+  Block sent_by(std::size_t member, std::size_t turn) const;  // The member modulo their number.
 
   const std::size_t count_;
   const std::size_t rank_;
   const std::size_t size_;
-  const std::size_t pieces_;  // Per chunk.
+  const std::size_t blocks_;  // Per chunk.
 };
 
 // Replaces `data` by the combination of all members' data. In the chunk of member c, that of member

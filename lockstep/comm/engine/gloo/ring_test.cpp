@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t piece_bytes = std::size_t{128} << 10;
+constexpr std::size_t block_bytes = std::size_t{128} << 10;
 
 // --- Members -------------------------------------------------------------------------------------
 
@@ -168,10 +168,10 @@ void check_every_reduction(Mesh& mesh) {
 // which a member is ready.
 template <class T>
 void check_every_size(Mesh& mesh) {
-  const std::size_t piece = piece_bytes / sizeof(T);
+  const std::size_t block = block_bytes / sizeof(T);
   const auto members = static_cast<std::size_t>(mesh.size);
-  for (const std::size_t middle : {piece, piece * members, 2 * piece * members, 3 * piece * members,
-                                   4 * piece * members, 9 * piece * members})
+  for (const std::size_t middle : {block, block * members, 2 * block * members, 3 * block * members,
+                                   4 * block * members, 9 * block * members})
     for (const std::size_t count : {middle - 1, middle, middle + 1})
       check<T>(mesh, ReduceOp::sum, count);
 }
@@ -193,7 +193,7 @@ TEST_P(RingOf, ThreadsEqualASerialLoopBitForBit) {
   });
 }
 
-TEST_P(RingOf, ThreadsEqualASerialLoopInAnyNumberOfPieces) {
+TEST_P(RingOf, ThreadsEqualASerialLoopInAnyNumberOfBlocks) {
   on_each(make_meshes(GetParam(), 1min), [](Mesh& mesh) {
     check_every_size<std::uint8_t>(mesh);
     check_every_size<std::int16_t>(mesh);
@@ -222,19 +222,19 @@ void stop_within_a_call(std::chrono::milliseconds call_timeout,
   const Meshes meshes = make_meshes(3, call_timeout);
   std::latch others(2);
   on_each(meshes, [&](Mesh& mesh) {
-    int pieces = 0;
+    int blocks = 0;
     if (mesh.rank == 0)
       before_combination = [&] {
-        if (++pieces != 3) return;
+        if (++blocks != 3) return;
         when_stopped(meshes);
         others.wait();
       };
-    std::vector<float> data(30 * piece_bytes / sizeof(float), 1);
+    std::vector<float> data(30 * block_bytes / sizeof(float), 1);
     EXPECT_THROW(all_reduce_in_ring(mesh, buffer_at(data.data(), data.size()), sum_of_floats),
                  gloo::IoException);
     mesh.abort("its call failed");
     if (mesh.rank != 0) others.count_down();
-    EXPECT_TRUE(mesh.rank != 0 || pieces >= 3);
+    EXPECT_TRUE(mesh.rank != 0 || blocks >= 3);
   });
 }
 

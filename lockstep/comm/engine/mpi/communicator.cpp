@@ -75,7 +75,7 @@ Reduction reduction_of(const lockstep_buffer& buffer, std::uint8_t reduce_op) {
 }
 
 void broadcast_bytes(const Part& part, int root, MPI_Comm comm) {
-  in_pieces(part, 1, [&](std::byte* at, int count) {
+  in_chunks(part, 1, [&](std::byte* at, int count) {
     check(MPI_Bcast(at, count, MPI_BYTE, root, comm), "MPI_Bcast");
   });
 }
@@ -83,7 +83,7 @@ void broadcast_bytes(const Part& part, int root, MPI_Comm comm) {
 // Reduces in place at `root`.
 void reduce_elements(const Part& part, std::size_t element, Reduction native, int root, int rank,
                      MPI_Comm comm) {
-  in_pieces(part, element, [&](std::byte* at, int count) {
+  in_chunks(part, element, [&](std::byte* at, int count) {
     const void* from = rank == root ? MPI_IN_PLACE : at;
     void* to = rank == root ? at : nullptr;
     check(MPI_Reduce(from, to, count, native.type, native.op, root, comm), "MPI_Reduce");
@@ -113,7 +113,7 @@ bool Communicator::combines(std::uint8_t dtype, std::uint8_t reduce_op) {
 
 void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
   const Reduction native = reduction_of(data, reduce_op);
-  in_pieces(whole(data), bytes_of_element(data.dtype), [&](void* at, int count) {
+  in_chunks(whole(data), bytes_of_element(data.dtype), [&](void* at, int count) {
     check(MPI_Allreduce(MPI_IN_PLACE, at, count, native.type, native.op, comm_), "MPI_Allreduce");
   });
 }
@@ -183,7 +183,7 @@ void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffe
   Messages messages;
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
-    in_pieces(received[from], 1, [&](void* at, int count) {
+    in_chunks(received[from], 1, [&](void* at, int count) {
       MPI_Request request = MPI_REQUEST_NULL;
       check(MPI_Irecv(at, count, MPI_BYTE, from, tag, comm_, &request), "MPI_Irecv");
       messages.add(request);
@@ -191,7 +191,7 @@ void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffe
   }
   for (int distance = 1; distance < size_; ++distance) {
     const int to = (rank_ + distance) % size_;
-    in_pieces(sent[to], 1, [&](const void* at, int count) {
+    in_chunks(sent[to], 1, [&](const void* at, int count) {
       MPI_Request request = MPI_REQUEST_NULL;
       check(MPI_Isend(at, count, MPI_BYTE, to, tag, comm_, &request), "MPI_Isend");
       messages.add(request);

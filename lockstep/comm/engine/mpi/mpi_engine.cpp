@@ -37,7 +37,7 @@ int identify(const void* handed_over, const void** world, std::int32_t* rank, st
 int tell_all(const void* world, void* data, std::size_t bytes, Error* error) {
   return plugin::guarded(error, [&] {
     Unfinished telling;
-    in_pieces({static_cast<std::byte*>(data), bytes}, 1, [&](void* at, int count) {
+    in_chunks({static_cast<std::byte*>(data), bytes}, 1, [&](void* at, int count) {
       check(MPI_Bcast(at, count, MPI_BYTE, 0, duplicated_world(world)), "MPI_Bcast");
     });
     telling.finish();

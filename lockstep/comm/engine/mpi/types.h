@@ -28,7 +28,7 @@ MPI_Datatype type_of(DType dtype);
 // numbers, which may lose a NaN, and sums of 8- and 16-bit integers, which may not wrap.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
-// --- Pieces --------------------------------------------------------------------------------------
+// --- Chunks --------------------------------------------------------------------------------------
 
 // Well below INT_MAX, because libraries multiply counts by sizes. Large enough that only the
 // network limits the speed.
@@ -36,7 +36,7 @@ constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
 
 // Calls act(begin, elements) for each chunk of `part`, whose elements have `element` bytes.
 template <class Act>
-void in_pieces(const plugin::Part& part, std::size_t element, Act act) {
+void in_chunks(const plugin::Part& part, std::size_t element, Act act) {
   const std::size_t most = largest_call / element * element;
   for (std::size_t begin = 0; begin < part.bytes; begin += most)
     act(part.data + begin, static_cast<int>(std::min(most, part.bytes - begin) / element));

@@ -1,5 +1,5 @@
 // A fixed microbatch of the global batch, independent of the rank that computes it.
-// DistributedDataParallel::train_pieces() passes it to the program.
+// DistributedDataParallel::train_microbatches() passes it to the program.
 //
 // Rank p mod R of R ranks computes microbatch p of k. The rank's batch must be its share of the
 // global batch, as DistributedSampler deals it. Rank r has the samples r, r + R, r + 2R and so on.
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-struct Piece {
+struct GlobalMicrobatch {
   int index;  // From 0, among the microbatches of all ranks.
   int count;
   int ranks;  // Microbatches are dealt to these ranks in order.
@@ -31,6 +31,9 @@ struct Piece {
 
 // Returns the loss of a microbatch: the mean over its samples or, with GradientMean::over_samples,
 // the sum.
-using PieceLoss = std::function<at::Tensor(const Piece& piece)>;
+using MicrobatchLoss = std::function<at::Tensor(const GlobalMicrobatch& microbatch)>;
+
+using Piece [[deprecated("renamed to GlobalMicrobatch")]] = GlobalMicrobatch;
+using PieceLoss [[deprecated("renamed to MicrobatchLoss")]] = MicrobatchLoss;
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/pieces/piece_sums.h"
+#include "lockstep/parallel/deterministic/microbatch_sums.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
@@ -28,25 +28,27 @@ std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, in
 
 }  // namespace
 
-// --- PieceTree ----------------------------------------------------------------------------------
+// --- MicrobatchTree
+// ----------------------------------------------------------------------------------
 
-PieceTree::PieceTree(int pieces, int ranks) : pieces_(pieces), ranks_(ranks) {
+MicrobatchTree::MicrobatchTree(int microbatches, int ranks)
+    : microbatches_(microbatches), ranks_(ranks) {
   while (exchanged_ % ranks != 0) exchanged_ = next(exchanged_);
 }
 
-int PieceTree::next(int modulus) const {
+int MicrobatchTree::next(int modulus) const {
   int factor = 2;
-  while ((pieces_ / modulus) % factor != 0) ++factor;
+  while ((microbatches_ / modulus) % factor != 0) ++factor;
   return modulus * factor;
 }
 
-std::size_t PieceTree::slots() const {
+std::size_t MicrobatchTree::slots() const {
   std::size_t most = 0;
   for (const Step& step : steps(0)) most = std::max(most, step.slot);
   return most + 1;
 }
 
-std::vector<PieceTree::Step> PieceTree::steps(int rank) const {
+std::vector<MicrobatchTree::Step> MicrobatchTree::steps(int rank) const {
   std::vector<Step> steps;
   const auto own_nodes = static_cast<std::size_t>(own());
   for (std::size_t node = 0; node < own_nodes; ++node)
@@ -56,13 +58,13 @@ std::vector<PieceTree::Step> PieceTree::steps(int rank) const {
 
 // A child that is one microbatch is added directly. Any other child is first summed in a separate
 // slot, `spare`.
-void PieceTree::add_steps(int first, int modulus, std::size_t slot, std::size_t spare,
-                          std::vector<Step>& steps) const {
-  if (modulus == pieces_) return steps.push_back({first, slot, /*adds=*/false, {}});
+void MicrobatchTree::add_steps(int first, int modulus, std::size_t slot, std::size_t spare,
+                               std::vector<Step>& steps) const {
+  if (modulus == microbatches_) return steps.push_back({first, slot, /*adds=*/false, {}});
   const int finer = next(modulus);
   add_steps(first, finer, slot, spare, steps);
   for (int child = first + modulus; child < first + finer; child += modulus) {
-    if (finer == pieces_) {
+    if (finer == microbatches_) {
       steps.push_back({child, slot, /*adds=*/true, {}});
     } else {
       add_steps(child, finer, spare, spare + 1, steps);
@@ -71,13 +73,13 @@ void PieceTree::add_steps(int first, int modulus, std::size_t slot, std::size_t 
   }
 }
 
-std::vector<PieceTree::Merge> PieceTree::merges() const {
+std::vector<MicrobatchTree::Merge> MicrobatchTree::merges() const {
   std::vector<Merge> merges;
   add_merges(0, 1, merges);
   return merges;
 }
 
-void PieceTree::add_merges(int first, int modulus, std::vector<Merge>& merges) const {
+void MicrobatchTree::add_merges(int first, int modulus, std::vector<Merge>& merges) const {
   if (modulus == exchanged_) return;
   const int finer = next(modulus);
   add_merges(first, finer, merges);
@@ -87,10 +89,11 @@ void PieceTree::add_merges(int first, int modulus, std::vector<Merge>& merges) c
   }
 }
 
-// --- PieceSums ----------------------------------------------------------------------------------
+// --- MicrobatchSums
+// ----------------------------------------------------------------------------------
 
-PieceSums::PieceSums(const NamedTensors& parameters, const PieceTree& tree,
-                     const ProcessGroup& group)
+MicrobatchSums::MicrobatchSums(const NamedTensors& parameters, const MicrobatchTree& tree,
+                               const ProcessGroup& group)
     : tree_(tree),
       group_(group),
       merges_(tree.merges()),
@@ -101,7 +104,7 @@ PieceSums::PieceSums(const NamedTensors& parameters, const PieceTree& tree,
       fill_region(parameter.scalar_type(), parameters);
 }
 
-std::vector<at::Tensor> PieceSums::memory() const {
+std::vector<at::Tensor> MicrobatchSums::memory() const {
   std::vector<at::Tensor> memory;
   for (const Region& region : regions_) {
     memory.insert(memory.end(), region.slots.begin(), region.slots.end());
@@ -110,7 +113,8 @@ std::vector<at::Tensor> PieceSums::memory() const {
   return memory;
 }
 
-std::size_t PieceSums::bytes_for(const NamedTensors& parameters, const PieceTree& tree, int ranks) {
+std::size_t MicrobatchSums::bytes_for(const NamedTensors& parameters, const MicrobatchTree& tree,
+                                      int ranks) {
   std::size_t bytes = 0;
   std::set<at::ScalarType> done;
   for (const auto& [name, parameter] : parameters) {
@@ -122,13 +126,13 @@ std::size_t PieceSums::bytes_for(const NamedTensors& parameters, const PieceTree
   return bytes;
 }
 
-void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters) {
+void MicrobatchSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters) {
   const std::size_t slice = slice_bytes(dtype, parameters, group_.size());
   const auto elements = static_cast<std::int64_t>(slice / c10::elementSize(dtype));
   const std::size_t bytes = slice * static_cast<std::size_t>(group_.size());
   const auto own = static_cast<std::size_t>(tree_.own());
   const RegisteredMemory memory = group_.allocate(bytes * own);
-  Region region{.label = std::string("sums over pieces (") + c10::toString(dtype) + ")",
+  Region region{.label = std::string("sums over microbatches (") + c10::toString(dtype) + ")",
                 .slots = {},
                 .received = {}};
   for (std::size_t slot = 0; slot < tree_.slots(); ++slot) {
@@ -141,8 +145,8 @@ void PieceSums::fill_region(at::ScalarType dtype, const NamedTensors& parameters
   regions_.push_back(std::move(region));
 }
 
-void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std::size_t slot,
-                      const at::Tensor& flat) {
+void MicrobatchSums::place(at::ScalarType dtype, const NamedTensors& parameters, std::size_t slot,
+                           const at::Tensor& flat) {
   flat.zero_();  // Gaps between gradients are summed as well.
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -156,8 +160,8 @@ void PieceSums::place(at::ScalarType dtype, const NamedTensors& parameters, std:
 }
 
 // Adds zeros as well, as in the sum of two nodes: -0 becomes 0.
-bool PieceSums::take(const PieceTree::Step& step, std::size_t index,
-                     const at::Tensor& gradient) const {
+bool MicrobatchSums::take(const MicrobatchTree::Step& step, std::size_t index,
+                          const at::Tensor& gradient) const {
   const at::Tensor& place = places_[step.slot][index];
   if (gradient.defined())
     return step.adds ? parallel::checked_add(place, gradient)
@@ -166,16 +170,16 @@ bool PieceSums::take(const PieceTree::Step& step, std::size_t index,
   return true;
 }
 
-void PieceSums::merge(const PieceTree::Step& step) const {
+void MicrobatchSums::merge(const MicrobatchTree::Step& step) const {
   for (const auto& [to, from] : step.merges)
     for (const Region& region : regions_) region.slots[to].add_(region.slots[from]);
 }
 
-void PieceSums::finish(double factor) const {
+void MicrobatchSums::finish(double factor) const {
   for (const Region& region : regions_) finish(region, factor);
 }
 
-void PieceSums::finish(const Region& region, double factor) const {
+void MicrobatchSums::finish(const Region& region, double factor) const {
   if (group_.size() == 1) {
     parallel::scaled_copy(region.slots[0], region.slots[0],
                           factor);  // mul_() would also round the factor.
@@ -189,7 +193,7 @@ void PieceSums::finish(const Region& region, double factor) const {
 }
 
 // Node j of rank r is the class of r + j * ranks, so the nodes with one j are neighbours.
-void PieceSums::exchange(const Region& region) const {
+void MicrobatchSums::exchange(const Region& region) const {
   for (std::int64_t j = 0; j < tree_.own(); ++j) {
     const at::Tensor received = region.received.narrow(0, j * group_.size(), group_.size());
     group_.all_to_all(movable(region.slots[static_cast<std::size_t>(j)]), movable(received), {}, {},
@@ -197,7 +201,7 @@ void PieceSums::exchange(const Region& region) const {
   }
 }
 
-at::Tensor PieceSums::node(const Region& region, std::size_t index) const {
+at::Tensor MicrobatchSums::node(const Region& region, std::size_t index) const {
   return region.received.select(0, static_cast<std::int64_t>(index));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/pieces/deterministic_pass.h"
+#include "lockstep/parallel/deterministic/deterministic_pass.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -13,9 +13,9 @@
 #include "lockstep/base/time.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/values.h"
+#include "lockstep/parallel/deterministic/fixed_state.h"
 #include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/gradients/reducer.h"
-#include "lockstep/parallel/pieces/fixed_state.h"
 #include "lockstep/tensor/vector_math.h"
 
 namespace lockstep::parallel {
@@ -56,11 +56,12 @@ void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group) {
   constexpr int most = 1 << 16;
   require(options.deterministic > 0 && options.deterministic <= most,
-          "deterministic: the number of pieces is negative, or more than 65536");
+          "deterministic: the number of microbatches is negative, or more than 65536");
   require(options.deterministic_threads > 0, "deterministic_threads is not positive");
   require(options.deterministic % group.size() == 0, [&] {
     return "deterministic: " + std::to_string(options.deterministic) +
-           " pieces cannot be divided evenly among " + std::to_string(group.size()) + " ranks";
+           " microbatches cannot be divided evenly among " + std::to_string(group.size()) +
+           " ranks";
   });
   require(
       options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
@@ -84,7 +85,7 @@ DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& r
   settle_vector_math();
 }
 
-double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of,
+double DeterministicPass::run(std::int64_t step, const MicrobatchLoss& loss_of,
                               const std::string& change) {
   const Alone alone(reducer_);
   try {
@@ -97,26 +98,27 @@ double DeterministicPass::run(std::int64_t step, const PieceLoss& loss_of,
 
 // --- Of one rank --------------------------------------------------------------------------------
 
-std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
-    std::int64_t step, const PieceLoss& loss_of, const std::string& change) {
+std::vector<DeterministicPass::Outcome> DeterministicPass::compute_microbatches(
+    std::int64_t step, const MicrobatchLoss& loss_of, const std::string& change) {
   const Clock::time_point begin = Clock::now();
   try {
     require_fixed_statistics(module_);
     require(change.empty(), change);
     uses_.assign(reducer_.parameters().size(), ParameterUse::unused);
     report_ = {};
-    PieceRandom random;
+    MicrobatchRandom random;
     std::vector<Outcome> outcomes(steps_.size());
-    for (const PieceTree::Step& next : steps_) {
+    for (const MicrobatchTree::Step& next : steps_) {
       drop_gradients();
-      random.begin(options_.deterministic_seed, step, next.piece);
-      outcomes[static_cast<std::size_t>(next.piece / group_.size())] = compute_piece(next, loss_of);
+      random.begin(options_.deterministic_seed, step, next.microbatch);
+      outcomes[static_cast<std::size_t>(next.microbatch / group_.size())] =
+          compute_microbatch(next, loss_of);
     }
     longest_ = std::max<std::chrono::nanoseconds>(longest_, Clock::now() - begin);
     return outcomes;
   } catch (...) {
     const auto take_part = [this](std::string_view text) {
-      sum_over_pieces(std::vector<Outcome>(steps_.size()));
+      sum_over_microbatches(std::vector<Outcome>(steps_.size()));
       reducer_.agreement().exchange(report_, uses_, group_, text);
       return true;
     };
@@ -125,13 +127,13 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_pieces(
   }
 }
 
-DeterministicPass::Outcome DeterministicPass::compute_piece(const PieceTree::Step& step,
-                                                            const PieceLoss& loss_of) {
+DeterministicPass::Outcome DeterministicPass::compute_microbatch(const MicrobatchTree::Step& step,
+                                                                 const MicrobatchLoss& loss_of) {
   samples_ = 0;
   const at::Tensor loss =
-      loss_of({.index = step.piece, .count = options_.deterministic, .ranks = group_.size()});
+      loss_of({.index = step.microbatch, .count = options_.deterministic, .ranks = group_.size()});
   require(loss.defined() && loss.numel() == 1,
-          "train_pieces: the loss of a piece must be a single number");
+          "train_microbatches: the loss of a microbatch must be a single number");
   loss.backward();
   take_gradients(step);
   return {.loss = loss.item<double>(), .samples = samples_};
@@ -139,7 +141,7 @@ DeterministicPass::Outcome DeterministicPass::compute_piece(const PieceTree::Ste
 
 // Checks left-out gradients for each microbatch, not for all microbatches of a rank. Whether they
 // are an Error must not depend on the rank's share.
-void DeterministicPass::take_gradients(const PieceTree::Step& step) {
+void DeterministicPass::take_gradients(const MicrobatchTree::Step& step) {
   const at::NoGradGuard no_grad;
   const NamedTensors& parameters = reducer_.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -162,15 +164,15 @@ void DeterministicPass::drop_gradients() const {
 
 // --- Of all ranks -------------------------------------------------------------------------------
 
-double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of,
+double DeterministicPass::compute(std::int64_t step, const MicrobatchLoss& loss_of,
                                   const std::string& change) {
   const NamedTensors watched = named_tensors(module_);
   const auto before = fingerprints_of(module_);
-  const auto own = compute_pieces(step, loss_of, change);
+  const auto own = compute_microbatches(step, loss_of, change);
   const std::int64_t changed = first_changed(before, fingerprints_of(module_));
   drop_gradients();
 
-  const Outcome sum = sum_over_pieces(own);
+  const Outcome sum = sum_over_microbatches(own);
   report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It already includes all ranks.
   PassAgreement& agreement = reducer_.agreement();
   const PassReports reports = agreement.exchange(report_, uses_, group_);
@@ -183,18 +185,18 @@ double DeterministicPass::compute(std::int64_t step, const PieceLoss& loss_of,
 }
 
 // Sums in the order of the microbatches: the same bits on every number of ranks.
-DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
+DeterministicPass::Outcome DeterministicPass::sum_over_microbatches(
     const std::vector<Outcome>& own) const {
   const std::size_t bytes = own.size() * sizeof(Outcome);
   std::vector<Outcome> all(own.size() * static_cast<std::size_t>(group_.size()));
   group_.all_gather(
       {.data = const_cast<Outcome*>(own.data()), .count = bytes, .dtype = DType::uint8},
       {.data = all.data(), .count = all.size() * sizeof(Outcome), .dtype = DType::uint8}, {},
-      {.label = "losses of pieces"});
+      {.label = "losses of microbatches"});
   Outcome sum;
-  for (std::size_t piece = 0; piece < all.size(); ++piece) {
+  for (std::size_t microbatch = 0; microbatch < all.size(); ++microbatch) {
     const auto ranks = static_cast<std::size_t>(group_.size());
-    const Outcome& outcome = all[piece % ranks * own.size() + piece / ranks];
+    const Outcome& outcome = all[microbatch % ranks * own.size() + microbatch / ranks];
     sum.loss += outcome.loss;
     sum.samples += outcome.samples;
   }
@@ -202,18 +204,18 @@ DeterministicPass::Outcome DeterministicPass::sum_over_pieces(
 }
 
 void DeterministicPass::require_agreement(const State& state, const NamedTensors& watched) const {
-  const auto states = all_gather_value(state, group_, {.label = "train_pieces"});
+  const auto states = all_gather_value(state, group_, {.label = "train_microbatches"});
   for (int rank = 0; rank < group_.size(); ++rank) {
     const State& theirs = states[static_cast<std::size_t>(rank)];
     if (theirs.step != states[0].step)
-      throw Error(Fault::mismatch, "train_pieces: rank 0 is in step " +
+      throw Error(Fault::mismatch, "train_microbatches: rank 0 is in step " +
                                        std::to_string(states[0].step) + " and rank " +
                                        std::to_string(rank) + " in step " +
                                        std::to_string(theirs.step));
     require_threads(theirs.threads, rank, options_.deterministic_threads);
     if (theirs.changed >= 0)
-      throw Error(Fault::unsupported, "train_pieces: on rank " + std::to_string(rank) +
-                                          " a piece has changed " +
+      throw Error(Fault::unsupported, "train_microbatches: on rank " + std::to_string(rank) +
+                                          " a microbatch has changed " +
                                           watched[static_cast<std::size_t>(theirs.changed)].first +
                                           ", which would depend on the number of ranks");
   }

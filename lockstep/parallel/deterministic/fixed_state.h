@@ -26,10 +26,10 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
 // The random numbers of one microbatch. Takes over LibTorch's default CPU generator; the destructor
 // restores its earlier state.
-class PieceRandom {
+class MicrobatchRandom {
  public:
   // Seeds the generator; the numbers depend only on these three values.
-  void begin(std::uint64_t seed, std::int64_t step, int piece);
+  void begin(std::uint64_t seed, std::int64_t step, int microbatch);
 
  private:
   const KeptGenerator before_;

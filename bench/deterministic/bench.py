@@ -16,8 +16,8 @@ import tables  # noqa: E402
 from sides import Case, measure  # noqa: E402
 
 EXAMPLES = """examples:
-  ./dev bench pieces
-  ./dev bench pieces --pieces 4 --batches 32 --rounds 9
+  ./dev bench deterministic
+  ./dev bench deterministic --microbatches 4 --batches 32 --rounds 9
 """
 
 # By samples per rank and step: warm-up steps, timed steps.
@@ -27,22 +27,22 @@ STEPS = {8: (20, 120), 32: (10, 60), 128: (4, 20)}
 def parse_options():
     parser = measure.arguments(__doc__, EXAMPLES)
     parser.add_argument(
-        "--pieces",
+        "--microbatches",
         type=int,
         nargs="+",
         default=[2, 4, 8],
-        help="numbers of pieces, which ranks and the global batch divide into: 2 4 8")
+        help="numbers of microbatches, which ranks and the global batch divide into: 2 4 8")
     parser.add_argument("--batches", type=int, nargs="+", choices=STEPS, default=list(STEPS),
                         metavar="N", help="samples a rank and step: all of 8 32 128")
     parser.add_argument("--ranks", type=int, default=2, help="2")
     parser.add_argument("--rounds", type=int, default=5, help="how often each side runs: 5")
     options = parser.parse_args()
     options.same_malloc = False
-    if min(options.ranks, options.rounds, *options.pieces) < 1:
-        parser.error("pieces, ranks and rounds must be positive")
-    for pieces in options.pieces:
-        if pieces % options.ranks or min(options.batches) % (pieces // options.ranks):
-            parser.error(f"{pieces} pieces cannot be dealt out evenly")
+    if min(options.ranks, options.rounds, *options.microbatches) < 1:
+        parser.error("microbatches, ranks and rounds must be positive")
+    for microbatches in options.microbatches:
+        if microbatches % options.ranks or min(options.batches) % (microbatches // options.ranks):
+            parser.error(f"{microbatches} microbatches cannot be dealt out evenly")
     measure.require_built(parser, options, "bench_ddp")
     return options
 
@@ -51,34 +51,35 @@ def main():
     options = parse_options()
     measure.warn_if_busy()
     started, results = time.monotonic(), []
-    for pieces in options.pieces:
-        sides.OURS[f"{pieces} pieces"] = ["--deterministic", pieces]
-    in_pieces = [f"{pieces} pieces" for pieces in options.pieces]
+    for microbatches in options.microbatches:
+        sides.OURS[f"{microbatches} microbatches"] = ["--deterministic", microbatches]
+    in_microbatches = [f"{microbatches} microbatches" for microbatches in options.microbatches]
     print(
         f"samples/s, over those of plain DistributedDataParallel: medians of "
         f"{options.rounds} rounds\n"
-        f"{'batch a rank':>12}{'plain':>9}" + "".join(f"{side:>26}" for side in in_pieces),
+        f"{'batch a rank':>12}{'plain':>9}" + "".join(f"{side:>26}" for side in in_microbatches),
         flush=True)
     for batch in options.batches:
         case = Case("cnn", batch, options.ranks, False, *STEPS[batch])
-        rounds = sides.run_rounds(["Lockstep", *in_pieces], case, options, lambda text, batch=batch:
+        rounds = sides.run_rounds(["Lockstep", *in_microbatches], case, options,
+                                  lambda text, batch=batch:
                                   measure.progress(started, f"batch {batch}, {text}"))
         measure.progress(started, "")
-        results.append({**case._asdict(), "rounds": rounds, **compared(rounds, in_pieces)})
-        print(row(results[-1], in_pieces), flush=True)
+        results.append({**case._asdict(), "rounds": rounds, **compared(rounds, in_microbatches)})
+        print(row(results[-1], in_microbatches), flush=True)
         if options.json:
             measure.save(options.json, results)
 
 
-def compared(rounds, in_pieces):
+def compared(rounds, in_microbatches):
     return {side: measure.spread([entry[side]["samples_per_second"]
                                   / entry["Lockstep"]["samples_per_second"] for entry in rounds])
-            for side in in_pieces}
+            for side in in_microbatches}
 
 
-def row(result, in_pieces):
+def row(result, in_microbatches):
     plain = tables.medians(result["rounds"], "Lockstep")["samples_per_second"]
-    ratios = [result[side] for side in in_pieces]
+    ratios = [result[side] for side in in_microbatches]
     return f"{result['batch']:>12}{plain:>9.0f}" + "".join(
         f"{ratio['ratio']:>10.2f} ({ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f})".rjust(26)
         for ratio in ratios)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/pieces/deterministic_pass.h"
+#include "lockstep/parallel/deterministic/deterministic_pass.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -97,15 +97,15 @@ void train(const test::Rank&) {
     torch::load(net, folder + "/net");
     torch::load(adam, folder + "/adam");
   }
-  DistributedDataParallel ddp(net, world, {.deterministic = std::stoi(setting("PIECES"))});
+  DistributedDataParallel ddp(net, world, {.deterministic = std::stoi(setting("MICROBATCHES"))});
   for (std::int64_t step = from; step < to; ++step) {
     const auto rows =  // As DistributedSampler deals them.
         torch::arange(step * global_batch + world.rank(), (step + 1) * global_batch, world.size());
     const auto inputs = (rows.unsqueeze(1) * 7 + torch::arange(12) * 5) % 32;
     const auto targets = (rows * rows) % 32;
     adam.zero_grad(/*set_to_none=*/step % 2 == 0);
-    const double loss = ddp.train_pieces(step, [&](const Piece& piece) {
-      return torch::cross_entropy_loss(ddp(piece.of(inputs)), piece.of(targets));
+    const double loss = ddp.train_microbatches(step, [&](const GlobalMicrobatch& microbatch) {
+      return torch::cross_entropy_loss(ddp(microbatch.of(inputs)), microbatch.of(targets));
     });
     adam.step();
     std::cout << "loss " << std::hexfloat << loss << '\n';
@@ -121,8 +121,8 @@ void train(const test::Rank&) {
 const test::Ranks training("deterministic training", train);
 
 // Output of each rank; all must be equal.
-std::string printed(int ranks, int pieces, int from, int to, const std::string& folder = {}) {
-  ::setenv("PIECES", std::to_string(pieces).c_str(), 1);
+std::string printed(int ranks, int microbatches, int from, int to, const std::string& folder = {}) {
+  ::setenv("MICROBATCHES", std::to_string(microbatches).c_str(), 1);
   ::setenv("FROM", std::to_string(from).c_str(), 1);
   ::setenv("TO", std::to_string(to).c_str(), 1);
   ::setenv("FOLDER", folder.c_str(), 1);
@@ -192,8 +192,8 @@ TEST(DeterministicPass, GradientsAreMeansOverAllSamples) {
           {.mean = over_samples ? GradientMean::over_samples : GradientMean::over_ranks,
            .deterministic = 4});
       for (int step = 0; step < 2; ++step) {
-        const double mean = ddp.train_pieces(step, [&](const Piece& piece) {
-          const torch::Tensor out = ddp(piece.of(mine)).pow(2).mean(1);
+        const double mean = ddp.train_microbatches(step, [&](const GlobalMicrobatch& microbatch) {
+          const torch::Tensor out = ddp(microbatch.of(mine)).pow(2).mean(1);
           if (!over_samples) return out.mean();
           ddp.count_samples(static_cast<double>(out.size(0)));
           return out.sum();
@@ -226,17 +226,17 @@ TEST(DeterministicPass, OtherWaysToSumGradientsAreMisuse) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = linear();
     DistributedDataParallel ddp(net, world, {.deterministic = 2});
-    EXPECT_GT(ddp.pieces(), 0);
+    EXPECT_GT(ddp.microbatches(), 0);
     EXPECT_FALSE(ddp.is_overlapped());
     std::string text;
     EXPECT_EQ(fault_of([&] { ddp(inputs(2)).sum().backward(); }, &text), Fault::misuse);
-    EXPECT_NE(text.find("train_pieces()"), text.npos) << text;
+    EXPECT_NE(text.find("train_microbatches()"), text.npos) << text;
     EXPECT_EQ(fault_of([&] { const auto no_sync = ddp.no_sync(); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { ddp.join([] {}); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { ddp.register_comm_hook({}); }), Fault::misuse);
     DistributedDataParallel plain(linear(), world);
-    const auto loss_of = [&](const Piece&) { return plain(inputs(2)).sum(); };
-    EXPECT_EQ(fault_of([&] { plain.train_pieces(0, loss_of); }), Fault::misuse);
+    const auto loss_of = [&](const GlobalMicrobatch&) { return plain(inputs(2)).sum(); };
+    EXPECT_EQ(fault_of([&] { plain.train_microbatches(0, loss_of); }), Fault::misuse);
   });
 }
 
@@ -244,33 +244,34 @@ TEST(DeterministicPass, WhatFollowsTheSamplesIsNamedAndRefused) {
   for_ranks(2, [](ProcessGroup& world) {
     torch::nn::Sequential net(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
     DistributedDataParallel ddp(net, world, {.deterministic = 2});
-    const auto loss_of = [&](const Piece& piece) {
-      return ddp(piece.of(torch::ones({4, 6}))).sum();
+    const auto loss_of = [&](const GlobalMicrobatch& microbatch) {
+      return ddp(microbatch.of(torch::ones({4, 6}))).sum();
     };
     std::string text;
-    EXPECT_EQ(fault_of([&] { ddp.train_pieces(0, loss_of); }, &text), Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { ddp.train_microbatches(0, loss_of); }, &text), Fault::unsupported);
     EXPECT_NE(text.find(": 1."), text.npos) << text;
     (*net)[1]->eval();
-    ddp.train_pieces(0, loss_of);
+    ddp.train_microbatches(0, loss_of);
 
     auto other = linear();
     const torch::Tensor calls = other->register_buffer("calls", torch::zeros({}));
     DistributedDataParallel counting(other, world, {.deterministic = 2});
-    const auto counted = [&](const Piece& piece) {
+    const auto counted = [&](const GlobalMicrobatch& microbatch) {
       if (world.rank() == 1) calls.add_(1);
-      return counting(piece.of(inputs(2))).sum();
+      return counting(microbatch.of(inputs(2))).sum();
     };
-    EXPECT_EQ(fault_of([&] { counting.train_pieces(0, counted); }, &text), Fault::unsupported);
-    EXPECT_NE(text.find("on rank 1 a piece has changed calls"), text.npos) << text;
+    EXPECT_EQ(fault_of([&] { counting.train_microbatches(0, counted); }, &text),
+              Fault::unsupported);
+    EXPECT_NE(text.find("on rank 1 a microbatch has changed calls"), text.npos) << text;
     EXPECT_FALSE(other->weight.grad().defined());
 
     // max_norm makes rows shorter as they are read.
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(3, 5).max_norm(0.01));
     DistributedDataParallel reading(table, world, {.deterministic = 2});
-    const auto read = [&](const Piece& piece) {
-      return reading(piece.of(torch::zeros({2}, torch::kLong))).sum();
+    const auto read = [&](const GlobalMicrobatch& microbatch) {
+      return reading(microbatch.of(torch::zeros({2}, torch::kLong))).sum();
     };
-    EXPECT_EQ(fault_of([&] { reading.train_pieces(0, read); }, &text), Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { reading.train_microbatches(0, read); }, &text), Fault::unsupported);
     EXPECT_NE(text.find("has changed weight"), text.npos) << text;
   });
 }
@@ -288,11 +289,12 @@ struct Choice : torch::nn::Module {
   torch::Tensor c;
 };
 
-TEST(DeterministicPass, UnusedParametersAreZeroWhereAnotherPieceUsesThemAndElseAnError) {
+TEST(DeterministicPass, UnusedParametersAreZeroIfAnotherMicrobatchUsesThemAndElseAnError) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = std::make_shared<Choice>();
     DistributedDataParallel ddp(net, world, {.find_unused_parameters = true, .deterministic = 4});
-    ddp.train_pieces(0, [&](const Piece& piece) { return ddp(piece.index == 3); });
+    ddp.train_microbatches(
+        0, [&](const GlobalMicrobatch& microbatch) { return ddp(microbatch.index == 3); });
     EXPECT_TRUE(torch::equal(net->a.grad(), torch::ones({3})));
     EXPECT_TRUE(torch::equal(net->b.grad(), torch::full({3}, 0.25)));
     EXPECT_FALSE(net->c.grad().defined());
@@ -303,13 +305,14 @@ TEST(DeterministicPass, UnusedParametersAreZeroWhereAnotherPieceUsesThemAndElseA
     std::string text;
     EXPECT_EQ(fault_of(
                   [&] {
-                    whole.train_pieces(0,
-                                       [&](const Piece& piece) { return whole(piece.index != 3); });
+                    whole.train_microbatches(0, [&](const GlobalMicrobatch& microbatch) {
+                      return whole(microbatch.index != 3);
+                    });
                   },
                   &text),
               Fault::misuse);
     EXPECT_NE(text.find("on rank 1 backward() gave no gradient to b:"), text.npos) << text;
-    whole.train_pieces(0, [&](const Piece&) { return whole(true); });
+    whole.train_microbatches(0, [&](const GlobalMicrobatch&) { return whole(true); });
     EXPECT_FALSE(strict->c.grad().defined());
   });
 }
@@ -320,8 +323,8 @@ TEST(DeterministicPass, GradientsThatAreNotFiniteFailOrAreSkipped) {
       auto net = linear();
       DistributedDataParallel ddp(net, world, {.non_finite = choice, .deterministic = 4});
       const auto run = [&] {
-        ddp.train_pieces(5, [&](const Piece& piece) {
-          return ddp(inputs(1)).sum() * (piece.index == 1 ? INFINITY : 1);
+        ddp.train_microbatches(5, [&](const GlobalMicrobatch& microbatch) {
+          return ddp(inputs(1)).sum() * (microbatch.index == 1 ? INFINITY : 1);
         });
       };
       if (choice == NonFinite::fail) {
@@ -335,13 +338,13 @@ TEST(DeterministicPass, GradientsThatAreNotFiniteFailOrAreSkipped) {
   });
 }
 
-TEST(DeterministicPass, AnExceptionInOnePieceEndsTheStepOnAllRanksAndLeavesNothing) {
+TEST(DeterministicPass, AnExceptionInOneMicrobatchEndsTheStepOnAllRanksAndLeavesNothing) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = linear();
     DistributedDataParallel ddp(net, world, {.deterministic = 4});
     const auto run = [&](int fails) {
-      ddp.train_pieces(0, [&](const Piece& piece) {
-        if (piece.index == fails) throw std::runtime_error("no");
+      ddp.train_microbatches(0, [&](const GlobalMicrobatch& microbatch) {
+        if (microbatch.index == fails) throw std::runtime_error("no");
         return ddp(inputs(1)).sum();
       });
     };
@@ -359,19 +362,20 @@ TEST(DeterministicPass, AnExceptionInOnePieceEndsTheStepOnAllRanksAndLeavesNothi
     EXPECT_TRUE(net->bias.grad().defined());
     const std::int64_t step = world.rank();
     EXPECT_EQ(fault_of([&] {
-                ddp.train_pieces(step, [&](const Piece&) { return ddp(inputs(1)).sum(); });
+                ddp.train_microbatches(
+                    step, [&](const GlobalMicrobatch&) { return ddp(inputs(1)).sum(); });
               }),
               Fault::mismatch);
   });
 }
 
-TEST(DeterministicPass, RandomNumbersFollowFromSeedStepAndPieceAndDoNotDisturbOthers) {
+TEST(DeterministicPass, RandomNumbersFollowFromSeedStepAndMicrobatchAndDoNotDisturbOthers) {
   for_ranks(1, [](ProcessGroup& world) {
     auto net = linear();
     const auto drawn = [&](std::uint64_t seed, std::int64_t step) {
       DistributedDataParallel ddp(net, world, {.deterministic = 2, .deterministic_seed = seed});
       std::vector<double> numbers;
-      ddp.train_pieces(step, [&](const Piece&) {
+      ddp.train_microbatches(step, [&](const GlobalMicrobatch&) {
         numbers.push_back(torch::rand({}, torch::kDouble).item<double>());
         return ddp(inputs(1)).sum();
       });

@@ -26,21 +26,21 @@ namespace lockstep {
 // classes modulo s q in it, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of
 // R has the microbatches p with p mod R = r. If R and k are powers of two, these form one node. In
 // general they form a few: the classes modulo `exchanged()`, the first multiple of R among these s.
-class PieceTree {
+class MicrobatchTree {
  public:
   // Adds slot `second` to slot `first`. Slots hold sums.
   using Merge = std::pair<std::size_t, std::size_t>;
 
   // Puts one microbatch into a slot.
   struct Step {
-    int piece;
+    int microbatch;
     std::size_t slot;
     bool adds;                  // Adds to the slot's sum; otherwise replaces it.
     std::vector<Merge> merges;  // Done after the step.
   };
 
-  // `ranks` divides `pieces`, the number of microbatches; both are positive.
-  PieceTree(int pieces, int ranks);
+  // `ranks` divides `microbatches`, the number of microbatches; both are positive.
+  MicrobatchTree(int microbatches, int ranks);
 
   // The microbatches of rank `rank`, in the order of computation. Afterwards, slots 0 to own() - 1
   // hold its nodes: slot j the class of rank + j * ranks.
@@ -57,27 +57,28 @@ class PieceTree {
                  std::vector<Step>& steps) const;
   void add_merges(int first, int modulus, std::vector<Merge>& merges) const;
 
-  const int pieces_;
+  const int microbatches_;
   const int ranks_;
   int exchanged_ = 1;
 };
 
-// Sums the gradients of microbatches in the order of a PieceTree, and computes their mean.
+// Sums the gradients of microbatches in the order of a MicrobatchTree, and computes their mean.
 //
 // A slot holds the gradients of all parameters side by side, for each element type. The slots of
 // this rank's nodes are in registered memory. Finally, each rank receives its slice of all ranks'
 // nodes, adds them in the tree's order, multiplies the sum and shares the slice.
-class PieceSums {
+class MicrobatchSums {
  public:
   // Collective. `parameters` have the same layout on all ranks and types that can be reduced.
-  PieceSums(const NamedTensors& parameters, const PieceTree& tree, const ProcessGroup& group);
+  MicrobatchSums(const NamedTensors& parameters, const MicrobatchTree& tree,
+                 const ProcessGroup& group);
 
   // Applies `step` to the gradient of parameter `index`; an undefined one is zero. Returns whether
   // the gradient is finite.
-  bool take(const PieceTree::Step& step, std::size_t index, const at::Tensor& gradient) const;
+  bool take(const MicrobatchTree::Step& step, std::size_t index, const at::Tensor& gradient) const;
 
   // Completes `step` after all gradients of its microbatch were taken.
-  void merge(const PieceTree::Step& step) const;
+  void merge(const MicrobatchTree::Step& step) const;
 
   // Collective, after the last step: computes the sum over all microbatches, times `factor`.
   void finish(double factor) const;
@@ -86,7 +87,8 @@ class PieceSums {
   std::vector<at::Tensor> memory() const;
 
   // Bytes of memory(), equal on all ranks.
-  static std::size_t bytes_for(const NamedTensors& parameters, const PieceTree& tree, int ranks);
+  static std::size_t bytes_for(const NamedTensors& parameters, const MicrobatchTree& tree,
+                               int ranks);
 
   // The result for parameter `index`, valid until the next first step.
   const at::Tensor& result(std::size_t index) const { return places_[0][index]; }
@@ -106,9 +108,9 @@ class PieceSums {
   void exchange(const Region& region) const;
   at::Tensor node(const Region& region, std::size_t index) const;
 
-  const PieceTree tree_;
+  const MicrobatchTree tree_;
   const ProcessGroup group_;
-  const std::vector<PieceTree::Merge> merges_;
+  const std::vector<MicrobatchTree::Merge> merges_;
   std::vector<Region> regions_;
   std::vector<std::vector<at::Tensor>> places_;  // Indexed by slot and parameter.
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/pieces/fixed_state.h"
+#include "lockstep/parallel/deterministic/fixed_state.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -63,9 +63,9 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
 
 // Hashes the key, because LibTorch's Mersenne twister uses only 32 bits of the seed and neighbours
 // must differ in them.
-void PieceRandom::begin(std::uint64_t seed, std::int64_t step, int piece) {
+void MicrobatchRandom::begin(std::uint64_t seed, std::int64_t step, int microbatch) {
   const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
-                                         static_cast<std::uint64_t>(piece)};
+                                         static_cast<std::uint64_t>(microbatch)};
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   generator.set_current_seed(hash_of_elements(key));

@@ -1,5 +1,5 @@
-// Implements DistributedDataParallel::train_pieces(): a step whose sums do not depend on the number
-// of ranks.
+// Implements DistributedDataParallel::train_microbatches(): a step whose sums do not depend on the
+// number of ranks.
 //
 // Thread safety: none.
 
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/deterministic/global_microbatch.h"
+#include "lockstep/parallel/deterministic/microbatch_sums.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradients/pass_report.h"
-#include "lockstep/parallel/pieces/piece.h"
-#include "lockstep/parallel/pieces/piece_sums.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace torch::nn {
@@ -24,7 +24,7 @@ class Module;
 
 namespace lockstep::parallel {
 
-class PieceRandom;
+class MicrobatchRandom;
 class Reducer;
 
 // Collective. Errors: misuse if the number of ranks does not divide the number of microbatches, or
@@ -39,9 +39,9 @@ class DeterministicPass {
   DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
                     const DistributedDataParallelOptions& options);
 
-  double run(std::int64_t step, const PieceLoss& loss_of, const std::string& change);
+  double run(std::int64_t step, const MicrobatchLoss& loss_of, const std::string& change);
 
-  int pieces() const { return options_.deterministic; }
+  int microbatches() const { return options_.deterministic; }
 
   // The memory of gradient sums.
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
@@ -63,12 +63,12 @@ class DeterministicPass {
     std::int64_t changed;  // The first parameter or buffer that changed, or -1.
   };
 
-  double compute(std::int64_t step, const PieceLoss& loss_of, const std::string& change);
-  std::vector<Outcome> compute_pieces(std::int64_t step, const PieceLoss& loss_of,
-                                      const std::string& change);
-  Outcome compute_piece(const PieceTree::Step& step, const PieceLoss& loss_of);
-  void take_gradients(const PieceTree::Step& step);
-  Outcome sum_over_pieces(const std::vector<Outcome>& own) const;
+  double compute(std::int64_t step, const MicrobatchLoss& loss_of, const std::string& change);
+  std::vector<Outcome> compute_microbatches(std::int64_t step, const MicrobatchLoss& loss_of,
+                                            const std::string& change);
+  Outcome compute_microbatch(const MicrobatchTree::Step& step, const MicrobatchLoss& loss_of);
+  void take_gradients(const MicrobatchTree::Step& step);
+  Outcome sum_over_microbatches(const std::vector<Outcome>& own) const;
   void require_agreement(const State& state, const NamedTensors& watched) const;
   void drop_gradients() const;
   void finish(const PassReports& reports, double count);  // Means are over `count`.
@@ -77,9 +77,9 @@ class DeterministicPass {
   Reducer& reducer_;
   const ProcessGroup group_;
   const DistributedDataParallelOptions options_;
-  const PieceTree tree_;
-  const std::vector<PieceTree::Step> steps_;
-  const PieceSums sums_;
+  const MicrobatchTree tree_;
+  const std::vector<MicrobatchTree::Step> steps_;
+  const MicrobatchSums sums_;
 
   // For the current step.
   std::vector<ParameterUse> uses_;  // For each parameter, by any of this rank's microbatches.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/pieces/piece.h"
+#include "lockstep/parallel/deterministic/global_microbatch.h"
 
 #include <cstdint>
 #include <string>
@@ -16,12 +16,13 @@ bool is_aligned(const at::Tensor& tensor) {
 
 }  // namespace
 
-at::Tensor Piece::of(const at::Tensor& rows) const {
-  require(rows.defined() && rows.dim() > 0, "Piece::of: there are no rows");
+at::Tensor GlobalMicrobatch::of(const at::Tensor& rows) const {
+  require(rows.defined() && rows.dim() > 0, "GlobalMicrobatch::of: there are no rows");
   const int own = count / ranks;
   require(rows.size(0) % own == 0 && rows.size(0) > 0, [&] {
-    return "Piece::of: " + std::to_string(rows.size(0)) + " rows cannot be cut into this rank's " +
-           std::to_string(own) + " pieces of " + std::to_string(count) +
+    return "GlobalMicrobatch::of: " + std::to_string(rows.size(0)) +
+           " rows cannot be cut into this rank's " + std::to_string(own) + " microbatches of " +
+           std::to_string(count) +
            ": choose another batch size, and drop the last batch of an epoch if it is smaller";
   });
   const auto format = rows.suggest_memory_format();
