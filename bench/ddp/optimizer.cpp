@@ -2,8 +2,8 @@
 #include "bench/ddp/optimizer.h"
 
 #include <lockstep/optim/optimizers.h>
-#include <lockstep/parallel/one_copy/shared_optimizer.h>
 #include <lockstep/parallel/shard/zero_redundancy_optimizer.h>
+#include <lockstep/parallel/shared_parameters/shared_optimizer.h>
 
 #include <stdexcept>
 

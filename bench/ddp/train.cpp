@@ -5,7 +5,7 @@
 #include <lockstep/comm/process_group.h>
 #include <lockstep/optim/mixed_precision.h>
 #include <lockstep/parallel/gradients/operator_record.h>
-#include <lockstep/parallel/one_copy/shared_optimizer.h>
+#include <lockstep/parallel/shared_parameters/shared_optimizer.h>
 #include <sys/resource.h>
 #include <torch/optim/optimizer.h>
 #include <torch/utils.h>

@@ -145,7 +145,7 @@ def replicas(n, small, large, parameters):
                    (2 * small + sum(large), 2 * small))
 
 
-def one_copy(n, small, large, parameters):
+def shared_parameters(n, small, large, parameters):
     """With share_parameters: PassReports; GradientSlices::used, collect and average;
     SharedOptimizerBase::after_step. Without the optimizer's own bytes. Returns counts, calls."""
     sums = [("reduce_scatter", size) for size in [small, *large]]
@@ -276,7 +276,7 @@ def formula_table():
 
 def steps_of(n):
     yield "CNN, replicas", *replicas(n, *CNN)
-    yield "CNN, one copy", *one_copy(n, *CNN)
+    yield "CNN, shared parameters", *shared_parameters(n, *CNN)
 
 
 def all_counts(n):
@@ -346,8 +346,9 @@ def remedy_table(host):
         row("all_reduce, 64 MB, registered: pages on one node; on two",
             lambda n: all_reduce(one_node, n, 64 * MB, registered=True),
             lambda n: all_reduce(host, n, 64 * MB, registered=True)),
-        row("CNN, gradients: replicas; one copy",
-            lambda n: host.time(*_step(replicas, n)), lambda n: host.time(*_step(one_copy, n)))]
+        row("CNN, gradients: replicas; shared parameters",
+            lambda n: host.time(*_step(replicas, n)),
+            lambda n: host.time(*_step(shared_parameters, n)))]
     return markdown(["now; then", *(f"{n} ranks" for n in RANKS)], rows)
 
 

@@ -16,9 +16,9 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/observe/memory_report.h"
 #include "lockstep/parallel/gradients/finite_check.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/tensor/collectives.h"
 #include "tests/fault_of.h"
 

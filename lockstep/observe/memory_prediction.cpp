@@ -45,8 +45,8 @@ std::size_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-bool has_one_copy(MemorySharing sharing) {
-  return sharing == MemorySharing::one_copy || sharing == MemorySharing::fully_sharded;
+bool shares_parameters(MemorySharing sharing) {
+  return sharing == MemorySharing::shared_parameters || sharing == MemorySharing::fully_sharded;
 }
 
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
@@ -56,12 +56,13 @@ bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.determinis
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::fully_sharded)
     return bytes_of_unit_gradients(trained, plan.units, plan.ranks);
-  const bool one_copy = plan.sharing == MemorySharing::one_copy;
+  const bool shared_parameters = plan.sharing == MemorySharing::shared_parameters;
   std::size_t bytes = 0;
   if (plan.deterministic > 0)
     bytes += MicrobatchSums::bytes_for(trained, MicrobatchTree(plan.deterministic, plan.ranks),
                                        plan.ranks);
-  if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool(plan) && !one_copy)) return bytes;
+  if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool(plan) && !shared_parameters))
+    return bytes;
   for (const auto& [name, tensor] : trained)
     if (has_pool(plan) || !is_large_gradient(tensor.nbytes())) bytes += padded(tensor.nbytes());
   return bytes;
@@ -71,7 +72,7 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
 // SharedOptimizer leaves none.
 std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
                                const MemoryPlan& plan) {
-  if (has_one_copy(plan.sharing) || plan.deterministic > 0) return 0;
+  if (shares_parameters(plan.sharing) || plan.deterministic > 0) return 0;
   if (plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1) return stepped;
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : trained)
@@ -101,7 +102,7 @@ std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sha
   const std::size_t all = bytes_of(tensors);
   std::vector<std::size_t> bytes(ranks, all);
   if (sharing == MemorySharing::none) return bytes;
-  if (has_one_copy(sharing)) {
+  if (shares_parameters(sharing)) {
     for (std::size_t r = 0; r < ranks; ++r) bytes[r] = all * (r + 1) / ranks - all * r / ranks;
     return bytes;
   }
@@ -138,7 +139,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
     table.host.gradients += each.gradients;
     table.host.optimizer_state += each.optimizer_state;
   }
-  table.host.parameters = each.parameters * (has_one_copy(plan.sharing) ? 1 : ranks);
+  table.host.parameters = each.parameters * (shares_parameters(plan.sharing) ? 1 : ranks);
   table.host.buckets = each.buckets * ranks;
   return table;
 }

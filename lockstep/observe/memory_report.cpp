@@ -17,9 +17,9 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
@@ -50,7 +50,7 @@ const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
 MemorySharing sharing_of(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const FullyShardedBase*>(&ddp) != nullptr) return MemorySharing::fully_sharded;
   if (dynamic_cast<const SharedOptimizerBase*>(&optimizer) != nullptr)
-    return MemorySharing::one_copy;
+    return MemorySharing::shared_parameters;
   if (dynamic_cast<const WholeParameterOptimizer*>(&optimizer) == nullptr)
     return MemorySharing::none;
   return ddp.shards_gradients() ? MemorySharing::zero_stage_2 : MemorySharing::zero_stage_1;

@@ -10,7 +10,7 @@
 //
 //   // And for a machine that is not there yet:
 //   std::cout << to_string(lockstep::predict_memory(
-//       *net, {.ranks = 8, .sharing = MemorySharing::one_copy}));
+//       *net, {.ranks = 8, .sharing = MemorySharing::shared_parameters}));
 //
 // Byte counts are sizes of storages. Memory that several tensors share counts once; on the host,
 // memory that several ranks have mapped counts once. For a parameter that is cut over ranks, each
@@ -69,11 +69,12 @@ struct MemoryTable {
 
 // How the ranks of a host divide parameters, gradients and optimizer state.
 enum class MemorySharing {
-  none,           // DistributedDataParallel: each rank has everything.
-  one_copy,       // share_parameters and SharedOptimizer: shared weights and state.
-  zero_stage_1,   // ZeroRedundancyOptimizer: each rank has the state of its own parameters.
-  zero_stage_2,   // Also only the gradients of its own parameters, with shard_gradients().
-  fully_sharded,  // FullyShardedDataParallel: as one_copy, with gradients of two units.
+  none,               // DistributedDataParallel: each rank has everything.
+  shared_parameters,  // share_parameters and SharedOptimizer: shared weights and state.
+  zero_stage_1,       // ZeroRedundancyOptimizer: each rank has the state of its own parameters.
+  zero_stage_2,       // Also only the gradients of its own parameters, with shard_gradients().
+  fully_sharded,  // FullyShardedDataParallel: as shared_parameters, with gradients of two units.
+  one_copy [[deprecated("renamed to shared_parameters")]] = shared_parameters,
 };
 
 struct MemoryPlan {

@@ -18,9 +18,9 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/tensor/on_meta.h"
 #include "tests/fault_of.h"
@@ -147,7 +147,7 @@ const Ranks plain("plain", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-const Ranks one_copy("one copy", [](const Rank&) {
+const Ranks shared_parameters("shared parameters", [](const Rank&) {
   ProcessGroup group = init_process_group();
   const MemoryReport report =
       report_of(group,
@@ -216,7 +216,8 @@ const Ranks fully_sharded("fully sharded", [](const Rank&) {
 });
 
 TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
-  for (const Ranks* sharing : {&plain, &one_copy, &zero, &zero_2, &microbatches, &fully_sharded})
+  for (const Ranks* sharing :
+       {&plain, &shared_parameters, &zero, &zero_2, &microbatches, &fully_sharded})
     for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 
@@ -404,10 +405,11 @@ TEST(MemoryReport, AParameterWithTwoNamesCountsOnce) {
       });
 }
 
-TEST(MemoryReport, OneCopyHasNoMoreOnTheHostThanOneRank) {
+TEST(MemoryReport, SharedParametersNeedNoMoreOnTheHostThanOneRank) {
   const Net net;
   const MemoryTable one = predict_memory(net, {.ranks = 1});
-  const MemoryTable four = predict_memory(net, {.ranks = 4, .sharing = MemorySharing::one_copy});
+  const MemoryTable four =
+      predict_memory(net, {.ranks = 4, .sharing = MemorySharing::shared_parameters});
   EXPECT_EQ(four.host.parameters, one.host.parameters);
   EXPECT_EQ(four.host.optimizer_state, one.host.optimizer_state);
   expect_near(4 * four.ranks[0].optimizer_state, 2 * bytes);

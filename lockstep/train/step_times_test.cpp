@@ -23,8 +23,8 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/job/straggler.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/tensor/module_state.h"
 #include "tests/ranks.h"
 
@@ -221,7 +221,7 @@ TEST(StepTimes, NameTheRankThatIsSlowAndWhatItIsSlowIn) {
 
 TEST(StepTimes, NameItThoughAThreadReduces) { EXPECT_TRUE(all_succeeded(overlapped.run(ranks))); }
 
-TEST(StepTimes, NameItWithOneCopyOfTheWeights) { EXPECT_TRUE(all_succeeded(shared.run(ranks))); }
+TEST(StepTimes, NameItWithSharedParameters) { EXPECT_TRUE(all_succeeded(shared.run(ranks))); }
 
 TEST(StepTimes, KnowAccumulationEvaluationAndCheckpoints) {
   EXPECT_TRUE(all_succeeded(others.run(2)));

@@ -158,7 +158,7 @@ def guide(args):
         sys.exit(f"data-parallel.md's program does not say where its time goes: {shares}")
 
     # The output ends with the hash of the weights, which is equal on any number of ranks.
-    copy.compile(only(blocks(pages / "one-copy.md", "cpp"), "one-copy.md"))
+    copy.compile(only(blocks(pages / "shared-parameters.md", "cpp"), "shared-parameters.md"))
     hashes = {last_word(copy.start(ranks)) for ranks in (1, 2, 4)}
     if len(hashes) != 1:
         sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")

@@ -29,9 +29,9 @@
 #include "lockstep/job/record.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/train/training_state.h"
 

@@ -93,7 +93,7 @@ class Arrows(MadeUp):
     def test_a_strategy_includes_gradients_and_a_strategy_of_the_table(self):
         self.passes({"lockstep/parallel/gradients/a.h": HEAD,
                      "lockstep/parallel/replicate/b.h": HEAD,
-                     "lockstep/parallel/one_copy/c.h": includes("parallel/gradients/a.h",
+                     "lockstep/parallel/shared_parameters/c.h": includes("parallel/gradients/a.h",
                                                                 "parallel/replicate/b.h")})
 
     def test_a_strategy_includes_no_strategy_that_the_table_lacks(self):

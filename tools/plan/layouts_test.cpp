@@ -331,7 +331,7 @@ TEST(Layouts, MoreMemoryFitsMoreAndASlowerLinkTakesLonger) {
     }
 }
 
-TEST(Layouts, OneCopyIsNeverLargerThanReplicas) {
+TEST(Layouts, SharedParametersAreNeverLargerThanReplicas) {
   const auto all = predict_layouts(profile_of(8, 16), machine_of(2));
   for (PredictedLayout each : all)
     if (each.impossible.empty() && each.layout.fsdp) {

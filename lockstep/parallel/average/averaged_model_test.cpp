@@ -26,7 +26,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/script_module.h"
@@ -167,7 +167,7 @@ const Ranks in_parts("averages in parts", [](const Rank&) {
   destroy_process_group(world);
 });
 
-TEST(AveragedModel, OfOneCopyIsThatOfReplicasInPartsOfEachRank) {
+TEST(AveragedModel, OfSharedParametersIsThatOfReplicasInPartsOfEachRank) {
   for (const int ranks : {1, 2, 3}) EXPECT_TRUE(all_succeeded(in_parts.run(ranks))) << ranks;
 }
 

@@ -38,8 +38,8 @@
 #include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 
 namespace lockstep::parallel {
 

@@ -1,10 +1,10 @@
 // The parameters of a module that is fully sharded across hosts. docs/internals/fully-sharded.md
 // describes storage, gathers, edits and why they cannot deadlock.
 //
-// Each rank keeps and steps its slice of every unit (one_copy/slice_layout.h). When an operator
-// uses a parameter, its unit is gathered once per host, into a slot that the host's ranks share
-// (touched_units.h). Each rank transfers a part, within its rail (one_copy/host_groups.h). After a
-// step all units must be gathered again.
+// Each rank keeps and steps its slice of every unit (shared_parameters/slice_layout.h). When an
+// operator uses a parameter, its unit is gathered once per host, into a slot that the host's ranks
+// share (touched_units.h). Each rank transfers a part, within its rail
+// (shared_parameters/host_groups.h). After a step all units must be gathered again.
 //
 // In an edit, rank 0 alone uses units. They are gathered into a slot of its host, and scattered
 // into all slices when they leave the slot. The other ranks follow rank 0's orders. The first Error
@@ -34,9 +34,9 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 #include "lockstep/parallel/fully_sharded/touched_units.h"
-#include "lockstep/parallel/one_copy/host_groups.h"
-#include "lockstep/parallel/one_copy/slice_layout.h"
 #include "lockstep/parallel/replicate/parameter_store.h"
+#include "lockstep/parallel/shared_parameters/host_groups.h"
+#include "lockstep/parallel/shared_parameters/slice_layout.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {

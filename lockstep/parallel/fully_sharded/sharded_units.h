@@ -19,9 +19,9 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
-#include "lockstep/parallel/one_copy/gradient_slices.h"
-#include "lockstep/parallel/one_copy/host_groups.h"
-#include "lockstep/parallel/one_copy/stepped_slices.h"
+#include "lockstep/parallel/shared_parameters/gradient_slices.h"
+#include "lockstep/parallel/shared_parameters/host_groups.h"
+#include "lockstep/parallel/shared_parameters/stepped_slices.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep::parallel {

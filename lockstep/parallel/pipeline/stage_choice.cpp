@@ -141,7 +141,7 @@ std::string lines_of(const LayerList& layers, const StageChoice& choice,
   text << "a cut";
   for (const int first : options.cut) text << ' ' << first;
   if (options.cut.empty()) text << " by " << (options.costs.empty() ? "elements" : "costs");
-  text << '\n' << (options.fully_sharded ? "one copy" : "replicas") << " on ";
+  text << '\n' << (options.fully_sharded ? "shared parameters" : "replicas") << " on ";
   text << (options.data_parallel ? options.data_parallel->size() : 1) << " ranks\n";
   text << to_string(choice.order);
   return text.str();

@@ -131,7 +131,7 @@ torch::Tensor table_of(const Pipeline& pipeline) {
   return {};
 }
 
-void freeze_one_copy_later(const ProcessGroup& world) {
+void freeze_shared_parameters_later(const ProcessGroup& world) {
   Pipeline pipeline(language_model(), world, {.microbatches = 2});
   torch::Tensor weight = table_of(pipeline);
   if (world.rank() == 1) weight.requires_grad_(false);
@@ -140,7 +140,7 @@ void freeze_one_copy_later(const ProcessGroup& world) {
 }
 
 TEST(TiedWeights, ARankThatFreezesItsCopyLaterHoldsNobodyUp) {
-  run_in_process(2, [](ProcessGroup& world) { freeze_one_copy_later(world); });
+  run_in_process(2, [](ProcessGroup& world) { freeze_shared_parameters_later(world); });
 }
 
 // --- Fully sharded, in another type --------------------------------------------------------------
@@ -337,7 +337,7 @@ const test::Ranks with_data_parallel("tied weights, data parallel", [](const tes
     });
     EXPECT_TRUE(torch::equal(after_a_step(world, fully_sharded), on_one_host)) << fully_sharded;
   }
-  freeze_one_copy_later(world.split(world.rank() % 2));
+  freeze_shared_parameters_later(world.split(world.rank() % 2));
   destroy_process_group(world);
 });
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/host_groups.h"
+#include "lockstep/parallel/shared_parameters/host_groups.h"
 
 #include <algorithm>
 #include <cstddef>

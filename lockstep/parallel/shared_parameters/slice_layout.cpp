@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/slice_layout.h"
+#include "lockstep/parallel/shared_parameters/slice_layout.h"
 
 #include <algorithm>
 #include <map>

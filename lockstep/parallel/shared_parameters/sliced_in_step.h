@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/one_copy/gradient_slices.h"
-#include "lockstep/parallel/one_copy/stepped_slices.h"
+#include "lockstep/parallel/shared_parameters/gradient_slices.h"
+#include "lockstep/parallel/shared_parameters/stepped_slices.h"
 
 namespace lockstep::parallel {
 

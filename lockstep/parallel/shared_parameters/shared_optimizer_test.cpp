@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/functional/activation.h>

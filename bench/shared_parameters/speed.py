@@ -9,7 +9,7 @@ import sides  # noqa: E402, from the folder beside this
 import tables  # noqa: E402
 from sides import Case, measure  # noqa: E402
 
-SIDES = ("one copy", "Lockstep", "ZeRO-1", "ZeRO-2", "PyTorch", "PyTorch ZeRO", "alone")
+SIDES = ("shared parameters", "Lockstep", "ZeRO-1", "ZeRO-2", "PyTorch", "PyTorch ZeRO", "alone")
 RANKS = 2
 
 # By model and batch size: warm-up steps, timed steps. A side takes half a minute at most.
@@ -71,11 +71,12 @@ def measured(case, options, say):
 
 def comparisons(rounds, measured_sides):
     """Compares shared parameters with other sides: speed, and time of a step."""
-    if "one copy" not in measured_sides:
+    if "shared parameters" not in measured_sides:
         return {}
 
     def ratio(figure, base):
-        return measure.spread([figure(entry["one copy"]) / figure(entry[base]) for entry in rounds])
+        return measure.spread([figure(entry["shared parameters"]) / figure(entry[base])
+                               for entry in rounds])
 
     found = {name: ratio(lambda side: side["samples_per_second"], base)
              for name, (base, _) in COMPARISONS.items() if base in measured_sides}

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/shared_optimizer.h"
+#include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_options.h"
 #include "lockstep/parallel/gradients/reducer.h"
-#include "lockstep/parallel/one_copy/sliced_in_step.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/parameter_store.h"
 #include "lockstep/parallel/replicate/replicas.h"
+#include "lockstep/parallel/shared_parameters/sliced_in_step.h"
 
 namespace lockstep {
 namespace {

@@ -24,11 +24,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ddp"))
 from sides import measure  # noqa: E402, from the folder beside this
 
 EXAMPLES = """examples:
-  ./dev bench one-copy
-  ./dev bench one-copy --quick
-  ./dev bench one-copy --only memory --models gpt
-  ./dev bench one-copy --only speed --sides "one copy" Lockstep alone
-  ./dev bench one-copy --models cnn --batches 4 32 --rounds 7 --json one-copy.json
+  ./dev bench shared-parameters
+  ./dev bench shared-parameters --quick
+  ./dev bench shared-parameters --only memory --models gpt
+  ./dev bench shared-parameters --only speed --sides "shared parameters" Lockstep alone
+  ./dev bench shared-parameters --models cnn --batches 4 32 --rounds 7 --json shared-parameters.json
 """
 
 

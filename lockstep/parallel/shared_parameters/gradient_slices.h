@@ -19,8 +19,8 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/parallel/one_copy/host_groups.h"
-#include "lockstep/parallel/one_copy/slice_layout.h"
+#include "lockstep/parallel/shared_parameters/host_groups.h"
+#include "lockstep/parallel/shared_parameters/slice_layout.h"
 
 namespace lockstep::parallel {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/gradient_slices.h"
+#include "lockstep/parallel/shared_parameters/gradient_slices.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/one_copy/sliced_in_step.h"
+#include "lockstep/parallel/shared_parameters/sliced_in_step.h"
 
 #include <algorithm>
 #include <utility>
