@@ -23,7 +23,7 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/interrupts.h"
 #include "lockstep/c10d/job_store.h"
-#include "lockstep/c10d/launcher_news.h"
+#include "lockstep/c10d/launcher_notices.h"
 #include "lockstep/c10d/membership.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/c10d/torch_engine.h"

@@ -10,7 +10,7 @@
 #include "lockstep/base/thread.h"
 #include "lockstep/base/time.h"
 #include "lockstep/c10d/errors.h"
-#include "lockstep/c10d/launcher_news.h"
+#include "lockstep/c10d/launcher_notices.h"
 
 namespace lockstep::c10d {
 namespace {

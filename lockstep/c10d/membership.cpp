@@ -19,7 +19,7 @@
 #include "lockstep/c10d/errors.h"
 #include "lockstep/c10d/gil.h"
 #include "lockstep/c10d/interrupts.h"
-#include "lockstep/c10d/launcher_news.h"
+#include "lockstep/c10d/launcher_notices.h"
 #include "lockstep/c10d/registered_allocator.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/environment.h"
@@ -68,7 +68,7 @@ LaunchEnvironment environment_of(const Place& place) {
 }
 
 // The store is gone: the launcher may soon report a rank that has exited.
-void await_news(const std::function<void()>& look) {
+void await_notice(const std::function<void()>& look) {
   constexpr std::chrono::milliseconds pause{10};
   for (const Deadline last = in(std::chrono::seconds(1)); Clock::now() < last;
        std::this_thread::sleep_for(pause))
@@ -93,7 +93,7 @@ ProcessGroup join_world(const Place& place) {
     if (has_agent) *is_joining ? throw_if_launcher_lost_rank() : throw_if_job_failed();
   };
   const auto lost = [look, has_agent = who.agent_fd.has_value()] {
-    if (has_agent) await_news(look);
+    if (has_agent) await_notice(look);
     throw_lost_store();
   };
   try {

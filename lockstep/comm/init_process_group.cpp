@@ -18,7 +18,7 @@
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/hosts/device_engine.h"
-#include "lockstep/comm/hosts/failure_news.h"
+#include "lockstep/comm/hosts/failure_notices.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
@@ -147,7 +147,7 @@ comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const
   const Deadline deadline = in(options.timeout);
   auto session =
       std::make_shared<HostSession>(meeting, deadline, [&] { late.look_for_rank_0(who.job_id); });
-  send_last_words_to(session->shared_page(), session->rank());
+  send_exit_report_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
   telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
     meets_here ? comm::require_agreement(*session)
@@ -210,8 +210,8 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
     const auto across = hosts.lock();
     const auto strong = across ? host.lock() : nullptr;
     if (!strong) return;
-    const Failure news = comm::news_of_leaving(*strong);
-    if (news.rank != strong->rank()) across->connections->tell_failure(news);
+    const Failure failure = comm::reason_for_leaving(*strong);
+    if (failure.rank != strong->rank()) across->connections->tell_failure(failure);
   };
   hooks.activity_of = [host](int rank) -> std::shared_ptr<const Activity> {
     const auto strong = host.lock();
@@ -255,7 +255,7 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
     session_left->abandon();
     // A rank that leaves because of a lost rank reports that rank.
     if (const auto strong = hosts.lock())
-      strong->connections->tell_failure(comm::news_of_leaving(*session_left));
+      strong->connections->tell_failure(comm::reason_for_leaving(*session_left));
   };
   parts.backend = make_backend(joined, name, timeout, late);
   return GroupAccess::make(std::move(parts));
@@ -268,7 +268,7 @@ ProcessGroup init_process_group(const InitOptions& options) {
   static std::mutex without_name;
   static int tries = 0;  // A failed attempt may have left values in a store.
 
-  catch_last_words();
+  report_uncaught_exceptions();
   require_known_log_level();
   require_no_plan();
   const bool has_name = !options.name.empty();

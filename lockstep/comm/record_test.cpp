@@ -92,7 +92,7 @@ double seconds_since_thrown(const Rank& rank) {
 }
 
 // Prints the time from the throw until this rank receives the text.
-void expect_last_words(const ProcessGroup& group, const Rank& rank) {
+void expect_exit_report(const ProcessGroup& group, const Rank& rank) {
   try {
     for (int i = 0; i < 1000000; ++i) group.barrier();
     ADD_FAILURE() << "nobody noticed";
@@ -122,7 +122,7 @@ Ranks one_throws(const char* how, Throw fail) {
             ProcessGroup group = init_process_group();
             for (int i = 0; i < 3; ++i) group.barrier();
             if (rank.rank == 1) return fail(rank, group);
-            expect_last_words(group, rank);
+            expect_exit_report(group, rank);
           }};
 }
 
@@ -164,13 +164,13 @@ void expect_peers_to_learn(const Ranks& ranks, int code, int signal) {
   EXPECT_LE(least, 100);
 }
 
-TEST(LastWords, AnExceptionThatNobodyCatchesIsQuotedByThePeers) {
+TEST(ExitReport, AnExceptionThatNobodyCatchesIsQuotedByThePeers) {
   expect_peers_to_learn(uncaught, -1, SIGABRT);
 }
 
-TEST(LastWords, SoIsOneOfAnotherThread) { expect_peers_to_learn(in_a_thread, -1, SIGABRT); }
+TEST(ExitReport, SoIsOneOfAnotherThread) { expect_peers_to_learn(in_a_thread, -1, SIGABRT); }
 
-TEST(LastWords, SoIsOneThatEndsTheGroupBeforeItIsRecorded) {
+TEST(ExitReport, SoIsOneThatEndsTheGroupBeforeItIsRecorded) {
   expect_peers_to_learn(within_record, 1, 0);
 }
 
@@ -183,7 +183,7 @@ const Ranks a_chain("a chain of handlers", [](const Rank&) {
   std::thread([] { throw std::runtime_error("loss is nan"); }).join();
 });
 
-TEST(LastWords, TheTerminateHandlerThatWasThereIsCalledAfterwards) {
+TEST(ExitReport, TheTerminateHandlerThatWasThereIsCalledAfterwards) {
   EXPECT_EQ(a_chain.run(1, 20s)[0].code, 42);
 }
 

@@ -29,7 +29,7 @@ namespace {
 constexpr int heartbeat_ms = 100;
 
 // Half of the time within which ranks must detect a failure.
-constexpr std::chrono::milliseconds time_for_last_words{50};
+constexpr std::chrono::milliseconds time_for_exit_report{50};
 
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
                               const std::function<void()>& meanwhile) {
@@ -95,8 +95,8 @@ class StepReporter {
 
 }  // namespace
 
-Sentinel::Sentinel(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
-                   std::function<void()> look)
+LivenessThread::LivenessThread(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
+                               std::function<void()> look)
     : page_(page),
       slot_(slot),
       brokers_(std::move(brokers)),
@@ -105,7 +105,7 @@ Sentinel::Sentinel(JobControlBlock& page, int slot, std::vector<FdBroker*> broke
   if (!stop_) throw_errno("making an eventfd");
   std::promise<void> entered;
   std::future<void> outcome = entered.get_future();
-  thread_ = start_thread(&Sentinel::live, this, std::move(entered));
+  thread_ = start_thread(&LivenessThread::live, this, std::move(entered));
   try {
     outcome.get();
   } catch (...) {
@@ -114,13 +114,13 @@ Sentinel::Sentinel(JobControlBlock& page, int slot, std::vector<FdBroker*> broke
   }
 }
 
-Sentinel::~Sentinel() {
+LivenessThread::~LivenessThread() {
   // Writing 1 to an eventfd with no other writer always succeeds. If it failed, join() would hang.
   if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
   if (thread_.joinable()) thread_.join();
 }
 
-void Sentinel::live(std::promise<void> entered) {
+void LivenessThread::live(std::promise<void> entered) {
   try {
     page_.enter(slot_);
   } catch (...) {
@@ -147,12 +147,12 @@ void Sentinel::live(std::promise<void> entered) {
   page_.leave(slot_, how_);
 }
 
-void Sentinel::watch_fd_brokers(std::vector<pollfd>& entries) const {
+void LivenessThread::watch_fd_brokers(std::vector<pollfd>& entries) const {
   for (const FdBroker* const board : brokers_) board->watch(entries);
 }
 
 // Sends this rank's remaining offers and refusals to the others.
-void Sentinel::serve_what_is_left(std::vector<pollfd>& entries) {
+void LivenessThread::serve_what_is_left(std::vector<pollfd>& entries) {
   for (int turn = 0; turn < 100; ++turn) {
     entries.clear();
     watch_fd_brokers(entries);
@@ -218,14 +218,15 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
     own_memory_->listen(listen_on_abstract_socket(memory_of(number)), memory_of(number));
     boards.push_back(own_memory_.get());
   }
-  sentinel_ = std::make_unique<Sentinel>(*page_, rank_, std::move(boards), [this] { look(); });
+  liveness_ =
+      std::make_unique<LivenessThread>(*page_, rank_, std::move(boards), [this] { look(); });
   // Set it after entering the slot: a process of another job with the same name does not get there.
   page_->set_memory_number(rank_, number);
   if (compares) page_->announce(rank_, meeting.told);
 }
 
 HostSession::~HostSession() {
-  sentinel_.reset();
+  liveness_.reset();
   if (speaker_.joinable()) speaker_.join();
 }
 
@@ -289,7 +290,7 @@ void HostSession::drop(std::string_view key) const noexcept {
 }
 
 void HostSession::finish() {
-  sentinel_->leave_as(JobControlBlock::Phase::finished);
+  liveness_->leave_as(JobControlBlock::Phase::finished);
   page_->set_memory_number(rank_, 0);
   if (own_memory_) own_memory_->close();
 }
@@ -329,8 +330,8 @@ void HostSession::look() noexcept {
   if (page_->phase(rank_) != JobControlBlock::Phase::alive || is_speaking_) return;
   try {
     const auto failure = find_failure();
-    const bool is_news = failure && (failure->rank != rank_ || failure->fault);
-    if (!is_news || is_logged(*failure)) return;
+    const bool is_new = failure && (failure->rank != rank_ || failure->fault);
+    if (!is_new || is_logged(*failure)) return;
     if (speaker_.joinable()) speaker_.join();  // The thread has finished.
     is_speaking_ = true;
     speaker_ = start_thread([this, failure = *failure] {
@@ -372,7 +373,7 @@ void HostSession::note_break(Failure failure) {
 // exit report only when the stack is unwound. The agent may have to report the exit status: it is
 // no longer visible here if a parent, such as a shell, has reaped the rank.
 Failure HostSession::examine(int peer) const {
-  const Deadline deadline = in(time_for_last_words);
+  const Deadline deadline = in(time_for_exit_report);
   Failure seen = page_->examine(peer);
   const auto is_unexplained = [&] { return !seen.signal && !seen.exit_code && seen.what.empty(); };
   while (is_unexplained() && !page_->failure() && Clock::now() < deadline) {

@@ -35,18 +35,18 @@ namespace lockstep {
 // It holds the process's robust mutex in the job control block, so that the kernel reports the
 // process's death to peers. It increments the heartbeat, checks for lost peers, and runs this
 // process's fd brokers.
-class LOCKSTEP_API Sentinel {
+class LOCKSTEP_API LivenessThread {
  public:
   // Returns when it has entered `slot` of `page`. `page` and the brokers must outlive this object.
   // Calls `look` ten times a second until leave_as(); it must not throw. Errors: misuse when a
   // running process holds the slot.
-  Sentinel(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
-           std::function<void()> look);
+  LivenessThread(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
+                 std::function<void()> look);
 
   // Leaves the slot in the phase given to leave_as(), by default as abandoned.
-  ~Sentinel();
-  Sentinel(const Sentinel&) = delete;
-  Sentinel& operator=(const Sentinel&) = delete;
+  ~LivenessThread();
+  LivenessThread(const LivenessThread&) = delete;
+  LivenessThread& operator=(const LivenessThread&) = delete;
 
   void leave_as(JobControlBlock::Phase how) { how_ = how; }
 
@@ -159,7 +159,7 @@ class LOCKSTEP_API HostSession {
   bool has_left() const { return page_->phase(rank_) == JobControlBlock::Phase::finished; }
 
   // Vacates the slot because this process joins its peers elsewhere.
-  void withdraw() { sentinel_->leave_as(JobControlBlock::Phase::vacant); }
+  void withdraw() { liveness_->leave_as(JobControlBlock::Phase::vacant); }
 
   // Call it when this rank continues without its group: its peers' calls then fail.
   void abandon() { page_->abandon(rank_); }
@@ -182,10 +182,10 @@ class LOCKSTEP_API HostSession {
   mutable std::mutex logged_mutex_;
   mutable std::set<std::string> logged_;  // Keys of the logged failures.
   std::atomic<bool> is_speaking_{false};
-  Thread speaker_;                      // Logs for the liveness thread, which must not wait for a
-                                        // sink.
-  std::unique_ptr<Sentinel> sentinel_;  // Last member: its thread uses the members above and must
-                                        // end first.
+  Thread speaker_;  // Logs for the liveness thread, which must not wait for a
+                    // sink.
+  std::unique_ptr<LivenessThread> liveness_;  // Last member: its thread uses the members above and
+                                              // must end first.
 };
 
 // Installs handlers for the preemption signals SIGTERM and SIGUSR1, so that they do not end the

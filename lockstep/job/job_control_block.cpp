@@ -30,7 +30,7 @@ struct Words {
   char text[most_words + 1];
 };
 
-struct LastWords {
+struct ExitReport {
   // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot continues with the next
   // multiple of 4.
   std::atomic<std::uint32_t> state;
@@ -99,7 +99,7 @@ struct Slot {
   FailureRecord end;  // JobControlBlock::note_end().
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
-  alignas(64) LastWords words;
+  alignas(64) ExitReport words;
   Announcement announcement;
   FailureRecord broke;  // Break of its group.
 };
@@ -184,7 +184,7 @@ std::optional<FailureValue> read(const FailureRecord& record) {
   }
 }
 
-std::optional<Words> read(const LastWords& words) {
+std::optional<Words> read(const ExitReport& words) {
   const std::uint32_t before = words.state;
   if (before % 4 != 2) return std::nullopt;
   const Words value = words.value.load();
@@ -383,9 +383,9 @@ std::optional<Failure> JobControlBlock::first_end() const {
   return first ? std::optional(failure_in(*first)) : std::nullopt;
 }
 
-void JobControlBlock::say_last_words(int slot, std::string_view text,
-                                     std::optional<Fault> fault) const {
-  LastWords& words = layout().slot[slot].words;
+void JobControlBlock::write_exit_report(int slot, std::string_view text,
+                                        std::optional<Fault> fault) const {
+  ExitReport& words = layout().slot[slot].words;
   std::uint32_t none = words.state;
   if (none % 4 != 0 || !words.state.compare_exchange_strong(none, none + 1)) return;
   Words value{.fault = number_of(fault), .text = {}};
@@ -394,7 +394,7 @@ void JobControlBlock::say_last_words(int slot, std::string_view text,
   words.state = none + 2;
 }
 
-std::string JobControlBlock::last_words(int slot) const {
+std::string JobControlBlock::exit_report(int slot) const {
   const auto words = read(layout().slot[slot].words);
   return words ? words->text : "";
 }
@@ -420,7 +420,7 @@ std::optional<bool> JobControlBlock::oom_killed() const {
 Failure JobControlBlock::examine(int slot) const {
   Failure failure{.rank = slot, .host = host_name(), .pid = pid(slot)};
   note_latest(failure, activity(slot));
-  failure.what = last_words(slot);
+  failure.what = exit_report(slot);
   failure.left = phase(slot) == Phase::abandoned;
   if (failure.left) return failure;
   if (const auto status = wait_status_of(failure.pid, layout().slot[slot].started)) {
@@ -475,7 +475,7 @@ std::optional<Failure> JobControlBlock::failure() const {
   Failure failure = failure_in(*value);
   const int rank = failure.rank;
   const bool is_ours = rank >= 0 && rank < slots() && pid(rank) == failure.pid;
-  if (!failure.fault && failure.what.empty() && is_ours) failure.what = last_words(rank);
+  if (!failure.fault && failure.what.empty() && is_ours) failure.what = exit_report(rank);
   return failure;
 }
 

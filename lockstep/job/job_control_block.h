@@ -86,8 +86,8 @@ class LOCKSTEP_API JobControlBlock {
   // Stores the exit report of the process in `slot`: its exception, cut to 1 KiB, and its fault if
   // it is an Error of this library. Only the first call counts, until a process enters the slot
   // again. Async-signal-safe.
-  void say_last_words(int slot, std::string_view text, std::optional<Fault> fault = {}) const;
-  std::string last_words(int slot) const;  // The exit report's text; empty without one.
+  void write_exit_report(int slot, std::string_view text, std::optional<Fault> fault = {}) const;
+  std::string exit_report(int slot) const;  // The exit report's text; empty without one.
 
   // Time within which a rank that called abort() should exit with the exception that caused the
   // abort.

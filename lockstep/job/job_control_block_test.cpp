@@ -146,14 +146,14 @@ TEST(JobControlBlock, ACrashIsItsOwnCauseAndSoIsAnotherException) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
-  page.say_last_words(0, "std::bad_alloc: std::bad_alloc");
+  page.write_exit_report(0, "std::bad_alloc: std::bad_alloc");
   EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
 }
 
 TEST(JobControlBlock, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
-  page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
+  page.write_exit_report(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
   EXPECT_TRUE(is_that_break(page.cause_of(0, threw)));
 }
 
@@ -162,11 +162,11 @@ TEST(JobControlBlock, AnEndFollowsFromTheRankThatHadLeft) {
   page.note_break(0, {.rank = 1, .left = true, .ranks = {1}});
   EXPECT_EQ(page.cause_of(0, exited).rank, 1);
   EXPECT_TRUE(page.cause_of(0, exited).left);
-  page.say_last_words(0, "lockstep::Error: peer_lost: rank 1 has left", Fault::peer_lost);
+  page.write_exit_report(0, "lockstep::Error: peer_lost: rank 1 has left", Fault::peer_lost);
   EXPECT_EQ(page.cause_of(0, threw).rank, 1);
   page.enter(2);
   page.note_break(2, {.rank = 1, .left = true, .ranks = {1}});
-  page.say_last_words(2, "std::bad_alloc: std::bad_alloc");
+  page.write_exit_report(2, "std::bad_alloc: std::bad_alloc");
   EXPECT_EQ(page.cause_of(2, threw).signal, SIGABRT) << "an exception of its own";
   page.leave(2, JobControlBlock::Phase::finished);
 }
@@ -193,7 +193,7 @@ TEST(JobControlBlock, AnExceptionThatSaysThatItWaitedInVainCountsMoreThanCallsSi
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.activity(0).resumed = 1;  // For example, a call by a destructor.
-  page.say_last_words(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
+  page.write_exit_report(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
@@ -230,7 +230,7 @@ TEST(JobControlBlock, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.await_group(0, false);
-  page.say_last_words(0, "lockstep::Error: timeout: barrier #9", Fault::timeout);
+  page.write_exit_report(0, "lockstep::Error: timeout: barrier #9", Fault::timeout);
   EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
   EXPECT_FALSE(page.latest_break(Fault::timeout));
   page.note_break(0, rank_one_did_not_come);
@@ -339,28 +339,28 @@ TEST(JobControlBlock, TellsHowLongAgoTheFirstFailureWasReported) {
 TEST(JobControlBlock, TheFirstWordsOfAProcessAreItsLast) {
   JobControlBlock page = JobControlBlock::create(2, "job");
   page.enter(1);
-  EXPECT_EQ(page.last_words(1), "");
-  page.say_last_words(1, std::string(5000, 'x'));
-  page.say_last_words(1, "more");
-  EXPECT_EQ(page.last_words(1), std::string(1024, 'x'));
-  EXPECT_EQ(page.last_words(0), "");
+  EXPECT_EQ(page.exit_report(1), "");
+  page.write_exit_report(1, std::string(5000, 'x'));
+  page.write_exit_report(1, "more");
+  EXPECT_EQ(page.exit_report(1), std::string(1024, 'x'));
+  EXPECT_EQ(page.exit_report(0), "");
   page.leave(1, JobControlBlock::Phase::abandoned);
   EXPECT_EQ(page.examine(1).what, std::string(1024, 'x'));
 }
 
 TEST(JobControlBlock, WordsAreNotCutWithinACharacter) {
   JobControlBlock page = JobControlBlock::create(1, "job");
-  page.say_last_words(0, std::string(1023, 'x') + "\xc3\xa9");
-  EXPECT_EQ(page.last_words(0), std::string(1023, 'x'));
+  page.write_exit_report(0, std::string(1023, 'x') + "\xc3\xa9");
+  EXPECT_EQ(page.exit_report(0), std::string(1023, 'x'));
 }
 
 TEST(JobControlBlock, WordsAreForgottenWhenAProcessComesBack) {
   JobControlBlock page = JobControlBlock::create(1, "job");
   page.enter(0);
-  page.say_last_words(0, "std::bad_alloc");
+  page.write_exit_report(0, "std::bad_alloc");
   page.leave(0, JobControlBlock::Phase::finished);
   page.enter(0);
-  EXPECT_EQ(page.last_words(0), "");
+  EXPECT_EQ(page.exit_report(0), "");
   page.leave(0, JobControlBlock::Phase::finished);
 }
 
@@ -371,14 +371,14 @@ TEST(JobControlBlock, WordsThatComeAfterTheReportBelongToIt) {
   page.report(page.examine(1));
   EXPECT_EQ(page.failure().value().what, "");
   EXPECT_TRUE(page.failure().value().left);
-  page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
+  page.write_exit_report(1, "std::bad_alloc: std::bad_alloc");
   EXPECT_EQ(page.failure().value().what, "std::bad_alloc: std::bad_alloc");
 }
 
-TEST(JobControlBlock, AProcessThatEndsAfterItsLastWordsIsExaminedWithThem) {
+TEST(JobControlBlock, AProcessThatEndsAfterItsExitReportIsExaminedWithIt) {
   JobControlBlock page = JobControlBlock::create(2, "job");
   const pid_t pid = start_rank(page, 1, [&] {
-    page.say_last_words(1, "std::bad_alloc: std::bad_alloc");
+    page.write_exit_report(1, "std::bad_alloc: std::bad_alloc");
     ::raise(SIGABRT);
   });
   ASSERT_TRUE(soon([&] { return page.lost(1); }));

@@ -134,7 +134,7 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
   const std::lock_guard lock(ours.mutex);
   for (const Place& place : ours.taken) {
     if (!place.is_of(this_process())) continue;  // Another process has taken the slot.
-    place.page->say_last_words(place.slot, text, fault);
+    place.page->write_exit_report(place.slot, text, fault);
     if (is_ending && place.phase() == JobControlBlock::Phase::alive)
       place.page->abandon(place.slot);
   }
@@ -201,7 +201,7 @@ int exit_code_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-void catch_last_words() {
+void report_uncaught_exceptions() {
   static std::once_flag installed;
   std::call_once(installed, [] {
     handler_before = std::get_terminate();
@@ -212,8 +212,8 @@ void catch_last_words() {
   if (ours.taken.empty()) ours.pid = this_process();
 }
 
-void send_last_words_to(std::shared_ptr<const JobControlBlock> page, int slot) {
-  catch_last_words();
+void send_exit_report_to(std::shared_ptr<const JobControlBlock> page, int slot) {
+  report_uncaught_exceptions();
   Places& ours = places();
   const std::lock_guard lock(ours.mutex);
   std::erase_if(ours.taken, [](const Place& place) {

@@ -55,12 +55,12 @@ int record(Body&& body) noexcept {
 
 // For init_process_group(): installs the terminate handler, once. An uncaught exception of this
 // process is then written to TORCHELASTIC_ERROR_FILE.
-LOCKSTEP_API void catch_last_words();
+LOCKSTEP_API void report_uncaught_exceptions();
 
 // For init_process_group(): record_exception() then also writes this process's exit report to
 // `slot` of `page`, which this process holds. Slots of other groups that it has not left in order
 // stay registered. The slot stays registered after its group has ended, because an exception often
-// ends the group before it is caught. Calls catch_last_words().
-LOCKSTEP_API void send_last_words_to(std::shared_ptr<const JobControlBlock> page, int slot);
+// ends the group before it is caught. Calls report_uncaught_exceptions().
+LOCKSTEP_API void send_exit_report_to(std::shared_ptr<const JobControlBlock> page, int slot);
 
 }  // namespace lockstep

@@ -57,7 +57,7 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
              int lifeline)
     : options_(options),
       binding_(binding),
-      guardian_(lifeline),
+      supervisor_(lifeline),
       output_(STDOUT_FILENO, STDERR_FILENO, options.log),
       log_([this](LogLevel level, std::string_view text) {
         output_.say(text, level == LogLevel::error ? Level::error : Level::info);
@@ -82,9 +82,9 @@ int Agent::run() {
     while (picture.ends_with('\n')) picture.remove_suffix(1);
     output_.say(picture);
   }
-  while (!over() && !guardian_.is_cut()) turn();
+  while (!over() && !supervisor_.is_cut()) turn();
   end_descendants(time_to_die);
-  if (guardian_.is_cut()) return 128 + SIGKILL;
+  if (supervisor_.is_cut()) return 128 + SIGKILL;
   rendezvous_.flush(time_to_say);
   output_.finish();
   write_what_is_left();
@@ -98,11 +98,11 @@ int Agent::run() {
 }
 
 void Agent::write_what_is_left() {
-  while (output_.pending() && !guardian_.is_cut()) turn();
+  while (output_.pending() && !supervisor_.is_cut()) turn();
 }
 
 void Agent::turn() {
-  std::vector<Pollable*> parts{&guardian_, &output_, &log_, &*status_service_};
+  std::vector<Pollable*> parts{&supervisor_, &output_, &log_, &*status_service_};
   if (metrics_service_) parts.push_back(&*metrics_service_);
   if (!ranks_) parts.push_back(&reminder_);
   if (ranks_) parts.push_back(&*ranks_);
@@ -209,15 +209,15 @@ void Agent::on_signal(int signal) {
     return;
   }
   const auto& ends = options_.signals_to_handle;
-  const bool is_news = signal == SIGUSR1 || signal == SIGUSR2;
-  if (is_news && std::find(ends.begin(), ends.end(), signal) == ends.end()) {
+  const bool is_new = signal == SIGUSR1 || signal == SIGUSR2;
+  if (is_new && std::find(ends.begin(), ends.end(), signal) == ends.end()) {
     if (!ranks_ || !ranks_->pass_on(signal))
       output_.say(
           fmt::format("{}: not passed on, as no rank has a handler for it", signal_name(signal)));
     return;
   }
-  const bool may_be_news = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
-  if (may_be_news && ranks_->expect_preemption()) {
+  const bool may_be_notice = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
+  if (may_be_notice && ranks_->expect_preemption()) {
     attempt_ = Attempt::preempting;
     ranks_->pass_on(signal);
     output_.say("SIGTERM: the ranks are told to make room; a second one ends them");

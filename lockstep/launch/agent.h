@@ -76,7 +76,7 @@ class Agent {
   const RunOptions& options_;
   const Clock::time_point start_ = Clock::now();
   const BindingPlan& binding_;
-  Lifeline guardian_;
+  Lifeline supervisor_;
   Output output_;
   LogQueue log_;
   Signals signals_;

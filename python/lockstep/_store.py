@@ -91,7 +91,7 @@ def begin_round(original: Callable, options: dict, last: Round | None) -> Round:
 
 def join_round(options: dict, last: Round | None) -> Round:
     """On the other ranks. Another program may listen at the port, or rank 0 may exit."""
-    from lockstep import _C, _last_words
+    from lockstep import _C, _exit_report
 
     host, port, timeout = (options[name] for name in ("host_name", "port", "timeout"))
     deadline = time.monotonic() + timeout.total_seconds()
@@ -113,7 +113,7 @@ def join_round(options: dict, last: Round | None) -> Round:
         store = None
         reason = failure or reason or "what listens there does not answer as PyTorch's store does"
         time.sleep(PAUSE)
-    _last_words.install()  # Reports to the launcher if this Error ends the process.
+    _exit_report.install()  # Reports to the launcher if this Error ends the process.
     _C.throw_without_store(f"{host}:{port}", timeout, reason)
 
 

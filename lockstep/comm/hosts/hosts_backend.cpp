@@ -61,7 +61,7 @@ std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
 
 void HostsBackend::leave() {
   group_.local()->leave();
-  group_.context()->news->tell_what_is_known();
+  group_.context()->notices->tell_what_is_known();
   group_.channels()->leave();
 }
 

@@ -15,7 +15,7 @@
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/engine/plugin_communicator.h"
-#include "lockstep/comm/hosts/failure_news.h"
+#include "lockstep/comm/hosts/failure_notices.h"
 #include "lockstep/comm/hosts/host_map.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/comm/shm/shm_backend.h"
@@ -32,7 +32,7 @@ struct HostsContext {
   std::vector<RemoteRank> ranks;   // By rank; address is empty for this rank.
   CommunicatorOptions engine;      // All but the members, this rank's index and the name.
   std::unique_ptr<Connections> connections;
-  std::unique_ptr<FailureNews> news;
+  std::unique_ptr<FailureNotices> notices;
 };
 
 class HostsGroup {

@@ -66,7 +66,7 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   meeting.opens = place == who.rank;
   meeting.is_alone = std::count(places.begin(), places.end(), place) == 1;
   auto session = std::make_shared<HostSession>(meeting, deadline);
-  send_last_words_to(session->shared_page(), session->rank());
+  send_exit_report_to(session->shared_page(), session->rank());
   if (who.agent_fd) AgentConnection(*who.agent_fd).offer_session_page(session->page());
   return session;
 }
@@ -142,7 +142,7 @@ void connect_hosts(HostsContext& context, const std::shared_ptr<HostSession>& se
   std::vector<bool> is_here;
   for (const int place : context.places)
     is_here.push_back(place == context.places[static_cast<std::size_t>(me)]);
-  context.news = std::make_unique<FailureNews>(session, *context.connections, is_here);
+  context.notices = std::make_unique<FailureNotices>(session, *context.connections, is_here);
 }
 
 }  // namespace

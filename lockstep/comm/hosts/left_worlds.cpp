@@ -21,7 +21,7 @@ struct LeftWorld {
   // In its own time.
   void end_connections() const {
     if (pid != this_process()) return;
-    context->news.reset();
+    context->notices.reset();
     context->connections.reset();
   }
 };

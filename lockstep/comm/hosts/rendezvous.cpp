@@ -116,10 +116,10 @@ std::string wait_for(Store& store, const std::string& key, Deadline deadline, co
 constexpr std::size_t longest_text = 4096;  // Bytes.
 
 // Other ranks wait a little longer than rank 0, which then reports the missing ranks to them.
-constexpr std::chrono::seconds time_for_news{2};
+constexpr std::chrono::seconds time_for_notices{2};
 
 // Time for ranks that have come to accept a proposal that rank 0 makes at its deadline. Part of
-// time_for_news: afterwards they still receive why there is no start.
+// time_for_notices: afterwards they still receive why there is no start.
 constexpr std::chrono::milliseconds time_to_accept{700};
 
 // Time for ranks that have started at the last moment to describe themselves.
@@ -180,7 +180,7 @@ class StartRendezvous {
       else if (store_.find(begun(start)))
         return start;
       look();
-      if (deadline != no_deadline && Clock::now() >= deadline + time_for_news)
+      if (deadline != no_deadline && Clock::now() >= deadline + time_for_notices)
         abort_alone(deadline);
     }
   }
@@ -231,7 +231,7 @@ class StartRendezvous {
       if (here[rank].empty() || is_to_blame) return true;
       return size_told(start, rank).has_value();
     };
-    const Deadline last = in(time_for_news);
+    const Deadline last = in(time_for_notices);
     std::size_t read = 1;
     for (Pause pause; read < size_ && Clock::now() < last; pause())
       while (read < size_ && has_read(read)) ++read;
@@ -458,7 +458,7 @@ RankTable exchange_rank_info(Store& store, const std::string& prefix, const Rank
       store.set(all, gather_infos(store, prefix, world_size,
                                   std::max(deadline, in(time_to_describe)), late, look));
     const bool waits = mine.rank != 0 && deadline != no_deadline;
-    const Deadline last = waits ? deadline + time_for_news : deadline;
+    const Deadline last = waits ? deadline + time_for_notices : deadline;
     const Json said = Json::parse(wait_for(store, all, last, late, look));
     if (said.contains("missing")) {
       const auto missing = ranks_in(said["missing"], static_cast<std::size_t>(world_size));

@@ -31,7 +31,7 @@ TEST(ConnectionsFailure, ReportALostConnectionOnceAfterDeliveringItsData) {
   ConnectionTeam team(3);
   team.connect();
   const auto groups = team.open("world");
-  groups[2]->say(0, "last words");
+  groups[2]->say(0, "a report");
   const auto begin = Clock::now();
   team.end(2);
   const auto failure = team.failures(0).await_first(in(20s));
@@ -42,7 +42,7 @@ TEST(ConnectionsFailure, ReportALostConnectionOnceAfterDeliveringItsData) {
   EXPECT_EQ(failure->pid, 102);
   EXPECT_EQ(failure->detected_by, 0);
   EXPECT_EQ(describe(*failure), "rank 2 (pid 102 on host2) was lost: its connection ended");
-  EXPECT_EQ(groups[0]->hear(2, in(1s), nothing), "last words");
+  EXPECT_EQ(groups[0]->hear(2, in(1s), nothing), "a report");
   ASSERT_TRUE(team.failures(1).await_first(in(20s)));
   std::this_thread::sleep_for(500ms);
   EXPECT_EQ(team.failures(0).all().size(), 1U);

@@ -216,7 +216,7 @@ void Connections::Loop::hear_failure(int rank, const Frame& frame) {
   if (std::any_of(failure.ranks.begin(), failure.ranks.end(),
                   [&](int blamed) { return blamed >= size; }))
     throw Error(Fault::corrupt, "a failure of ranks that the job does not have");
-  if (!peers_.take_news_of(failure.rank)) return;
+  if (!peers_.note_failure_of(failure.rank)) return;
   log(LogLevel::debug, fmt::format("rank {} says: {}", rank, describe(failure)));
   options_.on_failure(failure);
 }

@@ -150,7 +150,7 @@ void PeerTable::close_all() const {
     if (peer.connection) peer.connection->close();
 }
 
-bool PeerTable::take_news_of(int rank) {
+bool PeerTable::note_failure_of(int rank) {
   const std::lock_guard lock(mutex_);
   Peer& lost = at(rank);
   if (rank == me_ || lost.reported) return false;

@@ -67,7 +67,7 @@ class PeerTable {
   void close_all() const;
 
   // True for the first report of a rank's loss, which then counts as reported.
-  bool take_news_of(int rank);
+  bool note_failure_of(int rank);
 
   // Losses that are due to be reported, each once; and when the next one is due.
   std::vector<Failure> take_losses(Clock::time_point now);

@@ -148,11 +148,11 @@ int run(const RunOptions& options) {
   int lifeline[2];  // Never written to; the supervisor holds the other end.
   if (::pipe2(lifeline, O_CLOEXEC) != 0) throw_errno("starting the agent: pipe2");
   FileDescriptor agents_end(lifeline[0]);
-  FileDescriptor guardians_end(lifeline[1]);
+  FileDescriptor supervisors_end(lifeline[1]);
   const pid_t agent = ::fork();
   if (agent < 0) throw_errno("starting the agent: fork");
   if (agent > 0) return guard(agent, signals, inherited, options.log.format);
-  guardians_end = FileDescriptor();
+  supervisors_end = FileDescriptor();
   ::_exit(be_agent(options, binding, signals, agents_end.get()));
 }
 

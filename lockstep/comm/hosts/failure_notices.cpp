@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/hosts/failure_news.h"
+#include "lockstep/comm/hosts/failure_notices.h"
 
 #include <fmt/format.h>
 
@@ -14,14 +14,14 @@
 
 namespace lockstep::comm {
 
-FailureNews::FailureNews(std::shared_ptr<HostSession> session, Connections& connections,
-                         std::vector<bool> is_here)
+FailureNotices::FailureNotices(std::shared_ptr<HostSession> session, Connections& connections,
+                               std::vector<bool> is_here)
     : session_(std::move(session)),
       connections_(connections),
       is_here_(std::move(is_here)),
-      thread_(start_thread(&FailureNews::watch, this)) {}
+      thread_(start_thread(&FailureNotices::watch, this)) {}
 
-FailureNews::~FailureNews() {
+FailureNotices::~FailureNotices() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -30,16 +30,16 @@ FailureNews::~FailureNews() {
   thread_.join();
 }
 
-bool FailureNews::is_here(int rank) const {
+bool FailureNotices::is_here(int rank) const {
   const auto index = static_cast<std::size_t>(rank);
   return rank >= 0 && index < is_here_.size() && is_here_[index];
 }
 
-void FailureNews::tell_what_is_known() const {
+void FailureNotices::tell_what_is_known() const {
   if (const auto failure = session_->page().failure()) connections_.tell_failure(*failure);
 }
 
-void FailureNews::watch() {
+void FailureNotices::watch() {
   constexpr std::chrono::milliseconds slice{20};
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, slice, [this] { return ending_; })) {
@@ -112,13 +112,13 @@ void tell_of_break(HostSession& session, const HostsContext* hosts, Failure fail
   session.note_break(std::move(failure));
 }
 
-Failure news_of_leaving(HostSession& session) {
+Failure reason_for_leaving(HostSession& session) {
   const JobControlBlock& page = session.page();
   const int rank = session.rank();
   const Failure end = page.examine(rank);
   const auto first = page.failure();
-  const Failure news = first ? *first : page.cause_of(rank, end);
-  return news.rank < 0 ? end : news;  // The rank that caused the break is unknown.
+  const Failure failure = first ? *first : page.cause_of(rank, end);
+  return failure.rank < 0 ? end : failure;  // The rank that caused the break is unknown.
 }
 
 }  // namespace lockstep::comm

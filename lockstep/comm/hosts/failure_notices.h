@@ -20,15 +20,15 @@ struct HostsContext;
 
 // Reports each lost rank of this host to the ranks of other hosts, even while no rank here waits
 // for it.
-class FailureNews {
+class FailureNotices {
  public:
   // `connections` must outlive it. `is_here` has, by rank of the job, whether the rank is on this
   // host.
-  FailureNews(std::shared_ptr<HostSession> session, Connections& connections,
-              std::vector<bool> is_here);
-  ~FailureNews();
-  FailureNews(const FailureNews&) = delete;
-  FailureNews& operator=(const FailureNews&) = delete;
+  FailureNotices(std::shared_ptr<HostSession> session, Connections& connections,
+                 std::vector<bool> is_here);
+  ~FailureNotices();
+  FailureNotices(const FailureNotices&) = delete;
+  FailureNotices& operator=(const FailureNotices&) = delete;
 
   // Reports the job's first failure, on any host, if its rank is known. Call it before leaving a
   // group, so that waiting ranks receive the reason. Any thread.
@@ -54,6 +54,6 @@ void tell_of_break(HostSession& session, const HostsContext* hosts, Failure fail
 
 // Returns what a rank that aborts its group reports to other hosts: the job's failure, the break of
 // its group, or how it left.
-Failure news_of_leaving(HostSession& session);
+Failure reason_for_leaving(HostSession& session);
 
 }  // namespace lockstep::comm

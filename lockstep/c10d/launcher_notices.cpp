@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/c10d/launcher_news.h"
+#include "lockstep/c10d/launcher_notices.h"
 
 #include <atomic>
 #include <mutex>
@@ -136,7 +136,7 @@ void tell_launcher_of_group() {
 
 void tell_launcher_of_end(std::string_view text, std::optional<Fault> fault) {
   if (const Slot* const slot = slot_if_taken())
-    slot->page.say_last_words(slot->who.local_rank, text, fault);
+    slot->page.write_exit_report(slot->who.local_rank, text, fault);
 }
 
 }  // namespace lockstep::c10d

@@ -1,7 +1,7 @@
 // Tests failures with ranks that the job does not have, which another process may report.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/comm/hosts/failure_news.h"
+#include "lockstep/comm/hosts/failure_notices.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-namespace lockstep::comm::failure_news_test {
+namespace lockstep::comm::failure_notices_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -35,15 +35,15 @@ TEST(GroupBreak, IsToldOfRanksThatTheJobHas) {
   session->finish();
 }
 
-TEST(FailureNews, OfARankThatTheJobDoesNotHaveIsNotTold) {
+TEST(FailureNotices, OfARankThatTheJobDoesNotHaveIsNotTold) {
   const auto session = session_of_one();
   Connections connections({.member = {.job_id = "job", .rank = 0, .world_size = 1}});
   session->page().report({.rank = no_rank, .detected_by = 0});
-  const FailureNews news(session, connections, {true});
+  const FailureNotices notices(session, connections, {true});
   std::this_thread::sleep_for(200ms);  // It checks every 20 ms.
-  news.tell_what_is_known();
+  notices.tell_what_is_known();
   session->finish();
 }
 
 }  // namespace
-}  // namespace lockstep::comm::failure_news_test
+}  // namespace lockstep::comm::failure_notices_test
