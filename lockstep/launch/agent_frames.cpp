@@ -264,7 +264,7 @@ std::vector<RankTimes> times_of(const json& frame) {
 struct ToJson {
   json operator()(const AliveFrame&) const { return {{"type", "alive"}}; }
   json operator()(const JoinFrame& frame) const {
-    const Coordinator::Newcomer& said = frame.newcomer;
+    const Coordinator::JoiningNode& said = frame.node;
     json join = {{"type", "join"},      {"host", cut(said.host)},
                  {"nproc", said.nproc}, {"node_rank", or_null(said.node_rank)},
                  {"least", said.least}, {"most", said.most}};
@@ -329,11 +329,11 @@ std::optional<JobCommand> command_in(const json& frame) {
 }
 
 JoinFrame join_of(const json& frame) {
-  return {.newcomer = {.host = text(frame, "host"),
-                       .nproc = number(frame, "nproc", 1, 99999),
-                       .node_rank = maybe_number(frame, "node_rank", 0, most_of_anything),
-                       .least = number(frame, "least", 1, most_of_anything),
-                       .most = number(frame, "most", 1, most_of_anything)},
+  return {.node = {.host = text(frame, "host"),
+                   .nproc = number(frame, "nproc", 1, 99999),
+                   .node_rank = maybe_number(frame, "node_rank", 0, most_of_anything),
+                   .least = number(frame, "least", 1, most_of_anything),
+                   .most = number(frame, "most", 1, most_of_anything)},
           .command = command_in(frame)};
 }
 

@@ -53,7 +53,7 @@ struct AliveFrame {};  // Heartbeat, in both directions.
 
 // To the coordinating agent.
 struct JoinFrame {
-  Coordinator::Newcomer newcomer;
+  Coordinator::JoiningNode node;
   std::optional<JobCommand> command = {};  // Empty from an older launcher.
 };
 struct ReportFrame {

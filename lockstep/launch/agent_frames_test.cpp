@@ -166,12 +166,12 @@ TEST(AgentFrames, NoTextOfAnotherLauncherCanMoveTheCursorOrFillTheScreen) {
   expect_clean(report.failure);
 }
 
-TEST(AgentFrames, NoTextOfANewcomerCanMoveTheCursorOrFillTheScreen) {
+TEST(AgentFrames, NoTextOfAJoiningNodeCanMoveTheCursorOrFillTheScreen) {
   const std::string text = hostile_text();
   json frame = with(with(with(join_frame(), "host", text), "program", text), "digest", text);
   frame["arguments"] = std::vector<std::string>(1000, "\n");
   const auto hostile = std::get<JoinFrame>(decoded(frame));
-  expect_clean(hostile.newcomer.host);
+  expect_clean(hostile.node.host);
   ASSERT_TRUE(hostile.command);
   expect_clean(hostile.command->program);
   expect_clean(hostile.command->digest);
@@ -190,7 +190,7 @@ TEST(AgentFrames, ANameThatHasToBeExactIsRefusedRatherThanCleaned) {
 TEST(AgentFrames, CarryWhatALauncherRuns) {
   const JobCommand said{.program = "train", .arguments = {"--name", "bj\xC3\xB6rn"}, .digest = "d"};
   JoinFrame join;
-  join.newcomer.host = "node1";
+  join.node.host = "node1";
   join.command = said;
   const auto got = std::get<JoinFrame>(decoded(join));
   ASSERT_TRUE(got.command);
@@ -230,7 +230,7 @@ TEST(AgentFrames, TheLargestFramesAreWithinTheLimit) {
   for (int i = 0; i < 5000; ++i) wide += "\xC3\xB6";
   const std::vector<std::string> arguments(1000, wide);
   JoinFrame join;
-  join.newcomer.host = wide;
+  join.node.host = wide;
   join.command = job_command({.program = wide, .arguments = arguments});
   EXPECT_LE(encode(join).size(), 4 + max_agent_frame_bytes);
   const Failure failure{.host = wide,
@@ -245,7 +245,7 @@ TEST(AgentFrames, TheLargestFramesAreWithinTheLimit) {
 
 TEST(AgentFrames, ACommandIsCleanAndCutWhoeverMadeIt) {
   JoinFrame join;
-  join.newcomer = {.host = "node1", .nproc = 1, .least = 1, .most = 1};
+  join.node = {.host = "node1", .nproc = 1, .least = 1, .most = 1};
   join.command = JobCommand{.arguments = std::vector<std::string>(1000, "\x1b[2J")};
   join.command->arguments.front() = std::string(60'000, '\x01');
   const std::string frame = encode(join);

@@ -30,7 +30,7 @@ std::string without_port(const SocketAddress& address) {
   return text.starts_with('[') ? text.substr(1, text.size() - 2) : text;
 }
 
-Coordinator::Newcomer newcomer_of(const RunOptions& options) {
+Coordinator::JoiningNode joining_node_of(const RunOptions& options) {
   return {.host = host_name(),
           .nproc = options.nproc_per_node,
           .node_rank = 0,
@@ -51,7 +51,7 @@ class CoordinatingEnd final : public RendezvousEnd {
         rules_{unique_id(options.hosts.id), options.hosts, options.max_restarts,
                options.max_restart_delay},
         coordinator_(rules_, Clock::now()) {
-    coordinator_.join(0, newcomer_of(options), Clock::now());
+    coordinator_.join(0, joining_node_of(options), Clock::now());
     dispatch();  // A single host starts at once.
   }
 
@@ -218,12 +218,12 @@ std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
           *other);
     log(LogLevel::warning, "rendezvous: " + *other);
   }
-  return coordinator_.join(id, join.newcomer, now);
+  return coordinator_.join(id, join.node, now);
 }
 
 // Returns how the host's program and arguments differ from this host's, which are the job's.
 std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join) const {
-  const std::string& host = join.newcomer.host;
+  const std::string& host = join.node.host;
   if (!join.command) {
     log(LogLevel::warning,
         fmt::format("rendezvous: host {} does not say what it runs: its launcher is of an older "

@@ -36,30 +36,30 @@ std::string cause_of_stop(int exit_code) {
 Coordinator::Coordinator(const Rules& rules, Time now)
     : rules_(rules), backoff_(rules.max_restart_delay), gathering_since_(now), last_arrival_(now) {}
 
-std::optional<std::string> Coordinator::join(Id id, const Newcomer& newcomer, Time now) {
+std::optional<std::string> Coordinator::join(Id id, const JoiningNode& node, Time now) {
   if (over()) return "the job has ended";
   const Hosts& hosts = rules_.hosts;
-  if (newcomer.least != hosts.least || newcomer.most != hosts.most)
+  if (node.least != hosts.least || node.most != hosts.most)
     return fmt::format("host {} says that the job has {}, but the one that coordinates says {}",
-                       newcomer.host, range_of_hosts(newcomer.least, newcomer.most),
+                       node.host, range_of_hosts(node.least, node.most),
                        range_of_hosts(hosts.least, hosts.most));
-  if (newcomer.node_rank && *newcomer.node_rank >= hosts.most)
-    return fmt::format("host {} says that it is node {}, but the job has {}", newcomer.host,
-                       *newcomer.node_rank, count_of_hosts(hosts.most));
+  if (node.node_rank && *node.node_rank >= hosts.most)
+    return fmt::format("host {} says that it is node {}, but the job has {}", node.host,
+                       *node.node_rank, count_of_hosts(hosts.most));
   for (const auto& [other_id, other] : members_)
-    if (newcomer.node_rank && other.said.node_rank == newcomer.node_rank)
-      return fmt::format("host {} says that it is node {}, which host {} is already", newcomer.host,
-                         *newcomer.node_rank, other.said.host);
+    if (node.node_rank && other.said.node_rank == node.node_rank)
+      return fmt::format("host {} says that it is node {}, which host {} is already", node.host,
+                         *node.node_rank, other.said.host);
 
   Member& member = members_[id];
-  member.said = newcomer;
+  member.said = node;
   member.arrival = arrivals_++;
   if (id == 0) member.said.node_rank = 0;
   last_arrival_ = now;
   if (phase_ == Phase::gathering) start_if_complete(now);
   // Once some ranks are done, a new host does not restart the attempt.
   else if (phase_ == Phase::running && taking_part() < hosts.most && !anyone_is_done_)
-    end_ranks({.restart = true}, fmt::format("host {} joined", newcomer.host), std::nullopt, now);
+    end_ranks({.restart = true}, fmt::format("host {} joined", node.host), std::nullopt, now);
   return std::nullopt;
 }
 

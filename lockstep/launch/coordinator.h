@@ -55,7 +55,7 @@ class Coordinator {
     int max_restarts = 0;
     std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
   };
-  struct Newcomer {
+  struct JoiningNode {
     std::string host;  // For messages.
     int nproc = 1;
     std::optional<int> node_rank = {};  // Set if its user set the number.
@@ -68,7 +68,7 @@ class Coordinator {
   Coordinator(const Rules& rules, Time now);
 
   // Returns why the host is refused, or nothing if it has joined.
-  std::optional<std::string> join(Id id, const Newcomer& newcomer, Time now);
+  std::optional<std::string> join(Id id, const JoiningNode& node, Time now);
 
   // Handles a host's report about one attempt. Ignores reports of an earlier attempt, unless the
   // host stops or leaves the job.
@@ -96,7 +96,7 @@ class Coordinator {
   enum class Phase { gathering, pausing, running, ending, over };
   enum class Part { waiting, running, succeeded, preempted, leaving };
   struct Member {
-    Newcomer said;
+    JoiningNode said;
     int arrival = 0;
     int number = -1;  // In this attempt or its latest one; -1 before.
     Part part = Part::waiting;

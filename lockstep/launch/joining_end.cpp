@@ -185,11 +185,11 @@ class JoiningEnd final : public RendezvousEnd {
  public:
   JoiningEnd(const RunOptions& options, const std::optional<JobToken>& token,
              const Endpoint& endpoint, bool taken_here)
-      : newcomer_{.host = host_name(),
-                  .nproc = options.nproc_per_node,
-                  .node_rank = options.hosts.node_rank,
-                  .least = options.hosts.least,
-                  .most = options.hosts.most},
+      : node_{.host = host_name(),
+              .nproc = options.nproc_per_node,
+              .node_rank = options.hosts.node_rank,
+              .least = options.hosts.least,
+              .most = options.hosts.most},
         command_(job_command(options)),
         search_(std::in_place, options, token, endpoint, taken_here),
         coordinator_(endpoint.host) {}
@@ -214,7 +214,7 @@ class JoiningEnd final : public RendezvousEnd {
   void hear(AgentFrame frame);
   void finish(EndJob order);
 
-  const Coordinator::Newcomer newcomer_;
+  const Coordinator::JoiningNode node_;
   const JobCommand command_;
   // First the search, then the link to the coordinator; neither after the job has ended.
   std::optional<Search> search_;
@@ -261,7 +261,7 @@ void JoiningEnd::serve(const std::vector<pollfd>& entries) {
 void JoiningEnd::join(FileDescriptor socket, Clock::time_point now) {
   search_.reset();
   link_.emplace(std::move(socket), now);
-  link_->send(JoinFrame{.newcomer = newcomer_, .command = command_});
+  link_->send(JoinFrame{.node = node_, .command = command_});
 }
 
 void JoiningEnd::follow(const std::vector<pollfd>& entries, Clock::time_point now) {

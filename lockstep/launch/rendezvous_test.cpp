@@ -323,15 +323,15 @@ TEST(Rendezvous, TwoHostsOfOneNumberAreToldSo) {
   EXPECT_NE(why.find("says that it is node 1, which host"), why.npos) << why;
 }
 
-TEST(Rendezvous, StrangersHarmNobody) {
+TEST(Rendezvous, UnauthenticatedPeersHarmNobody) {
   const ReservedPort port;
   AgentsOf agents(std::vector(1, job_of(2, endpoint(port))));
   const SocketAddress address = numeric_address("127.0.0.1", port.number());
-  std::vector<FileDescriptor> strangers;
+  std::vector<FileDescriptor> peers;
   for (int i = 0; i < 100; ++i) {
-    strangers.push_back(begin_connecting(address));
+    peers.push_back(begin_connecting(address));
     const std::string garbage(static_cast<std::size_t>(3 * i), '\x5a');
-    ::send(strangers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+    ::send(peers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
     turn(agents[0], in(milliseconds(1)));
   }
   const AgentProcess other(job_of(2, endpoint(port)));

@@ -98,16 +98,17 @@ StateValues options_in(const StateDict& saved, std::size_t group) {
 
 // Reports all saved names that are not in `known`. An unknown parameter is listed once, by its
 // name.
-void find_strangers(const StateDict& saved, const std::set<std::string>& known, Misfits& misfits) {
+void find_unknown_names(const StateDict& saved, const std::set<std::string>& known,
+                        Misfits& misfits) {
   constexpr std::string_view mark = ".param_group";
-  std::set<std::string> strangers;
+  std::set<std::string> unknown;
   for (const auto& [name, value] : saved.values)
     if (!known.contains(name) && name.ends_with(mark))
-      strangers.insert(name.substr(0, name.size() - mark.size()));
-  for (const std::string& name : strangers)
+      unknown.insert(name.substr(0, name.size() - mark.size()));
+  for (const std::string& name : unknown)
     misfits.add("parameter " + name + " was saved and is not stepped here");
   const auto look_at = [&](const std::string& name) {
-    if (!known.contains(name) && !strangers.contains(name.substr(0, name.rfind('.'))))
+    if (!known.contains(name) && !unknown.contains(name.substr(0, name.rfind('.'))))
       misfits.add(name + " was saved and is unknown here");
   };
   for (const auto& [name, tensor] : saved.tensors) look_at(name);
@@ -298,7 +299,7 @@ StateRequest OptimizerState::wanted(const StateDict& saved) {
   for (std::size_t i = 0; i < optimizer_.param_groups().size(); ++i)
     look_for_options(i, saved, known, misfits);
   for (const Parameter& parameter : parameters()) look_for(parameter, saved, known, misfits);
-  find_strangers(saved, known, misfits);
+  find_unknown_names(saved, known, misfits);
   misfits.require_none("the saved state is not that of this optimizer");
   return request(saved);
 }

@@ -15,7 +15,7 @@ using namespace launch;
 
 JoinFrame join(const std::optional<JobCommand>& command) {
   JoinFrame frame;
-  frame.newcomer = {.host = "node1", .nproc = 8, .node_rank = 1, .least = 2, .most = 4};
+  frame.node = {.host = "node1", .nproc = 8, .node_rank = 1, .least = 2, .most = 4};
   frame.command = command;
   return frame;
 }
@@ -28,7 +28,7 @@ struct ExpectClean {
   void operator()(const AllGoneFrame&) const {}
   void operator()(const ReportFrame& frame) const { check(frame.failure); }
   void operator()(const JoinFrame& frame) const {
-    expect_clean(frame.newcomer.host);
+    expect_clean(frame.node.host);
     if (!frame.command) return;
     expect_clean(frame.command->program);
     expect(frame.command->arguments.size() <= JobCommand::most_arguments);

@@ -36,14 +36,14 @@ void read_header(const std::string& input) {
 
 // The fd broker survives any input of a rank, and serves the next rank.
 void send_to_fd_broker(const std::string& input) {
-  int stranger[2];
+  int peer[2];
   int rank[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, stranger) != 0) return;
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, peer) != 0) return;
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, rank) != 0) return;
   FdBroker board(-1);
-  board.connect(FileDescriptor(stranger[0]));
+  board.connect(FileDescriptor(peer[0]));
   board.connect(FileDescriptor(rank[0]));
-  const FileDescriptor other(stranger[1]);
+  const FileDescriptor other(peer[1]);
   const FileDescriptor ours(rank[1]);
   ::send(other.get(), input.data(), input.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   send_packet(ours.get(), make_packet(Packet::Kind::offer, "key", "none"));

@@ -18,7 +18,7 @@ from relay import Relay
 from slurm import Slurm
 
 # Sends data that no rank sends, and prints how many listeners closed; others stay open.
-STRANGER = """
+UNAUTHENTICATED_PEER = """
 import os, socket, sys
 for address in sys.argv[1:]:
     host, _, port = address.rpartition(":")
@@ -185,13 +185,13 @@ class Protection(AcrossHosts):
         job.by_variables((1, 1, 1), ranks=(2,), port=job.port)
         self.assert_was_in_order(job, "gloo", (1, 1, 1))
 
-    def test_a_stranger_who_sends_garbage_is_shown_out_and_the_job_goes_on(self):
+    def test_an_unauthenticated_peer_that_sends_garbage_is_rejected_and_the_job_continues(self):
         self.need("gloo")
         job = self.job(LOCKSTEP_BACKEND="shm+gloo")
         job.by_variables((2, 2), until_told=True)
         job.until("stepping", 4)
         doors = self.hosts[0].listening() + self.hosts[1].listening()
-        self.hosts[2].run([sys.executable, "-c", STRANGER, *doors])
+        self.hosts[2].run([sys.executable, "-c", UNAUTHENTICATED_PEER, *doors])
         job.tell_to_end()
         self.assert_was_in_order(job, "shm+gloo")
         refused = ": closed a connection: it did not prove this job's token"

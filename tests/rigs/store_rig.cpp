@@ -36,25 +36,25 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 
 namespace lockstep::test {
 
-FileDescriptor make_stranger() {
+FileDescriptor make_peer_socket() {
   FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) throw_errno("socket");
   return socket;
 }
 
-bool connect_stranger(int socket, int port) {
+bool connect_peer(int socket, int port) {
   const SocketAddress address = numeric_address("127.0.0.1", port);
   return ::connect(socket, address.generic(), address.length) == 0;
 }
 
-FileDescriptor stranger_on(int port) {
-  FileDescriptor socket = make_stranger();
-  if (!connect_stranger(socket.get(), port)) throw_errno("connect");
+FileDescriptor unauthenticated_peer_on(int port) {
+  FileDescriptor socket = make_peer_socket();
+  if (!connect_peer(socket.get(), port)) throw_errno("connect");
   return socket;
 }
 
 FileDescriptor authenticated_on(int port, const JobMember& member, Channel channel) {
-  FileDescriptor socket = stranger_on(port);
+  FileDescriptor socket = unauthenticated_peer_on(port);
   ClientHandshake handshake(member, std::nullopt, make_nonce(), channel);
   std::array<char, verdict_bytes> bytes{};
   const auto receive = [&](std::size_t count) {

@@ -13,9 +13,9 @@
 
 namespace lockstep::test {
 
-FileDescriptor make_stranger();               // A socket that is not connected yet.
-bool connect_stranger(int socket, int port);  // To 127.0.0.1.
-FileDescriptor stranger_on(int port);         // A socket connected to 127.0.0.1.
+FileDescriptor make_peer_socket();                 // A socket that is not connected yet.
+bool connect_peer(int socket, int port);           // To 127.0.0.1.
+FileDescriptor unauthenticated_peer_on(int port);  // A socket connected to 127.0.0.1.
 
 // Authenticates without a token.
 FileDescriptor authenticated_on(int port, const JobMember& member,

@@ -64,7 +64,7 @@ void shake_hands(int socket, ClientHandshake& handshake, Deadline deadline) {
   handshake.confirm(receive_exactly(socket, verdict_bytes, deadline));
 }
 
-constexpr std::size_t max_strangers = 64;
+constexpr std::size_t max_unauthenticated = 64;
 constexpr std::chrono::seconds handshake_limit{5};
 constexpr std::chrono::milliseconds accept_pause{100};  // Pause when there is no descriptor left.
 
@@ -118,22 +118,23 @@ Door::Door(FileDescriptor listener, Options options)
 
 void Door::watch(std::vector<pollfd>& entries) const {
   if (Clock::now() >= accept_again_) entries.push_back({listener_.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) entries.push_back({stranger.socket.get(), POLLIN, 0});
+  for (const UnauthenticatedPeer& peer : unauthenticated_)
+    entries.push_back({peer.socket.get(), POLLIN, 0});
 }
 
 Deadline Door::deadline() const {
   Deadline first = Clock::now() < accept_again_ ? accept_again_ : no_deadline;
-  for (const Stranger& stranger : strangers_) first = std::min(first, stranger.deadline);
+  for (const UnauthenticatedPeer& peer : unauthenticated_) first = std::min(first, peer.deadline);
   return first;
 }
 
 std::vector<Door::Arrival> Door::serve(const std::vector<pollfd>& entries, Clock::time_point now) {
   std::vector<Arrival> arrived;
-  std::erase_if(strangers_, [&](Stranger& stranger) {
-    if (events_of(entries, stranger.socket.get()) == 0) return now >= stranger.deadline;
-    const Progress progress = hear(stranger);
+  std::erase_if(unauthenticated_, [&](UnauthenticatedPeer& peer) {
+    if (events_of(entries, peer.socket.get()) == 0) return now >= peer.deadline;
+    const Progress progress = hear(peer);
     if (progress == Progress::is_in)
-      arrived.push_back({std::move(stranger.socket), std::move(stranger.member)});
+      arrived.push_back({std::move(peer.socket), std::move(peer.member)});
     if (progress == Progress::is_out)
       log_.warn(options_.name + ": closed a connection: it did not prove this job's token and id");
     return progress != Progress::waits;
@@ -157,27 +158,27 @@ void Door::accept_some(Clock::time_point now) {
 }
 
 void Door::welcome(FileDescriptor socket, Clock::time_point now) {
-  if (strangers_.size() == max_strangers)  // Drops a random one, so that no peer can displace all
-                                           // others.
-    strangers_.erase(
-        std::next(strangers_.begin(), static_cast<std::ptrdiff_t>(random_() % max_strangers)));
+  if (unauthenticated_.size() == max_unauthenticated)  // Drops a random one, so that no peer can
+                                                       // displace all others.
+    unauthenticated_.erase(std::next(unauthenticated_.begin(),
+                                     static_cast<std::ptrdiff_t>(random_() % max_unauthenticated)));
   tune_stream(socket.get());
   ServerHandshake handshake(options_.job, options_.token, make_nonce(), options_.channel);
   if (!send_at_once(socket.get(), handshake.challenge())) return;
-  strangers_.push_back({std::move(socket), std::move(handshake), "", now + handshake_limit});
+  unauthenticated_.push_back({std::move(socket), std::move(handshake), "", now + handshake_limit});
 }
 
-Door::Progress Door::hear(Stranger& stranger) {
+Door::Progress Door::hear(UnauthenticatedPeer& peer) {
   std::array<char, hello_bytes> bytes{};
-  const std::size_t wanted = hello_bytes - stranger.hello.size();
-  const ssize_t count = ::recv(stranger.socket.get(), bytes.data(), wanted, MSG_DONTWAIT);
+  const std::size_t wanted = hello_bytes - peer.hello.size();
+  const ssize_t count = ::recv(peer.socket.get(), bytes.data(), wanted, MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return Progress::waits;
   if (count <= 0) return Progress::is_out;
-  stranger.hello.append(bytes.data(), static_cast<std::size_t>(count));
-  if (stranger.hello.size() < hello_bytes) return Progress::waits;
-  const auto answer = stranger.handshake.answer(stranger.hello, options_.holder_of);
-  stranger.member = answer.member;
-  const bool sent = send_at_once(stranger.socket.get(), answer.frame);
+  peer.hello.append(bytes.data(), static_cast<std::size_t>(count));
+  if (peer.hello.size() < hello_bytes) return Progress::waits;
+  const auto answer = peer.handshake.answer(peer.hello, options_.holder_of);
+  peer.member = answer.member;
+  const bool sent = send_at_once(peer.socket.get(), answer.frame);
   return sent && answer.verdict == Verdict::accepted ? Progress::is_in : Progress::is_out;
 }
 

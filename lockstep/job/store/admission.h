@@ -63,7 +63,7 @@ class LOCKSTEP_API Door {
   std::vector<Arrival> serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
  private:
-  struct Stranger {
+  struct UnauthenticatedPeer {
     FileDescriptor socket;
     ServerHandshake handshake;
     std::string hello;
@@ -74,11 +74,11 @@ class LOCKSTEP_API Door {
 
   void accept_some(Clock::time_point now);
   void welcome(FileDescriptor socket, Clock::time_point now);
-  Progress hear(Stranger& stranger);
+  Progress hear(UnauthenticatedPeer& peer);
 
   FileDescriptor listener_;
   const Options options_;
-  std::list<Stranger> strangers_;
+  std::list<UnauthenticatedPeer> unauthenticated_;
   Deadline accept_again_ = Clock::time_point{};
   std::minstd_rand random_{std::random_device{}()};
   SparseLog log_{std::chrono::seconds(10)};

@@ -28,7 +28,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_strangers = 64;  // Limit of connections in the handshake.
+constexpr std::size_t most_unauthenticated = 64;  // Limit of connections in the handshake.
 // Reading from a client pauses at this number of unsent reply bytes.
 constexpr std::size_t pause_bytes = std::size_t{1} << 20;
 // A client with this number of unsent bytes is closed; the replies to ended waits can exceed
@@ -83,7 +83,7 @@ class TcpStoreServer::Loop {
   void accept_some();
   bool make_room();
   void welcome(FileDescriptor socket);
-  void drop_stranger(std::string_view why);
+  void drop_unauthenticated(std::string_view why);
 
   void serve(Id id, std::uint32_t events);
   void receive_hello(Id id, Connection& connection);
@@ -109,8 +109,8 @@ class TcpStoreServer::Loop {
   // Only the thread uses the members below.
   job::StoreService service_;
   std::unordered_map<Id, Connection> connections_;
-  std::vector<Id> strangers_;  // In the handshake.
-  std::vector<Id> touched_;    // With new output.
+  std::vector<Id> unauthenticated_;  // In the handshake.
+  std::vector<Id> touched_;          // With new output.
   std::vector<Id> doomed_;
   Id next_id_ = 2;
   Deadline next_deadline_ = no_deadline;  // Not later than any connection's deadline.
@@ -209,8 +209,8 @@ void TcpStoreServer::Loop::accept_some() {
 
 // Without a free descriptor, drops an unauthenticated connection.
 bool TcpStoreServer::Loop::make_room() {
-  if (!strangers_.empty()) {
-    drop_stranger("no descriptor is left");
+  if (!unauthenticated_.empty()) {
+    drop_unauthenticated("no descriptor is left");
     return true;
   }
   log_.warn(fmt::format("store on port {}: no descriptor is left for a connection", port_));
@@ -222,7 +222,8 @@ bool TcpStoreServer::Loop::make_room() {
 }
 
 void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
-  if (strangers_.size() == most_strangers) drop_stranger("too many are in the handshake");
+  if (unauthenticated_.size() == most_unauthenticated)
+    drop_unauthenticated("too many are in the handshake");
   const Id id = next_id_++;
   tune_stream(socket.get());
   ServerHandshake handshake(options_.job, options_.token, make_nonce());
@@ -233,13 +234,13 @@ void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
   if (!watch(socket.get(), id, EPOLLIN, EPOLL_CTL_ADD)) return;
   Connection& connection =
       connections_.emplace(id, Connection{std::move(socket), std::move(handshake)}).first->second;
-  strangers_.push_back(id);
+  unauthenticated_.push_back(id);
   limit(connection.input_deadline, in(options_.handshake_timeout));
 }
 
 // Drops a random one, so that no peer can displace all others.
-void TcpStoreServer::Loop::drop_stranger(std::string_view why) {
-  const Id id = strangers_[random_() % strangers_.size()];
+void TcpStoreServer::Loop::drop_unauthenticated(std::string_view why) {
+  const Id id = unauthenticated_[random_() % unauthenticated_.size()];
   doom(id, connections_.at(id), why);
   bury();
 }
@@ -292,7 +293,7 @@ void TcpStoreServer::Loop::receive_hello(Id id, Connection& connection) {
   connection.member = answer.member;
   connection.input.clear();
   connection.input_deadline = no_deadline;
-  std::erase(strangers_, id);
+  std::erase(unauthenticated_, id);
 }
 
 void TcpStoreServer::Loop::receive(Id id, Connection& connection) {
@@ -391,7 +392,7 @@ void TcpStoreServer::Loop::doom(Id id, Connection& connection, std::string_view 
 void TcpStoreServer::Loop::bury() {
   for (const Id id : doomed_) {
     service_.forget(id);
-    std::erase(strangers_, id);
+    std::erase(unauthenticated_, id);
     connections_.erase(id);
   }
   doomed_.clear();

@@ -121,13 +121,12 @@ TEST_F(StoreServer, GarbageIsClosedAndDelaysNobody) {
   store.set("k", "v");
   const std::size_t before = resident_bytes();
   const LatencyUnder latency(store, [&] {
-    std::vector<FileDescriptor> strangers;
+    std::vector<FileDescriptor> peers;
     for (const std::string& bytes : garbage()) {
-      strangers.push_back(stranger_on(server.port()));
-      send_all(strangers.back().get(), bytes);
+      peers.push_back(unauthenticated_peer_on(server.port()));
+      send_all(peers.back().get(), bytes);
     }
-    for (const auto& stranger : strangers)
-      EXPECT_TRUE(is_closed_by(stranger.get(), in(seconds(5))));
+    for (const auto& peer : peers) EXPECT_TRUE(is_closed_by(peer.get(), in(seconds(5))));
   });
   expect_prompt(latency);
   if (!sanitized) {
@@ -137,29 +136,27 @@ TEST_F(StoreServer, GarbageIsClosedAndDelaysNobody) {
   for (const std::string& line : lines()) EXPECT_EQ(line.find("HTTP"), line.npos) << line;
 }
 
-TEST_F(StoreServer, SlowStrangersAreGoneAtTheDeadlineAndDelayNobody) {
+TEST_F(StoreServer, SlowUnauthenticatedPeersAreDroppedAtTheDeadlineAndDelayNobody) {
   TcpStoreServer server({.job = job, .handshake_timeout = milliseconds(1000)});
   TcpStore store({.port = server.port(), .member = job});
   const LatencyUnder latency(store, [&] {
     const auto start = Clock::now();
-    std::vector<FileDescriptor> strangers;
-    for (int i = 0; i < 500; ++i) strangers.push_back(stranger_on(server.port()));
+    std::vector<FileDescriptor> peers;
+    for (int i = 0; i < 500; ++i) peers.push_back(unauthenticated_peer_on(server.port()));
     for (int round = 0; round < 10; ++round) {
-      for (std::size_t i = 0; i < 100; ++i)
-        send_all(strangers[strangers.size() - 1 - i].get(), "x");
+      for (std::size_t i = 0; i < 100; ++i) send_all(peers[peers.size() - 1 - i].get(), "x");
       std::this_thread::sleep_for(milliseconds(50));
     }
-    for (const auto& stranger : strangers)
-      EXPECT_TRUE(is_closed_by(stranger.get(), in(seconds(5))));
+    for (const auto& peer : peers) EXPECT_TRUE(is_closed_by(peer.get(), in(seconds(5))));
     EXPECT_LT(seconds_since(start), 6.0);
   });
   expect_prompt(latency);
 }
 
-TEST_F(StoreServer, ARankGetsInWhileStrangersCrowdTheDoor) {
+TEST_F(StoreServer, ARankConnectsAmongManyUnauthenticatedPeers) {
   TcpStoreServer server({.job = job});
-  std::vector<FileDescriptor> strangers;
-  for (int i = 0; i < 300; ++i) strangers.push_back(stranger_on(server.port()));
+  std::vector<FileDescriptor> peers;
+  for (int i = 0; i < 300; ++i) peers.push_back(unauthenticated_peer_on(server.port()));
   for (int rank = 0; rank < 4; ++rank)
     TcpStore({.port = server.port(), .member = {"job", rank, 4}}).add("here", 1);
   EXPECT_EQ(TcpStore({.port = server.port(), .member = job}).add("here", 0), 4);
@@ -417,10 +414,10 @@ TEST_F(StoreServer, WithoutDescriptorsItServesItsRanksAndRecovers) {
   TcpStoreServer server({.job = job});
   TcpStore store({.port = server.port(), .member = job});
   for (const rlim_t left : {0, 5}) {
-    std::vector<FileDescriptor> strangers;
-    for (int i = 0; i < 60; ++i) strangers.push_back(make_stranger());
+    std::vector<FileDescriptor> peers;
+    for (int i = 0; i < 60; ++i) peers.push_back(make_peer_socket());
     const FewDescriptors few(left);
-    for (const auto& stranger : strangers) connect_stranger(stranger.get(), server.port());
+    for (const auto& peer : peers) connect_peer(peer.get(), server.port());
     for (int i = 0; i < 100; ++i) store.set("k", std::to_string(i));
     std::this_thread::sleep_for(milliseconds(150));
     EXPECT_EQ(store.find("k"), "99");

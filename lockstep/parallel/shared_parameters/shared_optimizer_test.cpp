@@ -610,8 +610,8 @@ const Ranks refusals("refusals", [](const Rank&) {
     EXPECT_EQ(fault_of(share), Fault::unsupported) << "another one has the parameters";
   }
   DistributedDataParallel ddp(net, world, {.share_parameters = true});
-  const std::vector<torch::Tensor> strangers{torch::zeros({3})};
-  EXPECT_EQ(fault_of([&] { SharedOptimizer<SGD>(ddp, strangers, SGDOptions(1)); }), Fault::misuse);
+  const std::vector<torch::Tensor> others{torch::zeros({3})};
+  EXPECT_EQ(fault_of([&] { SharedOptimizer<SGD>(ddp, others, SGDOptions(1)); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { ddp.register_comm_hook([](GradientBucket&) {}); }), Fault::unsupported);
   EXPECT_EQ(fault_of([&] { ddp.join([] {}); }), Fault::unsupported);
   EXPECT_EQ(fault_of([&] {

@@ -13,7 +13,7 @@
 #include "tests/rigs/connections_rig.h"
 #include "tests/rigs/store_rig.h"
 
-namespace lockstep::comm::connections_strangers_test {
+namespace lockstep::comm::unauthenticated_peers_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -24,7 +24,7 @@ using test::is_closed_by;
 using test::member_of;
 using test::nothing;
 using test::send_all;
-using test::stranger_on;
+using test::unauthenticated_peer_on;
 
 using Kind = Frame::Kind;
 
@@ -66,11 +66,12 @@ class ByHand {
   FileDescriptor socket_;
 };
 
-TEST(ConnectionsStrangers, WhoSayNothingHoldNobodyUp) {
+TEST(UnauthenticatedPeers, ThatSendNothingDelayNobody) {
   ConnectionTeam team(3);
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 100; ++i)
-    for (int rank = 0; rank < 3; ++rank) silent.push_back(stranger_on(port_of(team[rank])));
+    for (int rank = 0; rank < 3; ++rank)
+      silent.push_back(unauthenticated_peer_on(port_of(team[rank])));
   const auto begin = Clock::now();
   team.connect();
   EXPECT_LT(Clock::now() - begin, 4s);  // Less than the time limit of an unauthenticated peer.
@@ -78,13 +79,13 @@ TEST(ConnectionsStrangers, WhoSayNothingHoldNobodyUp) {
   EXPECT_TRUE(team.failures(0).all().empty());
 }
 
-TEST(ConnectionsStrangers, WhoSendGarbageAreTurnedAway) {
+TEST(UnauthenticatedPeers, ThatSendGarbageAreRejected) {
   ConnectionTeam team(2);
-  const FileDescriptor garbage = stranger_on(port_of(team[1]));
+  const FileDescriptor garbage = unauthenticated_peer_on(port_of(team[1]));
   send_all(garbage.get(), std::string(4096, 'x'));
   EXPECT_TRUE(is_closed_by(garbage.get(), in(20s)));
   team.connect();
-  const FileDescriptor later = stranger_on(port_of(team[1]));
+  const FileDescriptor later = unauthenticated_peer_on(port_of(team[1]));
   send_all(later.get(), std::string(4096, 'x'));
   EXPECT_TRUE(is_closed_by(later.get(), in(20s)));
   const auto groups = team.open("world");
@@ -92,7 +93,7 @@ TEST(ConnectionsStrangers, WhoSendGarbageAreTurnedAway) {
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
 }
 
-TEST(ConnectionsStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
+TEST(UnauthenticatedPeers, WithAnotherTokenJobAttemptOrWorldAreRejected) {
   const JobToken token = make_job_token();
   Connections real({.member = member_of(1, 2), .token = token});
   const auto why_not = [&](JobMember member, const JobToken& its_token) {
@@ -135,7 +136,7 @@ TEST(ConnectionsStrangers, WithAnotherTokenJobAttemptOrWorldAreTurnedAway) {
   there.join();
 }
 
-TEST(ConnectionsStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
+TEST(UnauthenticatedPeers, ThatClaimAConnectedRankAreRejected) {
   ConnectionTeam team(2);
   team.connect();
   std::string text;
@@ -157,7 +158,7 @@ TEST(ConnectionsStrangers, ThatSayTheyAreARankWhichIsHereAreTurnedAway) {
   EXPECT_EQ(groups[1]->hear(0, in(20s), nothing), "still here");
 }
 
-TEST(ConnectionsStrangers, WhoLeaveBeforeTheyBeginMayComeAgain) {
+TEST(UnauthenticatedPeers, ThatDisconnectBeforeTheHandshakeMayReconnect) {
   Connections real({.member = member_of(1, 2)});
   { const auto gone = authenticated_on(port_of(real), member_of(0, 2), Channel::connections); }
   Connections other({.member = member_of(0, 2)});
@@ -223,4 +224,4 @@ TEST(ConnectionsFrames, ThatComeByteByByteAreWhole) {
 }
 
 }  // namespace
-}  // namespace lockstep::comm::connections_strangers_test
+}  // namespace lockstep::comm::unauthenticated_peers_test
