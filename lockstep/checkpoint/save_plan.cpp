@@ -67,7 +67,7 @@ Boxes without_whole(const Boxes& boxes, const std::vector<std::int64_t>& shape) 
 void require_in_tensor(const std::string& part, const std::string& name, const StateTensor& tensor,
                        std::int64_t elements) {
   const std::string text = text_of(Key(part, name));
-  const std::string wrong = misfit(tensor.boxes, tensor.shape);
+  const std::string wrong = mismatch(tensor.boxes, tensor.shape);
   require(wrong.empty(), [&] { return text + ": " + wrong; });
   require(tensor.boxes.empty() || tensor.strides.empty(),
           [&] { return text + " has boxes and strides, but boxes are counted row by row"; });

@@ -184,7 +184,7 @@ void StoredTensor::require_fit(const ElementRange& range) const {
   const auto wrong = [this](const std::string& reason) {
     return "tensor " + shown(entry->name) + reason;
   };
-  const std::string misplaced = misfit(range.boxes, entry->shape);
+  const std::string misplaced = mismatch(range.boxes, entry->shape);
   require(misplaced.empty(), [&] { return wrong(": " + misplaced); });
   const std::int64_t local = range.boxes.empty() ? elements() : elements_of(range.boxes);
   require(0 <= range.begin && range.begin <= range.end && range.end <= local,

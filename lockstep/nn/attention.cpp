@@ -38,9 +38,10 @@ using Tensors = std::vector<at::Tensor>;
 
 void require_length(std::int64_t length, int ranks, SequenceOrder order) {
   const bool has_tails = order == SequenceOrder::head_tail && ranks > 1;
-  const std::string misfit = misfit_of(has_tails ? "head_tail: sequence length" : "sequence length",
-                                       length, has_tails ? 2 : 1, ranks);
-  require(misfit.empty(), misfit);
+  const std::string mismatch =
+      mismatch_of(has_tails ? "head_tail: sequence length" : "sequence length", length,
+                  has_tails ? 2 : 1, ranks);
+  require(mismatch.empty(), mismatch);
 }
 
 at::Tensor positions_of(int rank, std::int64_t length, int ranks, SequenceOrder order) {
@@ -83,15 +84,15 @@ struct Call : torch::CustomClassHolder {
 
 using CallPtr = c10::intrusive_ptr<Call>;
 
-std::string misfit_of_heads(const at::Tensor& q, const ProcessGroup& group) {
-  return misfit_of("heads", q.size(1), 1, group.size());
+std::string mismatch_of_heads(const at::Tensor& q, const ProcessGroup& group) {
+  return mismatch_of("heads", q.size(1), 1, group.size());
 }
 
 ContextMethod method_of(const at::Tensor& q, const Call& call) {
   const AttentionOptions& options = call.options;
   if (options.method != ContextMethod::automatic) return options.method;
   if (!q.is_cpu()) return ContextMethod::ulysses;
-  return all_share_memory(call.group, call.name) || !misfit_of_heads(q, call.group).empty()
+  return all_share_memory(call.group, call.name) || !mismatch_of_heads(q, call.group).empty()
              ? ContextMethod::ring
              : ContextMethod::ulysses;
 }
@@ -112,8 +113,8 @@ std::string name_of_call(const Tensors& qkv, const AttentionOptions& options) {
 
 // --- What cannot be done -------------------------------------------------------------------------
 
-std::string shapes_misfit(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const AttentionOptions& options) {
+std::string shapes_mismatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionOptions& options) {
   for (const at::Tensor& x : {q, k, v})
     if (x.layout() != at::kStrided) return "q, k and v are dense tensors";
   if (q.dim() != 4 || k.dim() != 4 || q.numel() == 0 || k.numel() == 0)
@@ -347,11 +348,11 @@ at::Tensor scaled_dot_product_attention(const at::Tensor& q, const at::Tensor& k
   for (const at::Tensor& x : {q, k, v})
     require(x.defined(), "scaled_dot_product_attention: a tensor is undefined");
   const auto call = c10::make_intrusive<Call>(options, name_of_call({q, k, v}, options));
-  refuse(*call, Fault::misuse, shapes_misfit(q, k, v, options));
+  refuse(*call, Fault::misuse, shapes_mismatch(q, k, v, options));
   if (options.dropout_p != 0)
     refuse(*call, Fault::unsupported, "no dropout of attention weights over several ranks");
   if (method_of(q, *call) == ContextMethod::ulysses) {
-    refuse(*call, Fault::misuse, misfit_of_heads(q, call->group));
+    refuse(*call, Fault::misuse, mismatch_of_heads(q, call->group));
     return ulysses(q, k, v, *call);
   }
   if (!q.is_cpu()) refuse(*call, Fault::unsupported, "a ring is for CPU tensors");

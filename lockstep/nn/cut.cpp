@@ -73,7 +73,7 @@ void ParallelLayer::print_end(std::ostream& stream) const {
 
 namespace lockstep::nn {
 
-std::string misfit_of(const char* what, std::int64_t size, std::int64_t segments, int ranks) {
+std::string mismatch_of(const char* what, std::int64_t size, std::int64_t segments, int ranks) {
   if (segments < 1) return std::to_string(segments) + " segments";
   const std::int64_t unit = segments * ranks;
   if (size % unit == 0) return "";
@@ -89,7 +89,7 @@ std::string cannot_cut(const ParallelStyle& style, const char* layer) {
   return name_of(style) + " cannot cut a " + layer;
 }
 
-std::string misfit_of_whole(const ParallelStyle& style, const char* layer) {
+std::string mismatch_of_whole(const ParallelStyle& style, const char* layer) {
   return std::holds_alternative<SequenceParallel>(style) ? "" : cannot_cut(style, layer);
 }
 

@@ -15,13 +15,13 @@ namespace lockstep::nn {
 
 // Returns an empty text if `ranks` divides each of the `segments` equal parts of `size`. Otherwise
 // the reason, with the next sizes that fit. `what` is such as "out_features".
-std::string misfit_of(const char* what, std::int64_t size, std::int64_t segments, int ranks);
+std::string mismatch_of(const char* what, std::int64_t size, std::int64_t segments, int ranks);
 
 // "ColwiseParallel cannot cut a LayerNorm".
 std::string cannot_cut(const ParallelStyle& style, const char* layer);
 
 // For a layer whose parameters, if any, stay whole: only SequenceParallel fits.
-std::string misfit_of_whole(const ParallelStyle& style, const char* layer);
+std::string mismatch_of_whole(const ParallelStyle& style, const char* layer);
 
 // Keeps this rank's part of `parameter`, cut along `dim`: its parts of all `segments` equal
 // segments, joined. Returns their layout in the whole.

@@ -69,8 +69,8 @@ torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim)
   return in_place.mul_(mask);
 }
 
-std::string DropoutImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
-  return misfit_of_whole(style, "Dropout");
+std::string DropoutImpl::mismatch(const ParallelStyle& style, int /*ranks*/) const {
+  return mismatch_of_whole(style, "Dropout");
 }
 
 }  // namespace lockstep::nn

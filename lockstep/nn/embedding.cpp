@@ -99,7 +99,7 @@ torch::Tensor EmbeddingImpl::as_linear(const torch::Tensor& input) const {
   return product_of_rows(input, weight, {}, *cut());
 }
 
-std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {
+std::string EmbeddingImpl::mismatch(const ParallelStyle& style, int ranks) const {
   if (options.max_norm() || options.scale_grad_by_freq() || options.sparse())
     return "an Embedding with max_norm, scale_grad_by_freq or sparse gradients cannot be cut";
   if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style))
@@ -112,7 +112,7 @@ std::string EmbeddingImpl::misfit(const ParallelStyle& style, int ranks) const {
       return "an Embedding has one segment, and no heads";
     return colwise->uneven
                ? ""
-               : misfit_of("embedding_dim", options.embedding_dim(), colwise->segments, ranks);
+               : mismatch_of("embedding_dim", options.embedding_dim(), colwise->segments, ranks);
   }
   return cannot_cut(style, "Embedding");
 }

@@ -287,9 +287,9 @@ torch::Tensor ExpertsImpl::averaged(const torch::Tensor& parameter, const char* 
   return result;
 }
 
-std::string ExpertsImpl::misfit(const ParallelStyle& style, int ranks) const {
+std::string ExpertsImpl::mismatch(const ParallelStyle& style, int ranks) const {
   return std::holds_alternative<ExpertParallel>(style)
-             ? misfit_of("num_experts", options.num_experts(), 1, ranks)
+             ? mismatch_of("num_experts", options.num_experts(), 1, ranks)
              : cannot_cut(style, "mixture of experts");
 }
 

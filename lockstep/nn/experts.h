@@ -114,7 +114,7 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   // Unsupported if the input is not in CPU memory.
   ExpertsOutput forward(const torch::Tensor& input);
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   ExpertsOptions options;  // The whole layer's.
   torch::Tensor router;    // [num_experts, features]; whole on each rank.

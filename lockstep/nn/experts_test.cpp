@@ -153,7 +153,7 @@ TEST_P(ExpertsOnRanks, ComputeWhatOneProcessDoesWithAllTokens) {
       const std::string what = c.name + " on rank " + std::to_string(group.rank());
       const auto rank = static_cast<std::size_t>(group.rank());
       Experts cut = filled(c.options);
-      ASSERT_EQ(cut->misfit(ExpertParallel(), ranks), "");
+      ASSERT_EQ(cut->mismatch(ExpertParallel(), ranks), "");
       cut->parallelize({ExpertParallel(), group, "experts"});
       EXPECT_EQ(cut->up.size(0), 12 / ranks);
       EXPECT_EQ(sha256(*cut), sha256(*whole)) << what;
@@ -256,9 +256,9 @@ TEST(Experts, OfHalfPrecisionAreRoutedInFloat) {
 
 TEST(Experts, SayWhatDoesNotFit) {
   Experts experts(4, 8, 6);
-  EXPECT_EQ(experts->misfit(ExpertParallel(), 4),
+  EXPECT_EQ(experts->mismatch(ExpertParallel(), 4),
             "num_experts 6 cannot be cut evenly over 4 ranks: 4 or 8 can");
-  EXPECT_EQ(experts->misfit(RowwiseParallel(), 2),
+  EXPECT_EQ(experts->mismatch(RowwiseParallel(), 2),
             "RowwiseParallel cannot cut a mixture of experts");
   std::string text;
   EXPECT_EQ(fault_of([] { Experts(ExpertsOptions(4, 8, 6).top_k(7)); }, &text), Fault::misuse);

@@ -50,7 +50,7 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
   // Maps [..., in_features] to [..., out_features], or parts of them, depending on the style.
   torch::Tensor forward(const torch::Tensor& input);
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   // Registers the adapter's parameters as the layer's own; forward() adds the adapter's result.
   // Replaces an earlier adapter; null removes it. Requires: the layer is not cut.
@@ -92,7 +92,7 @@ class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
   // to [..., num_embeddings], or to this rank's part of the vocabulary. For nn::cross_entropy().
   torch::Tensor as_linear(const torch::Tensor& input) const;
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   torch::nn::EmbeddingOptions options;  // The whole layer's.
   torch::Tensor weight;                 // [num_embeddings, embedding_dim], or this rank's part.
@@ -114,7 +114,7 @@ class LOCKSTEP_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl>,
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   torch::nn::LayerNormOptions options;
   torch::Tensor weight;  // normalized_shape; undefined without affine parameters.
@@ -144,7 +144,7 @@ class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, publi
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   RMSNormOptions options;
   torch::Tensor weight;  // normalized_shape; undefined without affine parameters.
@@ -165,7 +165,7 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   torch::nn::DropoutOptions options;
 
@@ -189,7 +189,7 @@ class LOCKSTEP_API RedistributeImpl : public torch::nn::Cloneable<RedistributeIm
 
   torch::Tensor forward(const torch::Tensor& input);
 
-  std::string misfit(const ParallelStyle& style, int ranks) const override;
+  std::string mismatch(const ParallelStyle& style, int ranks) const override;
 };
 TORCH_MODULE(Redistribute);
 

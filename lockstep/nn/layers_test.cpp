@@ -88,7 +88,7 @@ void expect_equal_to_whole(const Case& c, Whole whole, const Make& make, int ran
     const std::string what =
         c.name + " on rank " + std::to_string(group.rank()) + " of " + std::to_string(ranks) + ":";
     auto layer = make();
-    ASSERT_EQ(layer->misfit(c.style, ranks), "") << what;
+    ASSERT_EQ(layer->mismatch(c.style, ranks), "") << what;
     layer->parallelize({c.style, group, c.name});
     const auto placed = [&](const at::Tensor& tensor, Placement placement) {
       if (placement.is_whole()) return tensor.detach();
@@ -483,30 +483,31 @@ TEST(WholeLayers, HaveTheWeightsAndResultsOfLibTorchs) {
 
 TEST(WholeLayers, SayWhatCannotBeCut) {
   const Linear linear(10, 9);
-  EXPECT_EQ(linear->misfit(ColwiseParallel(), 2),
+  EXPECT_EQ(linear->mismatch(ColwiseParallel(), 2),
             "out_features 9 cannot be cut evenly over 2 ranks: 8 or 10 can");
-  EXPECT_EQ(linear->misfit(ColwiseParallel({.segments = 3}), 2),
+  EXPECT_EQ(linear->mismatch(ColwiseParallel({.segments = 3}), 2),
             "out_features 9 in 3 segments cannot be cut evenly over 2 ranks: 6 or 12 can");
-  EXPECT_EQ(linear->misfit(ColwiseParallel({.uneven = true}), 2), "");
-  EXPECT_EQ(linear->misfit(RowwiseParallel(), 3),
+  EXPECT_EQ(linear->mismatch(ColwiseParallel({.uneven = true}), 2), "");
+  EXPECT_EQ(linear->mismatch(RowwiseParallel(), 3),
             "in_features 10 cannot be cut evenly over 3 ranks: 9 or 12 can");
   const Linear heads(8, 36);
-  EXPECT_EQ(heads->misfit(ColwiseParallel({.segments = 3, .heads = 6}), 3), "");
-  EXPECT_EQ(heads->misfit(ColwiseParallel({.segments = 3, .heads = 3}), 2),
+  EXPECT_EQ(heads->mismatch(ColwiseParallel({.segments = 3, .heads = 6}), 3), "");
+  EXPECT_EQ(heads->mismatch(ColwiseParallel({.segments = 3, .heads = 3}), 2),
             "heads 3 cannot be cut evenly over 2 ranks: 2 or 4 can");
-  EXPECT_EQ(heads->misfit(ColwiseParallel({.heads = 7}), 7),
+  EXPECT_EQ(heads->mismatch(ColwiseParallel({.heads = 7}), 7),
             "out_features 36 are not those of 1 times 7 heads");
-  EXPECT_NE(Embedding(5, 6)->misfit(ColwiseParallel({.heads = 2}), 2), "");
-  EXPECT_EQ(Redistribute()->misfit(Redistribution{}, 2), "");
-  EXPECT_EQ(Redistribute()->misfit(ColwiseParallel(), 2),
+  EXPECT_NE(Embedding(5, 6)->mismatch(ColwiseParallel({.heads = 2}), 2), "");
+  EXPECT_EQ(Redistribute()->mismatch(Redistribution{}, 2), "");
+  EXPECT_EQ(Redistribute()->mismatch(ColwiseParallel(), 2),
             "ColwiseParallel cannot cut a Redistribute");
-  EXPECT_EQ(linear->misfit(Redistribution{}, 2), "Redistribution cannot cut a Linear");
-  EXPECT_EQ(linear->misfit(SequenceParallel(), 2), "SequenceParallel cannot cut a Linear");
-  EXPECT_NE(linear->misfit(ColwiseParallel({.segments = 3, .output = replicated}), 3), "");
-  EXPECT_EQ(Embedding(5, 5)->misfit(RowwiseParallel(), 4), "");
-  EXPECT_NE(Embedding(torch::nn::EmbeddingOptions(5, 5).sparse(true))->misfit(RowwiseParallel(), 4),
-            "");
-  EXPECT_EQ(LayerNorm(torch::nn::LayerNormOptions({4}))->misfit(RowwiseParallel(), 2),
+  EXPECT_EQ(linear->mismatch(Redistribution{}, 2), "Redistribution cannot cut a Linear");
+  EXPECT_EQ(linear->mismatch(SequenceParallel(), 2), "SequenceParallel cannot cut a Linear");
+  EXPECT_NE(linear->mismatch(ColwiseParallel({.segments = 3, .output = replicated}), 3), "");
+  EXPECT_EQ(Embedding(5, 5)->mismatch(RowwiseParallel(), 4), "");
+  EXPECT_NE(
+      Embedding(torch::nn::EmbeddingOptions(5, 5).sparse(true))->mismatch(RowwiseParallel(), 4),
+      "");
+  EXPECT_EQ(LayerNorm(torch::nn::LayerNormOptions({4}))->mismatch(RowwiseParallel(), 2),
             "RowwiseParallel cannot cut a LayerNorm");
 }
 

@@ -93,7 +93,7 @@ torch::Tensor LinearImpl::rowwise(const torch::Tensor& input, const RowwiseParal
   return bias.defined() ? output + for_parts(bias, "bias", *cut()) : output;
 }
 
-std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
+std::string LinearImpl::mismatch(const ParallelStyle& style, int ranks) const {
   if (adapter_) return "it has a LoRA adapter";
   if (const auto* const colwise = std::get_if<ColwiseParallel>(&style)) {
     if (colwise->segments > 1 && (colwise->output.is_whole() || colwise->uneven))
@@ -104,15 +104,15 @@ std::string LinearImpl::misfit(const ParallelStyle& style, int ranks) const {
       return "out_features " + std::to_string(options.out_features()) + " are not those of " +
              std::to_string(colwise->segments) + " times " + std::to_string(colwise->heads) +
              " heads";
-    if (colwise->heads > 0) return misfit_of("heads", colwise->heads, 1, ranks);
+    if (colwise->heads > 0) return mismatch_of("heads", colwise->heads, 1, ranks);
     return colwise->uneven
                ? ""
-               : misfit_of("out_features", options.out_features(), colwise->segments, ranks);
+               : mismatch_of("out_features", options.out_features(), colwise->segments, ranks);
   }
   if (const auto* const rowwise = std::get_if<RowwiseParallel>(&style)) {
     if (!rowwise->input.is_whole() && rowwise->input != sharded(-1))
       return "its input is sharded(-1) or replicated";
-    return misfit_of("in_features", options.in_features(), 1, ranks);
+    return mismatch_of("in_features", options.in_features(), 1, ranks);
   }
   return cannot_cut(style, "Linear");
 }

@@ -195,15 +195,15 @@ StateDict Lora::state_dict() {
 
 StateRequest Lora::wanted(const StateDict& saved) {
   require_separate("wanted()");
-  Misfits misfits;
+  Mismatches mismatches;
   std::set<std::string> known;
   for (const auto& [name, parameter] : parameters_) {
     known.insert(name);
-    misfits.find(saved, name, parameter.scalar_type(), parameter.sizes());
+    mismatches.find(saved, name, parameter.scalar_type(), parameter.sizes());
   }
   for (const auto& [name, tensor] : saved.tensors)
-    if (!known.contains(name)) misfits.add(name + " was saved and does not train here");
-  misfits.require_none("Lora: the saved adapters are not those of this model");
+    if (!known.contains(name)) mismatches.add(name + " was saved and does not train here");
+  mismatches.require_none("Lora: the saved adapters are not those of this model");
   return everything(saved);
 }
 

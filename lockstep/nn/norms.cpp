@@ -50,8 +50,8 @@ torch::Tensor LayerNormImpl::forward(const torch::Tensor& input) {
   });
 }
 
-std::string LayerNormImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
-  return misfit_of_whole(style, "LayerNorm");
+std::string LayerNormImpl::mismatch(const ParallelStyle& style, int /*ranks*/) const {
+  return mismatch_of_whole(style, "LayerNorm");
 }
 
 RMSNormImpl::RMSNormImpl(RMSNormOptions norm) : options(std::move(norm)) { reset(); }
@@ -88,8 +88,8 @@ torch::Tensor RMSNormImpl::forward(const torch::Tensor& input) {
   });
 }
 
-std::string RMSNormImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
-  return misfit_of_whole(style, "RMSNorm");
+std::string RMSNormImpl::mismatch(const ParallelStyle& style, int /*ranks*/) const {
+  return mismatch_of_whole(style, "RMSNorm");
 }
 
 }  // namespace lockstep::nn

@@ -117,10 +117,10 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
  public:
   // Returns why this style cannot cut the layer over `ranks` ranks, with the numbers; empty if it
   // can. Changes nothing.
-  virtual std::string misfit(const ParallelStyle& style, int ranks) const = 0;
+  virtual std::string mismatch(const ParallelStyle& style, int ranks) const = 0;
 
   // Cuts the layer. Parameters remain the same tensors, with this rank's part of their values.
-  // Requires: misfit() is empty, and the layer is not cut.
+  // Requires: mismatch() is empty, and the layer is not cut.
   void parallelize(CutTo cut);
 
   const std::optional<CutTo>& cut() const { return cut_; }

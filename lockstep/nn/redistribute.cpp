@@ -36,7 +36,7 @@ torch::Tensor RedistributeImpl::forward(const torch::Tensor& input) {
   return redistribute(input, style.input, style.output, cut()->group, label_of(*cut()));
 }
 
-std::string RedistributeImpl::misfit(const ParallelStyle& style, int /*ranks*/) const {
+std::string RedistributeImpl::mismatch(const ParallelStyle& style, int /*ranks*/) const {
   return std::holds_alternative<Redistribution>(style) ? "" : cannot_cut(style, "Redistribute");
 }
 

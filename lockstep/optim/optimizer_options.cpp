@@ -196,25 +196,25 @@ StateValues state_values_of(const OptimizerOptions& options) {
   return values;
 }
 
-std::vector<std::string> misfits_of(const OptimizerOptions& options, const StateValues& values) {
-  std::vector<std::string> misfits;
+std::vector<std::string> mismatches_of(const OptimizerOptions& options, const StateValues& values) {
+  std::vector<std::string> mismatches;
   StateValues rest = values;
   for (const auto& [name, value] : archived_values(options)) {
     const auto saved = rest.extract(name);
     if (value.isNone()) continue;
     if (saved.empty())
-      misfits.push_back("option " + name + " was not saved");
+      mismatches.push_back("option " + name + " was not saved");
     else if (!are_alike(saved.mapped(), require_plain(options, name, value)))
-      misfits.push_back("option " + name + " was saved with another type");
+      mismatches.push_back("option " + name + " was saved with another type");
   }
   for (const auto& [name, value] : rest)
-    misfits.push_back("option " + name + " was saved and does not exist here");
-  return misfits;
+    mismatches.push_back("option " + name + " was saved and does not exist here");
+  return mismatches;
 }
 
 void set_state_values(OptimizerOptions& options, const StateValues& values) {
-  const std::vector<std::string> misfits = misfits_of(options, values);
-  require(misfits.empty(), [&] { return "options of a param group: " + misfits.front(); });
+  const std::vector<std::string> mismatches = mismatches_of(options, values);
+  require(mismatches.empty(), [&] { return "options of a param group: " + mismatches.front(); });
   std::optional<InputArchive> present = archive_of(options);
   const bool can_be_set =
       present ? set_all(options, *present, values)

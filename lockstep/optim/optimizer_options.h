@@ -33,11 +33,11 @@ StateValues state_values_of(const torch::optim::OptimizerOptions& options);
 
 // Explains, in sentences, why `values` cannot come from state_values_of() for options of this type.
 // Values that are None in `options` may be missing.
-std::vector<std::string> misfits_of(const torch::optim::OptimizerOptions& options,
-                                    const StateValues& values);
+std::vector<std::string> mismatches_of(const torch::optim::OptimizerOptions& options,
+                                       const StateValues& values);
 
 // Sets the options to `values`. An option that is None and has no value stays None.
-// Errors: misuse for the first of misfits_of(); unsupported for read-only options.
+// Errors: misuse for the first of mismatches_of(); unsupported for read-only options.
 void set_state_values(torch::optim::OptimizerOptions& options, const StateValues& values);
 
 // The hyperparameters of an optimizer, by name, as texts that ranks can compare: the optimizer's

@@ -99,17 +99,17 @@ StateValues options_in(const StateDict& saved, std::size_t group) {
 // Reports all saved names that are not in `known`. An unknown parameter is listed once, by its
 // name.
 void find_unknown_names(const StateDict& saved, const std::set<std::string>& known,
-                        Misfits& misfits) {
+                        Mismatches& mismatches) {
   constexpr std::string_view mark = ".param_group";
   std::set<std::string> unknown;
   for (const auto& [name, value] : saved.values)
     if (!known.contains(name) && name.ends_with(mark))
       unknown.insert(name.substr(0, name.size() - mark.size()));
   for (const std::string& name : unknown)
-    misfits.add("parameter " + name + " was saved and is not stepped here");
+    mismatches.add("parameter " + name + " was saved and is not stepped here");
   const auto look_at = [&](const std::string& name) {
     if (!known.contains(name) && !unknown.contains(name.substr(0, name.rfind('.'))))
-      misfits.add(name + " was saved and is unknown here");
+      mismatches.add(name + " was saved and is unknown here");
   };
   for (const auto& [name, tensor] : saved.tensors) look_at(name);
   for (const auto& [name, value] : saved.values) look_at(name);
@@ -140,9 +140,9 @@ class OptimizerState final : public Stateful {
   std::vector<Part> parts() const;
   void require_kind(const StateDict& saved) const;
   void look_for(const Parameter& parameter, const StateDict& saved, std::set<std::string>& known,
-                Misfits& misfits) const;
+                Mismatches& mismatches) const;
   void look_for_options(std::size_t group, const StateDict& saved, std::set<std::string>& known,
-                        Misfits& misfits) const;
+                        Mismatches& mismatches) const;
   // The constructor creates the state and step() relies on it.
   bool makes_state_itself() const { return prototype_parts_.optimizer == "Adagrad"; }
 
@@ -250,7 +250,7 @@ void OptimizerState::require_kind(const StateDict& saved) const {
 }
 
 void OptimizerState::look_for(const Parameter& parameter, const StateDict& saved,
-                              std::set<std::string>& known, Misfits& misfits) const {
+                              std::set<std::string>& known, Mismatches& mismatches) const {
   const std::string prefix = parameter.name + '.';
   const auto name_of = [&](std::string_view part) { return prefix + std::string(part); };
   bool has_state = false;
@@ -261,46 +261,46 @@ void OptimizerState::look_for(const Parameter& parameter, const StateDict& saved
 
   const auto group = saved.values.find(*known.insert(prefix + "param_group").first);
   if (group == saved.values.end())
-    return misfits.add("parameter " + parameter.name + " was not saved");
+    return mismatches.add("parameter " + parameter.name + " was not saved");
   if (group->second != StateValue(static_cast<std::int64_t>(parameter.group)))
-    misfits.add("parameter " + parameter.name + " is in param group " +
-                std::to_string(parameter.group) + " here and was saved in another");
+    mismatches.add("parameter " + parameter.name + " is in param group " +
+                   std::to_string(parameter.group) + " here and was saved in another");
   if (!has_state) {
     if (makes_state_itself() && parameter.tensor.numel() > 0)
-      misfits.add("no state was saved for parameter " + parameter.name);
+      mismatches.add("no state was saved for parameter " + parameter.name);
     return;
   }
   for (const auto& [part, integer] : prototype_parts_.integers) {
     const auto value = saved.values.find(name_of(part));
     if (value == saved.values.end() || !std::holds_alternative<std::int64_t>(value->second))
-      misfits.add(name_of(part) + " was not saved, or not as an integer");
+      mismatches.add(name_of(part) + " was not saved, or not as an integer");
   }
   for (const auto& [part, tensor] : prototype_parts_.tensors)
     if (!is_optional(part) || saved.tensors.contains(name_of(part)))
-      misfits.find(saved, name_of(part), parameter.type, parameter.shape);
+      mismatches.find(saved, name_of(part), parameter.type, parameter.shape);
 }
 
 void OptimizerState::look_for_options(std::size_t group, const StateDict& saved,
-                                      std::set<std::string>& known, Misfits& misfits) const {
+                                      std::set<std::string>& known, Mismatches& mismatches) const {
   const StateValues values = options_in(saved, group);
   for (const auto& [name, value] : values) known.insert(prefix_of_group(group) + name);
   const auto& options = optimizer_.param_groups()[group].options();
-  const std::vector<std::string> texts = misfits_of(options, values);
+  const std::vector<std::string> texts = mismatches_of(options, values);
   for (const std::string& text : texts)
-    misfits.add("param group " + std::to_string(group) + ": " + text);
+    mismatches.add("param group " + std::to_string(group) + ": " + text);
   // Throws here if the values do not fit.
   if (texts.empty()) set_state_values(*options.clone(), values);
 }
 
 StateRequest OptimizerState::wanted(const StateDict& saved) {
   require_kind(saved);
-  Misfits misfits;
+  Mismatches mismatches;
   std::set<std::string> known{"type", "param_groups"};
   for (std::size_t i = 0; i < optimizer_.param_groups().size(); ++i)
-    look_for_options(i, saved, known, misfits);
-  for (const Parameter& parameter : parameters()) look_for(parameter, saved, known, misfits);
-  find_unknown_names(saved, known, misfits);
-  misfits.require_none("the saved state is not that of this optimizer");
+    look_for_options(i, saved, known, mismatches);
+  for (const Parameter& parameter : parameters()) look_for(parameter, saved, known, mismatches);
+  find_unknown_names(saved, known, mismatches);
+  mismatches.require_none("the saved state is not that of this optimizer");
   return request(saved);
 }
 

@@ -226,17 +226,17 @@ StateDict ChannelPruner::state_dict() {
 
 StateRequest ChannelPruner::wanted(const StateDict& saved) {
   value_of<bool>(saved, "is_pruned");
-  Misfits misfits;
+  Mismatches mismatches;
   std::set<std::string> known;
   for (const auto& [name, tensor] : named_tensors(model_))
     for (std::int64_t dim = 0; dim < tensor.dim(); ++dim) known.insert(name_of({name, dim}));
   for (const auto& [name, tensor] : saved.tensors)
     if (!known.contains(name) || tensor.data.scalar_type() != at::kLong || tensor.data.dim() != 1)
-      misfits.add("the model has no dimension " + name);
+      mismatches.add("the model has no dimension " + name);
   for (const auto& [dimension, left] : left_)
     if (!saved.tensors.contains(name_of(dimension)))
-      misfits.add(name_of(dimension) + " has lost channels, and was saved whole");
-  misfits.require_none("ChannelPruner: the saved channels are not those of this model");
+      mismatches.add(name_of(dimension) + " has lost channels, and was saved whole");
+  mismatches.require_none("ChannelPruner: the saved channels are not those of this model");
   return everything(saved);
 }
 

@@ -202,15 +202,15 @@ StateDict PruningMasks::state_dict() {
 
 StateRequest PruningMasks::wanted(const StateDict& saved) {
   value_of<std::int64_t>(saved, "masks");
-  Misfits misfits;
+  Mismatches mismatches;
   for (const auto& [name, tensor] : saved.tensors) {
     const auto own = parameters_.find(name);
     if (own == parameters_.end())
-      misfits.add("the mask of " + name + " was saved and is unknown");
+      mismatches.add("the mask of " + name + " was saved and is unknown");
     else
-      misfits.find(saved, name, at::kBool, own->second.sizes());
+      mismatches.find(saved, name, at::kBool, own->second.sizes());
   }
-  misfits.require_none("the saved masks are not of this model");
+  mismatches.require_none("the saved masks are not of this model");
   return everything(saved);
 }
 

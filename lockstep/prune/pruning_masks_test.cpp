@@ -118,8 +118,8 @@ TEST(PruningMasks, AreLoadedAgain) {
   EXPECT_FALSE(loaded.mask("1.weight").defined());
   EXPECT_TRUE(torch::equal(weight_of(other).ne(0), masks.mask("0.weight")));
   auto small = torch::nn::Sequential(torch::nn::Linear(2, 3));
-  PruningMasks misfit(*small);
-  EXPECT_EQ(fault_of([&] { misfit.wanted(masks.state_dict()); }), Fault::misuse);
+  PruningMasks mismatch(*small);
+  EXPECT_EQ(fault_of([&] { mismatch.wanted(masks.state_dict()); }), Fault::misuse);
 }
 
 TEST(PruningMasks, HaveOneOfATiedWeight) {

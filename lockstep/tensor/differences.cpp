@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t most_lines = 8;
 constexpr std::size_t most_names = 5;
-constexpr std::size_t most_misfits = 5;
+constexpr std::size_t most_mismatches = 5;
 
 // Ranks that have the same value.
 struct Part {
@@ -175,8 +175,8 @@ std::vector<std::string> differing_tensors(const std::vector<Facts>& facts) {
   return shortened(std::move(lines));
 }
 
-const StateTensor* Misfits::find(const StateDict& saved, const std::string& name,
-                                 at::ScalarType type, at::IntArrayRef sizes) {
+const StateTensor* Mismatches::find(const StateDict& saved, const std::string& name,
+                                    at::ScalarType type, at::IntArrayRef sizes) {
   const auto found = saved.tensors.find(name);
   if (found == saved.tensors.end()) {
     add(name + " was not saved");
@@ -189,13 +189,13 @@ const StateTensor* Misfits::find(const StateDict& saved, const std::string& name
   return nullptr;
 }
 
-void Misfits::require_none(std::string_view what) const {
+void Mismatches::require_none(std::string_view what) const {
   require(texts_.empty(), [&] {
     std::string text(what);
-    for (std::size_t i = 0; i < std::min(texts_.size(), most_misfits); ++i)
+    for (std::size_t i = 0; i < std::min(texts_.size(), most_mismatches); ++i)
       text += (i == 0 ? ": " : "; ") + texts_[i];
-    if (texts_.size() > most_misfits)
-      text += "; and " + std::to_string(texts_.size() - most_misfits) + " more";
+    if (texts_.size() > most_mismatches)
+      text += "; and " + std::to_string(texts_.size() - most_mismatches) + " more";
     return text;
   });
 }

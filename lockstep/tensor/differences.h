@@ -39,7 +39,7 @@ std::vector<std::string> differing_tensors(const std::vector<Facts>& facts);
 
 // Collects all mismatches between a saved state and its target, to report them together before any
 // change.
-class Misfits {
+class Mismatches {
  public:
   void add(std::string text) { texts_.push_back(std::move(text)); }
 

@@ -182,23 +182,23 @@ std::string text_of(const at::Tensor& tensor) {
 }
 
 void require_same_tensors(const NamedTensors& made, const Places& places) {
-  Misfits misfits;
+  Mismatches mismatches;
   std::set<std::string> found;
   for (const auto& [name, tensor] : made) {
     found.insert(name);
     const auto place = places.find(name);
     if (place == places.end())
-      misfits.add(name + " is made and is not in the module");
+      mismatches.add(name + " is made and is not in the module");
     else if (tensor.scalar_type() != place->second.scalar_type() ||
              tensor.sizes() != place->second.sizes())
-      misfits.add(name + " is " + text_of(place->second) + " in the module and is made as " +
-                  text_of(tensor));
+      mismatches.add(name + " is " + text_of(place->second) + " in the module and is made as " +
+                     text_of(tensor));
     else if (tensor.is_meta())
-      misfits.add(name + " is made on the meta device");
+      mismatches.add(name + " is made on the meta device");
   }
   for (const auto& [name, place] : places)
-    if (!found.contains(name)) misfits.add(name + " is not made");
-  misfits.require_none("initialize: the function makes another module");
+    if (!found.contains(name)) mismatches.add(name + " is not made");
+  mismatches.require_none("initialize: the function makes another module");
 }
 
 // Copies the tensors that were not created at their places.

@@ -166,7 +166,7 @@ namespace {
 
 void require_fit(const torch::nn::Module& module, const StateDict& saved,
                  const std::map<std::string, at::ScalarType>& types, bool is_partial) {
-  Misfits misfits;
+  Mismatches mismatches;
   const StateTargets targets = targets_of(module, /*has_values=*/true, types);
   std::unordered_set<std::string> saved_firsts;
   for (const auto& [name, target] : targets)
@@ -174,11 +174,11 @@ void require_fit(const torch::nn::Module& module, const StateDict& saved,
   for (const auto& [name, target] : targets) {
     const bool may_be_missing = is_partial || saved_firsts.contains(target.first_name);
     if (!saved.tensors.contains(name) && may_be_missing) continue;
-    misfits.find(saved, name, target.type, target.shape);
+    mismatches.find(saved, name, target.type, target.shape);
   }
   for (const auto& [name, tensor] : saved.tensors)
-    if (!targets.contains(name)) misfits.add(name + " was saved and is not in the module");
-  misfits.require_none("the saved state is not that of this module");
+    if (!targets.contains(name)) mismatches.add(name + " was saved and is not in the module");
+  mismatches.require_none("the saved state is not that of this module");
   require_equal_where_tied(module, saved);
 }
 

@@ -102,7 +102,7 @@ TEST(ModuleState, WhatDoesNotFitIsToldByName) {
     EXPECT_NE(text.find(expected), std::string::npos) << text;
 }
 
-TEST(ModuleState, AtMostFiveMisfitsAreTold) {
+TEST(ModuleState, AtMostFiveMismatchesAreReported) {
   Net net;
   const std::string text = refusal_of(net, {});
   EXPECT_NE(text.find("; and 4 more"), std::string::npos) << text;

@@ -55,7 +55,7 @@ std::vector<std::int64_t> local_shape(const Boxes& boxes) {
   return shape;
 }
 
-std::string misfit(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
+std::string mismatch(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
   const auto dims = static_cast<std::int64_t>(shape.size());
   if (boxes.cat_dim != 0 && (boxes.cat_dim < 0 || boxes.cat_dim >= dims))
     return "boxes of a tensor of " + std::to_string(dims) +

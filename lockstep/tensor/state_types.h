@@ -63,6 +63,6 @@ LOCKSTEP_API std::vector<std::int64_t> local_shape(const Boxes& boxes);
 
 // Returns an empty text if all boxes are in a tensor of `shape` and `cat_dim` fits them; otherwise
 // the reason.
-LOCKSTEP_API std::string misfit(const Boxes& boxes, const std::vector<std::int64_t>& shape);
+LOCKSTEP_API std::string mismatch(const Boxes& boxes, const std::vector<std::int64_t>& shape);
 
 }  // namespace lockstep

@@ -80,7 +80,7 @@ TEST(Boxes, MakeATensorOfTheShapeOfCatWhereTheyFit) {
 }
 
 TEST(Boxes, ThatDoNotFitTheTensorAreNamed) {
-  const auto of_4_by_6 = [](const Boxes& boxes) { return misfit(boxes, {4, 6}); };
+  const auto of_4_by_6 = [](const Boxes& boxes) { return mismatch(boxes, {4, 6}); };
   EXPECT_EQ(of_4_by_6({.list = {{{4, 6}, {0, 0}}, {{0, 0}, {4, 6}}}}), "");
   for (const Box& box : {Box{{0, 5}, {4, 2}}, Box{{-1, 0}, {1, 1}}, Box{{0, 0}, {1, -1}},
                          Box{{5, 0}, {0, 0}}, Box{{0}, {1}}})
@@ -92,7 +92,7 @@ TEST(Boxes, ThatDoNotFitTheTensorAreNamed) {
     EXPECT_EQ(of_4_by_6({.list = {{{0, 0}, {2, 1}}}, .cat_dim = dim}),
               "boxes of a tensor of 2 dimensions cannot be joined along dimension " +
                   std::to_string(dim));
-  EXPECT_EQ(misfit({.list = {Box{}, Box{}}}, {}),
+  EXPECT_EQ(mismatch({.list = {Box{}, Box{}}}, {}),
             "a tensor without dimensions has one box at most");
 }
 

@@ -393,7 +393,7 @@ TEST(LoadWeights, ACheckpointerGivesValuesToo) {
 
 // --- Errors --------------------------------------------------------------------------------------
 
-const Ranks misfits("load_weights: misfits", [](const Rank& rank) {
+const Ranks mismatches("load_weights: mismatches", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   const auto saved = source();
   const fs::path file = rank.scratch / "other.safetensors";
@@ -428,7 +428,7 @@ const Ranks misfits("load_weights: misfits", [](const Rank& rank) {
 });
 
 TEST(LoadWeights, NamesAllThatDoesNotFitAndChangesNothing) {
-  for (const int ranks : {1, 2}) EXPECT_TRUE(all_succeeded(misfits.run(ranks))) << ranks;
+  for (const int ranks : {1, 2}) EXPECT_TRUE(all_succeeded(mismatches.run(ranks))) << ranks;
 }
 
 // Changes the last byte of a file.

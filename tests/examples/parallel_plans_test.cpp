@@ -169,7 +169,7 @@ TEST(ParallelPlans, APartIsNotSavedAsIfItWereAll) {
   });
 }
 
-TEST(ParallelPlans, ACheckpointOfAnotherModelIsRefusedWithAllThatMisfits) {
+TEST(ParallelPlans, ACheckpointOfAnotherModelIsRefusedWithAllMismatches) {
   const test::ScratchDirectory scratch;
   run_in_process(2, [&](ProcessGroup& group) {
     const GptOptions saved{.vocabulary = 51, .block_size = 12, .layers = 1, .heads = 2, .width = 8};

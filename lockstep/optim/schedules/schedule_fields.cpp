@@ -22,7 +22,7 @@ std::optional<double> number_in(const StateValue& value) {
   return std::nullopt;
 }
 
-std::string misfit_of(double number, const Range& range) {
+std::string mismatch_of(double number, const Range& range) {
   const bool is_high = range.without_least ? number > range.least : number >= range.least;
   const bool is_low = range.without_most ? number < range.most : number <= range.most;
   if (is_high && is_low) return "";
@@ -55,9 +55,9 @@ void ScheduleFields::add(Field field) {
 void ScheduleFields::add(const std::string& name, double& number, const Range& range) {
   add({.name = name,
        .save = [&number] { return number; },
-       .misfit = [range](const StateValue& value) -> std::string {
+       .mismatch = [range](const StateValue& value) -> std::string {
          const std::optional<double> found = number_in(value);
-         return found ? misfit_of(*found, range) : other_type;
+         return found ? mismatch_of(*found, range) : other_type;
        },
        .load = [&number](const StateValue& value) { number = *number_in(value); }});
 }
@@ -65,7 +65,7 @@ void ScheduleFields::add(const std::string& name, double& number, const Range& r
 void ScheduleFields::add(const std::string& name, bool& flag, const std::string& obstacle) {
   add({.name = name,
        .save = [&flag] { return flag; },
-       .misfit = [obstacle](const StateValue& value) -> std::string {
+       .mismatch = [obstacle](const StateValue& value) -> std::string {
          const auto* found = std::get_if<bool>(&value);
          if (found == nullptr) return other_type;
          return *found ? obstacle : "";
@@ -74,13 +74,13 @@ void ScheduleFields::add(const std::string& name, bool& flag, const std::string&
 }
 
 void ScheduleFields::add_numbers(const std::string& name, std::vector<double>& numbers,
-                                 std::function<std::string(std::size_t)> misfit_of_size) {
+                                 std::function<std::string(std::size_t)> mismatch_of_size) {
   add({.name = name,
        .save = [&numbers] { return numbers; },
-       .misfit = [misfit_of_size =
-                      std::move(misfit_of_size)](const StateValue& value) -> std::string {
+       .mismatch = [mismatch_of_size =
+                        std::move(mismatch_of_size)](const StateValue& value) -> std::string {
          const auto* found = std::get_if<std::vector<double>>(&value);
-         return found == nullptr ? other_type : misfit_of_size(found->size());
+         return found == nullptr ? other_type : mismatch_of_size(found->size());
        },
        .load = [&numbers](
                    const StateValue& value) { numbers = std::get<std::vector<double>>(value); }});
@@ -102,7 +102,7 @@ void ScheduleFields::add(const std::string& name, std::vector<double>& numbers,
 void ScheduleFields::add(const std::string& name, std::vector<std::int64_t>& numbers, Count count) {
   add({.name = name,
        .save = [&numbers] { return std::vector<double>(numbers.begin(), numbers.end()); },
-       .misfit = [count, size = numbers.size()](const StateValue& value) -> std::string {
+       .mismatch = [count, size = numbers.size()](const StateValue& value) -> std::string {
          const auto* found = std::get_if<std::vector<double>>(&value);
          if (found == nullptr) return other_type;
          if (count == Count::fixed && found->size() != size) return sizes_text(found->size(), size);
@@ -122,9 +122,9 @@ void ScheduleFields::add_count(const std::string& name, const Range& range,
                                std::function<void(std::int64_t)> set) {
   add({.name = name,
        .save = [get = std::move(get)] { return get(); },
-       .misfit = [range](const StateValue& value) -> std::string {
+       .mismatch = [range](const StateValue& value) -> std::string {
          const auto* found = std::get_if<std::int64_t>(&value);
-         return found == nullptr ? other_type : misfit_of(static_cast<double>(*found), range);
+         return found == nullptr ? other_type : mismatch_of(static_cast<double>(*found), range);
        },
        .load = [set = std::move(set)](
                    const StateValue& value) { set(std::get<std::int64_t>(value)); }});
@@ -141,7 +141,7 @@ void ScheduleFields::add_choice(const std::string& name, std::vector<std::string
   };
   add({.name = name,
        .save = [names, get = std::move(get)] { return names.at(get()); },
-       .misfit = [found_in](const StateValue& value) -> std::string {
+       .mismatch = [found_in](const StateValue& value) -> std::string {
          return found_in(value) ? "" : " is none of its choices";
        },
        .load = [found_in,
@@ -164,8 +164,8 @@ StateValues ScheduleFields::values() const {
 
 void ScheduleFields::require_valid() const {
   for (const Field& field : fields_) {
-    const std::string misfit = field.misfit(field.save());
-    require(misfit.empty(), [&] { return owner_ + ": " + field.name + misfit; });
+    const std::string mismatch = field.mismatch(field.save());
+    require(mismatch.empty(), [&] { return owner_ + ": " + field.name + mismatch; });
   }
 }
 
@@ -175,8 +175,8 @@ void ScheduleFields::require_loadable(const StateValues& saved) const {
     require(found != saved.end() || !field.is_required,
             [&] { return owner_ + ": " + field.name + " was not saved"; });
     if (found == saved.end()) continue;
-    const std::string misfit = field.misfit(found->second);
-    require(misfit.empty(), [&] { return owner_ + ": the saved " + field.name + misfit; });
+    const std::string mismatch = field.mismatch(found->second);
+    require(mismatch.empty(), [&] { return owner_ + ": the saved " + field.name + mismatch; });
   }
   for (const List& list : lists_) {
     const std::string next = list.name + '.' + std::to_string(list.size) + '.';

@@ -96,7 +96,7 @@ class ScheduleFields {
     std::string name;
     bool is_required = true;
     std::function<StateValue()> save;
-    std::function<std::string(const StateValue&)> misfit;  // Empty if the value fits.
+    std::function<std::string(const StateValue&)> mismatch;  // Empty if the value fits.
     std::function<void(const StateValue&)> load;
   };
 
@@ -107,7 +107,7 @@ class ScheduleFields {
 
   void add(Field field);
   void add_numbers(const std::string& name, std::vector<double>& numbers,
-                   std::function<std::string(std::size_t)> misfit_of_size);
+                   std::function<std::string(std::size_t)> mismatch_of_size);
   void add_choice(const std::string& name, std::vector<std::string> names,
                   std::function<std::size_t()> get, std::function<void(std::size_t)> set);
 

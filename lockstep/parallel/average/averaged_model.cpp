@@ -216,19 +216,20 @@ StateDict AveragedModel::state_dict() {
 
 StateRequest AveragedModel::wanted(const StateDict& saved) {
   require_own_weights("wanted()");
-  Misfits misfits;
+  Mismatches mismatches;
   std::set<std::string> known;
   for (const auto& [name, tensor] : distinct(named_tensors(module_))) {
     known.insert(name);
-    if (!saved.tensors.contains(name)) misfits.add("the average of " + name + " was not saved");
+    if (!saved.tensors.contains(name)) mismatches.add("the average of " + name + " was not saved");
   }
   for (const auto& [name, tensor] : saved.tensors)
-    if (!known.contains(name)) misfits.add("the average of " + name + " was saved and is unknown");
+    if (!known.contains(name))
+      mismatches.add("the average of " + name + " was saved and is unknown");
   StateRequest request;
   for (const auto* const tensors : {&parameters_, &buffers_})
     for (const auto& [name, value, described] : *tensors) {
       if (!saved.tensors.contains(name)) continue;
-      misfits.find(saved, name, value.scalar_type(), described.shape);
+      mismatches.find(saved, name, value.scalar_type(), described.shape);
       std::int64_t elements = described.strides.empty() ? value.numel() : 1;
       if (!described.strides.empty())
         for (const std::int64_t size : described.shape) elements *= size;
@@ -239,7 +240,7 @@ StateRequest AveragedModel::wanted(const StateDict& saved) {
                                    .into = is_in_rows(described, value) ? value : at::Tensor{},
                                    .boxes = described.boxes});
     }
-  misfits.require_none("the saved averages are not of this model");
+  mismatches.require_none("the saved averages are not of this model");
   require(value_of<std::int64_t>(saved, "updates") >= 0,
           "AveragedModel: the saved number of updates is negative");
   return request;

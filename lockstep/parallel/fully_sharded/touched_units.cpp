@@ -267,15 +267,15 @@ void TouchedUnits::take_in_other_memory() {
     }
   for (auto& [member, values] : given)
     if (values.key_set().has(watched_key)) values = values.clone();  // Memory of another parameter.
-  std::string misfit;
+  std::string mismatch;
   for (const auto& [member, values] : given)
     if (values.scalar_type() == member->watched.scalar_type() &&
         values.sizes() == member->watched.sizes())
       at::Tensor(member->watched).copy_(values);
-    else if (misfit.empty())
-      misfit = member->name;
-  require(misfit.empty(),
-          [&] { return "parameter " + misfit + " has another type or shape than before"; });
+    else if (mismatch.empty())
+      mismatch = member->name;
+  require(mismatch.empty(),
+          [&] { return "parameter " + mismatch + " has another type or shape than before"; });
 }
 
 }  // namespace lockstep::parallel

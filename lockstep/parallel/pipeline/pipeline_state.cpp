@@ -18,47 +18,50 @@
 namespace lockstep::parallel {
 namespace {
 
-std::string joined(const std::vector<std::string>& misfits) {
+std::string joined(const std::vector<std::string>& mismatches) {
   constexpr std::size_t most = 10;
   std::string text;
-  for (std::size_t i = 0; i < std::min(most, misfits.size()); ++i) text += "\n  " + misfits[i];
-  if (misfits.size() > most) text += "\n  and " + std::to_string(misfits.size() - most) + " more";
+  for (std::size_t i = 0; i < std::min(most, mismatches.size()); ++i)
+    text += "\n  " + mismatches[i];
+  if (mismatches.size() > most)
+    text += "\n  and " + std::to_string(mismatches.size() - most) + " more";
   return text;
 }
 
 // Errors: misuse, with all mismatches, unless `saved` has the tensors of the whole model.
 void require_whole(const StateDict& saved, const WholeModel& whole,
                    const std::function<bool(const std::string&)>& is_saved) {
-  std::vector<std::string> misfits;
+  std::vector<std::string> mismatches;
   for (const auto& [name, tensor] : whole.tensors) {
     if (!is_saved(name)) continue;
     const auto found = saved.tensors.find(name);
     if (found == saved.tensors.end())
-      misfits.push_back(name + " is missing");
+      mismatches.push_back(name + " is missing");
     else if (found->second.shape != tensor.shape)
-      misfits.push_back(name + " has shape " + c10::str(at::IntArrayRef(found->second.shape)) +
-                        ", here " + c10::str(at::IntArrayRef(tensor.shape)));
+      mismatches.push_back(name + " has shape " + c10::str(at::IntArrayRef(found->second.shape)) +
+                           ", here " + c10::str(at::IntArrayRef(tensor.shape)));
   }
   for (const auto& [name, tensor] : saved.tensors)
-    if (!whole.tensors.contains(name)) misfits.push_back(name + " is in no layer");
-  require(misfits.empty(),
-          [&] { return "Pipeline: the saved model is not that of the layers:" + joined(misfits); });
+    if (!whole.tensors.contains(name)) mismatches.push_back(name + " is in no layer");
+  require(mismatches.empty(), [&] {
+    return "Pipeline: the saved model is not that of the layers:" + joined(mismatches);
+  });
 }
 
 // Errors: misuse, with all mismatches, for the state of parameters that no stage has, or of another
 // shape. An optimizer may step only some parameters, so others may be missing.
 void require_of_whole(const StateDict& saved, const WholeModel& whole) {
-  std::vector<std::string> misfits;
+  std::vector<std::string> mismatches;
   for (const auto& [name, tensor] : saved.tensors) {
     const auto parameter = whole.tensors.find(name.substr(0, name.rfind('.')));
     if (parameter == whole.tensors.end())
-      misfits.push_back(name + " is of no layer's parameter");
+      mismatches.push_back(name + " is of no layer's parameter");
     else if (tensor.shape != parameter->second.shape)
-      misfits.push_back(name + " has shape " + c10::str(at::IntArrayRef(tensor.shape)) + ", here " +
-                        c10::str(at::IntArrayRef(parameter->second.shape)));
+      mismatches.push_back(name + " has shape " + c10::str(at::IntArrayRef(tensor.shape)) +
+                           ", here " + c10::str(at::IntArrayRef(parameter->second.shape)));
   }
-  require(misfits.empty(), [&] {
-    return "Pipeline: the saved optimizer is not one of the layers:" + joined(misfits);
+  require(mismatches.empty(), [&] {
+    return "Pipeline: the saved optimizer is not one of the layers:" + joined(mismatches);
   });
 }
 

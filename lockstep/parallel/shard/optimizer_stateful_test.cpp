@@ -375,7 +375,7 @@ TEST(OptimizerStateful, AParameterThatIsNotSteppedHereIsToldOnce) {
   EXPECT_EQ(text.find(';'), std::string::npos) << text;
 }
 
-TEST(OptimizerStateful, AtMostFiveMisfitsAreTold) {
+TEST(OptimizerStateful, AtMostFiveMismatchesAreReported) {
   StateDict saved = Undisturbed<OfAdam>(2).state.whole();
   for (const char* name : {"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"})
     saved.values[name] = true;

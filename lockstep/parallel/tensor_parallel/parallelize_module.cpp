@@ -94,8 +94,8 @@ class Cut {
     }
     if (layer->cut()) return refuse(name, "it is cut already");
     if (!cut_.insert(module.get()).second) return refuse(name, "it has two names");
-    const std::string misfit = layer->misfit(style, ranks_);
-    if (!misfit.empty()) return refuse(name, misfit);
+    const std::string mismatch = layer->mismatch(style, ranks_);
+    if (!mismatch.empty()) return refuse(name, mismatch);
     if (const std::string use = use_of(*module); !use.empty()) return refuse(name, use);
     targets_.push_back({name, style, layer});
   }
