@@ -217,13 +217,13 @@ TEST(JobControlBlock, ABreakIsReadWholeWhileAnotherIsNoted) {
     }
     done = true;
   });
-  int torn = 0;
+  int mixed = 0;
   while (!done) {
     const auto seen = page.latest_break(Fault::timeout);
-    if (seen && seen->what != seen->call) ++torn;
+    if (seen && seen->what != seen->call) ++mixed;
   }
   writer.join();
-  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(mixed, 0);
 }
 
 TEST(JobControlBlock, ARankThatHasJoinedAnotherGroupEndsForItsOwnCause) {

@@ -127,10 +127,10 @@ StepTimes StepClock::times() const {
   std::array<Ticks, step_phases> spent{};
   std::array<Ticks, most_ranks> waited{};
   std::uint64_t version = 0;
-  const auto is_torn = [&] {
+  const auto has_changed = [&] {
     return version % 2 != 0 || version_.load(std::memory_order_relaxed) != version;
   };
-  for (bool first = true; first || is_torn(); first = false) {
+  for (bool first = true; first || has_changed(); first = false) {
     if (!first) std::this_thread::yield();  // The writing thread may need the core.
     version = get(version_);
     std::transform(spent_.begin(), spent_.end(), spent.begin(), get<Ticks>);

@@ -83,7 +83,7 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   // Exceptions are thrown after the weights are restored. The group may have broken by then,
   // because a rank was lost or others were in a collective of `use`. Then each rank restores only
   // its own parts. Shared weights are then partially updated
-  // (DistributedDataParallel::has_torn_parameters()).
+  // (DistributedDataParallel::has_partially_updated_parameters()).
   void with_averages(const std::function<void()>& use);
 
   // Replaces the model's weights and buffers by the averages permanently. Collective as

@@ -189,9 +189,9 @@ void lose_rank_1_in_use(const Rank& rank, const Options& options) {
       if (rank.rank == 1) ::raise(SIGKILL);
     });
   };
-  EXPECT_FALSE(sharded.ddp.has_torn_parameters());
+  EXPECT_FALSE(sharded.ddp.has_partially_updated_parameters());
   EXPECT_EQ(fault_of(loses_one), Fault::peer_lost);
-  EXPECT_TRUE(sharded.ddp.has_torn_parameters());
+  EXPECT_TRUE(sharded.ddp.has_partially_updated_parameters());
   averaged.update();  // This rank's part of the weights is restored.
   const StateDict state = averaged.state_dict();
   const auto part = state.tensors.find("wide.weight");
@@ -344,7 +344,7 @@ TEST(AveragedModel, AnExceptionOfOneRankReachesAllThatShareWeightsAndTheseAreBac
       };
       EXPECT_EQ(fault_of(with_averages, &text), world.rank() == 1 ? on_rank_1 : Fault::aborted);
       EXPECT_NE(text.find(part_of_text), text.npos) << text;
-      EXPECT_FALSE(training.ddp.has_torn_parameters());
+      EXPECT_FALSE(training.ddp.has_partially_updated_parameters());
       expect_equal(copies(named_tensors(*training.net)), weights);
       world.barrier();
     };
@@ -374,7 +374,7 @@ TEST(AveragedModel, AnExceptionOfOneRankWhileOthersCommunicateInUseLeavesTornWei
     EXPECT_NE(text.find(world.rank() == 1 ? "no more room" : "the end of with_averages()"),
               text.npos)
         << text;
-    EXPECT_TRUE(training.ddp.has_torn_parameters());
+    EXPECT_TRUE(training.ddp.has_partially_updated_parameters());
   };
   // Ending a broken group reports it as well.
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::mismatch);

@@ -369,7 +369,7 @@ void lose_rank_3(const Rank& rank, int signal, bool initializes) {
   // Groups of few ranks have their own rank numbers. Rank 0 waits for a rank that waits for rank 3.
   const std::regex named("\\b(rank 3|pid " + pid + (rank.rank == 0 ? "|rank [12]" : "") + ")\\b");
   EXPECT_TRUE(std::regex_search(text, named)) << text;
-  EXPECT_TRUE(fsdp.has_torn_parameters());
+  EXPECT_TRUE(fsdp.has_partially_updated_parameters());
   test::wait_until_done(rank, {0, 1, 2});
   if (rank.rank == 0) send(SIGKILL);
 }

@@ -144,7 +144,7 @@ class HeldFragments final : public HeldTensors {
 
   void write_alone(const std::function<void()>& change) override {
     const at::NoGradGuard no_grad;
-    if (!units_->store().is_torn()) units_->store().begin_step();
+    if (!units_->store().is_partially_updated()) units_->store().begin_step();
     write_and_publish(change);
   }
 

@@ -158,11 +158,11 @@ std::size_t GatheredParameters::slice_bytes() const {
 
 void GatheredParameters::require_intact() const {
   touched_->require_intact();
-  if (is_torn_)
-    throw Error(
-        Fault::corrupt,
-        "the weights are torn: a rank was lost, or threw, while they were stepped. Make a new "
-        "group and FullyShardedDataParallel, and load a checkpoint");
+  if (is_partially_updated_)
+    throw Error(Fault::corrupt,
+                "the weights are partially updated: a rank was lost, or threw, while they were "
+                "stepped. Make a new "
+                "group and FullyShardedDataParallel, and load a checkpoint");
 }
 
 UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
@@ -221,13 +221,13 @@ void GatheredParameters::with_gathered(const std::vector<at::Tensor>& parameters
 
 void GatheredParameters::begin_step() {
   touched_->forget();
-  is_torn_ = true;
+  is_partially_updated_ = true;
 }
 
 // No unit is resident after a step, whichever parameters were written.
 void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
   touched_->note_written();
-  is_torn_ = false;
+  is_partially_updated_ = false;
 }
 
 // --- Changes of rank 0 ---------------------------------------------------------------------------

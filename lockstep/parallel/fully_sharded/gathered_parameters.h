@@ -52,7 +52,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   ~GatheredParameters() override;
 
   void require_intact() const override;
-  bool is_torn() const override { return is_torn_; }
+  bool is_partially_updated() const override { return is_partially_updated_; }
   void begin_pass(bool with_gradients) override { touched_->begin_pass(with_gradients); }
   void end_evaluation() noexcept override { touched_->end_evaluation(); }
   void end_pass() noexcept override { touched_->end_pass(); }
@@ -126,7 +126,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   std::vector<std::vector<Cut>> cuts_;                    // By unit.
   std::size_t bytes_of_slot_ = 0;
   std::shared_ptr<const RegisteredMemory> slots_;
-  bool is_torn_ = false;
+  bool is_partially_updated_ = false;
   std::exception_ptr edit_error_;        // From an order of an edit; the groups were aborted.
   std::optional<TouchedUnits> touched_;  // Last: its thread uses the other members.
 };

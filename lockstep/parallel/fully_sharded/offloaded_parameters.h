@@ -42,7 +42,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
                       std::size_t resident_units, c10::Device device, const MakeStore& make_store);
 
   void require_intact() const override;
-  bool is_torn() const override { return store_->is_torn(); }
+  bool is_partially_updated() const override { return store_->is_partially_updated(); }
   ~OffloadedParameters() override;
 
   void begin_pass(bool with_gradients) override;

@@ -127,7 +127,9 @@ const ProcessGroup& DataParallelBase::group() const { return replica_->group(); 
 
 bool DataParallelBase::shares_parameters() const { return replica_->shared() != nullptr; }
 
-bool DataParallelBase::has_torn_parameters() const { return replica_->is_torn(); }
+bool DataParallelBase::has_partially_updated_parameters() const {
+  return replica_->is_partially_updated();
+}
 
 void DataParallelBase::edit_parameters(const std::function<void()>& change) {
   replica_->edit(change);

@@ -174,7 +174,10 @@ class LOCKSTEP_API DataParallelBase {
 
   // Whether shared parameters are partially updated, because a rank was lost during a step. Every
   // forward() then throws Error(corrupt): load a checkpoint.
-  bool has_torn_parameters() const;
+  bool has_partially_updated_parameters() const;
+  [[deprecated("renamed to has_partially_updated_parameters()")]] bool has_torn_parameters() const {
+    return has_partially_updated_parameters();
+  }
 
   // Collective: the forward and backward passes of one step, with the option `deterministic`. Calls
   // `loss_of` for each of this rank's microbatches of the global batch, and backward() on its

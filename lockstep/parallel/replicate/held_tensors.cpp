@@ -68,7 +68,7 @@ class HeldSlices final : public HeldTensors {
   }
 
   void write_alone(const std::function<void()>& change) override {
-    if (!store_->is_torn()) store_->begin_step();
+    if (!store_->is_partially_updated()) store_->begin_step();
     change();
   }
 

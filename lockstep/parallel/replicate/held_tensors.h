@@ -39,7 +39,7 @@ class HeldTensors {
   virtual void write(const std::function<void()>& change) = 0;
 
   // The same on this rank only, when the other ranks cannot be reached. Shared parameters are
-  // partially updated afterwards (ParameterStore::is_torn()).
+  // partially updated afterwards (ParameterStore::is_partially_updated()).
   virtual void write_alone(const std::function<void()>& change) = 0;
 };
 

@@ -114,7 +114,9 @@ ModuleReplica::ModuleReplica(std::shared_ptr<torch::nn::Module> module, const Pr
       shared_(replicate(*module_, group, options.share_parameters, make_store)),
       recorded_(*module_, /*with_forms=*/shared_ == nullptr) {}
 
-bool ModuleReplica::is_torn() const { return shared_ != nullptr && shared_->is_torn(); }
+bool ModuleReplica::is_partially_updated() const {
+  return shared_ != nullptr && shared_->is_partially_updated();
+}
 
 NamedTensors ModuleReplica::averaged_parameters() const {
   return without_experts(named_parameters(*module_), *module_);

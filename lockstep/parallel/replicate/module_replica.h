@@ -52,7 +52,7 @@ class ModuleReplica {
   // (ParameterStore::on_host()).
   NamedTensors tensors_on_host() const;
 
-  bool is_torn() const;
+  bool is_partially_updated() const;
 
   // Call these before forward(). Collective if buffers are due. As in PyTorch, the first forward()
   // after one that is not `synchronized` does not synchronise buffers. So only the first batch of

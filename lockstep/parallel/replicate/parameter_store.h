@@ -35,7 +35,7 @@ class ParameterStore {
 
   // Whether a step was interrupted, for example by a lost rank, so that only some fragments have
   // been stepped. Call it only while no step is in progress.
-  virtual bool is_torn() const = 0;
+  virtual bool is_partially_updated() const = 0;
 
   // Parameters are read after begin_pass(): until backward() has ended, or in a forward() without
   // gradients. The latter may lie between forward() and backward().

@@ -95,7 +95,7 @@ at::Tensor SharedParameters::view(const Place& place) const {
   return view_of(memory_, place.offset, place.sizes, place.strides, place.dtype);
 }
 
-bool SharedParameters::is_torn() const {
+bool SharedParameters::is_partially_updated() const {
   const auto load = [&](int rank) {
     return std::atomic_ref(count_of(rank)).load(std::memory_order_acquire);
   };
@@ -134,11 +134,11 @@ void SharedParameters::require_intact() const {
              "SharedOptimizer: write to it within edit_parameters()";
     });
   }
-  if (is_torn())
-    throw Error(
-        Fault::corrupt,
-        "the weights are torn: a rank was lost, or threw, while they were stepped. Make a new "
-        "group and DistributedDataParallel, and load a checkpoint");
+  if (is_partially_updated())
+    throw Error(Fault::corrupt,
+                "the weights are partially updated: a rank was lost, or threw, while they were "
+                "stepped. Make a new "
+                "group and DistributedDataParallel, and load a checkpoint");
 }
 
 void SharedParameters::with_gathered(const std::vector<at::Tensor>& parameters,

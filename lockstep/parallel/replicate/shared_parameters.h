@@ -41,7 +41,7 @@ class SharedParameters final : public ParameterStore {
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
 
   void require_intact() const override;
-  bool is_torn() const override;
+  bool is_partially_updated() const override;
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;

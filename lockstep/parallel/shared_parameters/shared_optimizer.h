@@ -18,7 +18,7 @@
 // a shared parameter or replaced its memory. mismatch if options differ between ranks at
 // construction. unsupported for LARS and LAMB with `deterministic`, because the summation order of
 // the ranks' squares depends on their number. A rank lost in step() leaves the weights partially
-// updated: see DistributedDataParallel::has_torn_parameters().
+// updated: see DistributedDataParallel::has_partially_updated_parameters().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -701,12 +701,12 @@ const Ranks lost("lost", [](const Rank&) {
   DistributedDataParallel ddp(net, world, {.share_parameters = true});
   SharedOptimizer<LosesRank1> sgd(ddp, net->parameters(), SGDOptions(0.1));
   steps(ddp, sgd, 0, 2);
-  EXPECT_FALSE(ddp.has_torn_parameters());
+  EXPECT_FALSE(ddp.has_partially_updated_parameters());
   loss_of(ddp(inputs(0))).backward();
   std::string text;
   EXPECT_EQ(fault_of([&] { sgd.step(); }, &text), Fault::peer_lost) << text;
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
-  EXPECT_TRUE(ddp.has_torn_parameters());
+  EXPECT_TRUE(ddp.has_partially_updated_parameters());
   EXPECT_NE(refusal(ddp, Fault::corrupt).find("checkpoint"), std::string::npos);
 });
 
@@ -730,7 +730,7 @@ const Ranks throwing("throwing", [](const Rank& rank) {
     EXPECT_EQ(fault_of([&] { sgd.step(); }, &text), Fault::aborted);
     EXPECT_NE(text.find("no more"), std::string::npos) << text;
   }
-  EXPECT_TRUE(ddp.has_torn_parameters());
+  EXPECT_TRUE(ddp.has_partially_updated_parameters());
 });
 
 TEST(SharedOptimizer, AStepThatThrowsOnOneRankThrowsOnAll) {
@@ -744,7 +744,7 @@ const Ranks late("late", [](const Rank&) {
   SharedOptimizer<ThrowsLate> sgd(ddp, net->parameters(), SGDOptions(0.1));
   loss_of(ddp(inputs(0))).backward();
   EXPECT_ANY_THROW(sgd.step());
-  EXPECT_TRUE(ddp.has_torn_parameters());
+  EXPECT_TRUE(ddp.has_partially_updated_parameters());
 });
 
 TEST(SharedOptimizer, AStepThatAllRanksHaveLeftUndoneLeavesTornWeights) {
