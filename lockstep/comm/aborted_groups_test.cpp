@@ -97,7 +97,7 @@ TEST(AbortReason, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
     parts.identity = {.name = "world", .rank = rank, .size = 2, .members = {4, 7}};
     parts.in_job = std::make_shared<RankInJob>(
         std::shared_ptr<Activity>(&activity, [](Activity*) {}),
-        RankHooks{.tell_of_break = [&](const Failure& failure) { told = failure; }});
+        RankHooks{.report_break = [&](const Failure& failure) { told = failure; }});
     backend->abort({.fault = Fault::timeout,
                     .rank = 2'000'000'000,
                     .ranks = {1, 2, 2'000'000'000},

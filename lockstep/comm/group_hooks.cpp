@@ -57,9 +57,9 @@ void before_end(const ProcessGroup& group,
   GroupAccess::state_of(group).add_last_act(act);
 }
 
-std::shared_ptr<void> companion_of(const ProcessGroup& group, const std::type_info& type,
-                                   const std::function<std::shared_ptr<void>()>& make) {
-  return GroupAccess::state_of(group).companion(type, make);
+std::shared_ptr<void> attachment_of(const ProcessGroup& group, const std::type_info& type,
+                                    const std::function<std::shared_ptr<void>()>& make) {
+  return GroupAccess::state_of(group).attachment(type, make);
 }
 
 }  // namespace lockstep

@@ -64,16 +64,16 @@ LOCKSTEP_API void count_step(const ProcessGroup& group, StepClock* loop);
 // releases it when it is destroyed, or with its last handle. The object must not hold a handle of
 // the group. Not collective. Errors: misuse for a destroyed group, and in a fork()ed child.
 template <class T>
-std::shared_ptr<T> companion_of(const ProcessGroup& group);
+std::shared_ptr<T> attachment_of(const ProcessGroup& group);
 
-LOCKSTEP_API std::shared_ptr<void> companion_of(const ProcessGroup& group,
-                                                const std::type_info& type,
-                                                const std::function<std::shared_ptr<void>()>& make);
+LOCKSTEP_API std::shared_ptr<void> attachment_of(
+    const ProcessGroup& group, const std::type_info& type,
+    const std::function<std::shared_ptr<void>()>& make);
 
 template <class T>
-std::shared_ptr<T> companion_of(const ProcessGroup& group) {
+std::shared_ptr<T> attachment_of(const ProcessGroup& group) {
   const auto make = [] { return std::make_shared<T>(); };
-  return std::static_pointer_cast<T>(companion_of(group, typeid(T), make));
+  return std::static_pointer_cast<T>(attachment_of(group, typeid(T), make));
 }
 
 }  // namespace lockstep

@@ -97,29 +97,29 @@ TEST(LastActs, ComeInTheOppositeOrder) {
   EXPECT_EQ(order, "p21");
 }
 
-TEST(Companions, AreMadeOnceForEachGroupAndType) {
+TEST(Attachments, AreMadeOnceForEachGroupAndType) {
   const Alone rank;
   const ProcessGroup part = rank.group.split(0), copy = part;
-  const auto number = companion_of<int>(part);
-  EXPECT_EQ(companion_of<int>(copy), number);
-  EXPECT_NE(companion_of<int>(rank.group), number);
-  *companion_of<double>(part) = 1;
+  const auto number = attachment_of<int>(part);
+  EXPECT_EQ(attachment_of<int>(copy), number);
+  EXPECT_NE(attachment_of<int>(rank.group), number);
+  *attachment_of<double>(part) = 1;
   EXPECT_EQ(*number, 0);
 }
 
-TEST(Companions, GoWithTheirGroup) {
+TEST(Attachments, GoWithTheirGroup) {
   std::optional<Alone> rank(std::in_place);
-  const std::weak_ptr<int> of_world = companion_of<int>(rank->group);
+  const std::weak_ptr<int> of_world = attachment_of<int>(rank->group);
   std::optional<ProcessGroup> part = rank->group.split(0);
-  const std::weak_ptr<int> of_part = companion_of<int>(*part);
+  const std::weak_ptr<int> of_part = attachment_of<int>(*part);
   part.reset();  // The last handle.
   EXPECT_TRUE(of_part.expired());
   const ProcessGroup other = rank->group.split(0);
-  const std::weak_ptr<int> of_other = companion_of<int>(other);
+  const std::weak_ptr<int> of_other = attachment_of<int>(other);
   destroy_process_group(rank->group);
   EXPECT_TRUE(of_world.expired());
   EXPECT_TRUE(of_other.expired());
-  EXPECT_EQ(test::fault_of([&] { companion_of<int>(other); }), Fault::misuse);
+  EXPECT_EQ(test::fault_of([&] { attachment_of<int>(other); }), Fault::misuse);
 }
 
 }  // namespace

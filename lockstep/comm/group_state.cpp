@@ -130,7 +130,7 @@ ProcessGroup::State::State(Parts parts)
       abandon_(std::move(parts.abandon)),
       life_(identity_, parts.backend, std::move(parts.in_job)),
       failure_(identity_,
-               {.tell_of_break = [this](const Failure& failure) { life_.tell_of_break(failure); },
+               {.report_break = [this](const Failure& failure) { life_.report_break(failure); },
                 .abort = [this](const comm::AbortReason& why) { life_.abort(why); },
                 .save_record =
                     [this](const std::string& error) {
@@ -394,12 +394,12 @@ void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>
   last_acts_.push_back(std::move(act));
 }
 
-std::shared_ptr<void> ProcessGroup::State::companion(
+std::shared_ptr<void> ProcessGroup::State::attachment(
     std::type_index type, const std::function<std::shared_ptr<void>()>& make) {
   identity_.require_own_process();
-  const std::lock_guard lock(companions_mutex_);
+  const std::lock_guard lock(attachments_mutex_);
   life_.require_usable();
-  std::shared_ptr<void>& found = companions_[type];
+  std::shared_ptr<void>& found = attachments_[type];
   if (!found) found = make();
   return found;
 }
@@ -432,8 +432,8 @@ void ProcessGroup::State::retire(End end) {
     leave_();
   }
   life_.end();
-  const std::lock_guard lock(companions_mutex_);
-  companions_.clear();
+  const std::lock_guard lock(attachments_mutex_);
+  attachments_.clear();
 }
 
 void ProcessGroup::State::abort(std::string_view reason) {

@@ -120,8 +120,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   void destroy();                                                     // With the other ranks.
   void leave();                                                       // Without them.
   void add_last_act(std::weak_ptr<const std::function<void()>> act);  // before_end()
-  std::shared_ptr<void> companion(std::type_index type,
-                                  const std::function<std::shared_ptr<void>()>& make);
+  std::shared_ptr<void> attachment(std::type_index type,
+                                   const std::function<std::shared_ptr<void>()>& make);
   void abort(std::string_view reason);
   std::string flight_record() const;
 
@@ -157,8 +157,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::vector<std::weak_ptr<State>> children_;
   ChildTries child_tries_;
 
-  std::mutex companions_mutex_;
-  std::map<std::type_index, std::shared_ptr<void>> companions_;
+  std::mutex attachments_mutex_;
+  std::map<std::type_index, std::shared_ptr<void>> attachments_;
 
   comm::CallQueue calls_;  // Last: its thread must end before the members it uses.
 };

@@ -127,8 +127,8 @@ auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::mil
     if (error.ranks().empty()) throw;
     const int rank = joined.session->rank();
     const std::string context = fmt::format("init_process_group on rank {}", rank);
-    comm::tell_of_break(*joined.session, joined.context.get(),
-                        comm::blame_in(error, rank, context, timeout));
+    comm::report_break(*joined.session, joined.context.get(),
+                       comm::blame_in(error, rank, context, timeout));
     throw;
   }
 }
@@ -201,10 +201,10 @@ std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
   hooks.agree_on_preemption = [host] {
     if (const auto strong = host.lock()) strong->page().agree_on_preemption();
   };
-  hooks.tell_of_break = [host, hosts](Failure failure) {
+  hooks.report_break = [host, hosts](Failure failure) {
     const auto across = hosts.lock();
     if (const auto strong = host.lock())
-      comm::tell_of_break(*strong, across.get(), std::move(failure));
+      comm::report_break(*strong, across.get(), std::move(failure));
   };
   hooks.tell_why_it_ends = [host, hosts] {
     const auto across = hosts.lock();

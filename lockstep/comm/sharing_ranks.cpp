@@ -33,7 +33,7 @@ std::vector<int> look_for_marks(const ProcessGroup& group, std::string_view labe
 }  // namespace
 
 std::vector<int> sharing_ranks(const ProcessGroup& group, std::string_view label) {
-  const auto found = companion_of<Found>(group);
+  const auto found = attachment_of<Found>(group);
   const std::lock_guard lock(found->mutex);
   if (found->first_by_rank.empty()) found->first_by_rank = look_for_marks(group, label);
   return found->first_by_rank;

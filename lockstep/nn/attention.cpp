@@ -215,7 +215,7 @@ class Rotation {
 // The tensors of a rotation, which begins with this rank's `values`.
 Tensors shared(const Tensors& values, const Call& call, bool is_backward) {
   if (!all_share_memory(call.group, call.name)) return {at::stack(values)};
-  return companion_of<SharedSlots>(call.group)
+  return attachment_of<SharedSlots>(call.group)
       ->publish(values, call.group, call.collective(is_backward));
 }
 

@@ -169,7 +169,7 @@ TEST(RingMemory, IsUsedAgainAndGivenBackWithTheGroup) {
     Tensors qkv;
     for (const double seed : {1, 2, 3})
       qkv.push_back(sequence_part(by_head(2, seed), 2, group).requires_grad_());
-    const auto slots = companion_of<SharedSlots>(group);
+    const auto slots = attachment_of<SharedSlots>(group);
     const std::size_t block = std::bit_ceil(qkv[1].nbytes() * 2);
     std::size_t after_three = 0;
     for (int step = 0; step < 50; ++step) {
@@ -196,7 +196,7 @@ TEST(RingMemory, OfGrowingSequencesIsLessThanTwiceThatOfTheLongest) {
       attended(qkv, group).sum().backward();
       longest = std::bit_ceil(qkv[1].nbytes() * 2);
     }
-    EXPECT_LE(companion_of<SharedSlots>(group)->bytes(), 2 * 3 * group.size() * longest);
+    EXPECT_LE(attachment_of<SharedSlots>(group)->bytes(), 2 * 3 * group.size() * longest);
   });
 }
 

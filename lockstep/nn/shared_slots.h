@@ -16,7 +16,7 @@
 
 namespace lockstep::nn {
 
-// Reusable blocks of shared memory. Each group has one such object (companion_of()). The group
+// Reusable blocks of shared memory. Each group has one such object (attachment_of()). The group
 // frees the memory when it ends; remaining tensors keep their block.
 // Reuse: a rank enters a later publish() only after it has read the earlier blocks. A rank reuses a
 // block once its own tensor is freed and all ranks have entered a later call. So nobody waits after

@@ -13,7 +13,7 @@
 namespace lockstep::tensor {
 
 std::shared_ptr<RegisteredPool> RegisteredPool::of(const ProcessGroup& group) {
-  return companion_of<RegisteredPool>(group);
+  return attachment_of<RegisteredPool>(group);
 }
 
 at::Tensor RegisteredPool::empty(at::IntArrayRef sizes, const at::TensorOptions& type,

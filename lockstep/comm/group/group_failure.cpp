@@ -42,19 +42,19 @@ Failure GroupFailure::in_the_job(Failure failure) const {
   return failure;
 }
 
-void GroupFailure::tell_of_break(const Error& error, const std::string& context,
-                                 std::chrono::milliseconds timeout) const {
+void GroupFailure::report_break(const Error& error, const std::string& context,
+                                std::chrono::milliseconds timeout) const {
   if (was_noticed_by_another(error))
-    reactions_.tell_of_break(*error.failure());
+    reactions_.report_break(*error.failure());
   else if (blames_ranks(error))
-    reactions_.tell_of_break(in_the_job(blame_in(error, group_.rank, context, timeout)));
+    reactions_.report_break(in_the_job(blame_in(error, group_.rank, context, timeout)));
 }
 
 void GroupFailure::note(const std::exception_ptr& error, const std::string& context) const {
   try {
     std::rethrow_exception(error);
   } catch (const Error& known) {
-    tell_of_break(known, context, {});
+    report_break(known, context, {});
   } catch (...) {  // No rank caused it.
   }
 }
@@ -73,7 +73,7 @@ void GroupFailure::break_with(std::exception_ptr error, const std::string& conte
     std::rethrow_exception(error);
   } catch (const Error& known) {
     what = known.what();
-    tell_of_break(known, context, timeout);
+    report_break(known, context, timeout);
     if (must_be_told(known)) reactions_.abort(abort_reason_for(known, group_.rank, context));
   } catch (const std::exception& other) {
     what = other.what();

@@ -24,7 +24,7 @@ class GroupFailure {
   // may also call the first one. May not throw.
   struct Reactions {
     // Ranks that live or have left caused it; their numbers are those of the job.
-    std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+    std::function<void(Failure)> report_break = [](const Failure&) {};
     // Ranks may disagree on the current call. Those that did not see the Error would wait forever.
     std::function<void(const AbortReason&)> abort = [](const AbortReason&) {};
     // Always, with the Error's text.
@@ -49,8 +49,8 @@ class GroupFailure {
 
  private:
   [[noreturn]] void throw_first() const;
-  void tell_of_break(const Error& error, const std::string& context,
-                     std::chrono::milliseconds timeout) const;
+  void report_break(const Error& error, const std::string& context,
+                    std::chrono::milliseconds timeout) const;
   Failure in_the_job(Failure failure) const;
 
   const GroupIdentity& group_;

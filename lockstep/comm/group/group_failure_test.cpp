@@ -24,7 +24,7 @@ struct Rank {
   std::vector<std::string> records = {};
   GroupFailure failure{
       identity,
-      {.tell_of_break = [this](const Failure& one) { told = one; },
+      {.report_break = [this](const Failure& one) { told = one; },
        .abort = [this](const AbortReason& why) { aborted = why; },
        .save_record = [this](const std::string& error) { records.push_back(error); }}};
 

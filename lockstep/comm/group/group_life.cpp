@@ -43,11 +43,11 @@ void GroupLife::abort(const AbortReason& why) const {
   if (backend) backend->abort(why);
 }
 
-void GroupLife::tell_of_break(Failure failure) const {
+void GroupLife::report_break(Failure failure) const {
   std::unique_lock lock(mutex_);
   const auto in_job = in_job_;
   lock.unlock();
-  if (in_job) in_job->tell_of_break(std::move(failure));
+  if (in_job) in_job->report_break(std::move(failure));
 }
 
 void GroupLife::note_abort() const {

@@ -43,7 +43,7 @@ class GroupLife {
   // Do nothing after the end.
   void leave() const;
   void abort(const AbortReason& why) const;
-  void tell_of_break(Failure failure) const;
+  void report_break(Failure failure) const;
   void note_abort() const;  // In this rank's activity, which peers read.
 
   // Errors: misuse, after the end has begun; as Backend::allocate_local().

@@ -22,7 +22,7 @@ struct RankHooks {
   std::function<void()> expect_preemption = [] {};    // Notifies the agent.
   std::function<void()> agree_on_preemption = [] {};  // Notifies the agent.
   // Reports ranks of the job that ended a call to the host, the agent and the log.
-  std::function<void(Failure)> tell_of_break = [](const Failure&) {};
+  std::function<void(Failure)> report_break = [](const Failure&) {};
   // Reports to other hosts if this process ends because of another rank.
   std::function<void()> tell_why_it_ends = [] {};
   // Returns a rank's published activity; null for a rank on another host.
@@ -60,7 +60,7 @@ class RankInJob {
 
   void expect_preemption() const { hooks_.expect_preemption(); }
   void agree_on_preemption() const { hooks_.agree_on_preemption(); }
-  void tell_of_break(Failure failure) const { hooks_.tell_of_break(std::move(failure)); }
+  void report_break(Failure failure) const { hooks_.report_break(std::move(failure)); }
   std::shared_ptr<const Activity> activity_of(int rank) const { return hooks_.activity_of(rank); }
 
   // Reports at the first call only, for all groups of the rank.

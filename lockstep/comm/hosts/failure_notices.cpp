@@ -98,7 +98,7 @@ void say_where_they_are(Failure& failure, const JobControlBlock& page, const Hos
 
 }  // namespace
 
-void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure) {
+void report_break(HostSession& session, const HostsContext* hosts, Failure failure) {
   failure.ranks = ranks_within(std::move(failure.ranks), session.size());
   failure.rank = failure.ranks.empty() ? -1 : failure.ranks.front();
   if (!failure.ranks.empty()) {

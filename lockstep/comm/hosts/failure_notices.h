@@ -50,7 +50,7 @@ class FailureNotices {
 // Reports a group that living ranks have broken, by not coming or by a different call. Adds to
 // `failure` which ranks caused it and where they were last seen, then stores it in the job control
 // block and logs it. `hosts` is null where shared memory serves all ranks.
-void tell_of_break(HostSession& session, const HostsContext* hosts, Failure failure);
+void report_break(HostSession& session, const HostsContext* hosts, Failure failure);
 
 // Returns what a rank that aborts its group reports to other hosts: the job's failure, the break of
 // its group, or how it left.

@@ -24,9 +24,8 @@ std::shared_ptr<HostSession> session_of_one() {
 
 TEST(GroupBreak, IsToldOfRanksThatTheJobHas) {
   const auto session = session_of_one();
-  tell_of_break(
-      *session, nullptr,
-      {.rank = no_rank, .detected_by = 0, .fault = Fault::timeout, .ranks = {0, no_rank}});
+  report_break(*session, nullptr,
+               {.rank = no_rank, .detected_by = 0, .fault = Fault::timeout, .ranks = {0, no_rank}});
   const auto noted = session->page().latest_break(Fault::timeout);
   ASSERT_TRUE(noted);
   EXPECT_EQ(noted->ranks, std::vector<int>{0});

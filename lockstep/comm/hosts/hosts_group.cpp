@@ -53,7 +53,7 @@ HostsGroup::HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> r
     if (const auto strong = here.lock()) strong->abort_too(why);
   });
   channels_->on_question([here = std::weak_ptr(local_)] {
-    if (const auto strong = here.lock()) strong->name_the_absent();
+    if (const auto strong = here.lock()) strong->report_absent();
   });
 }
 

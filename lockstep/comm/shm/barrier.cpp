@@ -212,7 +212,7 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     throw_if_waited_in_vain(absent(), context);
     throw_if_they_left(absent, context);
     throw_if_over(context);
-    if (now - begin > std::chrono::milliseconds(200)) name_the_stalled(absent(), context);
+    if (now - begin > std::chrono::milliseconds(200)) report_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
     if (fair_slices < enough_slices)
       continue;  // The peers may have been stopped like this
@@ -221,7 +221,7 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
   }
 }
 
-void Barrier::name_the_stalled(const std::vector<int>& absent, const std::string& context) {
+void Barrier::report_stalled(const std::vector<int>& absent, const std::string& context) {
   for (const int peer : absent) {
     const auto stall = peers_->stall_of(peer);
     const auto known = named_stalled_[static_cast<std::size_t>(peer)];

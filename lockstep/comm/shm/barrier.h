@@ -63,13 +63,13 @@ class Barrier {
   bool has_left(int rank) const { return segment_.lane(rank).left.load() != 0; }
 
   // Ranks that wait here throw timeout immediately, with the ranks for which they waited.
-  void name_the_absent() const { segment_.common().is_awaited_in_vain.store(1); }
+  void report_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
   // Whether throw_if_over() would throw because of an abort. Very cheap.
   bool is_aborted() const { return segment_.common().abort_state.load() == 2; }
 
   // Logs, once per rank, which of these ranks are stopped; `context` begins the message.
-  void name_the_stalled(const std::vector<int>& absent, const std::string& context);
+  void report_stalled(const std::vector<int>& absent, const std::string& context);
 
   // Throws when the group is over; `context` begins the message. In a group of several hosts, it
   // waits up to 0.2 s for the reason of a rank that has ended.

@@ -92,7 +92,7 @@ class GroupSegment {
     char call[256];
     char reason[500];
     std::uint64_t number;  // Random: no other group has it. Written by rank 0 before it arrives.
-    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::name_the_absent() was called.
+    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::report_absent() was called.
   };
 
   // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.

@@ -76,7 +76,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
                  const std::string context = fmt::format(
                      "mapping registered memory for group {} on rank {}", group_, number());
                  barrier_.throw_if_over(context);
-                 barrier_.name_the_stalled({owner}, context);
+                 barrier_.report_stalled({owner}, context);
                }),
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),

@@ -65,7 +65,7 @@ class ShmBackend final : public Backend {
   void abort_too(const AbortReason& why) { barrier_.abort(why, false); }
 
   // Ranks of another host have timed out. Ranks that wait for ranks here report those and abort.
-  void name_the_absent() { barrier_.name_the_absent(); }
+  void report_absent() { barrier_.report_absent(); }
 
   // Throws when the group is over; `context` begins the message. Any thread may call it.
   void throw_if_over(const std::string& context) const { barrier_.throw_if_over(context); }

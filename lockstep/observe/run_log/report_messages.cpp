@@ -26,7 +26,7 @@ Buffer buffer_of(std::uint64_t& length) {
   return {.data = &length, .count = sizeof length, .dtype = DType::uint8};
 }
 
-void tell_of_loss(const std::exception& error) {
+void report_loss(const std::exception& error) {
   log(LogLevel::info, "the run log gets no more reports of ranks: " + std::string(error.what()));
 }
 
@@ -43,7 +43,7 @@ void ReportOutbox::send(const RankReport& report) {
                               {.timeout = no_timeout, .keep_alive = bytes});
   } catch (const Error& error) {
     is_broken_ = true;
-    tell_of_loss(error);
+    report_loss(error);
   }
 }
 
@@ -54,7 +54,7 @@ void ReportOutbox::finish(const RankReport& report, Deadline deadline) {
     if (work_) work_->wait(deadline);
   } catch (const Error& error) {
     is_broken_ = true;
-    tell_of_loss(error);
+    report_loss(error);
   }
 }
 
@@ -95,7 +95,7 @@ std::vector<RankReport> ReportInbox::take() {
     }
   } catch (const std::exception& error) {
     is_lost_ = true;
-    tell_of_loss(error);
+    report_loss(error);
   }
   return reports;
 }

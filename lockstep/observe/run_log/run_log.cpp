@@ -242,7 +242,7 @@ RunLog::RunLog(const ProcessGroup& group, RunLogOptions options) {
   if (answer.front() == no_files) return;
   state_ = std::make_shared<State>(group, std::move(options), std::move(files));
   before_end(group, state_->last_act());
-  companion_of<Kept>(group)->logs.push_back(state_);
+  attachment_of<Kept>(group)->logs.push_back(state_);
 }
 
 RunLog::~RunLog() = default;

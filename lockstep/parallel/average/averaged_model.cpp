@@ -128,7 +128,7 @@ AveragedModel::~AveragedModel() = default;
 // --- Averaging -----------------------------------------------------------------------------------
 
 void AveragedModel::require_own_weights(const char* call) const {
-  require(!lent_, [&] {
+  require(!is_swapped_in_, [&] {
     return std::string("AveragedModel: ") + call +
            " was called within with_averages(), where the model has the averages";
   });
@@ -166,7 +166,7 @@ void AveragedModel::swap_held() {
   const at::NoGradGuard no_grad;
   for (const auto* const tensors : {&parameters_, &buffers_})
     for (const Average& tensor : *tensors) swap(tensor.value, tensor.current.data);
-  lent_ = !lent_;
+  is_swapped_in_ = !is_swapped_in_;
 }
 
 void AveragedModel::exchange() {
@@ -186,7 +186,7 @@ void AveragedModel::with_averages(const std::function<void()>& use) {
     if (const ProcessGroup* const ranks = held_->sharing_ranks()) error = agreed(error, *ranks);
     exchange();
   } catch (const Error&) {  // The group has broken.
-    if (lent_) held_->write_alone([this] { swap_held(); });
+    if (is_swapped_in_) held_->write_alone([this] { swap_held(); });
     if (!error) throw;
   }
   if (error) std::rethrow_exception(error);

@@ -118,7 +118,8 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   std::vector<Average> parameters_;  // Those that this rank holds.
   std::vector<Average> buffers_;
   std::int64_t updates_ = 0;
-  bool lent_ = false;  // True while the model has the averages, and each Average its weights.
+  bool is_swapped_in_ =
+      false;  // True while the model has the averages, and each Average its weights.
 };
 
 // Sets the statistics of every BatchNorm of `module`, including SyncBatchNorm, to the mean over the

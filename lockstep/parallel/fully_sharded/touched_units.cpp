@@ -119,7 +119,7 @@ void TouchedUnits::touched(const std::vector<std::size_t>& units) {
   if (in_pass && units == last_touched_) return;
   std::vector<std::size_t> needed;
   for (const std::size_t unit : units)
-    if (!units_[unit].is_lent) needed.push_back(unit);
+    if (!units_[unit].is_swapped_in) needed.push_back(unit);
   if (needed.empty()) return;
   require(in_pass, [&] {
     const Unit& unit = units_[needed.front()];
@@ -177,27 +177,28 @@ std::size_t TouchedUnits::unit_of(const at::Tensor& parameter) const {
 void TouchedUnits::lend(const std::vector<at::Tensor>& parameters,
                         const std::function<UnitSource::Memory(std::size_t bytes)>& make,
                         const std::function<void()>& use) {
-  std::vector<std::size_t> lent;
+  std::vector<std::size_t> swapped_in;
   for (const at::Tensor& parameter : parameters) {
     const std::size_t unit = unit_of(parameter);
-    if (!units_[unit].is_lent && std::ranges::find(lent, unit) == lent.end()) lent.push_back(unit);
+    if (!units_[unit].is_swapped_in && std::ranges::find(swapped_in, unit) == swapped_in.end())
+      swapped_in.push_back(unit);
   }
   require_intact();
   const bool was_in_pass = in_pass_, was_evaluating = is_evaluating_;
   forget();
   const auto leave = [&] {
-    for (const std::size_t i : lent)
-      if (std::exchange(units_[i].is_lent, false)) detach(units_[i]);
+    for (const std::size_t i : swapped_in)
+      if (std::exchange(units_[i].is_swapped_in, false)) detach(units_[i]);
     in_pass_ = was_in_pass;
     is_evaluating_ = was_evaluating;
   };
   try {
-    for (const std::size_t i : lent) {
+    for (const std::size_t i : swapped_in) {
       const UnitSource::Memory memory = make(units_[i].bytes);
       jobs_.wait(jobs_.start(source_.filling(i, memory)));
       source_.after_filling(i);
       attach(units_[i], memory);
-      units_[i].is_lent = true;
+      units_[i].is_swapped_in = true;
     }
     use();
   } catch (...) {

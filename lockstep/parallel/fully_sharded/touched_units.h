@@ -71,9 +71,9 @@ class TouchedUnits {
     std::string name;
     std::vector<Member> members = {};
     std::size_t bytes = 0;
-    std::uint64_t job = 0;     // The last one that filled a slot with it.
-    bool is_attached = false;  // To that slot.
-    bool is_lent = false;      // Has its own memory, in lend().
+    std::uint64_t job = 0;       // The last one that filled a slot with it.
+    bool is_attached = false;    // To that slot.
+    bool is_swapped_in = false;  // Has its own memory, in lend().
   };
 
   // Makes parameters watched tensors on `device`, without memory. `source` outlives this object.

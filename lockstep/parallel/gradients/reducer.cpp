@@ -239,7 +239,7 @@ PassReports Reducer::exchange_reports(std::string_view exception) {
   const Stopwatch watch(report_time_);
   std::vector<ParameterUse> uses(parameters_.size());
   for (std::size_t i = 0; i < uses.size(); ++i) uses[i] = use_of(i);
-  if (is_anothers_pass())
+  if (belongs_to_another_pass())
     std::replace(uses.begin(), uses.end(), ParameterUse::missing, ParameterUse::elsewhere);
   PassReport report = intake_.report();
   report.samples = window_.samples;
@@ -270,7 +270,7 @@ ParameterUse Reducer::use_of(std::size_t index) const {
 }
 
 // The pass belongs to another reducer if gradients arrived only for shared parameters.
-bool Reducer::is_anothers_pass() const {
+bool Reducer::belongs_to_another_pass() const {
   bool has_common = false;
   bool has_own = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -106,7 +106,7 @@ class Reducer final : public GradientOwner {
   void forget_pass_cut_short();
   void announce(const std::string& change);
   ParameterUse use_of(std::size_t index) const;
-  bool is_anothers_pass() const;
+  bool belongs_to_another_pass() const;
   PassReports exchange_reports(std::string_view exception = {});
   bool may_finish(const PassReports& reports);
   double factor_of(const PassReports& reports) const;
