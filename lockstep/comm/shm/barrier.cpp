@@ -45,7 +45,7 @@ constexpr int spins_before_a_look = 200;
 bool outnumber_cores(const GroupSegment& segment, int ranks) {
   cpu_set_t all;
   CPU_ZERO(&all);
-  for (int rank = 0; rank < ranks; ++rank) CPU_OR(&all, &all, &segment.lane(rank).cores);
+  for (int rank = 0; rank < ranks; ++rank) CPU_OR(&all, &all, &segment.block(rank).cores);
   return CPU_COUNT(&all) < ranks;
 }
 
@@ -109,11 +109,11 @@ Barrier::Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std:
       group_(std::move(group)),
       rank_(peers_->rank()),
       size_(peers_->size()),
-      shares_core_(segment_, &Lane::core, rank_, size_),
-      shares_core_in_messages_(segment_, &Lane::message_core, rank_, size_),
+      shares_core_(segment_, &RankBlock::core, rank_, size_),
+      shares_core_in_messages_(segment_, &RankBlock::message_core, rank_, size_),
       watch_(std::move(watch)),
       named_stalled_(static_cast<std::size_t>(size_)) {
-  ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.lane(rank_).cores);
+  ::sched_getaffinity(0, sizeof(cpu_set_t), &segment_.block(rank_).cores);
   const Collective making{.signature = {.operation = Operation::none}, .timeout = timeout};
   try {
     step(making);
@@ -132,7 +132,7 @@ void Barrier::enter(const Collective& collective) {
   deadline_.reset();
   overslept_ = {};
   const auto flag_of = [this](int peer) -> Flag& {
-    return segment_.lane(peer).entry[entries_ & 1].arrived;
+    return segment_.block(peer).entry[entries_ & 1].arrived;
   };
   last_to_enter_ = await_all(flag_of, entries_, collective, /*in_call=*/false);
   // A rank that came and then failed may have returned: its memory must no longer be written. A
@@ -142,7 +142,7 @@ void Barrier::enter(const Collective& collective) {
 
 void Barrier::step(const Collective& collective) {
   ++steps_;
-  await_all([this](int peer) -> Flag& { return segment_.lane(peer).step; }, steps_, collective,
+  await_all([this](int peer) -> Flag& { return segment_.block(peer).step; }, steps_, collective,
             /*in_call=*/true);
 }
 
@@ -319,7 +319,7 @@ void Barrier::throw_timeout(const std::vector<int>& absent, const std::string& c
 }
 
 void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) {
-  Flag& mine = segment_.lane(rank_).doorbell;
+  Flag& mine = segment_.block(rank_).doorbell;
   for (int i = 0; i < spins_; ++i) {
     if (mine.value.load(std::memory_order_acquire) != seen) return;
     if (i == spins_before_a_look && shares_core_in_messages_.with_any()) break;
@@ -331,13 +331,13 @@ void Barrier::await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time) 
 }
 
 void Barrier::ring(int rank) const {
-  Flag& bell = segment_.lane(rank).doorbell;
+  Flag& bell = segment_.block(rank).doorbell;
   bell.value.fetch_add(1);
   if (bell.sleepers.load() != 0) futex_wake_all(bell.value);
 }
 
 void Barrier::leave() const {
-  segment_.lane(rank_).left.store(1);
+  segment_.block(rank_).left.store(1);
   for (int peer = 0; peer < size_; ++peer)
     if (peer != rank_) ring(peer);  // Ranks that wait for its messages.
 }

@@ -47,20 +47,20 @@ class Barrier {
   void step(const Collective& collective);
 
   // The entry that enter() publishes next; and a rank's entry for the operation entered last.
-  Lane::Entry& next_entry() const { return segment_.lane(rank_).entry[(entries_ + 1) & 1]; }
-  const Lane::Entry& entry(int rank) const { return segment_.lane(rank).entry[entries_ & 1]; }
+  RankBlock::Entry& next_entry() const { return segment_.block(rank_).entry[(entries_ + 1) & 1]; }
+  const RankBlock::Entry& entry(int rank) const { return segment_.block(rank).entry[entries_ & 1]; }
 
   // Sleeps until this rank's doorbell differs from `seen`, for `time` at most.
   void await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time);
   void ring(int rank) const;
-  std::uint32_t doorbell() const { return segment_.lane(rank_).doorbell.value.load(); }
+  std::uint32_t doorbell() const { return segment_.block(rank_).doorbell.value.load(); }
 
   // `by_this_rank`: false for an abort by a rank of another host. The first reason counts.
   void abort(const AbortReason& why, bool by_this_rank = true) const;
 
   // This rank makes no more calls: ranks that wait for it throw.
   void leave() const;
-  bool has_left(int rank) const { return segment_.lane(rank).left.load() != 0; }
+  bool has_left(int rank) const { return segment_.block(rank).left.load() != 0; }
 
   // Ranks that wait here throw timeout immediately, with the ranks for which they waited.
   void report_absent() const { segment_.common().is_awaited_in_vain.store(1); }

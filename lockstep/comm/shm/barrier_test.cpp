@@ -106,7 +106,7 @@ class CoreSharingTest : public ::testing::Test {
   // Makes calls beside the peer until this rank has moved, or for a minute.
   bool moves_away() {
     for (const auto deadline = in(std::chrono::minutes(1)); Clock::now() < deadline;) {
-      segment_.lane(1).core = shares_core_.note();
+      segment_.block(1).core = shares_core_.note();
       if (!shares_core_.with(1)) return true;
     }
     return false;
@@ -115,19 +115,19 @@ class CoreSharingTest : public ::testing::Test {
   const cpu_set_t cores_ = allowed_cores();
   const GroupSegment segment_{
       {static_cast<std::byte*>(std::calloc(1, GroupSegment::bytes_for(2))), std::free}, 2};
-  CoreSharing shares_core_{segment_, &Lane::core, 0, 2};
+  CoreSharing shares_core_{segment_, &RankBlock::core, 0, 2};
 };
 
 TEST_F(CoreSharingTest, ARankThatMeetsAPeerOftenMovesAndKeepsItsAffinity) {
   EXPECT_TRUE(moves_away());
-  EXPECT_NE(segment_.lane(0).core, segment_.lane(1).core);
+  EXPECT_NE(segment_.block(0).core, segment_.block(1).core);
   const cpu_set_t now = allowed_cores();
   EXPECT_TRUE(CPU_EQUAL(&now, &cores_));
 }
 
 TEST_F(CoreSharingTest, APeerThatHasNotToldItsCoreIsNowhere) {
   if (CPU_ISSET(0, &cores_) == 0) GTEST_SKIP() << "this process may not use core 0";
-  const CoreSharing silent{segment_, &Lane::core, 1, 2};
+  const CoreSharing silent{segment_, &RankBlock::core, 1, 2};
   cpu_set_t first;
   CPU_ZERO(&first);
   CPU_SET(0, &first);
@@ -141,7 +141,7 @@ TEST_F(CoreSharingTest, AMoveThatHelpedForLongDoesNotDelayTheNextOne) {
   constexpr int moves = 9;
   for (int move = 0; move < moves; ++move) {
     EXPECT_TRUE(moves_away());
-    segment_.lane(1).core = -1;
+    segment_.block(1).core = -1;
     for (int call = 0; call < 1000; ++call) EXPECT_FALSE(shares_core_.with(1));
   }
   // Doubled pauses would take 13 s together; constant ones take less than half a second.
@@ -159,9 +159,9 @@ TEST(Barrier, AThreadThatWaitsForMessagesIsNotTakenForThatOfTheCollectives) {
   };
   std::jthread peer([&] { meet(1); });
   const auto barrier = meet(0);
-  segment.lane(0).core = elsewhere;
+  segment.block(0).core = elsewhere;
   barrier->await_doorbell(barrier->doorbell(), std::chrono::milliseconds(1));
-  EXPECT_EQ(segment.lane(0).core, elsewhere);
+  EXPECT_EQ(segment.block(0).core, elsewhere);
 }
 
 TEST(Barrier, RanksOnOneCoreOfManyLeaveItToEachOther) {

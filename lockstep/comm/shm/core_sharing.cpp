@@ -14,7 +14,7 @@ constexpr std::chrono::milliseconds first_pause{50};
 
 }  // namespace
 
-CoreSharing::CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core,
+CoreSharing::CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> RankBlock::*core,
                          int rank, int size)
     : segment_(segment), core_(core), rank_(rank), size_(size), pause_(first_pause) {
   core_of(rank).store(-1);

@@ -25,7 +25,7 @@ class CoreSharing {
  public:
   // Ranks publish their core in `core` of their lanes; before note(), this rank has none. `segment`
   // must outlive it.
-  CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> Lane::*core, int rank,
+  CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> RankBlock::*core, int rank,
               int size);
 
   // Publishes the core of this thread, and returns it. Costs a few nanoseconds: the shared cache
@@ -41,14 +41,14 @@ class CoreSharing {
   bool with_any();
 
  private:
-  std::atomic<std::int32_t>& core_of(int peer) const { return segment_.lane(peer).*core_; }
+  std::atomic<std::int32_t>& core_of(int peer) const { return segment_.block(peer).*core_; }
   bool is_on_core_of(int peer) const;
   bool meet(int peer);
   bool be_apart();
   void move();
 
   const GroupSegment& segment_;
-  std::atomic<std::int32_t> Lane::*const core_;
+  std::atomic<std::int32_t> RankBlock::*const core_;
   const int rank_;
   const int size_;
   std::mutex looking_;  // Guards the members below, in with_any().

@@ -31,7 +31,7 @@ struct Flag {
 };
 
 // One rank's block. Only that rank writes it, except Flag::sleepers and `doorbell`.
-struct Lane {
+struct RankBlock {
   // A rank's description of the call it enters. The flag's release store publishes the other
   // members, which share its cache line, so a reader fetches one line. Two entries alternate: a
   // rank may enter the next call while another one still reads the last entry.
@@ -97,7 +97,7 @@ class GroupSegment {
 
   // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.
   static std::size_t head_bytes(int ranks) {
-    return whole_pages(sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(Lane));
+    return whole_pages(sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(RankBlock));
   }
 
   static std::size_t bytes_for(int ranks) {
@@ -108,8 +108,8 @@ class GroupSegment {
 
   Common& common() const { return *reinterpret_cast<Common*>(memory_.get()); }
 
-  Lane& lane(int rank) const {
-    return reinterpret_cast<Lane*>(memory_.get() + sizeof(Common))[rank];
+  RankBlock& block(int rank) const {
+    return reinterpret_cast<RankBlock*>(memory_.get() + sizeof(Common))[rank];
   }
 
   std::byte* room(int rank) const {

@@ -81,15 +81,15 @@ bool reads_outside(const Collective& collective, int ranks, bool crowded) {
 }
 
 bool InPlace::is_outside(int rank) const {
-  const Lane::Entry& entry = barrier_.entry(rank);
+  const RankBlock::Entry& entry = barrier_.entry(rank);
   return Regions::is_outside(entry.input) || Regions::is_outside(entry.output);
 }
 
 bool InPlace::is_possible() const {
-  return can_reach(&Lane::Entry::input) || can_reach(&Lane::Entry::output);
+  return can_reach(&RankBlock::Entry::input) || can_reach(&RankBlock::Entry::output);
 }
 
-bool InPlace::can_reach(std::uint64_t Lane::Entry::*place) const {
+bool InPlace::can_reach(std::uint64_t RankBlock::Entry::*place) const {
   const std::uint64_t kind = Regions::kind_of(barrier_.entry(0).*place);
   for (int peer = 1; peer < size_; ++peer)
     if (Regions::kind_of(barrier_.entry(peer).*place) != kind) return false;
@@ -123,7 +123,7 @@ bool InPlace::run(const Collective& collective) {
     case Operation::gather:
     case Operation::scatter:
     case Operation::all_to_all:
-      if (can_reach(&Lane::Entry::input)) return read(collective);
+      if (can_reach(&RankBlock::Entry::input)) return read(collective);
       write(collective);
       return true;
     default:
@@ -157,7 +157,7 @@ bool InPlace::all_reduce_outside(const Collective& collective) {
   for (int i = 1; i < size_; ++i) {
     const int peer = (rank_ + i) % size_;
     Range theirs = slice_of(signature.count, size_of(signature.dtype), peer, size_);
-    theirs.end = theirs.begin + segment_.lane(peer).reduced;
+    theirs.end = theirs.begin + segment_.block(peer).reduced;
     if (!fetch(collective, peer, barrier_.entry(peer).output, theirs.begin, theirs)) return false;
   }
   return true;
@@ -169,7 +169,7 @@ bool InPlace::reduce_slice_outside(const Collective& collective) {
   const Range slice = slice_of(signature.count, element, rank_, size_);
   const auto peers = static_cast<std::size_t>(size_ - 1);
   if (chunks_.empty()) chunks_.resize(peers * chunk_bytes);
-  std::uint64_t& reduced = segment_.lane(rank_).reduced;  // Elements, from the slice's begin.
+  std::uint64_t& reduced = segment_.block(rank_).reduced;  // Elements, from the slice's begin.
   for (reduced = 0; reduced < slice.count();) {
     const std::size_t begin = slice.begin + reduced;
     const std::size_t count = std::min(chunk_bytes / element, slice.end - begin);

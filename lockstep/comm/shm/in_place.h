@@ -52,7 +52,7 @@ class InPlace {
   bool run(const Collective& collective);
 
  private:
-  bool can_reach(std::uint64_t Lane::Entry::*place) const;
+  bool can_reach(std::uint64_t RankBlock::Entry::*place) const;
   std::byte* input_of(int rank) const;
   std::byte* output_of(int rank) const;
   void reduce_slice(const Collective& collective);

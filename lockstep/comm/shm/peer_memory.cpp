@@ -35,9 +35,9 @@ PeerMemory::PeerMemory(std::shared_ptr<Peers> peers, const GroupSegment& segment
     is_readable_ = false;
     return;
   }
-  Lane& lane = segment_.lane(peers_->rank());
-  lane.number = number_;
-  lane.number_at = reinterpret_cast<std::uintptr_t>(&number_);
+  RankBlock& block = segment_.block(peers_->rank());
+  block.number = number_;
+  block.number_at = reinterpret_cast<std::uintptr_t>(&number_);
 }
 
 bool PeerMemory::is_readable() {
@@ -58,14 +58,14 @@ void PeerMemory::stop() {
 }
 
 bool PeerMemory::read(int rank, std::byte* to, std::uint64_t from, std::size_t bytes) const {
-  const Lane& lane = segment_.lane(rank);
-  const Mark mark{.number = lane.number, .address = lane.number_at};
+  const RankBlock& block = segment_.block(rank);
+  const Mark mark{.number = block.number, .address = block.number_at};
   return mark.number != 0 && peers_->read(rank, mark, to, from, bytes);
 }
 
 bool PeerMemory::can_read(int rank) const {
   std::byte first{};
-  return read(rank, &first, segment_.lane(rank).number_at, 1);
+  return read(rank, &first, segment_.block(rank).number_at, 1);
 }
 
 void PeerMemory::tell(const char* what) const {

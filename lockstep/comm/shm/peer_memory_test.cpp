@@ -735,7 +735,7 @@ class Reducer {
   }
 
   void enter(const Collective& call, std::uint64_t output) {
-    Lane::Entry& mine = barrier_.next_entry();
+    RankBlock::Entry& mine = barrier_.next_entry();
     mine.signature = call.signature;
     mine.input = 0;
     mine.output = output;

@@ -123,7 +123,7 @@ bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
 // Ranks with different calls may compute this differently, but stop in enter().
 void ShmBackend::enter(const Collective& collective) {
   const Operation operation = collective.signature.operation;
-  Lane::Entry& mine = barrier_.next_entry();
+  RankBlock::Entry& mine = barrier_.next_entry();
   mine.signature = collective.signature;
   if (collective.only_says) {
     mine.input = mine.output = 0;
@@ -149,10 +149,10 @@ void ShmBackend::enter(const Collective& collective) {
 }
 
 std::vector<std::string> ShmBackend::labels(const Collective& collective) {
-  copy_text(segment_.lane(rank_).reason, collective.label);
+  copy_text(segment_.block(rank_).reason, collective.label);
   barrier_.step(collective);
   std::vector<std::string> all;
-  for (int peer = 0; peer < size_; ++peer) all.emplace_back(segment_.lane(peer).reason);
+  for (int peer = 0; peer < size_; ++peer) all.emplace_back(segment_.block(peer).reason);
   return all;
 }
 
@@ -181,7 +181,7 @@ void ShmBackend::run_in_place(const Collective& collective) {
 // input, so the rank sets could_not_read first. Those peers then start over, and detect there how
 // the group has failed.
 bool ShmBackend::run_outside(const Collective& collective) {
-  std::atomic<std::uint32_t>& could_not_read = segment_.lane(rank_).could_not_read;
+  std::atomic<std::uint32_t>& could_not_read = segment_.block(rank_).could_not_read;
   try {
     const bool has_read = in_place_.run(collective);
     could_not_read.store(has_read ? 0 : 1);
@@ -194,7 +194,7 @@ bool ShmBackend::run_outside(const Collective& collective) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     throw;
   }
-  const auto has_failed = [&](int peer) { return segment_.lane(peer).could_not_read.load() != 0; };
+  const auto has_failed = [&](int peer) { return segment_.block(peer).could_not_read.load() != 0; };
   if (std::ranges::none_of(std::views::iota(0, size_), has_failed)) return true;
   peer_memory_.stop();
   return false;
@@ -233,7 +233,7 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   const bool shared = collective.signature.operation == Operation::allocate_shared;
   const std::size_t whole = Regions::bytes_for(bytes, shared ? 1 : size_);
   const std::string key = fmt::format("{} memory {}", key_, ++allocations_);
-  if (rank_ == 0 && !shared) segment_.lane(0).region = peers_->regions().next_number();
+  if (rank_ == 0 && !shared) segment_.block(0).region = peers_->regions().next_number();
   SharedMemory memory;
   std::string failure;
   // First the maker, then all ranks that map it, report success or failure.
@@ -259,19 +259,19 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
   // The group's own segment is mapped on first access: for 256 ranks, mapping it takes a second.
   map_all_pages(memory.get(), whole);
   if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
-  return {regions_.add_common(segment_.lane(0).region, std::move(memory), bytes), {}};
+  return {regions_.add_common(segment_.block(0).region, std::move(memory), bytes), {}};
 }
 
 // Returns the reason of the first rank that cannot continue; empty when all can.
 std::string ShmBackend::fail_together(const Collective& collective, const std::string& mine) {
-  Lane& lane = segment_.lane(rank_);
-  copy_text(lane.reason, cut_text(mine, sizeof lane.reason - 1));
-  lane.refused = mine.empty() ? 0 : 1;
+  RankBlock& block = segment_.block(rank_);
+  copy_text(block.reason, cut_text(mine, sizeof block.reason - 1));
+  block.refused = mine.empty() ? 0 : 1;
   barrier_.step(collective);
   std::string reason;
   for (int peer = 0; peer < size_ && reason.empty(); ++peer)
-    if (segment_.lane(peer).refused != 0)
-      reason = fmt::format("rank {}: {}", peers_->number(peer), segment_.lane(peer).reason);
+    if (segment_.block(peer).refused != 0)
+      reason = fmt::format("rank {}: {}", peers_->number(peer), segment_.block(peer).reason);
   barrier_.step(collective);  // Before a rank's block is written again.
   return reason;
 }

@@ -25,7 +25,7 @@ constexpr std::size_t most_hidden = 64 << 10;
 
 constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe arrives soon.
 
-// The receiver's bit in a word of Lane::pipes.
+// The receiver's bit in a word of RankBlock::pipes.
 std::uint64_t bit_of(int receiver) { return std::uint64_t{1} << (receiver % 64); }
 
 // For messages to a rank that has left.
@@ -136,7 +136,7 @@ SharedMemory ShmPipes::deliver(int peer) {
   try {
     return peers_->deliver(peer, key(rank_, peer), ShmPipe::bytes());
   } catch (...) {
-    segment_.lane(rank_).pipes[peer / 64].fetch_and(~bit_of(peer));
+    segment_.block(rank_).pipes[peer / 64].fetch_and(~bit_of(peer));
     throw;
   }
 }
@@ -145,7 +145,7 @@ SharedMemory ShmPipes::deliver(int peer) {
 // Only the first claim counts, so no pipe is delivered to a rank that has left. Returns whether it
 // was free.
 bool ShmPipes::claim(int from, int to) const {
-  return (segment_.lane(from).pipes[to / 64].fetch_or(bit_of(to)) & bit_of(to)) == 0;
+  return (segment_.block(from).pipes[to / 64].fetch_or(bit_of(to)) & bit_of(to)) == 0;
 }
 
 // A leaving rank's process may end immediately: its delivered memory stays with this one.
@@ -166,7 +166,7 @@ bool ShmPipes::is_opening(int peer) const {
 }
 
 bool ShmPipes::is_delivered(int peer) const {
-  return (segment_.lane(peer).pipes[rank_ / 64].load() & bit_of(rank_)) != 0;
+  return (segment_.block(peer).pipes[rank_ / 64].load() & bit_of(rank_)) != 0;
 }
 
 void ShmPipes::await(std::uint32_t seen) {

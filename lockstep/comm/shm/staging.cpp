@@ -174,7 +174,7 @@ void Staging::finish_all_reduce(const Collective& collective) {
   const Signature& signature = collective.signature;
   for (int owner = 0; owner < size_; ++owner) {
     const Range slice = slice_of(signature.count, size_of(signature.dtype), owner, size_);
-    const std::size_t end = slice.begin + segment_.lane(owner).reduced;
+    const std::size_t end = slice.begin + segment_.block(owner).reduced;
     run_part(Operation::broadcast, owner, {slice.begin, end});
     run_part(Operation::all_reduce, signature.root, {end, slice.end});
   }

@@ -49,8 +49,8 @@ class Staging {
   void run(const Collective& collective);
 
   // Completes an all_reduce in which ranks have reduced the beginning of their slices, or all.
-  // Copies that part, and reduces the rest, which no rank has changed. See Lane::reduced. Call it
-  // after a rendezvous.
+  // Copies that part, and reduces the rest, which no rank has changed. See RankBlock::reduced. Call
+  // it after a rendezvous.
   void finish_all_reduce(const Collective& collective);
 
  private:

@@ -185,7 +185,7 @@ struct FullyShardedBase::Setup {
     const std::size_t resident =
         options.reshard_after_forward ? options.resident_units : units.size();
     const auto on_host = [&](const NamedTensors& some) -> std::shared_ptr<ParameterStore> {
-      if (!groups.lane) return std::make_shared<parallel::SharedParameters>(some, shard);
+      if (!groups.rail) return std::make_shared<parallel::SharedParameters>(some, shard);
       return std::make_shared<parallel::GatheredParameters>(some, units, resident, groups);
     };
     if (!options.offload) return on_host(each);
@@ -242,7 +242,7 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
       shard_(setup.shard),
       replicas_(setup.replicas),
       has_masters_(!setup.masters.empty()),
-      is_there_(!setup.groups.lane && !options.offload),
+      is_there_(!setup.groups.rail && !options.offload),
       units_(static_cast<const UnitGradients&>(sink()).units()) {}
 
 FullyShardedBase::~FullyShardedBase() = default;

@@ -57,7 +57,7 @@ GatheredParameters::~GatheredParameters() {
 
 // Other ranks' gathers and this rank's would deadlock.
 bool GatheredParameters::abandon(std::string_view reason) noexcept {
-  abort({groups_.host, groups_.lane}, "a pass of FullyShardedDataParallel", reason);
+  abort({groups_.host, groups_.rail}, "a pass of FullyShardedDataParallel", reason);
   return true;
 }
 
@@ -183,7 +183,7 @@ void GatheredParameters::move(Way way, const std::string& label, const std::vect
                               std::byte* memory) const {
   naming_errors(label, [&] {
     groups_.host.barrier({.label = label});
-    const int first = groups_.first_of_lane();
+    const int first = groups_.first_of_rail();
     for (const Cut& cut : cuts)
       for (std::size_t i = 0; i < cut.slices.size(); ++i) {
         const SliceLayout::Region& region = cut.layout.regions[i];
@@ -195,14 +195,14 @@ void GatheredParameters::move(Way way, const std::string& label, const std::vect
         for (int host = 0; host < groups_.hosts(); ++host)
           bytes.push_back(at(first + host + 1) - at(first + host));
         const Buffer slice = bytes_of(cut.slices[i]);
-        const Buffer of_lane = bytes_of(memory + cut.offsets[i] + at(first), sum_of(bytes));
-        if (of_lane.count == 0) continue;
+        const Buffer of_rail = bytes_of(memory + cut.offsets[i] + at(first), sum_of(bytes));
+        if (of_rail.count == 0) continue;
         if (way == Way::to_all_hosts)
-          groups_.lane->all_gather(slice, of_lane, bytes, {.label = label});
+          groups_.rail->all_gather(slice, of_rail, bytes, {.label = label});
         else if (way == Way::to_rank_0)
-          groups_.lane->gather(slice, of_lane, 0, bytes, {.label = label});
+          groups_.rail->gather(slice, of_rail, 0, bytes, {.label = label});
         else
-          groups_.lane->scatter(of_lane, slice, 0, bytes, {.label = label});
+          groups_.rail->scatter(of_rail, slice, 0, bytes, {.label = label});
       }
     groups_.host.barrier({.label = label});
   });
@@ -304,7 +304,7 @@ GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
   } catch (const Error& error) {
     edit_error_ = std::current_exception();
     if (error.fault() != Fault::peer_lost)
-      abort({groups_.all, groups_.host, groups_.lane},
+      abort({groups_.all, groups_.host, groups_.rail},
             "a change of parameters of FullyShardedDataParallel", error.what());
     throw;
   }

@@ -144,7 +144,7 @@ void UnitGradients::release() noexcept {
 bool UnitGradients::cut_short(std::string_view reason) const noexcept {
   if (!units_->store().abandon(reason)) return false;
   const ShardedUnits::Ranks& ranks = units_->ranks();
-  abort({ranks.copy.host, ranks.copy.lane, ranks.replicas}, "a pass of FullyShardedDataParallel",
+  abort({ranks.copy.host, ranks.copy.rail, ranks.replicas}, "a pass of FullyShardedDataParallel",
         reason);
   return true;
 }

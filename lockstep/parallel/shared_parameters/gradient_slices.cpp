@@ -49,9 +49,9 @@ GradientSlices::Region GradientSlices::region_of(const SliceLayout::Region& slic
         reals * (bounds[static_cast<std::size_t>(last)] - bounds[static_cast<std::size_t>(first)]));
   };
   const int hosts = groups_.hosts();
-  for (int lane = 0; lane < groups_.host.size(); ++lane)
-    region.lanes.push_back(elements(lane * hosts, (lane + 1) * hosts));
-  for (int slice = groups_.first_of_lane(); slice < groups_.first_of_lane() + hosts; ++slice)
+  for (int rail = 0; rail < groups_.host.size(); ++rail)
+    region.rails.push_back(elements(rail * hosts, (rail + 1) * hosts));
+  for (int slice = groups_.first_of_rail(); slice < groups_.first_of_rail() + hosts; ++slice)
     region.hosts.push_back(elements(slice, slice + 1));
   return region;
 }
@@ -118,9 +118,9 @@ GradientSlices::Slice GradientSlices::average(std::size_t region, const at::Tens
   const auto bound = [&](int slice) {
     return layout_.regions[region].bounds[static_cast<std::size_t>(slice)];
   };
-  const int first = groups_.first_of_lane();
+  const int first = groups_.first_of_rail();
   const std::int64_t begin = bound(groups_.own_slice());
-  at::Tensor of_lane = flat.slice(0, bound(first), bound(first + groups_.hosts()));
+  at::Tensor of_rail = flat.slice(0, bound(first), bound(first + groups_.hosts()));
   const at::Tensor own = flat.slice(0, begin, bound(groups_.own_slice() + 1));
   const bool is_apart = means == Means::apart;
   const at::Tensor mean = is_apart ? at::empty_like(own) : own;
@@ -130,11 +130,11 @@ GradientSlices::Slice GradientSlices::average(std::size_t region, const at::Tens
     group.reduce_scatter(reducible(all, op), reducible(part, op), op, counts, {.label = how.label});
   };
   if (groups_.host.size() > 1) {
-    if (is_apart) of_lane = groups_.lane ? at::empty_like(of_lane) : mean;
-    reduce(groups_.host, flat, of_lane, how.lanes);
+    if (is_apart) of_rail = groups_.rail ? at::empty_like(of_rail) : mean;
+    reduce(groups_.host, flat, of_rail, how.rails);
   }
-  if (groups_.lane)
-    reduce(*groups_.lane, of_lane, mean, how.hosts);
+  if (groups_.rail)
+    reduce(*groups_.rail, of_rail, mean, how.hosts);
   else if (groups_.host.size() == 1 && is_apart)
     mean.copy_(own);
   return {is_apart ? mean : flat, is_apart ? begin : 0};

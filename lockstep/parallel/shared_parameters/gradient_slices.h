@@ -70,7 +70,7 @@ class GradientSlices {
  private:
   // Small gradients of one type, side by side; or one large gradient, with `flat` undefined.
   struct Region {
-    Counts lanes = {};  // Elements of each rail's slices; a complex one counts as two.
+    Counts rails = {};  // Elements of each rail's slices; a complex one counts as two.
     Counts hosts = {};  // Those of each slice in this rank's rail.
     at::Tensor flat = {};
     std::string label;

@@ -30,18 +30,18 @@ HostGroups host_groups(const ProcessGroup& group, const std::string& label) {
                       std::to_string(hosts.begin()->second.size()) + ", that of rank " +
                       std::to_string(leader) + " has " + std::to_string(ranks.size()));
   std::vector<int> owners;
-  for (std::size_t lane = 0; lane < hosts.begin()->second.size(); ++lane)
-    for (const auto& [leader, ranks] : hosts) owners.push_back(ranks[lane]);
+  for (std::size_t rail = 0; rail < hosts.begin()->second.size(); ++rail)
+    for (const auto& [leader, ranks] : hosts) owners.push_back(ranks[rail]);
   const int leader = leaders[static_cast<std::size_t>(group.rank())];
   const std::vector<int>& here = hosts.at(leader);
-  const auto lane = std::find(here.begin(), here.end(), group.rank()) - here.begin();
+  const auto rail = std::find(here.begin(), here.end(), group.rank()) - here.begin();
   const auto place = std::distance(hosts.begin(), hosts.find(leader));
   const std::string host_label = label + ", ranks of a host";
-  const std::string lane_label = label + ", a rank of each host";
+  const std::string rail_label = label + ", a rank of each host";
   return {
       .all = group,
       .host = group.split(leader, 0, {.label = host_label}),
-      .lane = group.split(static_cast<int>(lane), static_cast<int>(place), {.label = lane_label}),
+      .rail = group.split(static_cast<int>(rail), static_cast<int>(place), {.label = rail_label}),
       .owners = std::move(owners)};
 }
 

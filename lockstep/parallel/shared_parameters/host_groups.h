@@ -1,6 +1,6 @@
 // The ranks of a group by hosts: those of this host, and the corresponding ranks of other hosts.
 //
-// The ranks with the same position on their hosts form a rail (`lane`). Data for all hosts is sent
+// The ranks with the same position on their hosts form a rail (`rail`). Data for all hosts is sent
 // within rails, so each byte crosses a link once, and all ranks of a host transfer a part.
 //
 // Thread safety: as ProcessGroup's.
@@ -21,14 +21,14 @@ namespace lockstep::parallel {
 struct HostGroups {
   ProcessGroup all;
   ProcessGroup host;                      // The ranks of this host, in their order in `all`.
-  std::optional<ProcessGroup> lane = {};  // One rank of each host. Empty with one host.
+  std::optional<ProcessGroup> rail = {};  // One rank of each host. Empty with one host.
   std::vector<int> owners;                // Ranks of `all`: those of rail 0, of rail 1 and so on.
 
-  int hosts() const { return lane ? lane->size() : 1; }
+  int hosts() const { return rail ? rail->size() : 1; }
 
   // The first slice of this rank's rail, and this rank's own slice. Slice i belongs to owners[i].
-  int first_of_lane() const { return host.rank() * hosts(); }
-  int own_slice() const { return first_of_lane() + (lane ? lane->rank() : 0); }
+  int first_of_rail() const { return host.rank() * hosts(); }
+  int own_slice() const { return first_of_rail() + (rail ? rail->rank() : 0); }
 };
 
 // Collective. Ranks that share no memory count as ranks of different hosts. `label` becomes part of
