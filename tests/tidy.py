@@ -11,14 +11,14 @@ import argparse
 import pathlib
 import sys
 
-from tidy import arrows, bans, headers, launchers, prose, report, sizes, versions
+from tidy import dependencies, bans, headers, launchers, prose, report, sizes, versions
 from tidy.lists import ShrinkingList
 from tidy.tree import Tree
 
 EXAMPLES = """
 Examples:
   tests/tidy.py                    checks the tree; ./dev lint and ctest -R tidy do it, too
-  tests/tidy.py --report           lines, files, classes, floors and private includes of each room
+  tests/tidy.py --report           lines, files, classes, layers, private includes by component
   tests/tidy.py --prose            counts hard sentences and words
   tests/tidy.py --prose=long       prints each place; opener, odd, verb, term, long or all
   tests/tidy.py --diff main        the places in lines that were added since the commit `main`
@@ -32,8 +32,8 @@ Exit code: 0 when all rules hold, 1 when one does not, 2 for a wrong argument.
 def lists(root, tree):
     """Returns each list of known offenders, with the offenders in the tree."""
     return [
-        (ShrinkingList(root, "circles.txt"), arrows.arrows_in_circles(tree)),
-        (ShrinkingList(root, "private_includes.txt"), arrows.private_includes(tree)),
+        (ShrinkingList(root, "cycles.txt"), dependencies.arrows_in_circles(tree)),
+        (ShrinkingList(root, "private_includes.txt"), dependencies.private_includes(tree)),
         (ShrinkingList(root, "namespaces.txt"), headers.misplaced_names(tree)),
         (ShrinkingList(root, "large_classes.txt", counted=True), sizes.large_classes(tree)),
         (ShrinkingList(root, "long_functions.txt", counted=True), sizes.long_functions(tree)),
@@ -42,7 +42,7 @@ def lists(root, tree):
 
 
 def check(root, tree):
-    found = [*arrows.complaints(tree), *bans.complaints(tree), *headers.complaints(tree),
+    found = [*dependencies.complaints(tree), *bans.complaints(tree), *headers.complaints(tree),
              *launchers.complaints(tree), *versions.complaints(tree)]
     for known, offences in lists(root, tree):
         found += known.complaints(offences)
@@ -59,7 +59,7 @@ def relist(root, tree, moved):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--report", action="store_true", help="print the measures of each room")
+    parser.add_argument("--report", action="store_true", help="print the measures by component")
     parser.add_argument("--prose", nargs="?", const="", choices=["", *prose.RULES, "long", "all"],
                         metavar="RULE", help="count hard words and sentences, or print places")
     parser.add_argument("--diff", metavar="COMMIT", help="print those in lines added since then")

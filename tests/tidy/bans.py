@@ -3,7 +3,7 @@
 
 import re
 
-from tidy.arrows import WITHOUT_TORCH
+from tidy.dependencies import WITHOUT_TORCH
 
 LONG_LINE = 100
 LONG_HEADER = 300
@@ -75,15 +75,15 @@ def cannot_be_broken(line):
 
 def of_library(file):
     for number, line in enumerate(file.lines, 1):
-        if file.room in WITHOUT_TORCH and TORCH.match(line):
-            yield number, f"{file.room} must build without torch"
+        if file.component in WITHOUT_TORCH and TORCH.match(line):
+            yield number, f"{file.component} must build without torch"
         if FMT.match(line):
             if file.path.suffix == ".h":
                 yield number, ("fmt and spdlog stay out of headers: "
                                "a user's unit may see another version")
-            elif file.room not in WITHOUT_TORCH:
+            elif file.component not in WITHOUT_TORCH:
                 yield number, ("torch brings another fmt: "
-                               "fmt and spdlog are for rooms without torch")
+                               "fmt and spdlog are for components without torch")
         if (not file.is_test and str(file.path) not in READERS
                 and GETENV.search(code_of(line))):
             yield number, "options are read by read_variable(): lockstep/base/variables.h"

@@ -11,7 +11,7 @@ UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
 MOST_PUBLIC = 101
 
 # Users write the namespaces of these components: lockstep::nn::Linear, as torch::nn::Linear.
-NAMED_ROOMS = {"nn"}
+NAMED_COMPONENTS = {"nn"}
 
 BLOCK = re.compile(r"^namespace ([\w:]+) \{(.*?)^\}", re.M | re.S)
 FORWARD = re.compile(r"\s*((class|struct|enum class) [\w: ]+;)?\s*(//.*)?")
@@ -42,19 +42,20 @@ def reached(tree):
 
 
 def misplaced_names(tree):
-    """Returns private headers that declare outside of lockstep::ROOM, and other headers that
+    """Returns private headers that declare outside of lockstep::COMPONENT, and other headers that
     declare in it. Forward declarations may be anywhere."""
     found = []
     for file in tree.product:
         if file.path.suffix != ".h":
             continue
-        name, own = str(file.path), f"lockstep::{file.room}"
+        name, own = str(file.path), f"lockstep::{file.component}"
         spaces = [space for space, body in BLOCK.findall(file.text)
                   if not all(map(FORWARD.fullmatch, body.splitlines()))]
         if name in tree.offered_headers:
-            if file.room not in NAMED_ROOMS and any(
-                    space == file.room or f"{space}::".startswith(f"{own}::") for space in spaces):
-                found.append(Offence(name, f"{name}:1", f"other rooms may include {name}: its "
+            if file.component not in NAMED_COMPONENTS and any(
+                    space == file.component or f"{space}::".startswith(f"{own}::")
+                    for space in spaces):
+                found.append(Offence(name, f"{name}:1", f"other components may include {name}: its "
                                      f"names belong in lockstep, not in {own}"))
         elif any(not f"{space}::".startswith(f"{own}::") for space in spaces):
             found.append(Offence(name, f"{name}:1",

@@ -4,10 +4,10 @@
 import collections
 import statistics
 
-from tidy.arrows import private_includes
+from tidy.dependencies import private_includes
 from tidy.sizes import classes_of
 
-HEADER = ("room", "lines", "files", "median", "floors", "private", "largest class", "members")
+HEADER = ("component", "lines", "files", "median", "layers", "private", "largest class", "members")
 
 
 def table(tree):
@@ -15,17 +15,17 @@ def table(tree):
     by_path = {str(file.path): file for file in tree.product}
     includers = [by_path[path] for offence in private_includes(tree)
                  if (path := offence.where.split(":")[0]) in by_path]
-    private = collections.Counter(file.room for file in includers)
-    private.update(file.sub_room for file in includers if file.sub_room != file.room)
+    private = collections.Counter(file.component for file in includers)
+    private.update(file.subcomponent for file in includers if file.subcomponent != file.component)
     rows = []
-    for room in sorted({file.room for file in tree.product}):
-        files = [file for file in tree.product if file.room == room]
-        rows.append(row(room, files, private[room]))
-        sub_rooms = sorted({file.sub_room for file in files} - {room})
-        for sub_room in sub_rooms:
-            inside = [file for file in files if file.sub_room == sub_room]
-            name = "  " + sub_room.removeprefix(f"{room}/")
-            rows.append(row(name, inside, private[sub_room]))
+    for component in sorted({file.component for file in tree.product}):
+        files = [file for file in tree.product if file.component == component]
+        rows.append(row(component, files, private[component]))
+        subcomponents = sorted({file.subcomponent for file in files} - {component})
+        for subcomponent in subcomponents:
+            inside = [file for file in files if file.subcomponent == subcomponent]
+            name = "  " + subcomponent.removeprefix(f"{component}/")
+            rows.append(row(name, inside, private[subcomponent]))
     return aligned([HEADER, *rows, row("all", tree.product, len(includers))])
 
 
@@ -33,24 +33,24 @@ def row(name, files, private):
     largest = max((one for file in files for one in classes_of(file)),
                   key=lambda one: one.members, default=None)
     return (name, sum(len(file.lines) for file in files), len(files),
-            round(statistics.median(len(file.lines) for file in files)), floors_of(files), private,
+            round(statistics.median(len(file.lines) for file in files)), layers_of(files), private,
             largest.name if largest else "-", largest.members if largest else 0)
 
 
-def floors_of(files):
+def layers_of(files):
     """Returns the number of files in the longest chain of includes among these."""
     by_name = {str(file.path): file for file in files}
-    floors = {}
+    layers = {}
 
-    def floor(name):
-        if name not in floors:
-            floors[name] = 1  # Holds during the search, in case headers include each other.
-            floors[name] = 1 + max((floor(include.name) for include in by_name[name].includes
+    def layer(name):
+        if name not in layers:
+            layers[name] = 1  # Holds during the search, in case headers include each other.
+            layers[name] = 1 + max((layer(include.name) for include in by_name[name].includes
                                     if include.name in by_name and include.name != name),
                                    default=0)
-        return floors[name]
+        return layers[name]
 
-    return max(map(floor, by_name))
+    return max(map(layer, by_name))
 
 
 def aligned(rows):

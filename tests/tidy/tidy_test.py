@@ -21,7 +21,7 @@ PROGRAM = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(PROGRAM)
 
 HEAD = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
-OFFERED = "lockstep_room(lockstep OFFERS {})\n"
+OFFERED = "lockstep_component(lockstep OFFERS {})\n"
 
 
 def includes(*headers):
@@ -60,8 +60,8 @@ class MadeUp(unittest.TestCase):
             self.assertIn(complaint, said)
 
 
-class Arrows(MadeUp):
-    def test_a_room_includes_what_lies_below_it(self):
+class Dependencies(MadeUp):
+    def test_a_component_includes_those_below_it(self):
         self.passes({"lockstep/base/CMakeLists.txt": OFFERED.format("error.h"),
                      "lockstep/base/error.h": HEAD,
                      "lockstep/train/a.h": includes("base/error.h")})
@@ -78,10 +78,10 @@ class Arrows(MadeUp):
                     "lockstep/launch/a.h": includes("nn/a.h")},
                    "lockstep/launch/a.h:3: launch may not include nn")
 
-    def test_a_room_that_the_table_lacks_is_named(self):
-        self.fails({"lockstep/attic/a.h": HEAD}, "room 'attic' is not in ROOMS")
+    def test_a_component_outside_the_table_is_named(self):
+        self.fails({"lockstep/attic/a.h": HEAD}, "component 'attic' is not in COMPONENTS")
 
-    def test_no_room_includes_an_umbrella(self):
+    def test_no_component_includes_an_umbrella_header(self):
         self.fails({"lockstep/train/a.h": includes("lockstep.h")},
                    "train may not include an umbrella")
 
@@ -101,12 +101,12 @@ class Arrows(MadeUp):
                     "lockstep/parallel/shard/b.h": includes("parallel/replicate/a.h")},
                    "parallel/shard may not include parallel/replicate")
 
-    def test_rooms_without_torch_do_not_include_it(self):
+    def test_components_without_torch_do_not_include_it(self):
         self.fails({"lockstep/comm/a.h": HEAD + "#include <torch/torch.h>\n"},
                    "lockstep/comm/a.h:3: comm must build without torch")
 
 
-class Circles(MadeUp):
+class Cycles(MadeUp):
     CIRCLE = {"lockstep/comm/shm/a.h": HEAD,
               "lockstep/comm/shm/b.h": includes("comm/tcp/a.h"),
               "lockstep/comm/tcp/a.h": includes("comm/hosts/a.h"),
@@ -115,25 +115,25 @@ class Circles(MadeUp):
              "comm/tcp -> comm/hosts\n"
              "comm/shm -> comm/tcp\n")
 
-    def test_a_circle_of_sub_rooms_fails_and_shows_the_way(self):
+    def test_a_cycle_of_subcomponents_fails_and_is_shown(self):
         self.fails(self.CIRCLE,
-                   "lockstep/comm/hosts/a.h:3: a circle of rooms: "
+                   "lockstep/comm/hosts/a.h:3: a cycle of components: "
                    "comm/hosts -> comm/shm -> comm/tcp -> comm/hosts",
                    "lockstep/comm/tcp/a.h:3: ", "lockstep/comm/shm/b.h:3: ")
 
     def test_a_known_circle_passes(self):
-        self.passes(self.CIRCLE | {"tests/tidy/circles.txt": self.KNOWN})
+        self.passes(self.CIRCLE | {"tests/tidy/cycles.txt": self.KNOWN})
 
     def test_a_new_arrow_in_a_known_circle_fails(self):
-        self.fails(self.CIRCLE | {"tests/tidy/circles.txt": self.KNOWN,
+        self.fails(self.CIRCLE | {"tests/tidy/cycles.txt": self.KNOWN,
                                   "lockstep/comm/hosts/b.h": includes("comm/tcp/a.h")},
-                   "lockstep/comm/hosts/b.h:3: a circle of rooms: comm/hosts -> comm/tcp")
+                   "lockstep/comm/hosts/b.h:3: a cycle of components: comm/hosts -> comm/tcp")
 
     def test_a_known_circle_that_is_gone_fails(self):
-        self.fails(self.CIRCLE | {"tests/tidy/circles.txt": "# Known.\n" + self.KNOWN,
+        self.fails(self.CIRCLE | {"tests/tidy/cycles.txt": "# Known.\n" + self.KNOWN,
                                   "lockstep/comm/hosts/a.h": HEAD},
-                   "tests/tidy/circles.txt:2: 'comm/hosts -> comm/shm' is mended: delete",
-                   "tests/tidy/circles.txt:3: ", "tests/tidy/circles.txt:4: ")
+                   "tests/tidy/cycles.txt:2: 'comm/hosts -> comm/shm' is mended: delete",
+                   "tests/tidy/cycles.txt:3: ", "tests/tidy/cycles.txt:4: ")
 
     def test_tests_close_no_circle(self):
         test = includes("comm/tcp/a.h").replace("#pragma once\n", "")
@@ -144,7 +144,7 @@ class Circles(MadeUp):
 
 class PrivateIncludes(MadeUp):
     FILES = {"lockstep/base/CMakeLists.txt":
-             "lockstep_room(lockstep\n  OFFERS error.h # secret.h\n  SOURCES error.cpp)\n",
+             "lockstep_component(lockstep\n  OFFERS error.h # secret.h\n  SOURCES error.cpp)\n",
              "lockstep/base/error.h": HEAD,
              "lockstep/base/secret.h": HEAD,
              "lockstep/comm/a.h": includes("base/error.h", "base/secret.h")}
@@ -161,7 +161,7 @@ class PrivateIncludes(MadeUp):
                    "tests/tidy/private_includes.txt:1: "
                    "'lockstep/comm/a.h: lockstep/base/secret.h' is mended")
 
-    def test_tools_have_no_more_rights_than_rooms(self):
+    def test_tools_have_no_more_rights_than_components(self):
         self.write(self.FILES | self.LISTED)
         self.fails({"tools/main.cpp": includes("base/secret.h")}, "tools/main.cpp:3: ")
 
@@ -184,7 +184,7 @@ class PrivateIncludes(MadeUp):
 
 class PublicHeaders(MadeUp):
     FILES = {"lockstep/base/CMakeLists.txt":
-             "lockstep_room(base HEADERS a.h b.h detail/c.h OFFERS d.h)\n",
+             "lockstep_component(base HEADERS a.h b.h detail/c.h OFFERS d.h)\n",
              "lockstep/base/a.h": includes("base/b.h", "base/d.h"),
              "lockstep/base/b.h": HEAD, "lockstep/base/detail/c.h": HEAD, "lockstep/base/d.h": HEAD}
 
@@ -210,7 +210,7 @@ class PublicHeaders(MadeUp):
         def with_public(public):
             return {"lockstep/lockstep.h": includes(*(f"base/{name}" for name in public)),
                     "lockstep/base/CMakeLists.txt":
-                    "lockstep_room(base HEADERS {})\n".format("\n".join(public))}
+                    "lockstep_component(base HEADERS {})\n".format("\n".join(public))}
 
         self.passes(with_public(names[:MOST_PUBLIC]))
         self.fails(with_public(names),
@@ -224,7 +224,7 @@ class Namespaces(MadeUp):
     def header(space, body="class A {};"):
         return HEAD + f"namespace {space} {{\n\n{body}\n\n}}  // namespace {space}\n"
 
-    def test_a_private_header_declares_in_the_namespace_of_its_room(self):
+    def test_a_private_header_declares_in_the_namespace_of_its_component(self):
         self.passes({"lockstep/comm/a.h": self.header("lockstep::comm"),
                      "lockstep/comm/shm/b.h": self.header("lockstep::comm::shm")})
         self.fails({"lockstep/comm/a.h": self.header("lockstep"),
@@ -235,7 +235,8 @@ class Namespaces(MadeUp):
     def test_an_offered_header_does_not(self):
         self.passes(self.OFFER | {"lockstep/comm/a.h": self.header("lockstep")})
         self.fails({"lockstep/comm/a.h": self.header("lockstep::comm")},
-                   "other rooms may include lockstep/comm/a.h: its names belong in lockstep, not")
+                   "other components may include lockstep/comm/a.h: its names belong in lockstep, "
+                   "not")
 
     def test_forward_declarations_may_be_anywhere(self):
         forward = "class A;  // See a.h.\nstruct B;\nenum class C : int;"
@@ -390,10 +391,10 @@ class Cpp(unittest.TestCase):
             #define F(x) { \\
               x {
             }
-            TEST(Room, DoesThis) {
+            TEST(Component, DoesThis) {
             }''')
         self.assertEqual([(one.name, one.lines) for one in functions],
-                         [("a", 1), ("B::b", 4), ("c", 2), ("B::B", 3), ("Room.DoesThis", 2)])
+                         [("a", 1), ("B::b", 4), ("c", 2), ("B::B", 3), ("Component.DoesThis", 2)])
 
 
 class Versions(MadeUp):
@@ -450,7 +451,7 @@ class Prose(unittest.TestCase):
 
 
 class Report(MadeUp):
-    def test_shows_lines_files_floors_private_includes_and_the_largest_class(self):
+    def test_shows_lines_files_layers_private_includes_and_the_largest_class(self):
         self.write(PrivateIncludes.FILES)
         self.write({"lockstep/comm/shm/b.h": includes("comm/a.h") + "struct B { int b; };\n"})
         failed, said = self.run_tidy("--report")

@@ -49,18 +49,18 @@ class File:
         return self.path.stem.endswith("_test") or self.path.parts[0] == "tests"
 
     @property
-    def room(self):
+    def component(self):
         """The component of a file in lockstep/; otherwise the top-level folder, such as "tools"."""
         return self.path.parts[1] if self.in_library else self.path.parts[0]
 
     @property
-    def sub_room(self):
+    def subcomponent(self):
         """The folder of a file in lockstep/, such as "comm/shm"; the component itself for its
         root."""
         return "/".join(self.path.parts[1:-1])
 
 
-def sub_room_of(header):
+def subcomponent_of(header):
     """Returns the folder of an included header, without lockstep/; empty for an umbrella header."""
     return "/".join(header.split("/")[1:-1])
 
@@ -94,12 +94,12 @@ class Tree:
 
     @functools.cached_property
     def offered_headers(self):
-        """The headers in HEADERS and OFFERS of a lockstep_room(), as they are included."""
+        """The headers in HEADERS and OFFERS of a lockstep_component(), as they are included."""
         return self._headers({"HEADERS", "OFFERS"})
 
     @functools.cached_property
     def public_headers(self):
-        """The headers in HEADERS of a lockstep_room(), as they are included."""
+        """The headers in HEADERS of a lockstep_component(), as they are included."""
         return self._headers({"HEADERS"})
 
     def _headers(self, keywords):
@@ -107,14 +107,14 @@ class Tree:
         for file in self.files:
             if file.path.name == "CMakeLists.txt" and file.path.parts[0] == "lockstep":
                 code = re.sub(r"#.*", "", file.text)
-                for room in re.findall(r"lockstep_room\(([^)]*)\)", code):
-                    for header in words_behind(keywords, room.split()):
+                for component in re.findall(r"lockstep_component\(([^)]*)\)", code):
+                    for header in words_behind(keywords, component.split()):
                         found.add((file.path.parent / header).as_posix())
         return found
 
 
 def words_behind(keywords, arguments):
-    """Returns the arguments of lockstep_room() behind one of these keywords."""
+    """Returns the arguments of lockstep_component() behind one of these keywords."""
     listed = False
     for word in arguments:
         if word in {"HEADERS", "OFFERS", "SOURCES", "TESTS"}:

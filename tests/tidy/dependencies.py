@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dependencies of components: the table, circles between sub-components, and private headers."""
+"""Dependencies of components: the table, cycles between subcomponents, and private headers."""
 
 import collections
 
 from tidy.lists import Offence
-from tidy.tree import sub_room_of
+from tidy.tree import subcomponent_of
 
 # Each component (folder) of lockstep/ and the components that it may include, with those that these
 # may include. A component in the table need not exist yet.
-ROOMS = {
+COMPONENTS = {
     "base":       "",
     "job":        "base",
     "comm":       "job",
@@ -26,10 +26,10 @@ ROOMS = {
     "train":      "observe data",
 }
 
-# Sub-components and the sub-components of the same component that they may include, besides the
+# Sub-components and the subcomponents of the same component that they may include, besides the
 # component's root. Sub-components that are not listed may include all of their component if no
-# circle arises. So may tests.
-SUB_ROOMS = {
+# cycle arises. So may tests.
+SUBCOMPONENTS = {
     "data/arrays":              "",
     "data/images":              "",
     "data/shards":              "images",
@@ -52,10 +52,10 @@ SUB_ROOMS = {
 WITHOUT_TORCH = {"base", "job", "comm", "launch"}
 
 
-def reach(room):
-    """Returns all components that the table lets `room` include."""
+def reach(component):
+    """Returns all components that the table lets `component` include."""
     found = set()
-    for used in ROOMS[room].split():
+    for used in COMPONENTS[component].split():
         found |= {used} | reach(used)
     return found
 
@@ -63,50 +63,54 @@ def reach(room):
 def complaints(tree):
     """Returns the includes that break the two tables."""
     for file in tree.library:
-        if file.room not in ROOMS:
-            yield f"{file.path}:1: room '{file.room}' is not in ROOMS of tests/tidy/arrows.py"
+        if file.component not in COMPONENTS:
+            yield (f"{file.path}:1: component '{file.component}' is not in COMPONENTS of "
+                   "tests/tidy/dependencies.py")
             continue
         for include in file.includes:
-            if reason := refusal(file, sub_room_of(include.name)):
+            if reason := refusal(file, subcomponent_of(include.name)):
                 yield f"{file.path}:{include.line}: {reason}"
 
 
 def refusal(file, used):
     """Returns why a file may not include a header of the folder `used`; None if it may."""
-    room = used.split("/")[0]
-    if not room:
-        return f"{file.room} may not include an umbrella of all rooms"
-    if room != file.room:
-        return None if room in reach(file.room) else f"{file.room} may not include {room}"
-    if file.is_test or file.sub_room not in SUB_ROOMS or used in {file.sub_room, room}:
+    component = used.split("/")[0]
+    if not component:
+        return f"{file.component} may not include an umbrella header"
+    if component != file.component:
+        if component in reach(file.component):
+            return None
+        return f"{file.component} may not include {component}"
+    if (file.is_test or file.subcomponent not in SUBCOMPONENTS or
+            used in {file.subcomponent, component}):
         return None
-    allowed = {f"{room}/{name}" for name in SUB_ROOMS[file.sub_room].split()}
-    return None if used in allowed else f"{file.sub_room} may not include {used}"
+    allowed = {f"{component}/{name}" for name in SUBCOMPONENTS[file.subcomponent].split()}
+    return None if used in allowed else f"{file.subcomponent} may not include {used}"
 
 
-# --- Circles between sub-rooms -------------------------------------------------------------------
+# --- Cycles between subcomponents ----------------------------------------------------------------
 
 
-def sub_room_arrows(tree):
+def subcomponent_dependencies(tree):
     """Returns, for each component, {sub-component: {included sub-component: FILE:LINE of the
     first include}}."""
     found = collections.defaultdict(dict)
     for file in tree.product:
         for include in file.includes:
-            used = sub_room_of(include.name)
-            if used != file.sub_room and used.split("/")[0] == file.room:
-                found[file.sub_room].setdefault(used, f"{file.path}:{include.line}")
+            used = subcomponent_of(include.name)
+            if used != file.subcomponent and used.split("/")[0] == file.component:
+                found[file.subcomponent].setdefault(used, f"{file.path}:{include.line}")
     return found
 
 
-def way(arrows, start, end):
+def way(dependencies, start, end):
     """Returns the shortest chain of dependencies from `start` to `end`; None if there is none."""
     chains, seen = collections.deque([[start]]), {start}
     while chains:
         chain = chains.popleft()
         if chain[-1] == end:
             return chain
-        for used in sorted(arrows.get(chain[-1], ())):
+        for used in sorted(dependencies.get(chain[-1], ())):
             if used not in seen:
                 seen.add(used)
                 chains.append(chain + [used])
@@ -114,14 +118,14 @@ def way(arrows, start, end):
 
 
 def arrows_in_circles(tree):
-    """Returns each dependency between sub-components from whose end a path leads back."""
-    arrows = sub_room_arrows(tree)
+    """Returns each dependency between subcomponents from whose end a path leads back."""
+    dependencies = subcomponent_dependencies(tree)
     found = []
-    for user, used_rooms in sorted(arrows.items()):
-        for used, where in sorted(used_rooms.items()):
-            if back := way(arrows, used, user):
+    for user, used_components in sorted(dependencies.items()):
+        for used, where in sorted(used_components.items()):
+            if back := way(dependencies, used, user):
                 chain = " -> ".join([user, *back])
-                found.append(Offence(f"{user} -> {used}", where, f"a circle of rooms: {chain}"))
+                found.append(Offence(f"{user} -> {used}", where, f"a cycle of components: {chain}"))
     return found
 
 
@@ -136,10 +140,11 @@ def private_includes(tree):
         if not file.is_cpp or file.is_test:
             continue
         for include in file.includes:
-            room = sub_room_of(include.name).split("/")[0]
-            if room and room != file.room and include.name not in tree.offered_headers:
+            component = subcomponent_of(include.name).split("/")[0]
+            if (component and component != file.component and
+                    include.name not in tree.offered_headers):
                 found.append(Offence(
                     f"{file.path}: {include.name}", f"{file.path}:{include.line}",
-                    f"{include.name} is private to {room}: "
+                    f"{include.name} is private to {component}: "
                     "it is neither in HEADERS nor in OFFERS there"))
     return found

@@ -84,22 +84,22 @@ function(lockstep_trust_united target)
   endif()
 endfunction()
 
-# lockstep_room(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...]) Adds the
-# files of the calling folder. HEADERS are installed. OFFERS are only for other components of the
-# project. Other headers are private to the component (tests/tidy.py). TESTS are compiled into the
-# GoogleTest program <room>_test.
-function(lockstep_room library)
-  cmake_parse_arguments(room "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
-  list(TRANSFORM room_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+# lockstep_component(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...]) Adds
+# the files of the calling folder. HEADERS are installed. OFFERS are only for other components of
+# the project. Other headers are private to the component (tests/tidy.py). TESTS are compiled into
+# the GoogleTest program <component>_test.
+function(lockstep_component library)
+  cmake_parse_arguments(component "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
+  list(TRANSFORM component_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   get_target_property(folder ${library}_objects SOURCE_DIR)
-  lockstep_united(room_SOURCES ${name} OPTIONS_OF ${folder} ${room_SOURCES})
-  target_sources(${library}_objects PRIVATE ${room_SOURCES})
+  lockstep_united(component_SOURCES ${name} OPTIONS_OF ${folder} ${component_SOURCES})
+  target_sources(${library}_objects PRIVATE ${component_SOURCES})
   lockstep_trust_united(${library}_objects)
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
-                                   FILES ${room_HEADERS})
-  if(room_TESTS AND LOCKSTEP_BUILD_TESTS)
-    lockstep_test(${name}_test ${library} ${room_TESTS})
+                                   FILES ${component_HEADERS})
+  if(component_TESTS AND LOCKSTEP_BUILD_TESTS)
+    lockstep_test(${name}_test ${library} ${component_TESTS})
   endif()
 endfunction()
 
