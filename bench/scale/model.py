@@ -155,8 +155,8 @@ def shared_parameters(n, small, large, parameters):
 
 # --- init_process_group() under `lockstep run` --------------------------------------------------
 
-def room_bytes(n):
-    """GroupSegment::room_bytes"""
+def staging_bytes(n):
+    """GroupSegment::staging_bytes"""
     return CHUNK * min(max(128 // n, 4), 16)
 
 

@@ -155,7 +155,7 @@ TEST_P(Backends, TheLeastBackendEqualsASerialComputation) {
 }
 
 // So many ranks have the smallest staging buffers.
-TEST(ManyRanks, PassThroughTheSmallestRooms) {
+TEST(ManyRanks, PassThroughTheSmallestBuffers) {
   run_in_process(33, [](ProcessGroup& group) {
     for (const std::size_t count : {7, 5000, 40000, 300000}) {
       std::vector<std::int32_t> values(count, group.rank());

@@ -76,7 +76,7 @@ const Ranks grow("staging buffers grow", [](const Rank& rank) {
   EXPECT_EQ(reserved(memory), head + ranks * GroupSegment::chunk_bytes);
 
   world.barrier();
-  add_up(world, GroupSegment::room_bytes(rank.world_size) / sizeof(float));
+  add_up(world, GroupSegment::staging_bytes(rank.world_size) / sizeof(float));
   world.barrier();
   EXPECT_EQ(reserved(memory), memory.bytes);
   destroy_process_group(world);
@@ -92,7 +92,7 @@ const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
   if (rank.rank == 1) {
     while (!std::filesystem::exists(rank.scratch / "ready")) std::this_thread::yield();
     const Mapping memory = memory_of_world();
-    const std::size_t all = GroupSegment::room_bytes(rank.world_size);
+    const std::size_t all = GroupSegment::staging_bytes(rank.world_size);
     std::byte* const rest = memory.data + memory.bytes - all + GroupSegment::chunk_bytes;
     ASSERT_EQ(::mprotect(rest, all - GroupSegment::chunk_bytes, PROT_READ), 0);
   }

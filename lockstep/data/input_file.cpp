@@ -72,11 +72,12 @@ std::size_t GzipFile::read(std::span<std::uint8_t> out) {
   std::size_t done = 0;
   while (done < out.size() && !ended_) {
     if (stream_.avail_in == 0) refill();
-    const auto room = std::min<std::size_t>(out.size() - done, std::numeric_limits<uInt>::max());
+    const auto capacity =
+        std::min<std::size_t>(out.size() - done, std::numeric_limits<uInt>::max());
     stream_.next_out = out.data() + done;
-    stream_.avail_out = static_cast<uInt>(room);
+    stream_.avail_out = static_cast<uInt>(capacity);
     const int status = ::inflate(&stream_, Z_NO_FLUSH);
-    done += room - stream_.avail_out;
+    done += capacity - stream_.avail_out;
     if (status == Z_MEM_ERROR) throw std::bad_alloc();
     if (status != Z_OK && status != Z_STREAM_END)
       fail("gzip data", stream_.msg ? stream_.msg : "another format");

@@ -100,7 +100,7 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   } else {
     member.part = outcome == Outcome::succeeded ? Part::succeeded : Part::preempted;
     anyone_is_done_ = true;
-    anyone_made_room_ = anyone_made_room_ || outcome == Outcome::preempted;
+    anyone_was_preempted_ = anyone_was_preempted_ || outcome == Outcome::preempted;
   }
   settle(now);
 }
@@ -160,8 +160,9 @@ void Coordinator::settle(Time now) {
   if (phase_ == Phase::running) {
     const auto runs = [](const Entry& entry) { return entry.second.part == Part::running; };
     if (std::any_of(members_.begin(), members_.end(), runs)) return;
-    return finish(anyone_made_room_ ? EndJob{exit_preempted, "the ranks made room", std::nullopt}
-                                    : EndJob{});
+    return finish(anyone_was_preempted_
+                      ? EndJob{exit_preempted, "the ranks made room", std::nullopt}
+                      : EndJob{});
   }
   if (phase_ == Phase::pausing && !enough()) {
     phase_ = Phase::gathering;
@@ -227,7 +228,7 @@ void Coordinator::start(Time now) {
 
   phase_ = Phase::running;
   started_at_ = now;
-  anyone_is_done_ = anyone_made_room_ = false;
+  anyone_is_done_ = anyone_was_preempted_ = false;
   ++attempt_;
   Round round{.attempt = attempt_,
               .restarts = restarts_,

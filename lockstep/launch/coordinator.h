@@ -143,7 +143,7 @@ class Coordinator {
   int attempt_ = -1;
   int restarts_ = 0;
   bool anyone_is_done_ = false;  // In this attempt; includes hosts that have left since.
-  bool anyone_made_room_ = false;
+  bool anyone_was_preempted_ = false;
   std::vector<std::pair<Id, Order>> orders_;
 };
 

@@ -190,7 +190,7 @@ TEST(Coordinator, AllThatSucceededEndTheJobWith0) {
   EXPECT_EQ(job.orders(), "0:end_job 0 1:end_job 0");
 }
 
-TEST(Coordinator, RanksThatMadeRoomEndTheJobWithoutARestart) {
+TEST(Coordinator, PreemptedRanksEndTheJobWithoutARestart) {
   Job job(2, 2, 5);
   job.join(1);
   job.orders();

@@ -170,7 +170,7 @@ class Elastic(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 5)
         self.assertIn(f"lost host {socket.gethostname()}", second.output())
 
-    def test_a_job_that_must_make_room_saves_and_goes_on_later(self):
+    def test_a_preempted_job_saves_and_continues_later(self):
         training = ("--steps", 400, "--batch-size", 16)
         whole = self.undisturbed(2, PROGRAMS.fashion_mnist, *training)
         kept = self.kept(every=30)

@@ -43,7 +43,7 @@ GroupSegment segment_of(const ProcessGroup& world) {
 
 // Makes all ranks reserve all of their staging buffers: a page must be untouched until then.
 void reserve_rooms(const ProcessGroup& world) {
-  std::vector<float> room(GroupSegment::room_bytes(world.size()) / sizeof(float));
+  std::vector<float> room(GroupSegment::staging_bytes(world.size()) / sizeof(float));
   world.all_reduce({.data = room.data(), .count = room.size()});
 }
 
@@ -122,7 +122,7 @@ void count(const Case& work, const ProcessGroup& world, const GroupSegment& segm
   std::ranges::fill(input.words(), one);
   std::ranges::fill(output.words(), untouched);
   const std::span room(reinterpret_cast<std::uint32_t*>(segment.room(world.rank())),
-                       GroupSegment::room_bytes(world.size()) / 4);
+                       GroupSegment::staging_bytes(world.size()) / 4);
   world.barrier();  // No rank reads this rank's staging buffer any more.
   std::ranges::fill(room, untouched);
   world.barrier();
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
     auto world = lockstep::init_process_group();
     const GroupSegment segment = segment_of(world);
     if (world.rank() == 0)
-      std::printf("segment %zu %zu\n", sizeof(Lane), GroupSegment::room_bytes(world.size()));
+      std::printf("segment %zu %zu\n", sizeof(Lane), GroupSegment::staging_bytes(world.size()));
     reserve_rooms(world);
     for (int i = 1; i < argc; ++i) count(parse_case(argv[i]), world, segment);
     lockstep::destroy_process_group(world);

@@ -48,7 +48,7 @@ class Model(unittest.TestCase):
                                     LOCKSTEP_READ_PEERS=read_peers, LOCKSTEP_LOG="info")
         reads = read_peers == "1" and "cannot read its peers' memory" not in errors
         lane, room = map(int, re.search(r"segment (\d+) (\d+)", output).groups())
-        self.assertEqual((lane, room), (model.LANE, model.room_bytes(ranks)))
+        self.assertEqual((lane, room), (model.LANE, model.staging_bytes(ranks)))
         found = re.findall(r"counts (\w+) (\w+) (\d+) (\d+) (\d+)", output)
         self.assertEqual(len(found), len(cases))
         for operation, memory, size, syncs, written in found:

@@ -151,9 +151,9 @@ std::vector<HostsCollectives::Chunk> HostsCollectives::sliced_chunks_of(const Ho
     const std::size_t mine = chunk.slices[static_cast<std::size_t>(map_.local_rank())];
     // One cache line more than `most`: slices end at cache lines, and all chunks of a slot share
     // one buffer.
-    const std::size_t room = most + cache_line / size_of(call.dtype);
-    check(mine <= room, "a slice is larger than its scratch memory");
-    chunk.mine = memory_.scratch(chunk.slot, like(data, room));
+    const std::size_t capacity = most + cache_line / size_of(call.dtype);
+    check(mine <= capacity, "a slice is larger than its scratch memory");
+    chunk.mine = memory_.scratch(chunk.slot, like(data, capacity));
     chunk.mine.count = mine;
   }
   return chunks;

@@ -68,7 +68,7 @@ class GroupSegment {
 
   // Size of each rank's staging buffer, a ring. It should exceed a second-level cache (see
   // ownership.h); all ranks' buffers together should fit the last-level cache.
-  static std::size_t room_bytes(int ranks) {
+  static std::size_t staging_bytes(int ranks) {
     return chunk_bytes * std::clamp<std::size_t>(128 / static_cast<std::size_t>(ranks), 4, 16);
   }
   static constexpr int most_ranks = 64 * 16;
@@ -101,7 +101,7 @@ class GroupSegment {
   }
 
   static std::size_t bytes_for(int ranks) {
-    return head_bytes(ranks) + static_cast<std::size_t>(ranks) * room_bytes(ranks);
+    return head_bytes(ranks) + static_cast<std::size_t>(ranks) * staging_bytes(ranks);
   }
 
   GroupSegment(SharedMemory memory, int ranks) : memory_(std::move(memory)), ranks_(ranks) {}
@@ -112,8 +112,9 @@ class GroupSegment {
     return reinterpret_cast<RankBlock*>(memory_.get() + sizeof(Common))[rank];
   }
 
-  std::byte* room(int rank) const {
-    return memory_.get() + head_bytes(ranks_) + static_cast<std::size_t>(rank) * room_bytes(ranks_);
+  std::byte* staging(int rank) const {
+    return memory_.get() + head_bytes(ranks_) +
+           static_cast<std::size_t>(rank) * staging_bytes(ranks_);
   }
 
  private:

@@ -69,23 +69,23 @@ void Staging::begin(const Collective& collective) {
   large_ = collective.output.bytes() > too_large_for_caches;
 
   // A collective's chunks lie at multiples of their stride: none crosses the buffer's end.
-  const std::size_t room = GroupSegment::room_bytes(size_);
+  const std::size_t capacity = GroupSegment::staging_bytes(size_);
   const std::size_t bytes =
       part_bytes * (has_slots(operation) ? static_cast<std::size_t>(size_) : 1);
   stride_ = chunks_ > 1 ? GroupSegment::chunk_bytes : bytes;
   check(bytes <= GroupSegment::chunk_bytes, "a chunk does not fit its part of the staging buffer");
   if (chunks_ > 1)
     cursor_ = (cursor_ + stride_ - 1) / stride_ * stride_;
-  else if (cursor_ % room + stride_ > room)
-    cursor_ += room - cursor_ % room;
+  else if (cursor_ % capacity + stride_ > capacity)
+    cursor_ += capacity - cursor_ % capacity;
 }
 
-std::byte* Staging::room(int rank, std::size_t chunk) const {
-  return segment_.room(rank) + (cursor_ + chunk * stride_) % GroupSegment::room_bytes(size_);
+std::byte* Staging::buffer(int rank, std::size_t chunk) const {
+  return segment_.staging(rank) + (cursor_ + chunk * stride_) % GroupSegment::staging_bytes(size_);
 }
 
 std::byte* Staging::slot(int rank, int to, std::size_t chunk) const {
-  return room(rank, chunk) + static_cast<std::size_t>(to) * padded(part_ * element_);
+  return buffer(rank, chunk) + static_cast<std::size_t>(to) * padded(part_ * element_);
 }
 
 Range Staging::in_chunk(std::size_t count, std::size_t chunk) const {
@@ -116,12 +116,12 @@ void Staging::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes
 // because each time the host's free memory is checked.
 void Staging::reserve() {
   constexpr std::size_t chunk = GroupSegment::chunk_bytes;
-  const std::size_t room = GroupSegment::room_bytes(size_);
-  const std::size_t needed = std::min(room, cursor_ + chunks_ * stride_);
+  const std::size_t capacity = GroupSegment::staging_bytes(size_);
+  const std::size_t needed = std::min(capacity, cursor_ + chunks_ * stride_);
   if (needed <= reserved_) return;
   const std::size_t whole = (needed + chunk - 1) / chunk * chunk;
-  const std::size_t end = std::min(room, std::max(whole, 2 * reserved_));
-  reserve_pages("a staging buffer", segment_.room(rank_) + reserved_, end - reserved_, size_);
+  const std::size_t end = std::min(capacity, std::max(whole, 2 * reserved_));
+  reserve_pages("a staging buffer", segment_.staging(rank_) + reserved_, end - reserved_, size_);
   reserved_ = end;
 }
 
@@ -133,7 +133,7 @@ void Staging::put_first(const Collective& collective) {
   if (chunks_ == 0) return;
   reserve();
   if (reduces_at_once(collective))
-    copy_bytes(room(rank_, 0), Bytes(collective.output).at(0), collective.output.bytes());
+    copy_bytes(buffer(rank_, 0), Bytes(collective.output).at(0), collective.output.bytes());
   else
     put(collective, 0);
 }
@@ -183,7 +183,7 @@ void Staging::finish_all_reduce(const Collective& collective) {
 // Every rank combines all data: for so little, this is faster than one more rendezvous.
 void Staging::reduce_at_once(const Collective& collective) {
   reduction_.begin();
-  for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, room(peer, 0));
+  for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, buffer(peer, 0));
   reduction_.add_target(Bytes(collective.output).at(0));
   reduction_.run(collective.signature, collective.output.count);
 }
@@ -207,7 +207,7 @@ void Staging::put(const Collective& collective, std::size_t chunk) {
   const bool is_root = rank_ == signature.root;
   const auto put_whole = [&](const Buffer& from, std::size_t count) {
     const Range range = in_chunk(count, chunk);
-    copy_bytes(room(rank_, chunk), Bytes(from).at(range.begin), range.count() * element_);
+    copy_bytes(buffer(rank_, chunk), Bytes(from).at(range.begin), range.count() * element_);
   };
   const auto put_slots = [&](auto part_for) {
     for (int peer = 0; peer < size_; ++peer) {
@@ -245,7 +245,7 @@ void Staging::put_around_slice(const Collective& collective, std::size_t chunk) 
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range own = slice_in(range, rank_);
   const Bytes data(collective.output);
-  std::byte* const to = room(rank_, chunk);
+  std::byte* const to = buffer(rank_, chunk);
   copy_bytes(to, data.at(range.begin), own.begin * element_);
   copy_bytes(to + own.end * element_, data.at(range.begin + own.end),
              (range.count() - own.end) * element_);
@@ -258,9 +258,9 @@ void Staging::combine_slice(const Collective& collective, std::size_t chunk) {
   std::byte* const own = Bytes(collective.output).at(range.begin + slice.begin);
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer)
-    reduction_.set_source(peer, peer == rank_ ? own : room(peer, chunk) + slice.begin * element_);
+    reduction_.set_source(peer, peer == rank_ ? own : buffer(peer, chunk) + slice.begin * element_);
   reduction_.add_target(own);
-  reduction_.add_target(room(rank_, chunk) + slice.begin * element_);
+  reduction_.add_target(buffer(rank_, chunk) + slice.begin * element_);
   reduction_.run_taking_over(collective.signature, slice.count(), rank_);
 }
 
@@ -297,7 +297,7 @@ void Staging::take_slices(const Collective& collective, std::size_t chunk) {
     if (peer == rank_) continue;
     const Range slice = slice_in(range, peer);
     copy(Bytes(collective.output).at(range.begin + slice.begin),
-         room(peer, chunk) + slice.begin * element_, slice.count() * element_);
+         buffer(peer, chunk) + slice.begin * element_, slice.count() * element_);
   }
 }
 
@@ -312,7 +312,7 @@ void Staging::take_whole(const Collective& collective, std::size_t chunk, bool o
     const Range own = Parts(collective, size_).of(rank_);
     return keep_bytes(to, Bytes(collective.input).at(own.begin + range.begin), bytes);
   }
-  take_bytes(to, scatters ? slot(root, rank_, chunk) : room(root, chunk), bytes, only_reader);
+  take_bytes(to, scatters ? slot(root, rank_, chunk) : buffer(root, chunk), bytes, only_reader);
 }
 
 // Reads data that comes from all ranks, including this one.
@@ -328,7 +328,8 @@ void Staging::take_parts(const Collective& collective, std::size_t chunk, bool o
       const std::size_t begin = exchanges ? parts.sent(rank_, rank_).begin : 0;
       keep_bytes(to, Bytes(collective.input).at(begin + range.begin), bytes);
     } else {
-      take_bytes(to, exchanges ? slot(peer, rank_, chunk) : room(peer, chunk), bytes, only_reader);
+      take_bytes(to, exchanges ? slot(peer, rank_, chunk) : buffer(peer, chunk), bytes,
+                 only_reader);
     }
   }
 }
@@ -342,7 +343,7 @@ void Staging::reduce_part(const Collective& collective, std::size_t chunk) {
   const Bytes own(scatters ? collective.input : collective.output);
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer) {
-    const std::byte* theirs = scatters ? slot(peer, rank_, chunk) : room(peer, chunk);
+    const std::byte* theirs = scatters ? slot(peer, rank_, chunk) : buffer(peer, chunk);
     reduction_.set_source(peer, peer == rank_ ? own.at(begin + range.begin) : theirs);
   }
   reduction_.add_target(output.at(range.begin));

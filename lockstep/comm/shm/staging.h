@@ -71,7 +71,7 @@ class Staging {
   Range in_chunk(std::size_t count, std::size_t chunk) const;
   // The slice of an all_reduce's chunk that `rank` combines.
   Range slice_in(Range chunk, int rank) const;
-  std::byte* room(int rank, std::size_t chunk) const;
+  std::byte* buffer(int rank, std::size_t chunk) const;
   std::byte* slot(int rank, int to, std::size_t chunk) const;
   void take_bytes(std::byte* to, const std::byte* from, std::size_t bytes, bool only_reader) const;
   void keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes) const;

@@ -144,9 +144,9 @@ bool Connection::is_unanswered() const {
   if (info.tcpi_last_ack_recv < silence_s * 1000) return false;
   // The host of a process that does not read answers probes with a zero window. The probes come at
   // ever longer intervals.
-  const bool asks_for_room = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
-  return asks_for_room ? info.tcpi_probes >= 2
-                       : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;
+  const bool asks_for_window = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
+  return asks_for_window ? info.tcpi_probes >= 2
+                         : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;
 }
 
 bool Connection::discard() {

@@ -23,8 +23,8 @@ std::size_t OutStream::write(const std::byte* data, std::size_t bytes) {
   };
   std::size_t written = 0;
   while (written < bytes && !connection_->is_full()) {
-    const std::size_t room = stream_credit - static_cast<std::size_t>(sent_ - read_);
-    const std::size_t part = std::min({bytes - written, room, max_frame_bytes});
+    const std::size_t capacity = stream_credit - static_cast<std::size_t>(sent_ - read_);
+    const std::size_t part = std::min({bytes - written, capacity, max_frame_bytes});
     if (part == 0) break;
     send({reinterpret_cast<const char*>(data) + written, part});
     written += part;

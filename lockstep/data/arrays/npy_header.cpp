@@ -265,10 +265,10 @@ NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> byt
       throw_corrupt(file, place.begin, "a shape that fits the file's size", "a larger one");
   if (std::ranges::find(header.shape, 0) != header.shape.end()) size = 0;
   header.values = size / header.width;
-  const std::uint64_t room = bytes.size() - header.begin;
-  if (size != room)
+  const std::uint64_t capacity = bytes.size() - header.begin;
+  if (size != capacity)
     throw_corrupt(file, header.begin, std::to_string(size) + " bytes of values, as the shape says",
-                  std::to_string(room));
+                  std::to_string(capacity));
   return header;
 }
 

@@ -28,12 +28,12 @@ struct PixelCache::Header {
 
 struct PixelCache::Slot {
   std::atomic<std::uint64_t> state;  // Empty, the owner that fills it, or the offset of the pixels.
-  std::atomic<std::uint64_t> room;   // Offset that a filler has reserved last; 0 for none.
+  std::atomic<std::uint64_t> place;  // Offset that a filler has reserved last; 0 for none.
 };
 
 // The pixels of an image at an offset in the cache. The size is written before a slot has the
 // offset.
-struct PixelCache::Room {
+struct PixelCache::CachedImage {
   ImageSize size;
 
   std::uint8_t* pixels() { return reinterpret_cast<std::uint8_t*>(this + 1); }
@@ -112,8 +112,8 @@ PixelCache::Slot& PixelCache::slot(std::size_t image) const {
   return reinterpret_cast<Slot*>(slots)[image];
 }
 
-PixelCache::Room& PixelCache::room(std::uint64_t offset) const {
-  return *reinterpret_cast<Room*>(static_cast<std::byte*>(memory_.data()) + offset);
+PixelCache::CachedImage& PixelCache::image_at(std::uint64_t offset) const {
+  return *reinterpret_cast<CachedImage*>(static_cast<std::byte*>(memory_.data()) + offset);
 }
 
 std::size_t PixelCache::images() const { return header().images; }
@@ -121,7 +121,7 @@ std::size_t PixelCache::images() const { return header().images; }
 std::optional<PixelView> PixelCache::find(std::size_t image) const {
   const std::uint64_t state = slot(image).state.load(std::memory_order_acquire);
   if (!is_ready(state)) return std::nullopt;
-  Room& found = room(state);
+  CachedImage& found = image_at(state);
   return PixelView{found.pixels(), found.size, found.size.width * channels};
 }
 
@@ -129,8 +129,8 @@ std::optional<PixelCache::Filling> PixelCache::start(std::size_t image, const Im
   Slot& wanted = slot(image);
   if (!take(wanted)) return std::nullopt;
   Filling filling(*this, image);
-  filling.room_ = room_for(wanted, size);
-  if (filling.room_ == 0) return std::nullopt;
+  filling.place_ = place_for(wanted, size);
+  if (filling.place_ == 0) return std::nullopt;
   return filling;
 }
 
@@ -142,17 +142,19 @@ bool PixelCache::take(Slot& slot) const {
 }
 
 // Returns 0 if the memory is full. Reuses the memory that an earlier owner has reserved.
-std::uint64_t PixelCache::room_for(Slot& slot, const ImageSize& size) const {
-  if (const std::uint64_t taken = slot.room; taken != 0 && room(taken).size == size) return taken;
+std::uint64_t PixelCache::place_for(Slot& slot, const ImageSize& size) const {
+  if (const std::uint64_t taken = slot.place; taken != 0 && image_at(taken).size == size)
+    return taken;
   const std::uint64_t all = memory_.bytes() - first_byte_;
-  const std::uint64_t bytes = padded(sizeof(Room) + static_cast<std::size_t>(bytes_of(size)));
+  const std::uint64_t bytes =
+      padded(sizeof(CachedImage) + static_cast<std::size_t>(bytes_of(size)));
   std::uint64_t used = header().used;
   do {
     if (bytes > all - used) return 0;
   } while (!header().used.compare_exchange_weak(used, used + bytes));
   const std::uint64_t offset = first_byte_ + used;
-  room(offset).size = size;
-  slot.room = offset;
+  image_at(offset).size = size;
+  slot.place = offset;
   return offset;
 }
 
@@ -166,13 +168,13 @@ void PixelCache::keep(std::size_t image, const PixelView& pixels) {
 }
 
 PixelCache::Filling::Filling(Filling&& other) noexcept
-    : cache_(std::exchange(other.cache_, nullptr)), image_(other.image_), room_(other.room_) {}
+    : cache_(std::exchange(other.cache_, nullptr)), image_(other.image_), place_(other.place_) {}
 
 PixelCache::Filling::~Filling() {
   if (cache_ != nullptr) end_with(empty);
 }
 
-std::uint8_t* PixelCache::Filling::pixels() const { return cache_->room(room_).pixels(); }
+std::uint8_t* PixelCache::Filling::pixels() const { return cache_->image_at(place_).pixels(); }
 
 // Returns false if this process no longer owns the slot.
 bool PixelCache::Filling::end_with(std::uint64_t state) {
@@ -182,7 +184,7 @@ bool PixelCache::Filling::end_with(std::uint64_t state) {
 }
 
 void PixelCache::Filling::ready() {
-  if (end_with(room_)) ++cache_->header().images;
+  if (end_with(place_)) ++cache_->header().images;
   cache_ = nullptr;
 }
 

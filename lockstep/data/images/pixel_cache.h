@@ -51,7 +51,7 @@ class PixelCache {
 
     PixelCache* cache_;
     std::size_t image_;
-    std::uint64_t room_ = 0;
+    std::uint64_t place_ = 0;
   };
 
   // Returns nothing if the slot is ready, a living process fills it, or the memory is full.
@@ -66,13 +66,13 @@ class PixelCache {
  private:
   struct Header;
   struct Slot;
-  struct Room;
+  struct CachedImage;
 
   Header& header() const;
   Slot& slot(std::size_t image) const;
-  Room& room(std::uint64_t offset) const;
+  CachedImage& image_at(std::uint64_t offset) const;
   bool take(Slot& slot) const;
-  std::uint64_t room_for(Slot& slot, const ImageSize& size) const;
+  std::uint64_t place_for(Slot& slot, const ImageSize& size) const;
 
   std::uint64_t owner_;  // Owner value of slots that this process fills.
   std::size_t first_byte_;

@@ -60,12 +60,12 @@ TEST(PixelCache, LeavesOutWhatFindsNoRoom) {
 
 TEST(PixelCache, FillsASlotAgainAfterItsLoadFailed) {
   PixelCache cache(3, 0, {.bytes = 64 + 128 + 128});
-  const std::uint8_t* room = nullptr;
-  if (const auto filling = cache.start(2, size)) room = filling->pixels();
+  const std::uint8_t* pixels = nullptr;
+  if (const auto filling = cache.start(2, size)) pixels = filling->pixels();
   EXPECT_FALSE(cache.find(2));
   const auto again = cache.start(2, size);
   ASSERT_TRUE(again);
-  EXPECT_EQ(again->pixels(), room);  // A second image would not fit.
+  EXPECT_EQ(again->pixels(), pixels);  // A second image would not fit.
 }
 
 TEST(PixelCache, DoesNotWaitForALivingFiller) {
@@ -242,12 +242,12 @@ TEST(HostCache, GivesTheSamePixelsWhetherOrNotAnImageFindsRoom) {
   const auto with = [](std::size_t bytes) {
     return options_with(HostCache{.bytes = bytes, .shorter_side = 40});
   };
-  const ImageFolder roomy(scratch.path(), with(1 << 20));
+  const ImageFolder large(scratch.path(), with(1 << 20));
   const ImageFolder tight(scratch.path(), with(40'000));
-  for (std::size_t i = 0; i < roomy.size(); ++i)
+  for (std::size_t i = 0; i < large.size(); ++i)
     for (const std::int64_t epoch : {0, 1})
-      EXPECT_TRUE(fill(roomy, i, epoch).equal(fill(tight, i, epoch)));
-  EXPECT_EQ(roomy.cached_images(), images_of_folder);
+      EXPECT_TRUE(fill(large, i, epoch).equal(fill(tight, i, epoch)));
+  EXPECT_EQ(large.cached_images(), images_of_folder);
   EXPECT_LT(tight.cached_images(), images_of_folder);
   EXPECT_GT(tight.cached_images(), 0);
 }

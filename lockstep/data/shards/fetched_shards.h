@@ -47,7 +47,7 @@ class FetchedShards : public ShardSource {
   std::string index_path(std::size_t shard) const override;
   bool provide_index(std::size_t shard, bool wait) override;
   std::shared_ptr<const OpenShard> open(std::size_t shard, const ShardIndexView& index) override;
-  std::optional<std::uint64_t> room() const override { return cache_.bytes(); }
+  std::optional<std::uint64_t> capacity() const override { return cache_.bytes(); }
   void will_open(std::span<const std::size_t> shards) override;
 
  private:

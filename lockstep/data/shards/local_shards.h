@@ -24,7 +24,7 @@ class LocalShards : public ShardSource {
   std::string index_path(std::size_t shard) const override;
   bool provide_index(std::size_t shard, bool wait) override;
   std::shared_ptr<const OpenShard> open(std::size_t shard, const ShardIndexView& index) override;
-  std::optional<std::uint64_t> room() const override { return std::nullopt; }
+  std::optional<std::uint64_t> capacity() const override { return std::nullopt; }
   void will_open(std::span<const std::size_t> /*shards*/) override {}  // The kernel reads ahead.
 
  private:

@@ -137,14 +137,14 @@ ShardIndexView::ShardIndexView(std::string_view file, std::span<const std::byte>
   shard_ = {header_number(bytes, 24), static_cast<std::int64_t>(header_number(bytes, 32))};
   const std::uint64_t samples = header_number(bytes, samples_at), parts = header_number(bytes, 48),
                       names = header_number(bytes, 56);
-  const std::uint64_t room = bytes.size() - index_header;
+  const std::uint64_t capacity = bytes.size() - index_header;
   const auto refuse = [&] {
     throw_corrupt(file, samples_at, "numbers that fit the size", "others");
   };
   // With these limits, the sum below cannot overflow.
-  if (samples >= room / 8 || parts > room / sizeof(Entry) || names > room) refuse();
+  if (samples >= capacity / 8 || parts > capacity / sizeof(Entry) || names > capacity) refuse();
   const std::uint64_t used = (samples + 1) * 8 + parts * sizeof(Entry) + names;
-  if (used > room || (version_ == 1 && used != room)) refuse();
+  if (used > capacity || (version_ == 1 && used != capacity)) refuse();
   const std::byte* at = bytes.data() + index_header;
   firsts_ = {reinterpret_cast<const std::uint64_t*>(at), samples + 1};
   at += firsts_.size_bytes();

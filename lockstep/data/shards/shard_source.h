@@ -42,7 +42,7 @@ class ShardSource {
   virtual std::shared_ptr<const OpenShard> open(std::size_t shard, const ShardIndexView& index) = 0;
 
   // Bytes that the source may store on this host; nothing if the shards are local anyway.
-  virtual std::optional<std::uint64_t> room() const = 0;
+  virtual std::optional<std::uint64_t> capacity() const = 0;
 
   // Announces shards that will be opened soon, in this order. Returns at once.
   virtual void will_open(std::span<const std::size_t> shards) = 0;

@@ -221,11 +221,11 @@ std::uint64_t TarShards::skipped() const {
 GroupedOrder TarShards::order(std::size_t shards_per_block) const {
   require(shards_per_block > 0, "TarShards::order(): at least one shard is needed in a block");
   const std::uint64_t shards_kept = 2 * std::min<std::uint64_t>(shards_per_block, shards());
-  const auto room = state_->source->room();
-  require(!room || *room / shards_kept >= state_->largest, [&] {
+  const auto capacity = state_->source->capacity();
+  require(!capacity || *capacity / shards_kept >= state_->largest, [&] {
     return "TarShards::order(): two blocks of " + std::to_string(shards_per_block) +
            " shards of up to " + std::to_string(state_->largest) +
-           " bytes do not fit into the cache of " + std::to_string(*room) +
+           " bytes do not fit into the cache of " + std::to_string(*capacity) +
            " bytes: smaller blocks mix less, a larger cache needs more of the disk";
   });
   for (std::size_t shard = 0; shard < shards(); ++shard)
@@ -297,7 +297,7 @@ void TarShards::read_part(std::size_t index, std::string_view suffix,
 }
 
 void TarShards::will_read(std::span<const std::size_t> indices) const {
-  if (!state_->source->room()) return;
+  if (!state_->source->capacity()) return;
   std::vector<std::size_t> shards;
   for (const std::size_t index : indices)
     if (const std::size_t shard = state_->shard_of(index);

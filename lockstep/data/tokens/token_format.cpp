@@ -160,12 +160,12 @@ MegatronIndex::MegatronIndex(std::string_view file, std::span<const std::byte> b
 
 void MegatronIndex::read_counts(std::string_view file) {
   sequences_ = number_at<std::uint64_t>(bytes_, sequences_at);
-  const std::uint64_t room = bytes_.size() - fairseq_lengths_at;
-  if (sequences_ > room / bytes_of_sequence)
+  const std::uint64_t capacity = bytes_.size() - fairseq_lengths_at;
+  if (sequences_ > capacity / bytes_of_sequence)
     throw_corrupt(file, sequences_at,
-                  "at most " + std::to_string(room / bytes_of_sequence) + " sequences",
+                  "at most " + std::to_string(capacity / bytes_of_sequence) + " sequences",
                   std::to_string(sequences_));
-  std::uint64_t left = room - sequences_ * bytes_of_sequence;
+  std::uint64_t left = capacity - sequences_ * bytes_of_sequence;
   is_fairseq_ = left == 0;
   lengths_at_ = is_fairseq_ ? fairseq_lengths_at : megatron_lengths_at;
   documents_ = sequences_;

@@ -32,10 +32,10 @@ class RingCall {
         next_((mesh.rank + 1) % mesh.size),
         previous_((mesh.rank + mesh.size - 1) % mesh.size),
         slot_(gloo::Slot::build(gloo::kAllreduceSlotPrefix, mesh.next_tag())),
-        room_(std::min(most_block_bytes, plugin::bytes_of(data))),
-        scratch_(std::make_unique_for_overwrite<std::byte[]>(ahead * room_)),
+        block_capacity_(std::min(most_block_bytes, plugin::bytes_of(data))),
+        scratch_(std::make_unique_for_overwrite<std::byte[]>(ahead * block_capacity_)),
         sums_(mesh.buffer(data.data, plugin::bytes_of(data))),
-        parts_(mesh.buffer(scratch_.get(), ahead * room_)) {}
+        parts_(mesh.buffer(scratch_.get(), ahead * block_capacity_)) {}
 
   void run() {
     for (std::size_t turn = 0; turn < ahead; ++turn) expect(turn);
@@ -76,7 +76,7 @@ class RingCall {
     combine_(sum, sum, scratch_.get() + place_of(turn), block.count);
   }
 
-  std::size_t place_of(std::size_t turn) const { return turn % ahead * room_; }
+  std::size_t place_of(std::size_t turn) const { return turn % ahead * block_capacity_; }
 
   const Combine combine_;
   const std::size_t element_;  // Bytes.
@@ -84,7 +84,7 @@ class RingCall {
   const int next_;
   const int previous_;
   const std::uint64_t slot_;
-  const std::size_t room_;  // Bytes of a segment in `scratch_`.
+  const std::size_t block_capacity_;  // Bytes of a segment in `scratch_`.
   const std::unique_ptr<std::byte[]> scratch_;
   const std::unique_ptr<gloo::transport::UnboundBuffer> sums_;   // The data.
   const std::unique_ptr<gloo::transport::UnboundBuffer> parts_;  // Segments that are to be added.
