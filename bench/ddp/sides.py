@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE.parent))
 import measure  # noqa: E402, from the folder above
 
 # By side: options of bench_ddp under `lockstep run`.
-OURS = {"Lockstep": [], "shared parameters": ["--optimizer", "shared"],
+OURS = {"Lockstep": [], "shared": ["--optimizer", "shared"],
         "ZeRO-1": ["--optimizer", "zero1"], "ZeRO-2": ["--optimizer", "zero2"],
         "bf16": ["--bf16"], "PowerSGD": ["--power-sgd", 4],
         "PowerSGD 25 MB": ["--power-sgd", 4, "--bucket-cap-mb", 25],

@@ -27,7 +27,7 @@ EXAMPLES = """examples:
   ./dev bench shared-parameters
   ./dev bench shared-parameters --quick
   ./dev bench shared-parameters --only memory --models gpt
-  ./dev bench shared-parameters --only speed --sides "shared parameters" Lockstep alone
+  ./dev bench shared-parameters --only speed --sides "shared" Lockstep alone
   ./dev bench shared-parameters --models cnn --batches 4 32 --rounds 7 --json shared-parameters.json
 """
 

@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ddp"))
 import sides  # noqa: E402, from the folder beside this
 from sides import measure  # noqa: E402
 
-SIDES = ("Lockstep", "shared parameters", "ZeRO-1", "ZeRO-2")
+SIDES = ("Lockstep", "shared", "ZeRO-1", "ZeRO-2")
 RANKS = (1, 2, 4, 8)
 PARTS = ("parameters", "gradients", "optimizer_state", "buckets")
 GOAL = 1.1
@@ -104,7 +104,7 @@ def print_growth(found):
         growth[side] = {ranks: weight(side, ranks) / weight(side, 1)
                         for other, ranks in found if other == side}
         text = "".join(f"{ranks:>6} ranks {ratio:5.2f}" for ranks, ratio in growth[side].items())
-        goal = f"   goal with 4: {GOAL}" if side == "shared parameters" else ""
+        goal = f"   goal with 4: {GOAL}" if side == "shared" else ""
         print(f"  {side:<10}{text}{goal}")
     print(flush=True)
     return growth

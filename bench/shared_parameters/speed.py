@@ -9,7 +9,7 @@ import sides  # noqa: E402, from the folder beside this
 import tables  # noqa: E402
 from sides import Case, measure  # noqa: E402
 
-SIDES = ("shared parameters", "Lockstep", "ZeRO-1", "ZeRO-2", "PyTorch", "PyTorch ZeRO", "alone")
+SIDES = ("shared", "Lockstep", "ZeRO-1", "ZeRO-2", "PyTorch", "PyTorch ZeRO", "alone")
 RANKS = 2
 
 # By model and batch size: warm-up steps, timed steps. A side takes half a minute at most.
@@ -28,13 +28,13 @@ REDUCE_AND_STEP_GOAL = 1.5
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
 round: the median and lowest - highest, then the goal where there is one.
-one copy      share_parameters and SharedOptimizer, under lockstep run
+shared        share_parameters and SharedOptimizer, under lockstep run
 Lockstep      DistributedDataParallel, each rank with all weights and all of Adam
 ZeRO-1        the same with ZeroRedundancyOptimizer; ZeRO-2 with shard_gradients() too
 PyTorch       its DistributedDataParallel under torchrun, with Gloo
 PyTorch ZeRO  the same with its ZeroRedundancyOptimizer
 alone         as many copies of the bare model at once as there are ranks, summed
-sum and step  of Lockstep, all_reduce of the gradients and Adam, against the same of one copy, which
+sum and step  of Lockstep, all_reduce of the gradients and Adam, against the same of shared, which
               does both in its optimizer; without waits for a slower rank, which are measured apart
 """
 
@@ -71,11 +71,11 @@ def measured(case, options, say):
 
 def comparisons(rounds, measured_sides):
     """Compares shared parameters with other sides: speed, and time of a step."""
-    if "shared parameters" not in measured_sides:
+    if "shared" not in measured_sides:
         return {}
 
     def ratio(figure, base):
-        return measure.spread([figure(entry["shared parameters"]) / figure(entry[base])
+        return measure.spread([figure(entry["shared"]) / figure(entry[base])
                                for entry in rounds])
 
     found = {name: ratio(lambda side: side["samples_per_second"], base)
