@@ -38,7 +38,7 @@ constexpr Description known[] = {
     {"timeline", "merge the spans that ranks have recorded into one timeline",
      "lockstep timeline spans --out t.json"},
     {"top", "show live where the ranks of jobs on this host spend their time", "lockstep top"},
-    {"report", "tell from files of RunLog how runs scale, what they wait for, and what would help",
+    {"report", "show from files of RunLog how runs scale, what they wait for, and what would help",
      "lockstep report run1.json run4.json --html report.html"},
     {"plan", "find the fastest layout of a program on many ranks; draw a pipeline's schedules",
      "lockstep plan -n 4 --microbatches 8"},
@@ -83,7 +83,7 @@ std::string usage(const fs::path& folder) {
     if (found) text += "  " + padded("") + "   " + about->example + "\n";
   }
   return text +
-         "\n`lockstep SUBCOMMAND --help` says more. `lockstep --version` is " LOCKSTEP_VERSION
+         "\n`lockstep SUBCOMMAND --help` has details. `lockstep --version` is " LOCKSTEP_VERSION
          ".\n";
 }
 

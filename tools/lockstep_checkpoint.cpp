@@ -15,7 +15,7 @@ constexpr int wrong_setup = 78;  // EX_CONFIG of sysexits.h
 
 int complain() {
   std::fprintf(
-      stderr, "lockstep checkpoint: %s: %s; lockstep doctor says which LibTorch it finds\n",
+      stderr, "lockstep checkpoint: %s: %s; lockstep doctor shows which LibTorch it finds\n",
       ::dlerror(),
       lockstep::tools::libtorch_remedy(LOCKSTEP_TORCH_VERSION, LOCKSTEP_TORCH_PLACE).c_str());
   return wrong_setup;

@@ -49,10 +49,11 @@ CommandLine parse(int argc, char** argv) {
   app.footer(examples);
   const auto positive = CLI::Range(1, 1 << 20).description("");
   app.add_option("-n,--nproc-per-node", line.ranks,
-                 "Ranks on this host; by default as the launcher says, or one per core")
+                 "Ranks on this host; by default as the launcher sets it, or one per core")
       ->type_name("N")
       ->check(positive);
-  app.add_option("--nnodes", line.hosts, "Number of hosts; by default as the launcher says, or one")
+  app.add_option("--nnodes", line.hosts,
+                 "Number of hosts; by default as the launcher sets it, or one")
       ->type_name("N")
       ->check(positive);
   app.add_option("--interface", line.interface,

@@ -579,7 +579,7 @@ TEST(LockstepRun, ARankThatIgnoresSigtermIsKilledAfterTheTimeout) {
   EXPECT_EQ(run.code, 5);
   EXPECT_GT(seconds, 0.7);
   EXPECT_LT(seconds, 8);
-  EXPECT_TRUE(contains(run.err, "rank 1 did not end within 0.5 s of being told to: killed"))
+  EXPECT_TRUE(contains(run.err, "rank 1 did not end within 0.5 s after SIGTERM: killed"))
       << run.err;
 }
 
@@ -708,10 +708,10 @@ TEST(LockstepRun, AProgramThatFailsAtOnceIsStartedAnewAfterPausesThatAreSaid) {
   const Finished run = run_command(ranks_of_script(1, "exit 3", {"--max-restarts", "3"}));
   EXPECT_EQ(run.code, 3);
   for (const char* line : {"attempt 1: 1 rank on 1 host, restart 1 of 3\n",
-                           "starting anew in 0.1 s\nlockstep run: attempt 2: ",
-                           "starting anew in 0.2 s\nlockstep run: attempt 3: "})
+                           "restarting in 0.1 s\nlockstep run: attempt 2: ",
+                           "restarting in 0.2 s\nlockstep run: attempt 3: "})
     EXPECT_TRUE(contains(run.err, std::string("lockstep run: ") + line)) << run.err;
-  EXPECT_FALSE(contains(run.err, "starting anew in 0 s")) << run.err;
+  EXPECT_FALSE(contains(run.err, "restarting in 0 s")) << run.err;
   std::size_t failures = 0;
   for (auto at = run.err.find("exited with code 3\n"); at != run.err.npos;
        at = run.err.find("exited with code 3\n", at + 1))
@@ -722,7 +722,7 @@ TEST(LockstepRun, AProgramThatFailsAtOnceIsStartedAnewAfterPausesThatAreSaid) {
 TEST(LockstepRun, APauseIsShownByStatusAndEndsAtOnceWithASignal) {
   const std::string id = "pausing-" + std::to_string(::getpid());
   RunningCommand run(ranks_of_script(1, "exit 3", {"--max-restarts", "1000", "--rdzv-id", id}));
-  ASSERT_TRUE(soon([&] { return contains(run.err(), "starting anew in 0.4 s"); }));
+  ASSERT_TRUE(soon([&] { return contains(run.err(), "restarting in 0.4 s"); }));
   EXPECT_TRUE(soon([&] {
     return contains(run_command({LOCKSTEP_STATUS, id}).out, "pausing for ");
   }));

@@ -302,7 +302,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
     const ShownMaking showing(life_.activity(), shown, number);
     const auto watch = [&] {
       if (shown_try(*in_job, others, shown, false) > number)
-        throw Error(Fault::aborted, fmt::format("making group {}: others have begun anew", base));
+        throw Error(
+            Fault::aborted,
+            fmt::format("new_group {}: another rank has restarted the creation of this group",
+                        base));
     };
     try {
       auto child = make_child(ranks, name_of_try(base, number), until(deadline), watch);

@@ -220,7 +220,7 @@ std::string refusal_of(int world_size) {
 
 const Ranks another_size("another size", [](const Rank& rank) {
   const std::string text = refusal_of(rank.rank == 1 ? 3 : 2);
-  EXPECT_NE(text.find("rank 1 was told of 3 ranks, rank 0 of 2 (WORLD_SIZE)"), text.npos) << text;
+  EXPECT_NE(text.find("rank 1 expects 3 ranks, rank 0 expects 2 (WORLD_SIZE)"), text.npos) << text;
 });
 
 TEST(Mismatch, OfWorldSizesIsNamedOnBothRanksWithoutALauncher) {
@@ -232,7 +232,8 @@ const Ranks one_too_many("one too many", [](const Rank& rank) {
   const std::filesystem::path refused = rank.scratch / "refused";
   if (rank.rank == 2) {
     const std::string text = refusal_of(3);
-    EXPECT_NE(text.find("rank 2 was told of 3 ranks, rank 0 of 2 (WORLD_SIZE)"), text.npos) << text;
+    EXPECT_NE(text.find("rank 2 expects 3 ranks, rank 0 expects 2 (WORLD_SIZE)"), text.npos)
+        << text;
     std::ofstream(refused) << "yes";
     return;
   }

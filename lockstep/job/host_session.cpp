@@ -177,7 +177,7 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
     identity += fmt::format(" token={}", fingerprint(*secret_of_environment()));
   require(identity.size() < sizeof Packet::text, [&] {
     return fmt::format(
-        "the job's name is too long: with it, what its ranks say to find each other "
+        "the job's name is too long: with it, the identity by which its ranks find each other "
         "takes {} bytes; {} is most",
         identity.size(), sizeof Packet::text - 1);
   });
@@ -206,7 +206,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
                                                          // all of them report a mismatch.
   if (size() != meeting.size && !compares)
     throw Error(Fault::mismatch,
-                fmt::format("rank {} was told of {} ranks, {} of {} (WORLD_SIZE)", rank_,
+                fmt::format("rank {} expects {} ranks, {} expects {} (WORLD_SIZE)", rank_,
                             meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
   std::vector<FdBroker*> boards;
   if (broker_) boards.push_back(broker_.get());

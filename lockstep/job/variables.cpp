@@ -104,7 +104,7 @@ int tasks_on_node(std::string_view tasks_per_node, int node) {
     if (node - seen < *nodes) return *tasks;
     seen += *nodes;
   }
-  refuse(fmt::format("it says nothing of node {}", node));
+  refuse(fmt::format("it has no entry for node {}", node));
   return 0;
 }
 

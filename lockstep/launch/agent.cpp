@@ -148,7 +148,7 @@ void Agent::say_who_is_missing() {
 }
 
 void Agent::say_pause(const StartLater& order) {
-  output_.say(fmt::format("{}starting anew in {:g} s", say_why_ended(),
+  output_.say(fmt::format("{}restarting in {:g} s", say_why_ended(),
                           std::chrono::duration<double>(order.pause).count()));
 }
 
@@ -220,7 +220,7 @@ void Agent::on_signal(int signal) {
   if (may_be_notice && ranks_->expect_preemption()) {
     attempt_ = Attempt::preempting;
     ranks_->pass_on(signal);
-    output_.say("SIGTERM: the ranks are told to make room; a second one ends them");
+    output_.say("SIGTERM: asking the ranks to save and exit; a second SIGTERM kills them");
     return;
   }
   on_stop_signal(signal);

@@ -226,7 +226,7 @@ std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join)
   const std::string& host = join.node.host;
   if (!join.command) {
     log(LogLevel::warning,
-        fmt::format("rendezvous: host {} does not say what it runs: its launcher is of an older "
+        fmt::format("rendezvous: host {} does not report what it runs: its launcher is of an older "
                     "version",
                     host));
     return std::nullopt;

@@ -40,15 +40,15 @@ std::optional<std::string> Coordinator::join(Id id, const JoiningNode& node, Tim
   if (over()) return "the job has ended";
   const Hosts& hosts = rules_.hosts;
   if (node.least != hosts.least || node.most != hosts.most)
-    return fmt::format("host {} says that the job has {}, but the one that coordinates says {}",
+    return fmt::format("host {} expects a job of {}, but the coordinating host expects {}",
                        node.host, range_of_hosts(node.least, node.most),
                        range_of_hosts(hosts.least, hosts.most));
   if (node.node_rank && *node.node_rank >= hosts.most)
-    return fmt::format("host {} says that it is node {}, but the job has {}", node.host,
+    return fmt::format("host {} claims to be node {}, but the job has {}", node.host,
                        *node.node_rank, count_of_hosts(hosts.most));
   for (const auto& [other_id, other] : members_)
     if (node.node_rank && other.said.node_rank == node.node_rank)
-      return fmt::format("host {} says that it is node {}, which host {} is already", node.host,
+      return fmt::format("host {} claims to be node {}, which host {} is already", node.host,
                          *node.node_rank, other.said.host);
 
   Member& member = members_[id];
@@ -161,7 +161,7 @@ void Coordinator::settle(Time now) {
     const auto runs = [](const Entry& entry) { return entry.second.part == Part::running; };
     if (std::any_of(members_.begin(), members_.end(), runs)) return;
     return finish(anyone_was_preempted_
-                      ? EndJob{exit_preempted, "the ranks made room", std::nullopt}
+                      ? EndJob{exit_preempted, "the ranks were preempted", std::nullopt}
                       : EndJob{});
   }
   if (phase_ == Phase::pausing && !enough()) {

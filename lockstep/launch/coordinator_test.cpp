@@ -150,9 +150,9 @@ TEST(Coordinator, FixedNumbersHold) {
 TEST(Coordinator, TwoHostsOfOneNumberAreRefusedByName) {
   Job job(3, 3);
   job.join(1, 2, 1);
-  EXPECT_EQ(job.join(2, 2, 1), "host C says that it is node 1, which host B is already");
-  EXPECT_EQ(job.join(2, 2, 0), "host C says that it is node 0, which host A is already");
-  EXPECT_EQ(job.join(2, 2, 3), "host C says that it is node 3, but the job has 3 hosts");
+  EXPECT_EQ(job.join(2, 2, 1), "host C claims to be node 1, which host B is already");
+  EXPECT_EQ(job.join(2, 2, 0), "host C claims to be node 0, which host A is already");
+  EXPECT_EQ(job.join(2, 2, 3), "host C claims to be node 3, but the job has 3 hosts");
 }
 
 TEST(Coordinator, ARankThatDidNotComeStaysTheCauseHoweverItEndsThen) {
@@ -177,7 +177,7 @@ TEST(Coordinator, ARankThatDidNotComeStaysTheCauseHoweverItEndsThen) {
 TEST(Coordinator, HostsAgreeOnHowManyThereAre) {
   Job job(2, 3);
   EXPECT_EQ((*job).join(1, {.host = "B", .least = 2, .most = 2}, {}),
-            "host B says that the job has 2 hosts, but the one that coordinates says 2 to 3 hosts");
+            "host B expects a job of 2 hosts, but the coordinating host expects 2 to 3 hosts");
 }
 
 TEST(Coordinator, AllThatSucceededEndTheJobWith0) {

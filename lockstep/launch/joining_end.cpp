@@ -114,7 +114,7 @@ Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_p
   if (events_of(entries, socket_.get()) == 0) {
     if (now < step_at_) return {};
     if (taken_here_) return not_a_launcher();
-    retry("it takes connections but says nothing", now);
+    retry("it accepts connections but sends nothing", now);
     return {};
   }
   if (phase_ != Phase::connecting) return shake_hands(now);

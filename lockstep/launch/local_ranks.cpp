@@ -84,10 +84,9 @@ void LocalRanks::act_on(Termination::Step step) {
     case Termination::Step::terminate:
       return end(SIGTERM, options_.shutdown_timeout);
     case Termination::Step::kill:
-      output_.say(
-          fmt::format("{} did not end within {:g} s of being told to: killed", names_of_left(),
-                      std::chrono::duration<double>(termination_.grace()).count()),
-          Level::error);
+      output_.say(fmt::format("{} did not end within {:g} s after SIGTERM: killed", names_of_left(),
+                              std::chrono::duration<double>(termination_.grace()).count()),
+                  Level::error);
       return kill_all();
     case Termination::Step::abandon:
       output_.say(fmt::format("{} cannot be killed: left behind", names_of_left()), Level::error);

@@ -320,7 +320,7 @@ TEST(Rendezvous, TwoHostsOfOneNumberAreToldSo) {
     turn(agents[0], in(milliseconds(2)));
     for (const Order& order : turn(third, in(milliseconds(2)))) why = std::get<EndJob>(order).why;
   }
-  EXPECT_NE(why.find("says that it is node 1, which host"), why.npos) << why;
+  EXPECT_NE(why.find("claims to be node 1, which host"), why.npos) << why;
 }
 
 TEST(Rendezvous, UnauthenticatedPeersHarmNobody) {

@@ -34,7 +34,7 @@ void EmbeddingImpl::reset() {
   }
   require(options._weight().sizes() ==
               at::IntArrayRef({options.num_embeddings(), options.embedding_dim()}),
-          "lockstep::nn::Embedding: the given weight has another shape than the options say");
+          "lockstep::nn::Embedding: the given weight has another shape than the options");
   weight = register_parameter("weight", options._weight());
 }
 

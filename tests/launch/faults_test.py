@@ -324,7 +324,7 @@ class Faults(unittest.TestCase):
                 lines = [line for line in job.output().splitlines() if "mismatch" in line]
                 self.assertEqual(len(lines), 2, job.output() + job.errors())
                 for line in lines:
-                    self.assertIn("rank 1 was told of 5 ranks, ", line)
+                    self.assertIn("rank 1 expects 5 ranks, ", line)
                     self.assertIn(f"the launcher has started {ranks} (WORLD_SIZE)", line)
 
     def test_a_python_rank_that_records_its_exception_is_quoted(self):

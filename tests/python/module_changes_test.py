@@ -145,7 +145,7 @@ def remove(module):
     module[2] = torch.nn.Identity()
 
 
-def register_anew(module):
+def register_again(module):
     module[2].weight = torch.nn.Parameter(module[2].weight.detach().clone())
 
 
@@ -259,9 +259,9 @@ ROWS = (
     ("a frozen parameter is trained later", DRIFTS, unfreeze),
     ("a parameter is added", DRIFTS, add),
     ("a parameter is removed", ERROR, lambda rank: change(rank, remove)),
-    ("a parameter is registered anew", ERROR, lambda rank: change(rank, register_anew)),
-    ("a parameter is registered anew, with `find_unused_parameters`", DRIFTS,
-     lambda rank: change(rank, register_anew, find_unused_parameters=True)),
+    ("a parameter is registered again", ERROR, lambda rank: change(rank, register_again)),
+    ("a parameter is registered again, with `find_unused_parameters`", DRIFTS,
+     lambda rank: change(rank, register_again, find_unused_parameters=True)),
     ("two parameters are tied", ERROR, lambda rank: change(rank, tie, pair(False))),
     ("tied parameters are separated", DRIFTS, lambda rank: change(rank, separate, pair(True))),
     ("another type, such as `to(kDouble)`", DRIFTS,

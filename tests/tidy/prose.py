@@ -32,7 +32,7 @@ RULES = {
         "a sentence begins with What, Of, Whoever, ..."),
     "odd": Rule(
         words("anew|in vain|for want of|whoever|whichever rank|the like|lest|thereof|therein|"
-              "whereof|as yet|but for|save for|none but|not one|all the same|at times|"
+              "whereof|as yet|but for|save for|none but|not one(?! of)|all the same|at times|"
               "by itself alone|of its own accord|comes? to lie|is at hand|be it|make room|"
               "made room|better news|goes? with|is under way|are under way|no longer than"),
         "words that a reader with English as a second language looks up"),
@@ -94,7 +94,8 @@ def literals_and_names(number, line):
         if " " in literal:
             yield Text(number, number, literal)
     if name := re.match(r"TEST(?:_[FP])?\(\w+, (\w+)\)", line):
-        yield Text(number, number, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name[1]))
+        yield Text(number, number, re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=A)(?=[A-Z][a-z])", " ",
+                                          name[1]))
 
 
 def paragraphs(lines):

@@ -30,7 +30,7 @@ Machine machine_of(const PlanCommandLine& line) {
   const auto found = line.link_bandwidth ? line.link_bandwidth : link_of_this_host();
   machine.link_bandwidth = found.value_or(assumed);
   if (line.hosts > 1 && !found)
-    say("no interface of this host tells its speed: 10 Gbit/s between hosts are assumed; --link");
+    say("no interface of this host reports its speed: 10 Gbit/s between hosts are assumed; --link");
   return machine;
 }
 

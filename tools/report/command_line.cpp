@@ -12,7 +12,7 @@ namespace lockstep::tools {
 namespace {
 
 constexpr const char* description =
-    "Tells how runs of a training scale, where their steps spend the time, for which rank the\n"
+    "Shows how runs of a training scale, where their steps spend the time, for which rank the\n"
     "others wait, and what would make them faster. It reads the files run.json of RunLog.\n";
 
 constexpr const char* examples = R"(

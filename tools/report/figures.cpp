@@ -142,7 +142,7 @@ RunFigures figures_of(const RunFile& run) {
     figures.splits.push_back(split_of(times));
   }
   if (figures.splits.empty() || sum_of(mean_of(figures.splits)) <= 0)
-    throw Error(Fault::corrupt, fmt::format("{}: no rank has told of a step: {}", run.name,
+    throw Error(Fault::corrupt, fmt::format("{}: no rank has recorded a step: {}", run.name,
                                             how_it_ended_without_steps(run)));
   figures.mean = mean_of(figures.splits);
   figures.step_ms = sum_of(figures.mean);

@@ -146,7 +146,7 @@ TEST(Report, ARunWithoutStepsIsRefusedByName) {
     run.ended = ended;
     std::string message;
     EXPECT_EQ(test::fault_of([&] { compare({run}); }, &message), Fault::corrupt);
-    EXPECT_NE(message.find("run1.json: no rank has told of a step: "), message.npos) << message;
+    EXPECT_NE(message.find("run1.json: no rank has recorded a step: "), message.npos) << message;
     EXPECT_NE(message.find(words), message.npos) << message;
   }
 }
@@ -203,12 +203,12 @@ TEST(WhatIf, OtherNumbersOfRanksGrowTheReduction) {
                {.name = "shared memory", .latency_s = 1e-6, .bytes_per_s = 1e8}};
   run.all_reduce_bytes = 3e6;
   const auto answers = other_sizes(compare({run}), {8});
-  ASSERT_EQ(answers.size(), 1U) << "a single run does not tell Amdahl's law";
+  ASSERT_EQ(answers.size(), 1U) << "a single run does not determine Amdahl's law";
   EXPECT_EQ(answers[0].question, "on 8 ranks");
   EXPECT_NEAR(answers[0].step_ms, 60 + 40 * (3 + 1.75 * 3) / 4, 1e-6);
   EXPECT_NEAR(answers[0].gain, 4 * 100 / answers[0].step_ms, 1e-6);
   EXPECT_TRUE(other_sizes(compare({run_of(1, split(0, 100))}), {8}).empty())
-      << "a single rank does not tell what an all_reduce takes";
+      << "a single rank does not measure an all_reduce";
 }
 
 // --- Files ---------------------------------------------------------------------------------------

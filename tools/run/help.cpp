@@ -100,7 +100,7 @@ constexpr Setting settings[] = {
      "Signals that end the job: ranks get SIGINT for SIGINT, SIGTERM for others",
      "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
     {life_group, "", "shutdown-timeout", "SECONDS",
-     "Time for ranks to end when told to, before they are killed", "10"},
+     "Time for ranks to end after SIGTERM, before they are killed", "10"},
     {output_group, "", "metrics-port", "[ADDRESS:]PORT",
      "Serve figures of this host's ranks for Prometheus; on 127.0.0.1 without an address, on any "
      "free port for 0"},

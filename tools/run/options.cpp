@@ -89,7 +89,7 @@ std::string endpoint_of(const Given& given, int hosts) {
   const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
     if (given.has("master-addr") || port)
-      refuse("--rdzv-endpoint and --master-addr say the same: give one of them");
+      refuse("--rdzv-endpoint and --master-addr both name the rendezvous: give one of them");
     return given.value("rdzv-endpoint",
                        [](const std::string& text) { return parse_endpoint(text, rdzv_port); });
   }

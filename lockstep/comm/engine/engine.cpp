@@ -85,7 +85,7 @@ int loading_flags(std::string_view name) {
 
 std::string loaders_words() {
   const char* words = ::dlerror();
-  return words != nullptr ? words : "the loader does not say why";
+  return words != nullptr ? words : "the loader gives no reason";
 }
 
 lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {

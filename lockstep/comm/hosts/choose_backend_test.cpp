@@ -105,10 +105,10 @@ TEST(ChooseBackend, NamesRanksThatAskForDifferentOnes) {
 
 TEST(ChooseBackend, NamesARankThatWasToldWhatItsLauncherWasNot) {
   auto all = ranks_on("ab", "auto", both);
-  all[1].contradiction = "was told of 3 ranks, the launcher has started 2 (WORLD_SIZE)";
+  all[1].contradiction = "expects 3 ranks, the launcher has started 2 (WORLD_SIZE)";
   std::string text;
   EXPECT_EQ(fault_of([&] { choose_backend(all); }, &text), Fault::mismatch);
-  EXPECT_NE(text.find("rank 1 was told of 3 ranks, the launcher has started 2"), text.npos) << text;
+  EXPECT_NE(text.find("rank 1 expects 3 ranks, the launcher has started 2"), text.npos) << text;
 }
 
 TEST(ChooseBackend, ListsTheBackendsWhenAskedForNone) {

@@ -101,8 +101,8 @@ JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std
   const MpiWorld world = identify_by_mpi(communicator);
   if (world.rank != who.rank || world.size != who.world_size)
     throw Error(Fault::mismatch,
-                fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
-                            who.world_size, world.rank, world.size));
+                fmt::format("{} assigns rank {} of {}, MPI assigns rank {} of {}", who.launcher,
+                            who.rank, who.world_size, world.rank, world.size));
   Announcement announced{};
   std::shared_ptr<ServedStore> served;
   std::exception_ptr failure;
@@ -207,13 +207,13 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
   if (!who.master.empty() && !by_mpi) return meet_at_master(who, interface, deadline, late);
   if (!by_mpi)
     throw Error(Fault::misuse,
-                fmt::format("{} does not say where ranks of several hosts find each other: set "
+                fmt::format("{} has no address at which ranks of several hosts connect: set "
                             "MASTER_ADDR and MASTER_PORT, or give InitOptions::store",
                             who.launcher));
   if (const std::string why = why_no_engine("mpi"); !why.empty())
     throw Error(
         Fault::unsupported,
-        fmt::format("{} does not say where ranks of several hosts find each other, and MPI "
+        fmt::format("{} has no address at which ranks of several hosts connect, and MPI "
                     "cannot connect them ({}): set MASTER_ADDR and MASTER_PORT on all ranks",
                     who.launcher, why));
   return meet_by_mpi(who, nullptr, interface, deadline);

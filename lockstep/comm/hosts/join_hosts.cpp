@@ -78,7 +78,7 @@ std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   const int told =
       std::exchange(who.world_size, AgentConnection(*who.agent_fd).world_size(deadline));
   if (told == who.world_size) return {};
-  auto text = fmt::format("was told of {} ranks, the launcher has started {} (WORLD_SIZE)", told,
+  auto text = fmt::format("expects {} ranks, the launcher has started {} (WORLD_SIZE)", told,
                           who.world_size);
   if (who.rank < who.world_size) return text;
   throw Error(Fault::mismatch, fmt::format("rank {} {}", who.rank, text));
@@ -91,8 +91,8 @@ const void* world_for(const std::string& engine, const LaunchEnvironment& who,
   const MpiWorld world = identify_by_mpi(options.mpi_communicator);
   if (world.rank == who.rank && world.size == who.world_size) return world.handle;
   throw Error(Fault::mismatch,
-              fmt::format("{} says rank {} of {}, MPI says rank {} of {}", who.launcher, who.rank,
-                          who.world_size, world.rank, world.size));
+              fmt::format("{} assigns rank {} of {}, MPI assigns rank {} of {}", who.launcher,
+                          who.rank, who.world_size, world.rank, world.size));
 }
 
 // Returns all ranks that share no memory with this one.

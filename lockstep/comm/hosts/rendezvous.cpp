@@ -70,13 +70,13 @@ Difference difference(HostSession& session) {
     }
     const bool other_size = told->world_size != page.world_size();
     const bool other_backend = !same_backend(told->backend, first);
-    if (other_size) sizes += fmt::format("rank {} was told of {} ranks, ", rank, told->world_size);
+    if (other_size) sizes += fmt::format("rank {} expects {} ranks, ", rank, told->world_size);
     if (other_backend) backends += fmt::format(", rank {} for '{}'", rank, shown(told->backend));
     if (other_size || other_backend) found.ranks.push_back(rank);
   }
   if (!sizes.empty())
     found.text = fmt::format("{}{} {} (WORLD_SIZE)", sizes,
-                             session.has_agent() ? "the launcher has started" : "rank 0 of",
+                             session.has_agent() ? "the launcher has started" : "rank 0 expects",
                              page.world_size());
   else if (!backends.empty())
     found.text =
@@ -257,7 +257,7 @@ class StartRendezvous {
 
   static Error other_size(std::size_t rank, const std::string& its, std::size_t of_rank_0) {
     return {Fault::mismatch,
-            fmt::format("rank {} was told of {} ranks, rank 0 of {} (WORLD_SIZE)", rank,
+            fmt::format("rank {} expects {} ranks, rank 0 expects {} (WORLD_SIZE)", rank,
                         clean_text(its), of_rank_0),
             {static_cast<int>(rank)}};
   }

@@ -178,8 +178,8 @@ TEST(AgreeOnStart, DifferentNumbersOfRanksAreAMismatchOnBothSides) {
     come(store, all);
     for (const Comer& one : all) {
       EXPECT_EQ(one.fault, Fault::mismatch) << one.text;
-      EXPECT_NE(one.text.find(rank_0_has_more ? "rank 1 was told of 2 ranks, rank 0 of 3"
-                                              : "rank 1 was told of 3 ranks, rank 0 of 2"),
+      EXPECT_NE(one.text.find(rank_0_has_more ? "rank 1 expects 2 ranks, rank 0 expects 3"
+                                              : "rank 1 expects 3 ranks, rank 0 expects 2"),
                 std::string::npos)
           << one.text;
     }
@@ -193,7 +193,7 @@ TEST(AgreeOnStart, RanksThatWereToldAlikeLearnOfADifferentNumberToo) {
   for (const Comer& one : all) {
     EXPECT_EQ(one.fault, Fault::mismatch) << one.text;
     EXPECT_EQ(one.ranks, std::vector<int>{2}) << one.text;
-    EXPECT_NE(one.text.find("rank 2 was told of 3 ranks, rank 0 of 4"), std::string::npos)
+    EXPECT_NE(one.text.find("rank 2 expects 3 ranks, rank 0 expects 4"), std::string::npos)
         << one.text;
   }
 }

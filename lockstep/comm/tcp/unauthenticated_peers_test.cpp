@@ -123,7 +123,7 @@ TEST(UnauthenticatedPeers, WithAnotherTokenJobAttemptOrWorldAreRejected) {
   text = why_not(member, token);
   EXPECT_TRUE(has(text, "the rank is of attempt 0 of the job, this rank of attempt 1")) << text;
   text = why_not(member_of(0, 3), token);
-  EXPECT_TRUE(has(text, "the rank expects 2 ranks, this rank 0 says there are 3")) << text;
+  EXPECT_TRUE(has(text, "the rank expects 2 ranks, this rank 0 expects 3")) << text;
 
   // The real rank is still expected.
   Connections right({.member = member_of(0, 2), .token = token});

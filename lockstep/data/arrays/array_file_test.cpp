@@ -142,7 +142,7 @@ TEST_F(ArrayFiles, AreRefusedWithTheRemedy) {
       {"{'descr': '|V24', 'fortran_order': False, 'shape': (1,), }", Fault::unsupported, "'|V24'"},
       {"{'descr': '', 'fortran_order': False, 'shape': (6,), }", Fault::unsupported, "type ''"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }", Fault::corrupt,
-       "x.npy: byte 128: expected 32 bytes of values, as the shape says, found 24"},
+       "x.npy: byte 128: expected 32 bytes of values for the shape, found 24"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (6), }", Fault::corrupt, "expected ','"},
       {"{'descr': '<f4', 'shape': (2, 3), }", Fault::corrupt, "fortran_order"},
       {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }",

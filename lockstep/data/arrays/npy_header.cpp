@@ -267,7 +267,7 @@ NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> byt
   header.values = size / header.width;
   const std::uint64_t capacity = bytes.size() - header.begin;
   if (size != capacity)
-    throw_corrupt(file, header.begin, std::to_string(size) + " bytes of values, as the shape says",
+    throw_corrupt(file, header.begin, std::to_string(size) + " bytes of values for the shape",
                   std::to_string(capacity));
   return header;
 }

@@ -183,7 +183,7 @@ void ShardCache::require_fits(std::uint64_t shard_bytes) const {
 
 FileLock ShardCache::lock_room(Deadline deadline) const {
   auto lock = FileLock::take(folder_ + "/locks/.room", deadline);
-  if (!lock) throw Error(Fault::timeout, folder_ + ": another process is making room");
+  if (!lock) throw Error(Fault::timeout, folder_ + ": another process is freeing space");
   return *std::move(lock);
 }
 

@@ -87,7 +87,7 @@ TokenFile::State::State(const std::vector<std::filesystem::path>& paths,
     });
     require(!options.mask_document_ends || options.end_of_document || file.has_documents(), [&] {
       return file.name() +
-             ": the file does not say where documents end: mask_document_ends needs "
+             ": the file does not mark the ends of documents: mask_document_ends needs "
              "TokenFileOptions::end_of_document";
     });
     first.push_back(first.back() + (file.count() - 1 - length) / stride + 1);

@@ -47,7 +47,8 @@ FileDescriptor connect_to(const SocketAddress& address, Deadline deadline) {
 std::string receive_exactly(int socket, std::size_t count, Deadline deadline) {
   std::string bytes(count, '\0');
   for (std::size_t received = 0; received < count;) {
-    if (!ready_for(socket, POLLIN, deadline)) throw NotYet{"it takes connections but says nothing"};
+    if (!ready_for(socket, POLLIN, deadline))
+      throw NotYet{"it accepts connections but sends nothing"};
     const ssize_t part = ::recv(socket, bytes.data() + received, count - received, MSG_DONTWAIT);
     if (part < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (part <= 0) throw NotYet{"it closed the connection during the handshake"};

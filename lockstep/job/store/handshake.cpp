@@ -244,8 +244,8 @@ void ClientHandshake::confirm(std::string_view frame) const {
                               in_quotes(job_id), client_of(channel_), in_quotes(member_.job_id)));
     case Verdict::other_world_size:
       throw Error(Fault::misuse,
-                  fmt::format("the {} expects {} ranks, this rank {} says there are {}",
-                              name_of(channel_), world_size, member_.rank, member_.world_size));
+                  fmt::format("the {} expects {} ranks, this rank {} expects {}", name_of(channel_),
+                              world_size, member_.rank, member_.world_size));
     case Verdict::rank_out_of_range:
       throw Error(Fault::misuse, fmt::format("this is rank {}, but the {} expects {} ranks",
                                              member_.rank, name_of(channel_), world_size));

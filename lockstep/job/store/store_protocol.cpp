@@ -135,7 +135,7 @@ std::size_t body_bytes(std::string_view header) {
 
 FileStoreRecord decode_record(std::string_view header, std::string_view body) {
   if (body.size() != body_bytes(header))
-    throw Error(Fault::corrupt, "a record of a store file has another length than its header says");
+    throw Error(Fault::corrupt, "a record of a store file has another length than in its header");
   ByteReader reader(header.substr(record_magic.size()));
   const auto kind = reader.number<std::uint32_t>();
   const std::size_t key = reader.number<std::uint32_t>();

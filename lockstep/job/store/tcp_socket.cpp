@@ -204,8 +204,8 @@ void require_protection(const SocketAddress& address, const std::string& host, b
   throw Error(Fault::misuse,
               fmt::format("{} will not listen on {} without a job token: anybody on the "
                           "network could read and change it. Set LOCKSTEP_JOB_TOKEN_FILE on every "
-                          "host (openssl rand -base64 32), or listen on 127.0.0.1, or say with "
-                          "LOCKSTEP_TRUST_NETWORK=1 that nobody hostile is on this network",
+                          "host (openssl rand -base64 32), or listen on 127.0.0.1, or set "
+                          "LOCKSTEP_TRUST_NETWORK=1 if nobody on this network is hostile",
                           what, host));
 }
 

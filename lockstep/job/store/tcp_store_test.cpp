@@ -553,7 +553,7 @@ TEST_F(StoreServer, AChildMayDestroyItsCopyOfTheServer) {
   EXPECT_EQ(status, 0);
   const std::clock_t before = std::clock();
   std::this_thread::sleep_for(milliseconds(300));
-  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 20) << "the server was told to end, and spins";
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 20) << "the server was asked to end, and spins";
   store.set("k", "v");
   EXPECT_EQ(store.find("k"), "v");
 }

@@ -29,7 +29,7 @@ const GraphTask& current_graph_task() {
   const auto& task =
       *reinterpret_cast<const GraphTask*>(reinterpret_cast<const std::byte*>(info) - offset);
   check(static_cast<int>(task.id_) == torch::autograd::get_current_graph_task_id(),
-        "LibTorch's graph task is not what its header says");
+        "LibTorch's graph task differs from its header");
   return task;
 }
 

@@ -62,7 +62,8 @@ std::span<const Exclusion> exclusions() {
       {join, deterministic, microbatches_only, Fault::misuse},
       {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
       {join, shard_gradients, without_inputs},
-      {join, common_parameters, "a rank without inputs cannot tell which of the two averages them"},
+      {join, common_parameters,
+       "a rank without inputs cannot determine which of the two averages them"},
 
       {no_sync, deterministic, microbatches_only, Fault::misuse},
 
@@ -87,7 +88,7 @@ std::span<const Exclusion> exclusions() {
 
       {experts, over_samples, "their gradients are means over ranks"},
       {experts, share_parameters, other_experts},
-      {experts, skip_non_finite, "their gradients would be stepped all the same"},
+      {experts, skip_non_finite, "their gradients would still be stepped"},
       {experts, deterministic, "their gradients are summed in backward()"},
       {shard_gradients, experts, other_experts},
       {join, experts, "they need all ranks in every forward()"},

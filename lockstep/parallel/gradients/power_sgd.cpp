@@ -79,7 +79,7 @@ void require_valid(const PowerSGDOptions& options) {
   require(options.start_step >= 0, "PowerSGD: start_step is negative");
   require(options.start_step >= 2 || !(options.use_error_feedback || options.warm_start),
           "PowerSGD: with error feedback or warm start, start_step must be at least 2: buckets are "
-          "made anew after the first pass");
+          "rebuilt after the first pass");
   require(std::isfinite(options.min_compression_rate) && options.min_compression_rate > 0,
           "PowerSGD: min_compression_rate must be positive");
   require(

@@ -252,7 +252,7 @@ double DataParallelBase::train_microbatches(std::int64_t step, const MicrobatchL
   require(microbatches_ != nullptr,
           "train_microbatches: set the option deterministic, the number of microbatches");
   require(at::GradMode::is_enabled(), "train_microbatches: gradients are disabled");
-  require(synchronize_, "train_microbatches: another call is under way");
+  require(synchronize_, "train_microbatches: another call is running");
   const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
   return microbatches_->run(step, loss_of, replica_->change());
 }

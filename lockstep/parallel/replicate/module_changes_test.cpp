@@ -612,9 +612,9 @@ TEST(ModuleChanges, AParameterThatIsRemovedIsNamed) {
                  {.find_unused_parameters = true});
 }
 
-// Row: a parameter is registered anew
-// Row: a parameter is registered anew, with `find_unused_parameters`
-TEST(ModuleChanges, AParameterThatIsRegisteredAnewIsNamed) {
+// Row: a parameter is registered again
+// Row: a parameter is registered again, with `find_unused_parameters`
+TEST(ModuleChanges, AParameterThatIsRegisteredAgainIsNamed) {
   const auto replace = [](Net& net) {
     net.b = net.replace_module("b", torch::nn::Linear(300, 300));
   };
