@@ -9,7 +9,7 @@ import dataclasses
 KB, MB = 1 << 10, 1 << 20
 LINE = 64  # Bytes of a cache line.
 
-# comm/shm/group_segment.h: GroupSegment::chunk_bytes, sizeof(Lane); staging.cpp: small_bytes.
+# comm/shm/group_segment.h: GroupSegment::chunk_bytes, sizeof(RankBlock); staging.cpp: small_bytes.
 CHUNK, LANE, SMALL = 128 * KB, 704, 4 * KB
 # in_place.cpp: most_readers, least_part_read, least_broadcast_read, most_read_together,
 # most_read_by_one, least_reduced_read.

@@ -126,7 +126,7 @@ void require_sense_of_orders(const PlanCommandLine& line) {
   if (has_file && has_shape)
     throw CLI::ValidationError(
         "--order comes without -n, --microbatches, --stages-per-rank and "
-        "--schedule: the file says it all");
+        "--schedule: the file already defines the schedule");
   if (!has_file && (ranks == 0 || microbatches == 0))
     throw CLI::ValidationError("-n and --microbatches are needed, or --order, or -n and PROGRAM");
   if (!has_file && line.schedule.empty() && !(line.svg + line.write).empty())
