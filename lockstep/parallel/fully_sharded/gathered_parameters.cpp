@@ -57,7 +57,7 @@ GatheredParameters::~GatheredParameters() {
 
 // Other ranks' gathers and this rank's would deadlock.
 bool GatheredParameters::abandon(std::string_view reason) noexcept {
-  abort({groups_.host, groups_.rail}, "a pass of FullyShardedDataParallel", reason);
+  abort_groups({groups_.host, groups_.rail}, "a pass of FullyShardedDataParallel", reason);
   return true;
 }
 
@@ -304,8 +304,8 @@ GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
   } catch (const Error& error) {
     edit_error_ = std::current_exception();
     if (error.fault() != Fault::peer_lost)
-      abort({groups_.all, groups_.host, groups_.rail},
-            "a change of parameters of FullyShardedDataParallel", error.what());
+      abort_groups({groups_.all, groups_.host, groups_.rail},
+                   "a change of parameters of FullyShardedDataParallel", error.what());
     throw;
   }
 }

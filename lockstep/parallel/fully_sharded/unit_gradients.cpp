@@ -144,8 +144,8 @@ void UnitGradients::release() noexcept {
 bool UnitGradients::cut_short(std::string_view reason) const noexcept {
   if (!units_->store().abandon(reason)) return false;
   const ShardedUnits::Ranks& ranks = units_->ranks();
-  abort({ranks.copy.host, ranks.copy.rail, ranks.replicas}, "a pass of FullyShardedDataParallel",
-        reason);
+  abort_groups({ranks.copy.host, ranks.copy.rail, ranks.replicas},
+               "a pass of FullyShardedDataParallel", reason);
   return true;
 }
 

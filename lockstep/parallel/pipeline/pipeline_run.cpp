@@ -132,7 +132,7 @@ PipelineRun::PipelineRun(RankStages& stages, const ProcessGroup& group)
 
 template <class Place, class Act>
 decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
-  const auto abort = [&] {
+  const auto mark_broken = [&] {
     is_broken_ = true;
     in_flight_.clear();
     return place() + ", rank " + std::to_string(job_rank(group_, group_.rank()));
@@ -140,9 +140,9 @@ decltype(auto) PipelineRun::guarded(const Place& place, const Act& act) {
   try {
     return act();
   } catch (const Error& error) {
-    fail(error, abort());
+    fail(error, mark_broken());
   } catch (...) {
-    abort(abort() + ", threw: " + exception_text(std::current_exception()));
+    abort(mark_broken() + ", threw: " + exception_text(std::current_exception()));
     throw;
   }
 }
