@@ -177,7 +177,7 @@ fs::path indexed_weights(const fs::path& folder) {
   return folder;
 }
 
-TEST_F(LockstepCheckpoint, ShowsAFolderOfWeightsAsItsIndexSays) {
+TEST_F(LockstepCheckpoint, ShowsAFolderOfWeightsFromItsIndex) {
   const fs::path model = indexed_weights(folder() / "model");
   for (const fs::path& path : {model, model / "model.safetensors.index.json"}) {
     const Finished shown = run({"show", path});
@@ -257,13 +257,13 @@ TEST_F(LockstepCheckpoint, FindsAMissingFileAndAMissingManifest) {
 
 // --- diff ---------------------------------------------------------------------------------------
 
-TEST_F(LockstepCheckpoint, SaysNothingOfEqualOnes) {
+TEST_F(LockstepCheckpoint, PrintsNothingForEqualCheckpoints) {
   const Finished same = run({"diff", save("a", 100), save("b", 100)});
   EXPECT_EQ(same.code, 0) << same.err;
   EXPECT_EQ(same.out + same.err, "");
 }
 
-TEST_F(LockstepCheckpoint, SaysWhatDiffers) {
+TEST_F(LockstepCheckpoint, ReportsDifferences) {
   NamedTensors changed = weights();
   changed[0].second = changed[0].second.clone();
   changed[0].second.view(-1)[5] += 0.5;

@@ -29,7 +29,7 @@ TEST(LockstepDoctor, ExaminesThisHost) {
     EXPECT_TRUE(has(doctor.out, std::string("\n") + label)) << label << "\n" << doctor.out;
 }
 
-TEST(LockstepDoctor, SaysTheSameInJson) {
+TEST(LockstepDoctor, ReportsTheSameInJson) {
   const Finished doctor = run_command({LOCKSTEP_DOCTOR, "--json", "-n", "1"});
   EXPECT_EQ(doctor.code, 0) << doctor.err;
   const json found = json::parse(doctor.out);

@@ -227,7 +227,7 @@ TEST_F(PlannedProgram, IsNotStartedIfThereIsAProfile) {
   EXPECT_TRUE(has(other.err, "was measured with 2 ranks a host, not 4")) << other.err;
 }
 
-TEST_F(PlannedProgram, SaysWhatWouldHelpIfNothingFits) {
+TEST_F(PlannedProgram, SuggestsChangesIfNoLayoutFits) {
   const Finished done = plan({"-n", "2", "--memory", "200M", "--profile", file});
   EXPECT_EQ(done.code, 1) << done.err;
   EXPECT_TRUE(has(done.out, "  does not fit\n")) << done.out;
@@ -237,7 +237,7 @@ TEST_F(PlannedProgram, SaysWhatWouldHelpIfNothingFits) {
   EXPECT_FALSE(has(done.out, "The best pipeline")) << done.out;
 }
 
-TEST_F(PlannedProgram, TellsWhyThereIsNoMeasurement) {
+TEST_F(PlannedProgram, ReportsWhyThereIsNoMeasurement) {
   const Finished none = plan({"-n", "2", scratch.path() / "none"});
   EXPECT_EQ(none.code, 127) << none.err;
   EXPECT_TRUE(has(none.err, "/none")) << none.err;

@@ -140,7 +140,7 @@ TEST_F(LockstepReport, RefusesWhatIsNoRun) {
   EXPECT_EQ(run_command({LOCKSTEP, "report", good, "--html", "/no/such/folder/a.html"}).code, 71);
 }
 
-TEST_F(LockstepReport, SaysHowItIsUsed) {
+TEST_F(LockstepReport, PrintsItsUsage) {
   const Finished help = run_command({LOCKSTEP, "report", "--help"});
   EXPECT_EQ(help.code, 0);
   EXPECT_TRUE(has(help.out, "lockstep report run1.json run4.json --html report.html")) << help.out;

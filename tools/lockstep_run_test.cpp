@@ -199,7 +199,7 @@ nlohmann::json only_line(const Finished& run) {
   return nlohmann::json::parse(run.err, nullptr, /*allow_exceptions=*/false);
 }
 
-TEST(LockstepRun, WhatIsWrongBeforeItBeginsIsSaidInTheFormatThatIsAskedFor) {
+TEST(LockstepRun, ReportsStartupErrorsInTheRequestedFormat) {
   const auto expect = [](const Arguments& words, int code, const std::string& part) {
     Arguments arguments{LOCKSTEP_RUN};
     arguments.insert(arguments.end(), words.begin(), words.end());
@@ -240,7 +240,7 @@ class LockstepRunTimeline : public ::testing::Test {
   const std::string file_ = scratch_.path() / "t.json";
 };
 
-TEST_F(LockstepRunTimeline, OfAProgramThatRecordsNothingIsNotThere) {
+TEST_F(LockstepRunTimeline, IsAbsentIfAProgramRecordsNothing) {
   std::ofstream(file()) << "of an earlier run";
   const Finished done = run("exit 0");
   EXPECT_EQ(done.code, 0);
@@ -303,7 +303,7 @@ TEST(LockstepRun, TakesItsOptionsFromTheEnvironmentToo) {
   EXPECT_TRUE(contains(run.err, "rank 1: pid "));
 }
 
-TEST(LockstepRun, WhatFollowsTheProgramIsTheProgramsOwn) {
+TEST(LockstepRun, PassesArgumentsAfterTheProgramUnchanged) {
   const std::string script = "for a in \"$@\"; do echo \"<$a>\"; done";
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "1", "--", "/bin/sh", "-c", script, "sh",
                                     "-n", "3", "--", "--help", "[a,b]", "", "two words", "-v"});
@@ -313,7 +313,7 @@ TEST(LockstepRun, WhatFollowsTheProgramIsTheProgramsOwn) {
             "[0] <-v>\n");
 }
 
-TEST(LockstepRun, ADryRunSaysWhatWouldBeStartedAndStartsNothing) {
+TEST(LockstepRun, ADryRunDescribesTheRunAndStartsNothing) {
   const ScratchDirectory scratch;
   const std::string mark = scratch.path() / "started";
   const std::string logs = scratch.path() / "logs";
@@ -352,7 +352,7 @@ TEST(LockstepRun, VerboseShowsTheHostAndItsRanks) {
 
 // --- Variables and descriptors of a rank --------------------------------------------------------
 
-TEST(LockstepRun, EachRankFindsWhatTorchrunWouldTellIt) {
+TEST(LockstepRun, EachRankReceivesTheVariablesOfTorchrun) {
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "2", "/usr/bin/env"}, {"RANK=9"});
   auto rank = variables_in(run.out, 1);
   for (const auto& [key, value] :
@@ -466,7 +466,7 @@ TEST(LockstepRun, WithMoreRanksThanCoresNobodyIsBound) {
 
 // --- Output -------------------------------------------------------------------------------------
 
-TEST(LockstepRun, LinesAreNeitherTornNorLostAtVolume) {
+TEST(LockstepRun, KeepsLinesCompleteAtHighVolume) {
   const Finished run = run_command(
       ranks_of_script(4, "seq -f \"$RANK line %06g of many, and a little more to write\" 20000"));
   EXPECT_EQ(run.code, 0);
@@ -510,7 +510,7 @@ TEST(LockstepRun, AReaderWhoLeavesIsNoReasonForAnotherExitCode) {
   EXPECT_EQ(run.err, "0\n");
 }
 
-TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
+TEST(LockstepRun, ReportsLostOutputAndFailsWithItsExitCodeIfRanksSucceed) {
   const auto run_into = [](const std::string& redirection, const std::string& script) {
     return run_command(
         {"/bin/sh", "-c", LOCKSTEP_RUN " -n 2 /bin/sh -c '" + script + "' " + redirection});
@@ -530,7 +530,7 @@ TEST(LockstepRun, OutputThatIsLostIsSaidAndIsTheExitCodeWhereNothingElseIs) {
 }
 
 // Ranks inherit the file size limit; its signal must not be ignored in them.
-TEST(LockstepRun, ALogThatOutgrowsTheLimitOfFileSizesIsSaidOnceAndTheJobGoesOn) {
+TEST(LockstepRun, ReportsALogAboveTheSizeLimitOnceAndContinuesTheJob) {
   const ScratchDirectory scratch;
   const Finished run = run_command(
       {"/bin/sh", "-c",
@@ -545,7 +545,7 @@ TEST(LockstepRun, ALogThatOutgrowsTheLimitOfFileSizesIsSaidOnceAndTheJobGoesOn) 
   EXPECT_TRUE(run.out.ends_with("\n0\n")) << run.out;
 }
 
-TEST(LockstepRun, ALogOfARedirectedStreamThatOutgrowsTheLimitOfFileSizesIsSaidAndTheRankGoesOn) {
+TEST(LockstepRun, ReportsARedirectedLogAboveTheSizeLimitAndContinuesTheRank) {
   const ScratchDirectory scratch;
   const Finished run = run_command({"/bin/sh", "-c",
                                     "(ulimit -f 64; " LOCKSTEP_RUN " -r 1 --log-dir " +
@@ -704,7 +704,7 @@ TEST(LockstepRun, ASmallStackIsEnough) {
   EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] up", "[1] up"}));
 }
 
-TEST(LockstepRun, AProgramThatFailsAtOnceIsStartedAnewAfterPausesThatAreSaid) {
+TEST(LockstepRun, RestartsAFailingProgramAfterReportedPauses) {
   const Finished run = run_command(ranks_of_script(1, "exit 3", {"--max-restarts", "3"}));
   EXPECT_EQ(run.code, 3);
   for (const char* line : {"attempt 1: 1 rank on 1 host, restart 1 of 3\n",
@@ -731,7 +731,7 @@ TEST(LockstepRun, APauseIsShownByStatusAndEndsAtOnceWithASignal) {
   EXPECT_TRUE(contains(run.err(), "stopped by SIGTERM; exit code 143\n")) << run.err();
 }
 
-TEST(LockstepRun, WhatARankLeavesBehindIsEndedWithTheJob) {
+TEST(LockstepRun, EndsProcessesThatARankLeavesBehind) {
   const Finished run = run_command(
       ranks_of_script(2, "setsid sleep 1000 & echo $!; sleep 1000 & echo $!; sleep 0.1; exit 0"));
   EXPECT_EQ(run.code, 0);
@@ -765,7 +765,7 @@ TEST(LockstepRun, NothingSurvivesTheAgentThatIsKilled) {
   EXPECT_TRUE(all_gone(pids));
 }
 
-TEST(LockstepRun, EightLaunchersAtOnceDoNotMeet) {
+TEST(LockstepRun, EightConcurrentLaunchersDoNotInterfere) {
   std::vector<std::unique_ptr<RunningCommand>> runs;
   for (int i = 0; i < 8; ++i)
     runs.push_back(std::make_unique<RunningCommand>(
@@ -861,7 +861,7 @@ TEST(LockstepRun, ARankThatEndsInOrderWithoutAGroupIsNotNamedForALaterFailure) {
   EXPECT_FALSE(contains(run.err, "rank 1")) << run.err;
 }
 
-TEST(LockstepRun, TheOthersAreToldWhoWasKilledInWhichOperationAndMayEndByThemselves) {
+TEST(LockstepRun, ReportsAKilledRankAndItsOperationToSurvivorsThatEndThemselves) {
   const Finished run = run_body("one rank is killed in an operation", 3);
   EXPECT_EQ(run.code, 137);
   const std::string cause = "was killed by signal 9 (SIGKILL), last seen in all_reduce #812\n";
@@ -880,7 +880,7 @@ TEST(LockstepRun, ARankThatReturnsEarlyIsAFailureOnceOthersWaitForIt) {
   EXPECT_TRUE(contains(run.err, "then rank 0 failed too; exit code 4\n")) << run.err;
 }
 
-TEST(LockstepRun, RanksThatAllEndWellAreNoFailureThoughNoneSaidGoodbye) {
+TEST(LockstepRun, SucceedsIfRanksEndWithoutDestroyingTheGroup) {
   const Finished run = run_body("no rank destroys the group", 2);
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.err, "");

@@ -33,7 +33,7 @@ JobStatus example(char first) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-TEST(LockstepStatus, SaysWhatEachRankDoesAndWhomItWaitsFor) {
+TEST(LockstepStatus, ShowsWhatEachRankDoesAndAwaits) {
   const ServingStatus agent(example('a'));
   const Finished status = run_command({LOCKSTEP, "status", own_id('a')});
   EXPECT_EQ(status.code, 0) << status.err;
@@ -61,7 +61,7 @@ TEST(LockstepStatus, ShowsAllJobsOrThoseWhoseIdBeginsAsGiven) {
   EXPECT_TRUE(!has(one, a_id) && has(one, b_id)) << one;
 }
 
-TEST(LockstepStatus, PrintsNoControlCharacterThatAJobSaysInEitherFormat) {
+TEST(LockstepStatus, PrintsNoControlCharacterOfAJobInEitherFormat) {
   JobStatus job = example('a');
   job.program = "train \033[2J\n\x7f \xC2\x9B";
   job.host = job.state = job.ranks[0].last = job.ranks[0].state = job.program;

@@ -21,7 +21,7 @@ TEST(Lockstep, ListsTheSubcommandsBesideItWithAnExampleOfEach) {
   }
 }
 
-TEST(Lockstep, SaysItsVersion) {
+TEST(Lockstep, PrintsItsVersion) {
   for (const char* word : {"--version", "version"}) {
     const Finished version = run_command({LOCKSTEP, word});
     EXPECT_EQ(version.code, 0);

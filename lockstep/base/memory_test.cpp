@@ -28,7 +28,7 @@ TEST(Pages, AreCountedUpwards) {
   EXPECT_EQ(whole_pages(page_size() + 1), 2 * page_size());
 }
 
-TEST(SharedMapping, WhatOneSideWritesTheOtherReads) {
+TEST(SharedMapping, MakesWritesOfOneSideVisibleToTheOther) {
   SharedMapping a = SharedMapping::create("test", 10000);
   SharedMapping b = SharedMapping::attach(copy_of(a));
   EXPECT_GE(a.bytes(), 10000U);
@@ -53,7 +53,7 @@ TEST(SharedMapping, PagesCanBeReservedLater) {
   EXPECT_EQ(std::count(mapping.data(), mapping.data() + 3 * 4096, std::byte{0}), 3 * 4096);
 }
 
-TEST(SharedMapping, WhatCannotBeReservedLaterIsAnErrorAndNoSignal) {
+TEST(SharedMapping, ReportsAnErrorInsteadOfASignalWhenReservingFails) {
   const SharedMapping mapping = SharedMapping::create("test", 2 * 4096, 4096);
   ASSERT_EQ(::mprotect(mapping.data() + 4096, 4096, PROT_READ), 0);
   std::string text;

@@ -38,7 +38,7 @@ TEST(NumberFormats, TextWithoutFlagsHasNone) {
   }
 }
 
-TEST(NumberFormats, OfThisHostAreThoseOfItsFile) {
+TEST(NumberFormats, MatchTheCpuinfoFileOfThisHost) {
   std::ifstream file("/proc/cpuinfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   ASSERT_NE(text, "");

@@ -65,7 +65,7 @@ TEST(ProcFile, IsReadToItsEnd) {
   EXPECT_NE(maps->find("[stack]"), maps->npos);
 }
 
-TEST(ProcFile, OfAProcessThatEndsBetweenOpenAndReadIsNoError) {
+TEST(ProcFile, ReportsNoErrorForAProcessThatEndsBetweenOpenAndRead) {
   Child child;
   const FileDescriptor stat(::open(file_of(child.pid(), "stat").c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(stat);
@@ -73,7 +73,7 @@ TEST(ProcFile, OfAProcessThatEndsBetweenOpenAndReadIsNoError) {
   EXPECT_EQ(read_proc_file(stat.get()), std::nullopt);
 }
 
-TEST(ProcFile, OfAProcessThatIsGoneIsEmpty) {
+TEST(ProcFile, IsEmptyForAnEndedProcess) {
   Child child;
   const pid_t pid = child.pid();
   EXPECT_TRUE(read_proc_file(file_of(pid, "stat")));
@@ -84,7 +84,7 @@ TEST(ProcFile, OfAProcessThatIsGoneIsEmpty) {
   EXPECT_EQ(command_of(pid), "");
 }
 
-TEST(ProcFile, WhatIsNoFileIsEmpty) {
+TEST(ProcFile, IsEmptyForAPathThatIsNotAFile) {
   EXPECT_EQ(read_proc_file("/proc/self"), std::nullopt) << "a folder";
   EXPECT_EQ(read_proc_file("/proc/no such file"), std::nullopt);
   EXPECT_TRUE(names_in("/proc/self/stat").empty());
@@ -97,7 +97,7 @@ TEST(ProcFile, ListsProcesses) {
     EXPECT_EQ(std::count(all.begin(), all.end(), pid), 1);
 }
 
-TEST(ProcessStat, TellsOfALivingProcessAndOfOneThatWasKilled) {
+TEST(ProcessStat, DescribesALivingProcessAndAKilledOne) {
   const Child child;
   const auto living = process_stat(child.pid());
   ASSERT_TRUE(living);

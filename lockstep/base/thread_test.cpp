@@ -67,14 +67,14 @@ void touch_a_mebibyte_of_stack() {
   for (std::size_t i = 0; i < sizeof frame; i += 4096) frame[i] = 1;
 }
 
-TEST(Thread, HasRoomForALargeFrameWhereOthersHaveLittle) {
+TEST(Thread, HasStackSpaceForALargeFrameWhenOtherStacksAreSmall) {
   const test::SmallStacks others;
   Thread thread = start_thread(touch_a_mebibyte_of_stack);
   thread.join();
   EXPECT_FALSE(thread.joinable());
 }
 
-TEST(Thread, OfOursGetsNoSignals) {
+TEST(Thread, ReceivesNoSignals) {
   std::atomic<bool> blocked = false;
   Thread thread = start_thread(
       [&](const std::unique_ptr<int>&) {

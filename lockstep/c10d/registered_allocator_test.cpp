@@ -90,7 +90,7 @@ TEST(RegisteredBlocks, HaveALimitWhereTheyAreNotRequired) {
   EXPECT_NE(blocks.require(4 * mb), nullptr);
 }
 
-TEST(RegisteredBlocks, OfAHostWithTooLittleMemoryAreAskedForOnce) {
+TEST(RegisteredBlocks, AreRequestedOnceOnAHostWithTooLittleMemory) {
   int asked = 0;
   RegisteredBlocks blocks;
   blocks.open([&](std::size_t) -> RegisteredMemory {
@@ -130,7 +130,7 @@ TEST(RegisteredBlocks, AreGivenBackWhileARegionIsAllocated) {
   EXPECT_FALSE(blocks.give_back(block));
 }
 
-TEST(RegisteredBlocks, AreAskedForWhatGoesWithAnEarlierSource) {
+TEST(RegisteredBlocks, CanBeQueriedWhileAnEarlierSourceIsDestroyed) {
   RegisteredBlocks blocks;
   bool gone = false;
   std::shared_ptr<void> owned(nullptr, [&](void*) { gone = !blocks.contains(&blocks); });

@@ -65,7 +65,7 @@ TEST(ACoverOfBoxes, RefusesAnyOtherOverlap) {
             "lies on ranks 1 and 2 in parts that overlap");
 }
 
-TEST(ACoverOfBoxes, SaysWhereTheFirstGapIs) {
+TEST(ACoverOfBoxes, ReportsThePositionOfTheFirstGap) {
   EXPECT_EQ(complaint_of({4}, {{0, {{0}, {3}}}}),
             "is incomplete: no rank has its elements from 3 on");
   const auto gap = [](const std::vector<std::pair<int, Box>>& boxes) {

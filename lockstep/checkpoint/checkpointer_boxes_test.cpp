@@ -169,7 +169,7 @@ TEST_F(CheckpointsOfBoxes, AreLoadedAsAnyOthersByAnyRanks) {
                                           {"crossed", crossed}});
 }
 
-TEST_F(CheckpointsOfBoxes, OfThreeDimensionsAreLoadedAsAnyOthers) {
+TEST_F(CheckpointsOfBoxes, AreLoadedWithThreeDimensions) {
   expect_any_to_any(at::randn({5, 6, 9}, at::kDouble), {{"first", cut_along(0)},
                                                         {"second", cut_along(1, even, 2)},
                                                         {"third", cut_along(2, uneven, 3)},
@@ -177,7 +177,7 @@ TEST_F(CheckpointsOfBoxes, OfThreeDimensionsAreLoadedAsAnyOthers) {
 }
 
 // Larger than one read, so that runs begin and end in the middle of a read.
-TEST_F(CheckpointsOfBoxes, OfMuchMemoryAreLoadedAsAnyOthers) {
+TEST_F(CheckpointsOfBoxes, AreLoadedWhenLargerThanOneRead) {
   expect_any_to_any(at::randn({701, 603}), {{"rows", cut_along(0, uneven)},
                                             {"qkv columns", cut_along(1, even, 3)},
                                             {"crossed", crossed}});
@@ -272,7 +272,7 @@ TEST_F(CheckpointsOfBoxes, MayBeEmptyOrWholeOrOfAScalar) {
   });
 }
 
-TEST_F(CheckpointsOfBoxes, AreReadToWhereTheyAreWanted) {
+TEST_F(CheckpointsOfBoxes, AreReadIntoTheRequestedTensors) {
   const at::Tensor weight = at::randn({8, 12});
   save(2, root(), weight, cut_along(0));
   const Boxes boxes = cut_along(1, even, 3)({8, 12}, 1, 2);
@@ -382,7 +382,7 @@ TEST_F(CheckpointsOfBoxes, ThatAreNotThereAreRefusedBeforeAnythingIsRead) {
             std::string::npos);
 }
 
-TEST_F(CheckpointsOfBoxes, OfADamagedFileAreNotLoaded) {
+TEST_F(CheckpointsOfBoxes, AreNotLoadedFromADamagedFile) {
   save(2, root(), at::randn({4, 6}), cut_along(1));
   const fs::path file = root() / "latest" / "model-00001-of-00001.safetensors";
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);

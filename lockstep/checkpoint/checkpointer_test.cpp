@@ -162,7 +162,7 @@ TEST_F(Checkpoints, ArePlainFilesOfSafetensors) {
   EXPECT_TRUE(at::equal(tensors.at("transposed"), saved.tensor("transposed")));
 }
 
-TEST_F(Checkpoints, OfSeveralRanksHoldEveryTensorOnce) {
+TEST_F(Checkpoints, HoldEveryTensorOnceWhenSavedBySeveralRanks) {
   run_in_process(3, [&](ProcessGroup& world) {
     StateDict state = some_state(1);
     for (int i = 0; i < 7; ++i)
@@ -262,7 +262,7 @@ TEST_F(Checkpoints, AreLoadedToTensorsThatLibTorchConjugatesLazily) {
   EXPECT_TRUE(at::equal(module.named_buffers()["buffer"].resolve_conj(), value));
 }
 
-TEST_F(Checkpoints, OfTwoUnequalTensorsThatAreOneInTheModuleAreRefused) {
+TEST_F(Checkpoints, AreRefusedWhenTwoTensorsSharedInTheModuleDiffer) {
   const auto save = [&](std::int64_t step, const at::Tensor& weight, const at::Tensor& again) {
     Tensors saved({.tensors = {{"weight", whole(weight)}, {"again", whole(again)}}, .values = {}});
     Checkpointer(root()).save(step, {{"model", &saved}});
@@ -348,7 +348,7 @@ TEST_F(Checkpoints, AreNamedByRanksThatDisagree) {
                        "no rank has its elements from 0 on"));
 }
 
-TEST_F(Checkpoints, OfOtherPartsOrStepsOnEachRankAreRefused) {
+TEST_F(Checkpoints, AreRefusedWhenPartsOrStepsDifferBetweenRanks) {
   run_in_process(2, [&](ProcessGroup& world) {
     Tensors saved(some_state(1));
     Checkpointer checkpoints(root(), world);
@@ -365,7 +365,7 @@ TEST_F(Checkpoints, OfOtherPartsOrStepsOnEachRankAreRefused) {
   });
 }
 
-TEST_F(Checkpoints, OfASnapshotAreOfTheMomentItWasTaken) {
+TEST_F(Checkpoints, HoldTheStateAtTheTimeOfTheSnapshot) {
   run_in_process(2, [&](ProcessGroup& world) {
     const at::Tensor weight = at::full({1 << 20}, 1, at::kFloat);
     StateDict state;
@@ -462,7 +462,7 @@ TEST_F(Checkpoints, ThatOneRankSavesAndAnotherPreparesAreRefused) {
   });
 }
 
-TEST_F(Checkpoints, ThatFailInTheBackgroundSaySoAtTheNextCall) {
+TEST_F(Checkpoints, ReportABackgroundFailureAtTheNextCall) {
   Tensors saved(some_state(1));
   Checkpointer checkpoints(root(), {.async = true});
   checkpoints.save(1, {{"model", &saved}});
@@ -511,7 +511,7 @@ TEST_F(CopiedCheckpoints, AreResumedFromAndSavedToAndKeepTheFolderLatest) {
   EXPECT_EQ(load_checkpoint(copy_ / "latest", {{"model", &state}}), 2) << "it is the user's";
 }
 
-TEST_F(CopiedCheckpoints, OfWhichTheNewestIsDamagedAreResumedFromTheOneBefore) {
+TEST_F(CopiedCheckpoints, AreResumedFromThePreviousOneWhenTheNewestIsDamaged) {
   catch_log();
   flip_last_byte(copy_ / "step-0000000002" / "manifest.json");
   Checkpointer checkpoints(copy_);
@@ -543,7 +543,7 @@ TEST_F(Checkpoints, LeaveAFileAloneThatIsCalledLatest) {
   EXPECT_EQ(latest_checkpoint(root()), step("008"));
 }
 
-TEST_F(Checkpoints, AreKeptAsLongAsTheOptionsSay) {
+TEST_F(Checkpoints, AreKeptAccordingToTheOptions) {
   Tensors saved(some_state(1));
   Checkpointer checkpoints(root(), {.keep_last = 2, .keep_every = 30});
   for (int step = 10; step <= 80; step += 10) checkpoints.save(step, {{"model", &saved}});
@@ -573,7 +573,7 @@ TEST_F(Checkpoints, NeedAFolderAndReportAFileInItsPlaceFirst) {
   EXPECT_EQ(log_, "");
 }
 
-TEST_F(Checkpoints, OfAStepThatIsThereAreRefused) {
+TEST_F(Checkpoints, AreRefusedForAnExistingStep) {
   Tensors saved(some_state(1)), other(some_state(2)), loaded;
   Checkpointer checkpoints(root());
   checkpoints.save(1, {{"model", &saved}});
@@ -689,7 +689,7 @@ TEST_F(Checkpoints, DoNotHoldUpAnExceptionThatEndsTheTraining) {
   Checkpointer(root()).save(2, {{"model", &saved}});
 }
 
-TEST_F(Checkpoints, OfWhichNoneIsWholeAreNotAFreshStart) {
+TEST_F(Checkpoints, CauseAnErrorInsteadOfAFreshStartWhenAllAreDamaged) {
   catch_log();
   Tensors saved(some_state(1));
   Checkpointer(root()).save(1, {{"model", &saved}});
@@ -730,7 +730,7 @@ TEST_F(Checkpoints, ThatDoNotFitTheProgramAreMisuse) {
                        "No such file"));
 }
 
-TEST_F(Checkpoints, OfOneFolderAreOneLineOfTraining) {
+TEST_F(Checkpoints, FormOneTrainingSequencePerFolder) {
   Tensors saved(some_state(1)), loaded;
   {
     Checkpointer checkpoints(root());
@@ -753,7 +753,7 @@ TEST_F(Checkpoints, OfOneFolderAreOneLineOfTraining) {
   again.save(30, {{"model", &saved}});
 }
 
-TEST_F(Checkpoints, OfAnEmptyFolderAreNone) {
+TEST_F(Checkpoints, AreReportedMissingInAnEmptyFolder) {
   Tensors loaded;
   fs::create_directories(root());
   EXPECT_TRUE(contains(error_of(
@@ -764,7 +764,7 @@ TEST_F(Checkpoints, OfAnEmptyFolderAreNone) {
                        "holds no checkpoint"));
 }
 
-TEST_F(Checkpoints, OfTwoWritersOneWins) {
+TEST_F(Checkpoints, AllowOnlyTheFirstOfTwoWriters) {
   Tensors saved(some_state(1));
   Checkpointer first(root()), second(root());
   first.save(1, {{"model", &saved}});
@@ -797,7 +797,7 @@ TEST_F(Checkpoints, ThatAnotherJobSavesAreNotResumedFromOnAnyRank) {
   first.save(1, {{"model", &saved}});
 }
 
-TEST_F(Checkpoints, OfAFolderThatWasMadeAnewAreLockedThere) {
+TEST_F(Checkpoints, AreLockedAgainInARecreatedFolder) {
   Tensors saved(some_state(1));
   Checkpointer first(root()), second(root());
   first.save(1, {{"model", &saved}});
@@ -827,7 +827,7 @@ TEST_F(Checkpoints, RemoveWhatAKilledJobLeft) {
                                                      "step-0000000008", "step-back.tmp-mine"}));
 }
 
-TEST_F(Checkpoints, OfARankThatThrowsFailOnAll) {
+TEST_F(Checkpoints, FailOnAllRanksWhenOneRankThrows) {
   class Broken : public Tensors {
    public:
     using Tensors::Tensors;

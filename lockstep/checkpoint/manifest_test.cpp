@@ -209,7 +209,7 @@ TEST(Manifest, IsRefusedBeyondItsLimit) {
   EXPECT_THROW(format_manifest(large), Error);
 }
 
-TEST(Manifest, MustNotSayAnythingTwice) {
+TEST(Manifest, MustNotContainDuplicates) {
   refuses(changed(R"("step": 100)", R"("step": 100, "step": 100)"), R"("step": the key occurs)");
   refuses(changed(R"("values")", R"("crc32c": "00000000", "values")"), "occurs twice");
   refuses(changed(R"("bytes": 123)", R"("bytes": 123, "bytes": 123)"),
@@ -291,7 +291,7 @@ TEST(Manifest, RefusesDeepNestingAtOnce) {
   refuses(changed("0.001", objects), "unexpected");
 }
 
-TEST(Manifest, OfALaterVersionIsNotSupported) {
+TEST(Manifest, IsNotSupportedInALaterVersion) {
   refuses(changed(R"("version": 1)", R"("version": 2, "more": [])"), "it is 2", Fault::unsupported);
   refuses(changed(R"("version": 1)", R"("version": 0)"), "no version 0");
   refuses(changed("lockstep checkpoint", "another"), "expected \"lockstep checkpoint\"");

@@ -88,7 +88,7 @@ TEST(SafetensorsHeader, MustNotOverflow) {
   refuses(two("[0,8]", "[8,18446744073709551615]"), 16, "too large");
 }
 
-TEST(SafetensorsHeader, MustNotSayAnythingTwice) {
+TEST(SafetensorsHeader, MustNotContainDuplicateNames) {
   EXPECT_NO_THROW(parse(one(good), 8));
   refuses(one(good + "," + good), 8, R"("dtype" occurs twice)");
   refuses(R"({"a":{)" + good + R"(},"a":{)" + good + "}}", 8, R"("a": the name occurs twice)");

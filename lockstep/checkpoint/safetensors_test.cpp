@@ -259,7 +259,7 @@ TEST_F(SafetensorsFile, MovesWeightsFromOneModuleToAnother) {
   EXPECT_EQ(load_safetensors(file_).metadata.at("format"), "pt");
 }
 
-TEST_F(SafetensorsFile, DoesNotTouchAModuleItDoesNotFit) {
+TEST_F(SafetensorsFile, DoesNotModifyAModuleItDoesNotFit) {
   auto net = small_net();
   const std::string before = sha256(*net);
   NamedTensors weights;
@@ -365,7 +365,7 @@ TEST_F(SafetensorsFile, WithTwoEqualTensorsThatAreOneInTheModuleIsLoaded) {
 }
 
 // The names of the state_dict() of Python's DistributedDataParallel.
-TEST_F(SafetensorsFile, WithAPrefixBeforeAllNamesSaysHowToLoadIt) {
+TEST_F(SafetensorsFile, WithAPrefixOnAllNamesReportsHowToLoadIt) {
   auto net = small_net();
   NamedTensors wrapped;
   for (const auto& [name, tensor] : named_tensors(*small_net()))
@@ -377,7 +377,7 @@ TEST_F(SafetensorsFile, WithAPrefixBeforeAllNamesSaysHowToLoadIt) {
   EXPECT_TRUE(at::equal(net->named_parameters()["0.weight"], wrapped.front().second));
 }
 
-TEST_F(SafetensorsFile, WithoutThatSaysNothingOfAPrefix) {
+TEST_F(SafetensorsFile, WithoutAPrefixOnAllNamesReportsNoPrefix) {
   save_safetensors(file_, {{"module.0.weight", at::ones({4, 3})}});
   const std::string message = error_of([&] { load_weights(*small_net(), file_); }, Fault::misuse);
   EXPECT_FALSE(contains(message, "without_prefix")) << message;
@@ -482,7 +482,7 @@ TEST_F(LoadedByTable, TwoNamesThatBecomeOneAreBothNamed) {
   EXPECT_NE(message.find(R"(maps both "a.bias" and "b.bias" to "bias")"), message.npos) << message;
 }
 
-TEST_F(LoadedByTable, WhatDoesNotFitIsNamedAsInTheModuleAndAsInTheFile) {
+TEST_F(LoadedByTable, MismatchesAreNamedAsInTheModuleAndAsInTheFile) {
   save_safetensors(file_, {{"w", at::ones({2, 3})}, {"b", at::ones({2})}, {"odd", at::ones({1})}});
   const std::string message =
       load_error({{.pattern = "w", .replacement = "weight", .transpose = true},

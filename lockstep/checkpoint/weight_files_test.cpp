@@ -145,7 +145,7 @@ TEST_F(Folder, IsWrittenInShardsWithAnIndexAndReadBack) {
   EXPECT_EQ(files.tensors().size(), 7U);
 }
 
-TEST_F(Folder, OfASmallModelHasOneFileAndNothingOfAnEarlierOne) {
+TEST_F(Folder, HasOneFileForASmallModelAndNoOlderFiles) {
   save_weights(*small_net(), folder_, {.max_shard_bytes = 1});
   write("config.json", "{}");
   write("adapter_model.safetensors", "not a part");
@@ -156,7 +156,7 @@ TEST_F(Folder, OfASmallModelHasOneFileAndNothingOfAnEarlierOne) {
   EXPECT_EQ(sha256(*net_), sha256(*saved_));
 }
 
-TEST_F(Folder, IsReadAsItsIndexSays) {
+TEST_F(Folder, IsReadAccordingToItsIndex) {
   save_weights(*saved_, folder_, {.max_shard_bytes = 50});
   // A file that would cause an Error without the index.
   save_safetensors(folder_ / "consolidated.safetensors", named_tensors(*small_net()));
@@ -198,7 +198,7 @@ TEST_F(Folder, WithSeveralIndexesNeedsTheOneToRead) {
       contains(error_of([&] { load_weights(*net_, folder_); }, Fault::misuse), "several indexes"));
 }
 
-TEST_F(Folder, OfPicklesIsRefusedWithTheRemedy) {
+TEST_F(Folder, IsRefusedWithARemedyWhenItHoldsPickles) {
   const std::string remedy =
       "load them in Python and write them with save_pretrained() or safetensors.torch.save_file()";
   const std::string zip("PK\3\4archive/data.pkl", 20), pickle("\x80\2}q\0X\6\0\0\0w", 12);
@@ -270,7 +270,7 @@ TEST_F(Folder, WithoutWeightsIsRefusedWithItsContents) {
   EXPECT_TRUE(contains(refusal(), ". model.ckpt must be converted: Lockstep does not read"));
 }
 
-TEST_F(Folder, OfCheckpointsMayHoldPickles) {
+TEST_F(Folder, MayContainPicklesBesideCheckpoints) {
   Checkpointer(folder_).save(1, {{"model", module_state(*saved_).get()}});
   write("best.pt", "a pickle");
   load_weights(*net_, folder_);
@@ -316,7 +316,7 @@ TEST_F(Folder, ConvertsLargeTensorsInChunks) {
   EXPECT_TRUE(buffer.equal(values.to(at::kFloat)));
 }
 
-TEST_F(Folder, MayLackANewHeadThatKeepsItsValue) {
+TEST_F(Folder, LeavesAnOptionalMissingHeadUnchanged) {
   NamedTensors body;
   for (const auto& [name, tensor] : named_tensors(*saved_))
     if (!name.starts_with("1.")) body.emplace_back(name, tensor);
@@ -402,7 +402,7 @@ TEST_F(Folder, HasTheNamesAndTransposedMatricesOfOtherPrograms) {
                        "maps both"));
 }
 
-TEST_F(Folder, OfAStateIsWrittenByAllRanksTogether) {
+TEST_F(Folder, IsWrittenJointlyByAllRanks) {
   run_in_process(2, [&](ProcessGroup& group) {
     save_weights(*module_state(*saved_), folder_, group, {.max_shard_bytes = 50});
   });

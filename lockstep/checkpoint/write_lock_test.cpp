@@ -33,13 +33,13 @@ class FolderLock : public testing::Test {
   const fs::path root_ = scratch_.path() / "runs" / "a";
 };
 
-TEST_F(FolderLock, IsRefusedToAnotherJobWhichIsToldWhoHasIt) {
+TEST_F(FolderLock, IsRefusedToAnotherJobAndReportsItsHolder) {
   const WriteLock held(root_, first_attempt);
   const std::string text = refusal({.host = "node3", .pid = 44, .job = "c3d4", .attempt = 9});
   EXPECT_NE(text.find("pid 42 on \"node3\", job \"a1b2\""), text.npos) << text;
 }
 
-TEST_F(FolderLock, NamesNobodyWhoHasNotSaidWhoItIs) {
+TEST_F(FolderLock, NamesNoUnidentifiedHolder) {
   const WriteLock held(root_, first_attempt);
   std::ofstream(root_ / ".lock", std::ios::trunc) << R"({"host": 1, "pid": "x"})";
   const std::string text = refusal(second_attempt);
@@ -59,7 +59,7 @@ TEST_F(FolderLock, IsWaitedForWhereAnEarlierAttemptOfTheJobHasIt) {
   ending.join();
 }
 
-TEST_F(FolderLock, IsNotThatOfAFolderThatWasMadeAnew) {
+TEST_F(FolderLock, DoesNotApplyToARecreatedFolder) {
   const WriteLock held(root_, first_attempt);
   EXPECT_TRUE(held.is_in_place());
   fs::remove_all(root_);

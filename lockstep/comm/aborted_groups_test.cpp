@@ -44,7 +44,7 @@ AbortReason learned_from(const std::function<void()>& call) {
   return {};
 }
 
-TEST(AbortReason, ManyRanksAreCutToWhatSharedMemoryHasRoomFor) {
+TEST(AbortReason, TruncatesItsRanksToFitInSharedMemory) {
   run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity&) {
     std::vector<int> many(100);
     std::iota(many.begin(), many.end(), 0);

@@ -75,7 +75,7 @@ TEST(FailureRecord, NamesEveryCause) {
   EXPECT_EQ(cause_of({}), "unknown");
 }
 
-TEST(FailureRecord, SaysThatItDoesNotKnow) {
+TEST(FailureRecord, MarksUnknownFields) {
   const std::string record = failure_record("", {.rank = 2}, 0ms);
   for (const char* key : {"job", "host", "op", "group"}) EXPECT_EQ(field(record, key), "-");
   EXPECT_EQ(field(record, "oom"), "unknown");
@@ -330,7 +330,7 @@ const Ranks waited("waited for a rank", [](const Rank& rank) {
   std::this_thread::sleep_for(300ms);  // No rank's end adds a line.
 });
 
-TEST(FailureRecord, BlamesTheRankThatDidNotComeAndNotThoseThatWaited) {
+TEST(FailureRecord, NamesTheAbsentRankAndNotTheWaitingRanks) {
   for (const auto& exit : waited.run(3, 20s)) {
     const std::string record = record_of(exit);
     EXPECT_EQ(field(record, "rank"), "1") << record;
@@ -355,7 +355,7 @@ const Ranks waited_for_a_message("waited for a message", [](const Rank& rank) {
   }
 });
 
-TEST(FailureRecord, BlamesTheRankThatDidNotSend) {
+TEST(FailureRecord, NamesTheRankThatDidNotSend) {
   for (const auto& exit : waited_for_a_message.run(2, 20s)) {
     const std::string record = record_of(exit);
     EXPECT_EQ(field(record, "waits_for"), "1") << record;
@@ -375,7 +375,7 @@ const Ranks differed("differed", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST(FailureRecord, BlamesTheRanksThatDifferByTheirNumbersInTheJob) {
+TEST(FailureRecord, NamesTheDifferingRanksByTheirNumbersInTheJob) {
   for (const auto& exit : differed.run(3, 20s)) {
     const std::string record = record_of(exit);
     EXPECT_EQ(field(record, "rank"), "0") << record;

@@ -231,7 +231,7 @@ const Ranks many_die("many die", [](const Rank& rank) {
   });
 });
 
-TEST(Failure, TheLastOfFourLearnsWhy) {
+TEST(Failure, IsReportedToTheLastOfFourRanksWithItsCause) {
   const auto exits = many_die.run(4, 10s);
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
 }
@@ -352,7 +352,7 @@ TEST(Failure, ABlockingCallBehindAnAsynchronousOneKeepsItsOwnDeadline) {
   expect_timeout_behind_an_async_call(6s, 200ms, 3, "earlier calls");
 }
 
-TEST(Failure, TheTimeThatACallWaitsForItsTurnIsItsOwn) {
+TEST(Failure, TheTimeoutOfACallIncludesTheWaitForItsTurn) {
   expect_timeout_behind_an_async_call(700ms, 1s, 1.6, "rank 1");
 }
 

@@ -191,7 +191,7 @@ const Ranks throws("a child throws", [](const Rank& rank) {
   }
 });
 
-TEST(Fork, WhatAChildThrowsIsNotSaidInItsRanksName) {
+TEST(Fork, AnExceptionInAChildIsNotReportedForItsRank) {
   EXPECT_TRUE(all_succeeded(throws.run(2, 20s)));
 }
 

@@ -35,7 +35,7 @@ struct Alone {
   }
 };
 
-TEST(Steps, WhatTheProgramSaysShows) {
+TEST(Steps, AreShownAsTheProgramSetsThem) {
   const Alone rank;
   EXPECT_EQ(rank.step(), 0U);
   rank.group.set_step(1200);
@@ -44,14 +44,14 @@ TEST(Steps, WhatTheProgramSaysShows) {
   EXPECT_EQ(rank.step(), 1201U);
 }
 
-TEST(Steps, AreCountedForAProgramThatSaysNothing) {
+TEST(Steps, AreCountedUnlessTheProgramSetsThem) {
   const Alone rank;
   count_step(rank.group);
   count_step(rank.group.split(0));
   EXPECT_EQ(rank.step(), 2U);
 }
 
-TEST(Steps, AreNotCountedOnceTheProgramHasSaidSomethingOnAnyGroup) {
+TEST(Steps, AreNotCountedOnceTheProgramSetsThemOnAnyGroup) {
   const Alone rank;
   const ProcessGroup part = rank.group.split(0);
   count_step(rank.group);
@@ -61,14 +61,14 @@ TEST(Steps, AreNotCountedOnceTheProgramHasSaidSomethingOnAnyGroup) {
   EXPECT_EQ(rank.step(), 40U);
 }
 
-TEST(Steps, OfAGroupThatWasDestroyedAreMisuse) {
+TEST(Steps, AreMisuseOnADestroyedGroup) {
   Alone rank;
   destroy_process_group(rank.group);
   EXPECT_EQ(test::fault_of([&] { rank.group.set_step(1); }), Fault::misuse);
   EXPECT_EQ(test::fault_of([&] { count_step(rank.group); }), Fault::misuse);
 }
 
-TEST(WhyItEnds, IsToldOnceForAllGroupsOfARank) {
+TEST(WhyItEnds, IsReportedOnceForAllGroupsOfARank) {
   int told = 0;
   const ProcessGroup group =
       Alone::make(std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0),

@@ -223,7 +223,7 @@ const Ranks another_size("another size", [](const Rank& rank) {
   EXPECT_NE(text.find("rank 1 expects 3 ranks, rank 0 expects 2 (WORLD_SIZE)"), text.npos) << text;
 });
 
-TEST(Mismatch, OfWorldSizesIsNamedOnBothRanksWithoutALauncher) {
+TEST(Mismatch, IsReportedOnBothRanksForDifferentWorldSizesWithoutALauncher) {
   EXPECT_TRUE(all_succeeded(another_size.run(2)));
 }
 

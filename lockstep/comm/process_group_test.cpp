@@ -261,7 +261,7 @@ const Ranks without_a_master("without a master", [](const Rank&) {
   EXPECT_NE(text.find("as MASTER_ADDR or MASTER_PORT is not set"), text.npos) << text;
 });
 
-TEST(ProcessGroup, InitSaysThatWithoutAMasterAllRanksAreExpectedHere) {
+TEST(ProcessGroup, InitReportsThatAllRanksAreExpectedHereWithoutAMaster) {
   EXPECT_TRUE(all_succeeded(without_a_master.run(1)));
 }
 
@@ -376,7 +376,7 @@ TEST(ProcessGroup, BuffersThatOverlapAreMisuseBeforeAnythingIsSent) {
   });
 }
 
-TEST(ProcessGroup, BuffersThatTouchOrAreEmptyDoNotOverlap) {
+TEST(ProcessGroup, AdjacentOrEmptyBuffersDoNotOverlap) {
   run_in_process(2, [](const ProcessGroup& group) {
     std::vector<float> values(12, 1);
     group.all_to_all({.data = values.data(), .count = 4}, {.data = values.data() + 4, .count = 4});
@@ -396,7 +396,7 @@ const Ranks of_two_attempts("of two attempts", [](const Rank& rank) {
   EXPECT_NE(text.find(absent), text.npos) << text;
 });
 
-TEST(ProcessGroup, RanksOfTwoAttemptsOfAJobDoNotMeet) {
+TEST(ProcessGroup, RanksOfTwoAttemptsOfAJobFormNoGroup) {
   EXPECT_TRUE(all_succeeded(of_two_attempts.run(2)));
 }
 

@@ -223,7 +223,7 @@ TEST(ErrorFile, IsWhatTorchrunReads) {
   EXPECT_LE(stamp_of(*written), std::time(nullptr));
 }
 
-TEST(ErrorFile, TextThatIsNotUtf8IsWrittenAllTheSame) {
+TEST(ErrorFile, TextThatIsNotUtf8IsStillWritten) {
   const test::ScratchDirectory scratch;
   const auto written = file_of(scratch.path() / "error.json",
                                [] { throw std::runtime_error("a \xff \"quote\"\n and a line"); });

@@ -25,7 +25,7 @@ std::vector<std::string> bytes_of_all(int size) {
   return all;
 }
 
-TEST(Bytes, OfEveryLengthComeAsTheyWere) {
+TEST(Bytes, ArriveUnchangedForEveryLength) {
   for (const int ranks : {1, 2, 3})
     run_in_process(ranks, [](ProcessGroup& group) {
       const auto all = bytes_of_all(group.size());
@@ -106,7 +106,7 @@ TEST(Values, ComeAsTheyWere) {
     });
 }
 
-TEST(Values, OfAnotherSizeAreAMismatch) {
+TEST(Values, AreAMismatchIfTheirSizesDiffer) {
   const auto body = [](ProcessGroup& group) {
     group.rank() == 0 ? void(all_gather_value(1.0F, group)) : void(all_gather_value(1.0, group));
   };

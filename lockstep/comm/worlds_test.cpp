@@ -352,7 +352,7 @@ void expect_groups_in_second_try(const ProcessGroup& world) {
     for (const bool first : {true, false}) expect_group_in_second_try(world, late, first);
 }
 
-TEST(GroupOf, ThatFailedForWantOfARankIsMadeInTheNextTry) {
+TEST(GroupOf, IsCreatedInTheNextAttemptAfterAMissingRank) {
   run_in_process(3, [](const ProcessGroup& world) { expect_groups_in_second_try(world); });
 }
 
@@ -362,7 +362,7 @@ const Ranks second_try("second try", [](const Rank& rank) {
   leave_process_group(world);
 });
 
-TEST(GroupOf, ThatFailedForWantOfARankIsMadeInTheNextTryInProcesses) {
+TEST(GroupOf, IsCreatedInTheNextAttemptAfterAMissingRankInProcesses) {
   EXPECT_TRUE(all_succeeded(second_try.run(3)));
 }
 
@@ -514,7 +514,7 @@ const Ranks ends_first("ends first", [](const Rank& rank) {
 
 TEST(Leaving, NeedsNoOtherRank) { EXPECT_TRUE(all_succeeded(ends_first.run(3))); }
 
-TEST(Leaving, IsKnownToWhoeverWaitsForTheRank) {
+TEST(Leaving, IsReportedToRanksThatWaitForTheRank) {
   run_in_process(3, [](const ProcessGroup& world) {
     ProcessGroup group = world.group_of({0, 1, 2}, "some");
     if (group.rank() == 1) {
@@ -603,7 +603,7 @@ TEST(Leaving, IsNotDoneBeforeCallsUnderWayHaveEnded) {
   EXPECT_EQ(exits[1].signal, SIGKILL) << exits[1].output;
 }
 
-TEST(Leaving, MayMeetAnAbortOfAnotherThread) {
+TEST(Leaving, MayCoincideWithAnAbortOnAnotherThread) {
   run_in_process(1, [](const ProcessGroup& world) {
     for (int i = 0; i < 200; ++i) {
       ProcessGroup group = world.group_of({0}, "alone");
@@ -742,7 +742,7 @@ TEST(Leaving, EndsAReceiveFromAnyRankWhenAllHaveLeft) {
   });
 }
 
-TEST(Leaving, LetsAMemberBeMissedInANewGroup) {
+TEST(Leaving, IsReportedWhenANewGroupIncludesTheRank) {
   run_in_process(3, [](const ProcessGroup& world) {
     ProcessGroup group = world.split(0);
     if (group.rank() == 2) return leave_process_group(group);
@@ -819,7 +819,7 @@ TEST(OnCompletion, IsCalledOnceInOrderAfterTheEnd) {
   });
 }
 
-TEST(OnCompletion, TellsOfFailuresAndMessages) {
+TEST(OnCompletion, ReportsFailuresAndMessages) {
   run_in_process(2, [](const ProcessGroup& world) {
     ProcessGroup group = world.split(0);
     std::vector<float> word{static_cast<float>(world.rank())};

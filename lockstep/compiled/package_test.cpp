@@ -191,7 +191,7 @@ std::string with_file(const std::string& record, const std::string& digest) {
   return json.dump();
 }
 
-TEST_F(CompiledPackage, IsToldFromOtherFiles) {
+TEST_F(CompiledPackage, IsDistinguishedFromOtherFiles) {
   std::string text;
   const std::string folder = testing::TempDir();
   EXPECT_EQ(fault_of([&] { load_package(folder); }, &text), Fault::system);

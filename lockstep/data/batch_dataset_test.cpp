@@ -76,7 +76,7 @@ TEST(SampleRandom, GivesEachOfAFewNumbersEquallyOften) {
 }
 
 // Of 64 random bits modulo 3 * 2^61, three quarters would be below 2^62, instead of two thirds.
-TEST(SampleRandom, IsWithoutBiasInARangeThatDoesNotDivideItsNumbers) {
+TEST(SampleRandom, IsUnbiasedForARangeThatIsNotAPowerOfTwo) {
   SampleRandom random(5, 0, 2);
   int low = 0;
   for (int i = 0; i < 30'000; ++i)

@@ -334,7 +334,7 @@ TEST(DistributedSampler, RefusesTheStateOfAnother) {
   names(refusal(10, {.pad = false}), "pad = true");
 }
 
-TEST(DistributedSampler, RefusesToSaveWhereItIsWhenNobodySaysWhatIsConsumed) {
+TEST(DistributedSampler, RefusesToSaveItsPositionUnlessConsumptionIsReported) {
   DistributedSampler sampler(10, 2, 0);
   const auto part = sampler_state(sampler);
   EXPECT_NO_THROW(part->state_dict());

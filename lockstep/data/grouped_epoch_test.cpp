@@ -142,7 +142,7 @@ TEST(GroupedOrder, IsRefusedIfItDoesNotFitTheDataset) {
   EXPECT_EQ(fault_of([&] { DistributedSampler(22, 1, 0, {.order = blockless}); }), Fault::misuse);
 }
 
-TEST(GroupedOrder, TellsAtEachPassWhichGroupsItReads) {
+TEST(GroupedOrder, ReportsTheGroupsOfEachPass) {
   std::vector<std::vector<std::size_t>> told;
   GroupedOrder order = uneven;
   order.at_pass = [&](const std::vector<std::size_t>& groups) { told.push_back(groups); };

@@ -243,7 +243,7 @@ class Cifar : public testing::Test {
   const test::ScratchDirectory scratch_;
 };
 
-TEST_F(Cifar, TenIsReadFromFiveBatchesInTurn) {
+TEST_F(Cifar, TenIsReadFromFiveBatchesInOrder) {
   for (char batch = 1; batch <= 5; ++batch) {
     std::string bytes;
     for (int i = 0; i < 60; ++i) bytes += record({batch}, static_cast<char>(i));
@@ -312,7 +312,7 @@ TEST_F(Cifar, RefusesAFileThatIsLargerThanAnyBeforeItTakesMemory) {
   }
 }
 
-TEST_F(Cifar, SaysWhatIsMissing) {
+TEST_F(Cifar, NamesAMissingFileAndItsArchive) {
   write("data_batch_1.bin", record({1}, 1));
   try {
     Cifar10Dataset(scratch_.path(), /*train=*/true);

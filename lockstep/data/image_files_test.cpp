@@ -104,7 +104,7 @@ TEST_F(Idx, RefusesEveryTruncation) {
   for (std::size_t length = 0; length < packed.size(); ++length) error(packed.substr(0, length));
 }
 
-TEST_F(Idx, SaysWhereAndWhatIsWrong) {
+TEST_F(Idx, ReportsAnErrorWithItsPosition) {
   EXPECT_TRUE(contains(error(small_file().substr(0, 45)),
                        "byte 4: expected dimensions that fit the size of the file, 45, found 30"));
   EXPECT_TRUE(contains(error(small_file().substr(0, 6)), "byte 6: expected 2 more bytes"));
@@ -155,7 +155,7 @@ TEST_F(Idx, RefusesAForgedGzipTrailer) {
   EXPECT_TRUE(contains(error(packed), "byte 4"));
 }
 
-TEST_F(Idx, NoticesEveryDamagedBitOfAPackedFile) {
+TEST_F(Idx, DetectsEveryDamagedBitOfAPackedFile) {
   const std::string good = gzip(small_file());
   const IdxArray expected = read(good);
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {

@@ -343,7 +343,7 @@ TEST(Loader, ShowsThePathOfAFailedSampleOnce) {
             std::string::npos);
 }
 
-TEST(Loader, ThrowsAtTheTurnOfTheFailedBatchAndNamesItsFirstFailedSample) {
+TEST(Loader, ThrowsAtTheFailedBatchAndNamesItsFirstFailedSample) {
   Noise noise(60);
   noise.before_sample = [](std::size_t index) {
     if (index == 33 || index == 38 || index == 59) throw std::out_of_range("no such pixel");
@@ -360,7 +360,7 @@ TEST(Loader, ThrowsAtTheTurnOfTheFailedBatchAndNamesItsFirstFailedSample) {
   }
 }
 
-TEST(Loader, GoesOnInANewLoopOnceTheSampleCanBeRead) {
+TEST(Loader, ContinuesInANewLoopOnceTheSampleIsReadable) {
   Noise noise(60);
   std::atomic<bool> broken = true;
   noise.before_sample = [&](std::size_t index) {
@@ -421,7 +421,7 @@ TEST(Loader, RefusesASamplerOfALargerDataset) {
 
 // --- Loops that end early ------------------------------------------------------------------------
 
-TEST(Loader, BeginsAnewAfterBreakAtAnyBatch) {
+TEST(Loader, RestartsAfterABreakAtAnyBatch) {
   const Noise noise(60);
   const DistributedSampler sampler(60, 1, 0);
   for (const int threads : {0, 1, 4}) {
@@ -463,7 +463,7 @@ TEST(Loader, RefusesASecondLoopWithinALoopWhichGoesOn) {
   EXPECT_EQ(seen, order_of(sampler));
 }
 
-TEST(Loader, HasNoBatchForARankWithoutSamplesAndSaysSo) {
+TEST(Loader, HasNoBatchForARankWithoutSamplesAndReportsThis) {
   const Noise noise(1);
   std::vector<std::string> said;
   set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
@@ -774,7 +774,7 @@ bool lies_in(const RegisteredMemory& memory, const at::Tensor& tensor) {
   return data >= begin && data + tensor.nbytes() <= begin + memory.bytes();
 }
 
-TEST(Loader, OfAGroupHasItsBatchesInRegisteredMemory) {
+TEST(Loader, PlacesTheBatchesOfAGroupInRegisteredMemory) {
   const Noise noise(120);
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(120, world);
@@ -817,7 +817,7 @@ class Unlabelled : public Noise {
   void fill(const BatchRows& rows) const override { rows.data.zero_(); }
 };
 
-TEST(Loader, HasRoomInRegisteredMemoryForEmptyTargetsToo) {
+TEST(Loader, ReservesRegisteredMemoryForEmptyTargetsToo) {
   const Unlabelled samples(120);
   run_in_process(2, [&](ProcessGroup& world) {
     Loader loader(samples, DistributedSampler(120, world), world, {.batch_size = 8});
@@ -897,7 +897,7 @@ TEST(Loader, GoesOnInOrdinaryMemoryWhereAHostHasTooLittle) {
   EXPECT_TRUE(warnings[0].starts_with("Loader: batches lie in ordinary memory: ")) << warnings[0];
 }
 
-TEST(Loader, OfARankWithWrongOptionsLeavesTheOthersInPeace) {
+TEST(Loader, FailsOnlyOnTheRankWithInvalidOptions) {
   const Noise noise(120);
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(120, world);

@@ -513,7 +513,7 @@ TEST(Environment, AnAttemptThatIsNoneIsRefusedByName) {
   }
 }
 
-TEST(Environment, RanksOfSeveralAgentsAreToldTheirStore) {
+TEST(Environment, RanksOfSeveralAgentsReceiveTheirStore) {
   Settings variables{{"RANK", "2"},
                      {"WORLD_SIZE", "4"},
                      {"LOCAL_RANK", "0"},
@@ -613,7 +613,7 @@ TEST(Environment, AShellOfSrunAndTheScriptOfSbatchContradictNothing) {
 const Settings of_two_hosts{
     {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}};
 
-TEST(Environment, TheMasterIsWhereMasterAddrAndPortSay) {
+TEST(Environment, TheMasterIsGivenByMasterAddrAndPort) {
   struct Case {
     const char* address;
     const char* port;
@@ -631,7 +631,7 @@ TEST(Environment, TheMasterIsWhereMasterAddrAndPortSay) {
   EXPECT_EQ(read(of_two_hosts).master, "");
 }
 
-TEST(Environment, ARankOfWhoseHostNothingIsSaidMayBeAloneOnIt) {
+TEST(Environment, ARankWithoutHostInformationMayBeAloneOnItsHost) {
   Settings variables{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "29400"}};
   variables["MASTER_ADDR"] = "trainer-0.trainer";
   EXPECT_EQ(read(variables).local_world_size, 1);
@@ -642,7 +642,7 @@ TEST(Environment, ARankOfWhoseHostNothingIsSaidMayBeAloneOnIt) {
   }
 }
 
-TEST(Environment, OfMasterAddrAndPortTheMissingOneIsNamedWhenHostsAreSeveral) {
+TEST(Environment, NamesTheMissingOneOfMasterAddrAndPortOnSeveralHosts) {
   for (const char* there : {"MASTER_ADDR", "MASTER_PORT"}) {
     Settings variables = of_two_hosts;
     variables[there] = "1";
@@ -690,7 +690,7 @@ TEST(Environment, TasksOfSlurmThatAreUnevenlySpreadKnowTheirHosts) {
   EXPECT_NE(refusal_of(variables).find("node 2"), std::string::npos);
 }
 
-TEST(Environment, WhatAStepOfSlurmSaysCountsBeforeWhatItsJobSays) {
+TEST(Environment, SlurmStepVariablesTakePrecedenceOverThoseOfTheJob) {
   Settings variables = of_slurm;
   variables["SLURM_TASKS_PER_NODE"] = "8(x4)";
   variables["SLURM_NTASKS_PER_NODE"] = "8";

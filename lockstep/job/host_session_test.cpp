@@ -61,7 +61,7 @@ std::vector<std::string> logged_of_a_loss(bool is_told_to_end) {
   return logged;
 }
 
-TEST(HostSession, LogsTheLossOfARankUnlessThatWasToldToEnd) {
+TEST(HostSession, LogsTheLossOfARankUnlessItsEndWasRequested) {
   const auto logged = logged_of_a_loss(false);
   ASSERT_EQ(logged.size(), 1U);
   EXPECT_NE(logged[0].find("lockstep-fail job=job rank=1 "), std::string::npos) << logged[0];
@@ -99,7 +99,7 @@ char mark_in(FileDescriptor memory) {
   return static_cast<char>(*SharedMapping::attach(std::move(memory)).data());
 }
 
-TEST(HostSession, WhatARankHasWithdrawnIsOfferedNoMore) {
+TEST(HostSession, DoesNotReturnMemoryAfterItIsWithdrawn) {
   Pair pair("withdrawn");
   const auto memory = memory_with('a');
   const auto fetch = [&](std::chrono::milliseconds time) {

@@ -133,7 +133,7 @@ bool is_that_break(const Failure& failure) {
          failure.call == rank_one_did_not_come.call && failure.what == rank_one_did_not_come.what;
 }
 
-TEST(JobControlBlock, TheEndOfARankThatWaitedInVainFollowsFromThat) {
+TEST(JobControlBlock, AnExitAfterATimeoutIsAttributedToTheAbsentRank) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   EXPECT_EQ(page.cause_of(0, exited).exit_code, 69);
   page.note_break(0, rank_one_did_not_come);
@@ -150,7 +150,7 @@ TEST(JobControlBlock, ACrashIsItsOwnCauseAndSoIsAnotherException) {
   EXPECT_EQ(page.cause_of(0, threw).signal, SIGABRT);
 }
 
-TEST(JobControlBlock, AnExceptionThatSaysThatItWaitedInVainFollowsFromThat) {
+TEST(JobControlBlock, ATimeoutExceptionIsAttributedToTheAbsentRank) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.write_exit_report(0, "lockstep::Error: timeout: barrier #4", Fault::timeout);
@@ -189,7 +189,7 @@ TEST(JobControlBlock, AThreadThatKnowsNothingOfTheBreakDoesNotHideIt) {
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
-TEST(JobControlBlock, AnExceptionThatSaysThatItWaitedInVainCountsMoreThanCallsSince) {
+TEST(JobControlBlock, ATimeoutExceptionTakesPrecedenceOverLaterCalls) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_break(0, rank_one_did_not_come);
   page.activity(0).resumed = 1;  // For example, a call by a destructor.
@@ -265,7 +265,7 @@ TEST(JobControlBlock, AnEndInOrderIsKnownToThoseThatWaitAndIsNoFailure) {
   EXPECT_EQ(page.since_failure().count(), 0);
 }
 
-TEST(JobControlBlock, OfSeveralEndsInOrderAllRanksSeeTheFirst) {
+TEST(JobControlBlock, ReportsTheFirstOrderlyEndToAllRanks) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   page.note_end(2, {.rank = 2, .exit_code = 0});
   page.note_end(0, {.rank = 0, .exit_code = 0});
@@ -285,7 +285,7 @@ TEST(JobControlBlock, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) 
   EXPECT_EQ(page.cause_of(0, crashed).signal, SIGSEGV);
 }
 
-TEST(JobControlBlock, WhatARankWasToldIsSeenByTheOthersAndOfThisMeetingOnly) {
+TEST(JobControlBlock, AnnouncedSettingsAreVisibleToOtherRanksForOneMeetingOnly) {
   const JobControlBlock page = JobControlBlock::create(2, "job", 8);
   EXPECT_EQ(page.world_size(), 8);
   EXPECT_FALSE(page.told(1, 1));
@@ -326,7 +326,7 @@ TEST(JobControlBlock, OnlyTheFirstFailureIsKept) {
   EXPECT_FALSE(failure.left);
 }
 
-TEST(JobControlBlock, TellsHowLongAgoTheFirstFailureWasReported) {
+TEST(JobControlBlock, ReportsTheTimeSinceTheFirstFailure) {
   JobControlBlock page = JobControlBlock::create(1, "job");
   EXPECT_EQ(page.since_failure().count(), 0);
   page.report({.rank = 0});

@@ -88,7 +88,7 @@ TEST(Network, AnUnknownMasterIsRefusedByName) {
   expect_in(refusal_of("", "no-such-host.invalid"), {"no-such-host.invalid"});
 }
 
-TEST(Network, WhatIsNoNetworkIsRefused) {
+TEST(Network, RefusesAnInvalidNetwork) {
   for (const char* wrong : {"10.0.0.0/33", "10.0.0.0/", "eth0/8", "fd00::/129", "10.0.0.0/-1"})
     expect_in(refusal_of(wrong), {wrong, "is not a network"});
 }
@@ -135,7 +135,7 @@ TEST_F(NetworkOfAHost, TheFirstOfSeveralThatIsThereAndUpCounts) {
   });
 }
 
-TEST_F(NetworkOfAHost, ARefusalListsAllThatThereAreAndWhatTheWantedOnesLack) {
+TEST_F(NetworkOfAHost, ARefusalListsAllInterfacesAndWhyRequestedOnesDoNotMatch) {
   in_it([] {
     const std::string text = refusal_of("ib0,cut,bare,192.168.0.0/16");
     expect_in(text, {"'ib0,cut,bare,192.168.0.0/16'", "cut is down", "bare is there, but has no",

@@ -152,7 +152,7 @@ int judged(const MemoryGroup& group, std::size_t bytes) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(OomKills, ARankThatTheKernelKilledForWantOfMemoryIsToldFromOneThatWasKilled) {
+TEST(OomKills, AnOutOfMemoryKillIsDistinguishedFromAnotherKill) {
   const MemoryGroup group;
   if (!group) GTEST_SKIP() << "this user may not make a memory cgroup with a limit";
   EXPECT_EQ(judged(group, 1 << 20), 0);

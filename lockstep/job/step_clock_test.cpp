@@ -22,7 +22,7 @@ constexpr std::chrono::nanoseconds a_bit = 3ms;
 
 void work() { std::this_thread::sleep_for(a_bit); }
 
-TEST(StepTimes, OfAnInnerPhaseDoNotCountForTheOuterOne) {
+TEST(StepTimes, ExcludeAnInnerPhaseFromTheOuterOne) {
   const StepClock::OfThread clock;
   const auto before = Clock::now();
   auto begin = before;
@@ -50,7 +50,7 @@ TEST(StepTimes, OfAnInnerPhaseDoNotCountForTheOuterOne) {
   EXPECT_LE(times.total(), after - before + apart);
 }
 
-TEST(StepTimes, OfThePhaseUnderWayCount) {
+TEST(StepTimes, IncludeTheCurrentPhase) {
   const StepClock::OfThread clock;
   const InPhase data(StepPhase::data);
   const StepTimes before = step_times();
@@ -59,7 +59,7 @@ TEST(StepTimes, OfThePhaseUnderWayCount) {
 }
 
 // As GroupCollectives do.
-TEST(StepTimes, TellForWhomALoopHasWaited) {
+TEST(StepTimes, ReportTheRanksThatALoopWaitedFor) {
   const StepClock::OfThread mine;
   StepClock& clock = *StepClock::of_this_thread();
   const InPhase backward(StepPhase::backward);
@@ -102,7 +102,7 @@ TEST(StepTimes, AreOfOneThreadUntilItEnds) {
   std::thread([&] { EXPECT_GE(data_of(), a_bit); }).join();
 }
 
-TEST(StepTimes, OfACollectiveInTheBackgroundCountWhileTheLoopWaitsForIt) {
+TEST(StepTimes, CountABackgroundCollectiveWhileTheLoopWaitsForIt) {
   std::thread([] {
     const InPhase backward(StepPhase::backward);
     const StepTimes before = step_times();
@@ -171,7 +171,7 @@ TEST(StepTimes, AreDescribedInTheOrderOfAStep) {
   EXPECT_EQ(describe(times, StepPhase::data), "data 0 %");
 }
 
-TEST(SharedStepTimes, ShowWhatTheyWereTold) {
+TEST(SharedStepTimes, ShowTheTimesThatWereWritten) {
   SharedStepTimes shared{};
   EXPECT_EQ(shared.shown().total(), 0ns);
   EXPECT_EQ(shared.shown().latest_rank(), -1);

@@ -98,7 +98,7 @@ TEST(Straggler, IsNotTheRankThatWaits) {
             "others waited 20 ms a step (18 %) for rank 1, of which 20 in backward");
 }
 
-TEST(Straggler, OfAnotherHostIsNamedWithoutAPhase) {
+TEST(Straggler, IsNamedWithoutAPhaseOnAnotherHost) {
   EXPECT_EQ(verdict({Rank(0).wait_for(9, 20ms), Rank(1).wait_for(9, 20ms)}),
             "others waited 20 ms a step (18 %) for rank 9");
 }
@@ -112,7 +112,7 @@ TEST(Straggler, IsTheOneThatCostsMost) {
       2);
 }
 
-TEST(Straggler, IsNobodyWhereRanksAreLateInTurn) {
+TEST(Straggler, IsNotNamedWhenRanksAreLateAlternately) {
   EXPECT_EQ(verdict({Rank(0).wait_for(1, 20ms).spend(StepPhase::data, 18ms),
                      Rank(1).wait_for(0, 18ms).spend(StepPhase::data, 20ms)}),
             "");

@@ -26,7 +26,7 @@ TEST(Slurm, TheFirstNameOfANodeListIsFound) {
     EXPECT_EQ(first_of_node_list(each.list), each.first);
 }
 
-TEST(Slurm, WhatIsNoNodeListIsRefused) {
+TEST(Slurm, RejectsAMalformedNodeList) {
   for (const char* wrong : {"", ",node1", "node[1-2", "[]"})
     EXPECT_THROW(first_of_node_list(wrong), Error) << wrong;
 }
@@ -46,7 +46,7 @@ TEST(Slurm, TasksAreCountedNodeByNode) {
     EXPECT_EQ(tasks_on_node(each.tasks, each.node), each.expected) << each.tasks;
 }
 
-TEST(Slurm, WhatDoesNotTellANodesTasksIsRefused) {
+TEST(Slurm, RefusesInvalidTasksPerNode) {
   for (const char* wrong :
        {"", "2", "x", "2(x", "2(x3", "2(3)", "2;3", "0,2", "2(x0),2", "2,", "-1,2"})
     EXPECT_THROW(tasks_on_node(wrong, 1), Error) << wrong;

@@ -31,19 +31,19 @@ TEST(JobCommand, IsTheSameWhereverTheProgramLies) {
       "");
 }
 
-TEST(JobCommand, SaysWhichArgumentDiffers) {
+TEST(JobCommand, ReportsWhichArgumentDiffers) {
   const auto seed = [](const char* value) {
     return command("train", {"--steps", "40", "--seed", value, "--print-hash"});
   };
   EXPECT_EQ(differences(seed("1"), seed("0")), "`train ... --seed 1 ...`|`train ... --seed 0 ...`");
 }
 
-TEST(JobCommand, SaysWhichProgramDiffers) {
+TEST(JobCommand, ReportsWhichProgramDiffers) {
   EXPECT_EQ(differences(command("a", {"x"}), command("b", {"x"})), "`a ...`|`b ...`");
   EXPECT_EQ(differences(command("a", {}), command("b", {})), "`a`|`b`");
 }
 
-TEST(JobCommand, SaysWhichArgumentIsMissing) {
+TEST(JobCommand, ReportsWhichArgumentIsMissing) {
   EXPECT_EQ(differences(command("a", {"x"}), command("a", {})), "`a x`|`a`");
   EXPECT_EQ(differences(command("a", {"x", "y"}), command("a", {"x"})), "`a x y`|`a x`");
   EXPECT_EQ(differences(command("a", {"x", "y", "z"}), command("a", {"x", "y"})),
@@ -207,13 +207,13 @@ TEST(AgentFrames, CarryTheLastMessageOfALostRank) {
   EXPECT_EQ(describe(*got.failure), describe(lost));
 }
 
-TEST(AgentFrames, AnOlderLauncherDoesNotSayWhatItRuns) {
+TEST(AgentFrames, AcceptAnOlderLauncherWithoutACommand) {
   json frame = join_frame();
   for (const char* name : {"program", "arguments", "digest"}) frame.erase(name);
   EXPECT_FALSE(std::get<JoinFrame>(decoded(frame)).command);
 }
 
-TEST(AgentFrames, WhatALauncherRunsIsSaidInFullOrNotAtAll) {
+TEST(AgentFrames, RejectAnIncompleteOrMalformedCommand) {
   for (const json& frame :
        {with(join_frame(), "program", 1), with(join_frame(), "arguments", "a"),
         with(join_frame(), "digest", nullptr), with(join_frame(), "arguments", {1})})
@@ -243,7 +243,7 @@ TEST(AgentFrames, TheLargestFramesAreWithinTheLimit) {
   EXPECT_LE(encode(EndJob{1, wide, failure}).size(), 4 + max_agent_frame_bytes);
 }
 
-TEST(AgentFrames, ACommandIsCleanAndCutWhoeverMadeIt) {
+TEST(AgentFrames, SanitizeAndTruncateACommand) {
   JoinFrame join;
   join.node = {.host = "node1", .nproc = 1, .least = 1, .most = 1};
   join.command = JobCommand{.arguments = std::vector<std::string>(1000, "\x1b[2J")};
@@ -271,7 +271,7 @@ std::vector<RankTimes> times_after(const ReportFrame& sent) {
   return std::get<ReportFrame>(decode_agent_frame(*first_agent_frame(bytes))).times;
 }
 
-TEST(AgentFrames, TellTheTimesOfRanks) {
+TEST(AgentFrames, CarryTheTimesOfRanks) {
   const auto got = times_after({.attempt = 0, .times = {some_times(2), some_times(3)}});
   ASSERT_EQ(got.size(), 2U);
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -284,7 +284,7 @@ TEST(AgentFrames, TellTheTimesOfRanks) {
   }
 }
 
-TEST(AgentFrames, TellTheTimesOfSomeOfManyRanks) {
+TEST(AgentFrames, CarryTheTimesOfSomeOfManyRanks) {
   RankTimes longest = some_times(99'999);
   longest.times.spent.fill(std::chrono::nanoseconds::max());
   for (int rank = 0; rank < 100; ++rank)

@@ -213,7 +213,7 @@ TEST(Coordinator, TheFirstFailureDecides) {
   EXPECT_NE(job.why().find("rank 2"), std::string::npos) << job.why();
 }
 
-TEST(Coordinator, AFailedAttemptIsStartedAnewAsOftenAsIsAllowed) {
+TEST(Coordinator, RestartsAFailedAttemptUpToTheLimit) {
   Job job(2, 2, 1);
   job.join(1);
   job.orders();
@@ -280,7 +280,7 @@ Job pausing_job(int most) {
   return job;
 }
 
-TEST(Coordinator, EveryHostIsToldOfThePauseAndShowsIt) {
+TEST(Coordinator, EveryHostReceivesAndShowsThePause) {
   Job job = pausing_job(2);
   for (const int host : {0, 1}) EXPECT_EQ((*job).state(host), "pausing for 0.1 s before attempt 2");
   job.wait(milliseconds(99));
@@ -349,7 +349,7 @@ TEST(Coordinator, AStartThatNoFailureMadeNecessaryIsNotDelayed) {
   EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 0:start 0/3 1:start 1/3 2:start 2/3");
 }
 
-TEST(Coordinator, WhatAHostSaysOfAnEarlierAttemptDoesNotCount) {
+TEST(Coordinator, IgnoresReportsFromAnEarlierAttempt) {
   Job job(2, 2, 2);
   job.join(1);
   job.orders();
@@ -398,7 +398,7 @@ TEST(Coordinator, AReplacementFillsTheHole) {
   EXPECT_EQ(job.orders(), "0:start 0/3 3:start 1/3 2:start 2/3");
 }
 
-TEST(Coordinator, WithoutAReplacementItEndsAndSaysWhatWasLost) {
+TEST(Coordinator, EndsWithoutAReplacementAndReportsTheLostHost) {
   Job job(3, 3, 1);
   for (int host : {1, 2}) job.join(host);
   job.orders();
@@ -434,7 +434,7 @@ TEST(Coordinator, AFullJobKeepsASpareUntilAHostIsLost) {
   EXPECT_EQ(job.orders(), "0:start 0/2 2:start 1/2");
 }
 
-TEST(Coordinator, OneThatIsToldToStopStopsAll) {
+TEST(Coordinator, AStopOfOneHostStopsAllHosts) {
   Job job(2, 2, 3);
   job.join(1);
   job.orders();
@@ -445,7 +445,7 @@ TEST(Coordinator, OneThatIsToldToStopStopsAll) {
   EXPECT_EQ(job.why(), "stopped by SIGTERM on host B");
 }
 
-TEST(Coordinator, AStopEndsARestartThatIsUnderWayAndTheFailureThatCameFirstDecides) {
+TEST(Coordinator, AStopCancelsARestartAndKeepsTheFirstFailuresExitCode) {
   Job job(2, 2, 3);
   job.join(1);
   job.orders();
@@ -532,7 +532,7 @@ TEST(Coordinator, AHostThatIsLostAfterItSucceededIsNoFailure) {
   EXPECT_EQ(job.orders(), "0:end_job 0");
 }
 
-TEST(Coordinator, AHostThatComesAfterTheEndIsToldSo) {
+TEST(Coordinator, RejectsAHostThatJoinsAfterTheEnd) {
   Job job(1, 2);
   job.wait(seconds(3));
   job.report(0, Outcome::stopped, 128 + SIGTERM);

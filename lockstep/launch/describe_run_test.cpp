@@ -22,13 +22,13 @@ RunOptions two_ranks() {
   return options;
 }
 
-TEST(DescribeRun, SaysTheCommandAsAShellWouldHaveIt) {
+TEST(DescribeRun, QuotesTheCommandForAShell) {
   EXPECT_TRUE(contains(describe_run(two_ranks()),
                        "2 ranks on this host\n"
                        "command: /bin/echo 'two words' 'it'\\''s' plain-1.5 ''\n"));
 }
 
-TEST(DescribeRun, SaysWhatEachRankGetsAndWhatAllDo) {
+TEST(DescribeRun, ShowsTheVariablesOfEachRankAndOfAllRanks) {
   ::unsetenv("OMP_NUM_THREADS");
   RunOptions options = two_ranks();
   options.max_restarts = 3;
@@ -45,7 +45,7 @@ TEST(DescribeRun, SaysWhatEachRankGetsAndWhatAllDo) {
   EXPECT_FALSE(contains(text, "log files")) << text;
 }
 
-TEST(DescribeRun, SaysAMasterPortThatItsUserChose) {
+TEST(DescribeRun, ShowsTheMasterPortThatTheUserChose) {
   RunOptions options = two_ranks();
   options.hosts.master_port = 29501;
   EXPECT_TRUE(contains(describe_run(options), "  MASTER_PORT=29501\n"));
@@ -59,7 +59,7 @@ TEST(DescribeRun, LeavesOutWhatTheLauncherHasItself) {
   EXPECT_TRUE(contains(describe_run(two_ranks()), "ROLE_NAME=default"));
 }
 
-TEST(DescribeRun, NamesASecretThatIsNotPassedOnButDoesNotTellIt) {
+TEST(DescribeRun, NamesAWithheldSecretWithoutItsValue) {
   ::setenv("LOCKSTEP_JOB_TOKEN", "AAAABBBBCCCCDDDDEEEEFFFF", 1);
   const std::string text = describe_run(two_ranks());
   ::unsetenv("LOCKSTEP_JOB_TOKEN");
@@ -67,7 +67,7 @@ TEST(DescribeRun, NamesASecretThatIsNotPassedOnButDoesNotTellIt) {
   EXPECT_FALSE(contains(text, "AAAABBBB")) << text;
 }
 
-TEST(DescribeRun, OfSeveralHostsSaysWhatTheyHaveYetToAgreeOn) {
+TEST(DescribeRun, ListsTheVariablesThatHostsAgreeOnLater) {
   RunOptions options = two_ranks();
   options.hosts.least = 2;
   options.hosts.most = 4;
@@ -87,7 +87,7 @@ TEST(DescribeRun, OfSeveralHostsSaysWhatTheyHaveYetToAgreeOn) {
   EXPECT_TRUE(contains(fixed, "  GROUP_RANK=1\n  GROUP_WORLD_SIZE=2\n")) << fixed;
 }
 
-TEST(DescribeRun, SaysWhichFilesThereWillBe) {
+TEST(DescribeRun, ListsTheLogFiles) {
   RunOptions options = two_ranks();
   options.log.directory = "my logs";
   options.log.tee.all = Streams::out;

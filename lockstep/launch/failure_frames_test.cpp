@@ -18,7 +18,7 @@ Failure decoded(std::string_view body) {
   return *std::get<ReportFrame>(decode_agent_frame(body)).failure;
 }
 
-TEST(FailureFrames, KeepWhichLivingRanksAreToBlame) {
+TEST(FailureFrames, KeepTheLivingRanksThatCausedATimeout) {
   const Failure sent{.rank = 1,
                      .what = "within 30 s",
                      .fault = Fault::timeout,
@@ -43,20 +43,20 @@ const std::string begin =
     R"("host":"a","pid":2,"exit_code":1,"signal":null,"oom":null,"operation":"","sequence":0,)"
     R"("group":"","what":"","detected_by":-1,"left":false)";
 
-TEST(FailureFrames, OfALauncherThatSaysNothingOfThemAreUnderstood) {
+TEST(FailureFrames, AcceptAFailureWithoutFaultAndRanks) {
   const Failure got = decoded(begin + "}}");
   EXPECT_EQ(got.exit_code, 1);
   EXPECT_FALSE(got.fault);
 }
 
-TEST(FailureFrames, OfALauncherThatNamesAllOfManyRanksAreCut) {
+TEST(FailureFrames, TruncateALongListOfRanks) {
   std::string ranks = "0";
   for (int rank = 1; rank < 1000; ++rank) ranks.append(",").append(std::to_string(rank));
   const std::string end = R"(,"fault":"timeout","ranks":[)" + ranks + R"(],"call":""}})";
   EXPECT_EQ(decoded(begin + end).ranks.size(), most_blamed);
 }
 
-TEST(FailureFrames, OfFaultsAndRanksThatCannotBeAreRefused) {
+TEST(FailureFrames, RejectInvalidFaultsAndRanks) {
   for (const char* end :
        {R"(,"fault":"bug","ranks":[],"call":""}})", R"(,"fault":"timeout"}})",
         R"(,"fault":"timeout","ranks":[-1],"call":""}})",

@@ -44,7 +44,7 @@ JobStatus example() {
 
 // --- The text ------------------------------------------------------------------------------------
 
-TEST(Metrics, TellOfEachRank) {
+TEST(Metrics, ReportTheValuesOfEachRank) {
   const std::string text = metrics_of(example());
   for (const char* line :
        {"lockstep_job_ranks{job=\"a1.b2\"} 4\n", "lockstep_job_restarts_total{job=\"a1.b2\"} 2\n",
@@ -151,7 +151,7 @@ TEST(MetricsService, AnswersARequestThatComesInChunks) {
   EXPECT_TRUE(answer.ends_with(metrics_of(example()))) << answer;
 }
 
-TEST(MetricsService, AnswersOthersWhileOneSaysNothing) {
+TEST(MetricsService, AnswersOtherClientsWhileOneIsSilent) {
   Served served;
   const FileDescriptor silent = served.connect();
   served.turn();

@@ -265,13 +265,13 @@ void expect_full_disk_to_be_said_once(LogOptions options, const std::string& sho
   EXPECT_EQ(content(file), "12345\n1234");
 }
 
-TEST(OutputLogs, AFullDiskIsSaidOnceWithTheFilesNameAndTheConsoleMissesNothing) {
+TEST(OutputLogs, ReportAFullDiskOnceByFileNameAndKeepConsoleOutput) {
   LogOptions options;
   options.tee.all = Streams::out;
   expect_full_disk_to_be_said_once(options, "[0] 12345\n[0] 12345\n[0] 12345\n[0] 12345\n");
 }
 
-TEST(OutputLogs, AFullDiskIsSaidOnceForStreamsThatAreNotShownToo) {
+TEST(OutputLogs, ReportAFullDiskOnceForHiddenStreams) {
   LogOptions redirected;
   redirected.redirects.all = Streams::out;
   expect_full_disk_to_be_said_once(redirected, "");

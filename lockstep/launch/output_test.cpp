@@ -161,7 +161,7 @@ TEST(Output, ASocketThatNobodyReadsBlocksNobody) {
   EXPECT_EQ(got.size(), 100U * 10'004);
 }
 
-TEST(Output, AFullDiskIsSaidOnce) {
+TEST(Output, ReportsAFullDiskOnce) {
   Pipe err;
   const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   ASSERT_TRUE(full);
@@ -225,7 +225,7 @@ TEST(Output, OnATerminalAStatusStaysBelowTheLinesOfAllRanks) {
   EXPECT_EQ(read_all(terminal.screen), erase + status("[0] 60%"));
 }
 
-TEST(Output, AStatusGoesWithItsRank) {
+TEST(Output, RemovesAStatusWhenItsRankEnds) {
   Terminal terminal;
   Output output(terminal.line.get(), terminal.line.get());
   OneRank rank(output);

@@ -48,7 +48,7 @@ TEST(Process, RunsAProgram) {
   EXPECT_EQ(code_of(process), 7);
 }
 
-TEST(Process, SaysWhyAProgramDoesNotRun) {
+TEST(Process, ReportsWhyAProgramCannotStart) {
   const test::ScratchDirectory scratch;
   const std::string file = scratch.path() / "not a program";
   std::ofstream(file) << "hello";

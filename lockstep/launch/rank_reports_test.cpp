@@ -19,7 +19,7 @@ Failure late(int rank) {
   return {.rank = rank, .fault = Fault::timeout, .ranks = {rank}, .call = "init_process_group"};
 }
 
-TEST(RankPages, AnEndBetweenTwoGroupsIsForWantOfThoseWhoDidNotComeToTheNext) {
+TEST(RankPages, AttributeAnEndBetweenGroupsToTheMissingRanks) {
   Round round;
   round.world_size = 2;
   for (const bool is_between : {true, false}) {
@@ -63,7 +63,7 @@ struct BetweenGroups {
   JobControlBlock session = JobControlBlock::create(2, "job");
 };
 
-TEST(RankPages, WhoeverEndsForWantOfARankThatHadEndedInOrderNamesThat) {
+TEST(RankPages, AttributeAFailureToAnAwaitedRankThatEndedNormally) {
   const BetweenGroups job;
   job.wait();
   EXPECT_FALSE(job.pages.failure());
@@ -73,7 +73,7 @@ TEST(RankPages, WhoeverEndsForWantOfARankThatHadEndedInOrderNamesThat) {
   EXPECT_EQ(job.own.failure()->rank, 1);
 }
 
-TEST(RankPages, ALaterFailureOfWhoeverWentOnIsItsOwn) {
+TEST(RankPages, AttributeALaterFailureToTheResumedRank) {
   for (const bool is_killed : {true, false}) {
     const BetweenGroups job;
     job.wait();

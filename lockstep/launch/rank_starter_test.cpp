@@ -93,7 +93,7 @@ TEST(Environment, LeavesMallocAloneWhenTheUserHasSetAnythingOfIt) {
   }
 }
 
-TEST(Environment, SaysHowWideTheTerminalIs) {
+TEST(Environment, ContainsTheWidthOfTheTerminal) {
   RankPlace shown = place();
   shown.columns = 76;
   EXPECT_TRUE(has(environment(shown), "LOCKSTEP_TERMINAL=76"));

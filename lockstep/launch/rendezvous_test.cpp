@@ -117,7 +117,7 @@ TEST(Rendezvous, OneHostStartsWithoutANetwork) {
   EXPECT_EQ(round.store, "");
 }
 
-TEST(Rendezvous, ThreeHostsStartWithNumbersOfTheirOwnAndMeetInOneStore) {
+TEST(Rendezvous, ThreeHostsReceiveDistinctNumbersAndShareOneStore) {
   const ReservedPort port;
   AgentsOf agents(std::vector(3, job_of(3, endpoint(port))));
   std::vector<int> numbers;
@@ -140,7 +140,7 @@ TEST(Rendezvous, ThreeHostsStartWithNumbersOfTheirOwnAndMeetInOneStore) {
   store.set("k", "v");
 }
 
-TEST(Rendezvous, AFailureIsStartedAnewEverywhereAndSuccessEndsIt) {
+TEST(Rendezvous, RestartsAllHostsAfterAFailureAndEndsOnSuccess) {
   const ReservedPort port;
   RunOptions options = job_of(2, endpoint(port));
   options.max_restarts = 1;
@@ -176,7 +176,7 @@ TEST(Rendezvous, TheCoordinatingHostKnowsTheTimesOfAllRanks) {
   EXPECT_TRUE(agents[1].times().empty()) << "another host coordinates";
 }
 
-TEST(Rendezvous, APauseBeforeARestartIsToldToEveryHost) {
+TEST(Rendezvous, SendsThePauseBeforeARestartToEveryHost) {
   const ReservedPort port;
   RunOptions options = job_of(2, endpoint(port));
   options.max_restarts = 2;
@@ -240,7 +240,7 @@ TEST(Rendezvous, ALauncherThatRunsAnotherCommandIsTurnedAwayOnBothSidesAndTheJob
   for (std::size_t host : {0u, 2u}) EXPECT_EQ(agents.next<StartRanks>(host).round.nodes, 2);
 }
 
-TEST(Rendezvous, HostsOfANamedJobMayRunDifferentCommandsAndTheLogSaysSo) {
+TEST(Rendezvous, AllowsAndLogsDifferentCommandsInANamedJob) {
   const ReservedPort port;
   const std::string at = endpoint(port);
   const Logged logged;
@@ -285,7 +285,7 @@ TEST(Rendezvous, ALauncherWithAnotherTokenOrNoneIsTurnedAway) {
   }
 }
 
-TEST(Rendezvous, AStoresClientAtTheLaunchersPortIsToldSo) {
+TEST(Rendezvous, RejectsAStoreClientAtTheLaunchersPort) {
   const ReservedPort port;
   AgentsOf agents({job_of(2, endpoint(port))});
   std::string text;
@@ -304,7 +304,7 @@ TEST(Rendezvous, AStoresClientAtTheLaunchersPortIsToldSo) {
   EXPECT_NE(text.find("the listener is the job's launcher, not a store"), text.npos) << text;
 }
 
-TEST(Rendezvous, TwoHostsOfOneNumberAreToldSo) {
+TEST(Rendezvous, RejectsTwoHostsWithTheSameNumber) {
   const ReservedPort port;
   std::vector<RunOptions> jobs(3, job_of(3, endpoint(port)));
   jobs[0].hosts.node_rank = 0;
@@ -459,7 +459,7 @@ TEST(Rendezvous, BeyondLoopbackItWantsAToken) {
   EXPECT_NE(text.find("LOCKSTEP_TRUST_NETWORK=1"), text.npos) << text;
 }
 
-TEST(Rendezvous, WhatIsNoEndpointIsMisuse) {
+TEST(Rendezvous, RejectsAnInvalidEndpoint) {
   for (const std::string text : {"", "host", "127.0.0.1:", ":29400", "127.0.0.1:0",
                                  "127.0.0.1:70000", "::1:29400", "127.0.0.1:29400x"})
     EXPECT_EQ(fault_of([&] { Rendezvous host(job_of(2, text)); }), Fault::misuse) << text;

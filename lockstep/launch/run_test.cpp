@@ -33,7 +33,7 @@ TEST(LogOptions, LocalRanksThatAreNotNamedHaveNone) {
   EXPECT_EQ(choice.of(1), Streams::none);
 }
 
-TEST(LogOptions, WhatIsNeitherIsRefusedAndQuoted) {
+TEST(LogOptions, RejectInvalidStreamsAndQuoteThem) {
   for (const std::string text : {"", "4", "-1", "03", "out", "0:", ":1", "0:4", "0:1,", ",0:1",
                                  "0:1,1", "0:1:2", "0:1 ", "-1:1", "99999999999:1", "0:1,0:2"}) {
     try {
@@ -126,7 +126,7 @@ TEST_F(Program, ThatIsAFolderIsAWrongCommandLine) {
   }
 }
 
-TEST_F(Program, WhoseInterpreterIsMissingNamesIt) {
+TEST_F(Program, NamesItsMissingInterpreter) {
   struct Case {
     const char* line;
     const char* interpreter;  // Empty if it exists.
@@ -157,7 +157,7 @@ TEST_F(Program, WhoseInterpreterIsMissingNamesIt) {
 }
 
 // As a program linked for another system, such as one with musl.
-TEST_F(Program, WhoseLoaderIsMissingNamesIt) {
+TEST_F(Program, NamesItsMissingLoader) {
   std::ifstream in_file("/proc/self/exe", std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(in_file), {}};
   const std::string loader = interpreter_of("/proc/self/exe");

@@ -90,7 +90,7 @@ std::string read_to_end(const FileDescriptor& socket) {
   return "nothing";
 }
 
-TEST(Status, OfAJobArrivesAsItsAgentGaveIt) {
+TEST(Status, ArrivesAsTheAgentSentIt) {
   const JobStatus given = example(own_id("whole"));
   const ServingStatus agent(given);
   const auto got = job_named(given.job_id);
@@ -102,7 +102,7 @@ TEST(Status, OfAJobArrivesAsItsAgentGaveIt) {
   EXPECT_EQ(got->ranks[0].step, 812U);
 }
 
-TEST(Status, OfTwoJobsComesTheOldestFirst) {
+TEST(Status, ListsTheOldestOfTwoJobsFirst) {
   const ServingStatus young(example(own_id("young"), 5));
   const ServingStatus old(example(own_id("old"), 5000));
   std::vector<std::string> ids;
@@ -111,12 +111,12 @@ TEST(Status, OfTwoJobsComesTheOldestFirst) {
   EXPECT_EQ(ids, (std::vector{own_id("old"), own_id("young")}));
 }
 
-TEST(Status, OfAJobThatIsOverIsGone) {
+TEST(Status, IsAbsentForAnEndedJob) {
   { const ServingStatus agent(example(own_id("over"))); }
   EXPECT_FALSE(job_named(own_id("over")));
 }
 
-TEST(Status, OfALargeJobArrivesWhole) {
+TEST(Status, ArrivesCompleteForALargeJob) {
   JobStatus large = example(own_id("large"));
   large.ranks.assign(4000, large.ranks.front());
   const ServingStatus agent(large);
@@ -125,7 +125,7 @@ TEST(Status, OfALargeJobArrivesWhole) {
   EXPECT_EQ(got->ranks.size(), 4000U);
 }
 
-TEST(Status, OfAnAgentThatDoesNotAnswerSaysSoWithinTwoSeconds) {
+TEST(Status, ReportsAnUnresponsiveAgentWithinTwoSeconds) {
   const std::string id = own_id("stopped");
   StatusService stuck(id, [&] { return example(id); });  // Its loop does not run.
   const auto start = Clock::now();
@@ -138,7 +138,7 @@ TEST(Status, OfAnAgentThatDoesNotAnswerSaysSoWithinTwoSeconds) {
   EXPECT_TRUE(job->ranks.empty());
 }
 
-TEST(Status, OfAnAgentWithAFullQueueSaysThatItDoesNotAnswer) {
+TEST(Status, ReportsAnAgentWithAFullQueueAsUnresponsive) {
   const std::string id = own_id("full");
   StatusService stuck(id, [&] { return example(id); });
   std::vector<FileDescriptor> waiting;
@@ -195,7 +195,7 @@ TEST(Status, IsNotForOtherUsers) {
   EXPECT_TRUE(job_named(id)) << "and this one still does";
 }
 
-TEST(Status, OfAnImpostorUnderThisUsersNameIsNotBelieved) {
+TEST(Status, RejectsAnImpostorWithThisUsersName) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const std::string id = own_id("impostor");
   const std::string name = "lockstep/0/agent/" + std::to_string(::getpid()) + ".77/" + id;

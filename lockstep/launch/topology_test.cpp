@@ -21,7 +21,7 @@ std::vector<int> first_cpus(int count) {
   return cpus;
 }
 
-TEST(Topology, TheAffinityMaskIsWhatTheKernelSays) {
+TEST(Topology, AffinityMaskMatchesTheKernels) {
   cpu_set_t mask;
   ASSERT_EQ(::sched_getaffinity(0, sizeof mask, &mask), 0);
   const auto cpus = affinity_mask();
@@ -29,7 +29,7 @@ TEST(Topology, TheAffinityMaskIsWhatTheKernelSays) {
   for (const int cpu : cpus) EXPECT_TRUE(CPU_ISSET(cpu, &mask));
 }
 
-TEST(Topology, OfThisHostEachUsableCpuIsInOneCore) {
+TEST(Topology, AssignsEachUsableCpuToOneCore) {
   std::vector<int> found;
   for (const Core& core : read_topology(affinity_mask()).cores)
     found.insert(found.end(), core.cpus.begin(), core.cpus.end());
@@ -63,7 +63,7 @@ TEST(Topology, CoresKnowWhatTheyShare) {
   }
 }
 
-TEST(Topology, WhatIsNotInTheMaskIsNotThere) {
+TEST(Topology, OmitsCpusOutsideTheMask) {
   const Topology machine = synthetic_topology("pack:1 core:4 pu:2", {1, 4, 5});
   ASSERT_EQ(machine.cores.size(), 2U);
   EXPECT_EQ(machine.cores[0].cpus, std::vector<int>{1});
@@ -112,7 +112,7 @@ class FakeRoot {
 
 TEST(CpuQuota, IsNoneWhereNothingIsKnown) { EXPECT_EQ(FakeRoot().quota(), std::nullopt); }
 
-TEST(CpuQuota, OfVersion2IsTheLeastUpTheTree) {
+TEST(CpuQuota, IsTheMinimumUpTheTreeInVersion2) {
   const FakeRoot root;
   root.second_version("/slice/job/step");
   EXPECT_EQ(root.quota(), std::nullopt);
@@ -128,7 +128,7 @@ TEST(CpuQuota, OfVersion2IsTheLeastUpTheTree) {
   EXPECT_EQ(root.quota(), 0.5);
 }
 
-TEST(CpuQuota, OfVersion1IsTheLeastUpTheTree) {
+TEST(CpuQuota, IsTheMinimumUpTheTreeInVersion1) {
   const FakeRoot root;
   root.first_version("/docker/abc");
   const std::string folder = "sys/fs/cgroup/cpu,cpuacct/";
@@ -144,7 +144,7 @@ TEST(CpuQuota, OfVersion1IsTheLeastUpTheTree) {
   EXPECT_EQ(root.quota(), 2);
 }
 
-TEST(CpuQuota, OfAContainerThatSeesItsOwnGroupAsTheRoot) {
+TEST(CpuQuota, IsReadInAContainerWhoseGroupIsTheRoot) {
   FakeRoot same_path;  // The path is the host's, as is the mounted group.
   same_path.first_version("/docker/abc", "/docker/abc");
   same_path.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "150000");

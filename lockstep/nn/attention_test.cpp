@@ -188,7 +188,7 @@ TEST(RingMemory, IsUsedAgainAndGivenBackWithTheGroup) {
   for (const auto& slots : all) EXPECT_TRUE(slots.expired());
 }
 
-TEST(RingMemory, OfGrowingSequencesIsLessThanTwiceThatOfTheLongest) {
+TEST(RingMemory, GrowsToLessThanTwiceThatOfTheLongestSequence) {
   run_in_process(2, [](ProcessGroup& group) {
     std::size_t longest = 0;
     for (std::int64_t part = 8; part <= 128; part += 2) {
@@ -296,7 +296,7 @@ void expect_refused(at::IntArrayRef q, at::IntArrayRef k, const AttentionOptions
   });
 }
 
-TEST(Context, SaysWhatDoesNotFit) {
+TEST(Context, RejectsInvalidShapesAndOptions) {
   const std::vector<std::int64_t> three{1, 3, 4, 2}, two{1, 2, 4, 2}, odd{1, 2, 3, 2};
   using enum Fault;
   expect_refused(three, three, {.method = ContextMethod::ulysses}, misuse,

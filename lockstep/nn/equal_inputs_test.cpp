@@ -123,7 +123,7 @@ TEST(EqualInputs, OtherShapesAndTargetsAreAMismatchThatShowsBoth) {
 }
 
 // The second run of a block calls its layers again, with other checks.
-TEST(EqualInputs, OfABlockThatIsComputedAgain) {
+TEST(EqualInputs, AcceptARecomputedBlock) {
   run_in_process(2, [](ProcessGroup& group) {
     auto linear = cut(Linear(6, 4), ColwiseParallel(), group, "in");
     const auto all = [](std::string_view) { return true; };

@@ -246,7 +246,7 @@ TEST(Experts, BeginWithTheWeightsOfLinearLayers) {
   EXPECT_FALSE(Experts(16, 64, 3)->gate.defined());
 }
 
-TEST(Experts, OfHalfPrecisionAreRoutedInFloat) {
+TEST(Experts, RouteHalfPrecisionInFloat) {
   Experts experts(ExpertsOptions(8, 16, 4));
   experts->to(at::kBFloat16);
   const ExpertsOutput result = experts(numbers({5, 8}, 1).to(at::kBFloat16));
@@ -254,7 +254,7 @@ TEST(Experts, OfHalfPrecisionAreRoutedInFloat) {
   EXPECT_EQ(result.balance_loss.scalar_type(), at::kFloat);
 }
 
-TEST(Experts, SayWhatDoesNotFit) {
+TEST(Experts, RejectInvalidSizesAndOptions) {
   Experts experts(4, 8, 6);
   EXPECT_EQ(experts->mismatch(ExpertParallel(), 4),
             "num_experts 6 cannot be cut evenly over 4 ranks: 4 or 8 can");

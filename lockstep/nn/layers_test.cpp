@@ -389,7 +389,7 @@ TEST_P(Layers, CrossEntropyEqualsTheWholeOne) {
 }
 
 // As with a padded vocabulary: some ranks have only logits of minus infinity.
-TEST(CrossEntropy, OfPartsThatAreAllMinusInfinity) {
+TEST(CrossEntropy, IsCorrectForPartsOfOnlyMinusInfinity) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   at::Tensor x = numbers({3, 6}, 2);
   x.narrow(1, 3, 3).fill_(-infinity);
@@ -408,7 +408,7 @@ TEST(CrossEntropy, OfPartsThatAreAllMinusInfinity) {
   });
 }
 
-TEST(CrossEntropy, OfHalfPrecisionIsComputedInFloat) {
+TEST(CrossEntropy, IsComputedInFloatForHalfPrecision) {
   const at::Tensor logits = (numbers({4, 6}, 1) * 5).to(at::kBFloat16);
   const at::Tensor target = longs({0, 5, 2, 3});
   const at::Tensor expected = at::cross_entropy_loss(logits.to(at::kFloat), target);
@@ -481,7 +481,7 @@ TEST(WholeLayers, HaveTheWeightsAndResultsOfLibTorchs) {
   expect_same_layer<Dropout, torch::nn::Dropout>(torch::nn::DropoutOptions(0.3), x);
 }
 
-TEST(WholeLayers, SayWhatCannotBeCut) {
+TEST(WholeLayers, ReportWhatCannotBeCut) {
   const Linear linear(10, 9);
   EXPECT_EQ(linear->mismatch(ColwiseParallel(), 2),
             "out_features 9 cannot be cut evenly over 2 ranks: 8 or 10 can");
@@ -511,7 +511,7 @@ TEST(WholeLayers, SayWhatCannotBeCut) {
             "RowwiseParallel cannot cut a LayerNorm");
 }
 
-TEST(CutLayers, SayThatTheirInputIsAPartOfWhatTheLayerBeforeMakes) {
+TEST(CutLayers, ReportThatTheirInputIsAPartialOutput) {
   run_in_process(2, [](ProcessGroup& group) {
     Linear qkv(32, 96), projection(32, 32);
     qkv->parallelize({ColwiseParallel({.segments = 3}), group, "b0.qkv"});

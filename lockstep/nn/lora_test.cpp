@@ -113,7 +113,7 @@ TEST(Lora, MergesAndUnmerges) {
   EXPECT_TRUE(lora.parameters().empty());
 }
 
-TEST(Lora, OfAMergedModelIsNoPartOfItsState) {
+TEST(Lora, IsAbsentFromTheStateOfAMergedModel) {
   Net net, other;
   const std::vector<std::string> names = other.named_parameters().keys();
   Lora lora(net, chosen);

@@ -116,7 +116,9 @@ const Ranks zero_sign("drift: zero sign", [](const Rank& rank) {
   destroy_process_group(job.group);
 });
 
-TEST(DriftCheck, TellsZerosOfDifferentSignApart) { EXPECT_TRUE(all_succeeded(zero_sign.run(3))); }
+TEST(DriftCheck, DistinguishesZerosOfDifferentSign) {
+  EXPECT_TRUE(all_succeeded(zero_sign.run(3)));
+}
 
 const Ranks all_apart("drift: all apart", [](const Rank& rank) {
   Job job;

@@ -215,13 +215,13 @@ const Ranks fully_sharded("fully sharded", [](const Rank&) {
   destroy_process_group(group);
 });
 
-TEST(MemoryReport, WhatIsMeasuredIsWhatWasPredicted) {
+TEST(MemoryReport, MeasurementMatchesThePrediction) {
   for (const Ranks* sharing :
        {&plain, &shared_parameters, &zero, &zero_2, &microbatches, &fully_sharded})
     for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(sharing->run(ranks)));
 }
 
-TEST(MemoryReport, OfRanksThatAreThreadsTheProcessCountsOnce) {
+TEST(MemoryReport, CountsTheProcessOnceForRanksThatAreThreads) {
   run_in_process(2, [](ProcessGroup& world) {
     const auto net = std::make_shared<Net>();
     DistributedDataParallel ddp(net, world);
@@ -323,7 +323,7 @@ const Ranks parts_of_ranks("parts", [](const Rank&) {
   destroy_process_group(world);
 });
 
-TEST(MemoryReport, OfParametersThatAreCutEachRankHasItsPart) {
+TEST(MemoryReport, CountsOnlyEachRanksPartOfCutParameters) {
   for (const int ranks : {2, 4}) EXPECT_TRUE(all_succeeded(parts_of_ranks.run(ranks)));
 }
 

@@ -58,12 +58,12 @@ TEST(ProcessMemory, TheSumOfAllMappingsIsThatOfTheProcess) {
   EXPECT_EQ(read_proportional_bytes(smaps), 1540 << 10);
 }
 
-TEST(ProcessMemory, WhatIsNoSmapsIsCorrupt) {
+TEST(ProcessMemory, RejectsTextThatIsNotSmaps) {
   std::istringstream other("something else: altogether");
   EXPECT_EQ(test::fault_of([&] { read_smaps(other); }), Fault::corrupt);
 }
 
-TEST(ProcessMemory, PagesThatWereTouchedCount) {
+TEST(ProcessMemory, IncludesTouchedPages) {
   constexpr std::size_t bytes = 64 << 20;
   const std::size_t before = proportional_bytes_of_this_process();
   const std::vector<char> touched(bytes, 1);
@@ -75,7 +75,7 @@ TEST(ProcessMemory, PagesThatWereTouchedCount) {
   EXPECT_NE(find_mapping(mappings, reinterpret_cast<std::uintptr_t>(touched.data())), nullptr);
 }
 
-TEST(MemoryExtents, WhatOverlapsCountsOnce) {
+TEST(MemoryExtents, CountOverlapsOnce) {
   EXPECT_EQ(bytes_of_union({}), 0);
   EXPECT_EQ(bytes_of_union({{1, 1, 0, 8}, {1, 1, 0, 8}}), 8);
   EXPECT_EQ(bytes_of_union({{1, 1, 4, 8}, {1, 1, 0, 8}}), 12);

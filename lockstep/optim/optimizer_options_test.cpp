@@ -43,7 +43,7 @@ void expect_round_trip(const Options& from, Options to) {
   EXPECT_TRUE(from == to);
 }
 
-TEST(OptimizerOptions, OfEveryOptimizerOfLibTorchAreSetAsTheyWereRead) {
+TEST(OptimizerOptions, RoundTripForEveryLibTorchOptimizer) {
   using namespace torch::optim;
   expect_round_trip(unusual(), AdamOptions());
   expect_round_trip(AdamWOptions(2).weight_decay(0.3), AdamWOptions());
@@ -67,7 +67,7 @@ std::string refusal_of(const StateValues& values) {
   return text;
 }
 
-TEST(OptimizerOptions, WhatIsMissingUnknownOrOfAnotherTypeIsToldByName) {
+TEST(OptimizerOptions, ReportMissingUnknownAndMistypedOptionsByName) {
   StateValues missing = state_values_of(unusual());
   missing.erase("eps");
   EXPECT_NE(refusal_of(missing).find("option eps was not saved"), std::string::npos);
@@ -213,7 +213,7 @@ TEST(Hyperparameters, OptionsThatCannotBeSerialisedAreTheirLearningRate) {
   EXPECT_EQ(value_of(Own<Rate>(), "param group 0: lr"), "0.125");
 }
 
-TEST(Hyperparameters, OptionsThatTellNothingAreRefused) {
+TEST(Hyperparameters, RejectOptionsThatCannotBeRead) {
   std::string text;
   EXPECT_EQ(fault_of([] { hyperparameters_of(Own<Silent>()); }, &text), Fault::unsupported);
   EXPECT_NE(text.find("Silent overrides neither serialize() nor get_lr()"), text.npos) << text;

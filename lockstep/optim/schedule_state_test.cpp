@@ -65,7 +65,7 @@ TEST(ScheduleState, ARateOnAPlateauIsReducedWhenItWouldHaveBeen) {
   EXPECT_LT(rate_of(sgd), 0.2);
 }
 
-TEST(ScheduleState, WhatHasSeenNothingYetStaysSo) {
+TEST(ScheduleState, RoundTripsBeforeTheFirstStep) {
   SGD sgd(weights(), 1.0);
   ReduceLROnPlateauScheduler schedule(sgd);
   const StateDict saved = schedule_state(schedule)->state_dict();

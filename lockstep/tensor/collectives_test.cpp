@@ -548,7 +548,7 @@ const Ranks refused("refused tensors", [](const Rank&) {
   destroy_process_group(group);
 });
 
-TEST(TensorCollectives, WhatCannotBeDoneIsRefusedBeforeAnythingIsSent) {
+TEST(TensorCollectives, RejectInvalidCallsBeforeSending) {
   EXPECT_TRUE(all_succeeded(refused.run(2)));
 }
 

@@ -43,7 +43,7 @@ TEST(Device, IsRefusedByAGroupThatMovesCpuMemoryOnly) {
   });
 }
 
-TEST(Device, OfOtherKindsIsRefused) {
+TEST(Device, IsRejectedIfItsKindIsUnsupported) {
   run_in_process(1, [](ProcessGroup& group) {
     const at::Tensor tensor = at::empty({4}, at::TensorOptions().device(c10::DeviceType::Meta));
     EXPECT_EQ(fault_of([&] { all_reduce(tensor, group); }), Fault::unsupported);

@@ -21,7 +21,7 @@ TEST(Differences, FactsComeBackFromTheirEncoding) {
   EXPECT_EQ(decode_facts(encode({})), Facts{});
 }
 
-TEST(Differences, WhatIsEqualIsNotNamed) {
+TEST(Differences, OmitEqualValues) {
   const Facts facts{{"a", "1"}, {"b", "2"}};
   EXPECT_EQ(differing_values({facts, facts, facts}), Lines{});
   EXPECT_EQ(differing_tensors({facts, facts, facts}), Lines{});

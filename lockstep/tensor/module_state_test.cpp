@@ -87,7 +87,7 @@ std::string refusal_of(Net& net, const StateDict& state) {
   return text;
 }
 
-TEST(ModuleState, WhatDoesNotFitIsToldByName) {
+TEST(ModuleState, ReportsMismatchesByName) {
   Net net;
   StateDict state = saved(net);
   state.tensors.erase("norm.bias");

@@ -32,7 +32,7 @@ TEST(Digest, IsOfTheElementsNotOfHowTheyLie) {
   EXPECT_NE(sha256({transposed}), sha256({matrix}));
 }
 
-TEST(Digest, TellsTypesShapesOrderAndSingleBitsApart) {
+TEST(Digest, DistinguishesTypesShapesOrderAndSingleBits) {
   const at::Tensor a = at::arange(4, at::kFloat);
   const at::Tensor b = a.clone();
   b[2] = std::nextafter(2.0F, 3.0F);
@@ -42,7 +42,7 @@ TEST(Digest, TellsTypesShapesOrderAndSingleBitsApart) {
   EXPECT_NE(sha256({a}), sha256({a.view(at::kInt)}));
 }
 
-TEST(Digest, OfAModuleCoversParametersAndBuffers) {
+TEST(Digest, CoversParametersAndBuffersOfAModule) {
   torch::nn::Sequential net(torch::nn::Linear(torch::nn::LinearOptions(3, 4).bias(false)),
                             torch::nn::BatchNorm1d(4));
   std::vector<std::string> names;

@@ -90,7 +90,7 @@ TEST(RegisteredPool, UsesTheMemoryOfATensorThatIsGoneAgain) {
   });
 }
 
-TEST(RegisteredPool, GivesOrdinaryMemoryWhereItHasNoRoomAndForFewBytes) {
+TEST(RegisteredPool, ProvidesOrdinaryMemoryWhenFullOrForFewBytes) {
   run_in_process(2, [](ProcessGroup& group) {
     std::vector<at::Tensor> held{bytes_of(region / 2, group), bytes_of(region / 2, group)};
     const char* const begin = place(held[0]);

@@ -49,7 +49,7 @@ void expect_placed(const Shape& shape, const Boxes& boxes) {
     }
 }
 
-TEST(Boxes, OfAllKindsAreFoundInRangesOfTheirLocalTensor) {
+TEST(Boxes, AreFoundInRangesOfTheirLocalTensor) {
   expect_placed({7}, {});
   expect_placed({}, {});
   expect_placed({3, 4}, {});
@@ -64,7 +64,7 @@ TEST(Boxes, OfAllKindsAreFoundInRangesOfTheirLocalTensor) {
                 {.list = {{{1, 0, 4}, {2, 2, 1}}, {{0, 0, 0}, {2, 2, 3}}}, .cat_dim = 2});
 }
 
-TEST(Boxes, OfARangeAreAsManyAsItsEndsNeed) {
+TEST(Boxes, AreAsManyAsTheEndsOfARangeNeed) {
   EXPECT_EQ(place({4, 5, 6}, {}, 0, 120).size(), 1u);
   EXPECT_EQ(place({4, 5, 6}, {}, 30, 90).size(), 1u);
   EXPECT_EQ(place({4, 5, 6}, {}, 1, 119).size(), 5u);

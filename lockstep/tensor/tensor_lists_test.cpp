@@ -44,7 +44,7 @@ testing::AssertionResult same(const Tensors& a, const Tensors& b) {
   return testing::AssertionSuccess();
 }
 
-TEST(TensorLists, OfShapesThatNobodyKnowsComeAsTheyWere) {
+TEST(TensorLists, ArriveUnchangedWithUnknownShapes) {
   for (const int ranks : {1, 2, 3})
     run_in_process(ranks, [](ProcessGroup& group) {
       const Tensors own = list_of(group.rank());
@@ -83,7 +83,7 @@ TEST(TensorLists, WithADescriptionThatNoRankCanHaveSentAreCorrupt) {
   });
 }
 
-TEST(ListLayout, OfWhateverBytesIsReadOrCorrupt) {
+TEST(ListLayout, DecodesOrRejectsArbitraryBytes) {
   const std::string text =
       encode_layouts({layout_of(list_of(2)), layout_of({}), layout_of(list_of(1))});
   EXPECT_EQ(encode_layouts(decode_layouts(text)), text);

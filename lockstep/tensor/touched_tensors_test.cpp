@@ -116,7 +116,7 @@ TEST(TouchedTensors, AreSeenInListsAndOptionalsAndOncePerOperator) {
   EXPECT_EQ(watcher->touches.back(), (Ids{0, 1}));
 }
 
-TEST(TouchedTensors, AreNotTouchedByViewsAndByWhatNeedsOnlyShapes) {
+TEST(TouchedTensors, AreNotTouchedByViewsAndShapeQueries) {
   torch::nn::Linear linear(3, 4);
   const auto watcher = watch_all(*linear);
   const torch::Tensor view = linear->weight.t().detach().unsqueeze(0).narrow(1, 0, 2);
@@ -139,7 +139,7 @@ TEST(TouchedTensors, ResultsAndGradientsAreNotWatched) {
   EXPECT_TRUE(watcher->touches.empty());
 }
 
-TEST(TouchedTensors, WithoutMemorySayWhy) {
+TEST(TouchedTensors, ReportWhyTheyHaveNoMemory) {
   torch::nn::Linear linear(3, 4);
   const auto watcher = watch_all(*linear);
   std::string text;
@@ -151,7 +151,7 @@ TEST(TouchedTensors, WithoutMemorySayWhy) {
   EXPECT_NE(text.find("it is elsewhere"), text.npos) << text;
 }
 
-TEST(TouchedTensors, OfAWatcherThatIsGoneHaveNoMemory) {
+TEST(TouchedTensors, HaveNoMemoryAfterTheirWatcherIsDestroyed) {
   torch::nn::Linear linear(3, 4);
   watch_all(*linear).reset();
   EXPECT_ANY_THROW(linear(torch::ones({2, 3})));

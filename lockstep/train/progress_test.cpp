@@ -51,7 +51,7 @@ class OnTerminal {
   ~OnTerminal() { ::unsetenv("LOCKSTEP_TERMINAL"); }
 };
 
-TEST(ProgressLine, SaysHowFarHowFastAndHowLong) {
+TEST(ProgressLine, ShowsProgressSpeedAndRemainingTime) {
   EXPECT_EQ(progress_line(halfway()),
             "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:03 left");
 }
@@ -70,7 +70,7 @@ TEST(ProgressLine, LeavesOutWhatIsNotKnown) {
             "5/10 steps (50%), 2.5 steps/s, 0:02 left");
 }
 
-TEST(ProgressLine, SaysInTheEndHowLongItTook) {
+TEST(ProgressLine, ShowsTheTotalTimeAtTheEnd) {
   EXPECT_EQ(progress_line({.steps = 10, .total_steps = 10, .samples = 10, .elapsed = 4327s}),
             "10/10 steps (100%), 0.00231 samples/s, took 1:12:07");
   EXPECT_EQ(progress_line({.total_steps = 0}), "0/0 steps (100%), took 0:00");
@@ -96,7 +96,7 @@ TEST(ProgressLine, ShowsLossesThatAreNoNumbers) {
   EXPECT_NE(progress_line(state).find("loss 1.5e-07"), std::string::npos);
 }
 
-TEST(ProgressBar, DrawsABarWhereThereIsRoom) {
+TEST(ProgressBar, DrawsABarIfItFits) {
   EXPECT_EQ(progress_bar(halfway(), 90),
             "epoch 1/5  42% [#########..............] 394/938, 12300 samples/s, loss 0.4123, "
             "0:03 left");
@@ -109,7 +109,7 @@ TEST(ProgressBar, IsNeverAsWideAsTheTerminal) {
   EXPECT_EQ(progress_bar(halfway(), 15), "epoch 1/5  42%");
 }
 
-TEST(Progress, IsOneLineDrawnAnewOnATerminal) {
+TEST(Progress, RedrawsOneLineOnATerminal) {
   const OnTerminal terminal("100");
   const std::string text = written(100, 5ms);
   const auto draws = std::count(text.begin(), text.end(), '\r');
@@ -127,7 +127,7 @@ TEST(Progress, IsPlainLinesElsewhere) {
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
 
-TEST(Progress, SaysHowFarALoopCameThatEndedEarly) {
+TEST(Progress, ReportsTheProgressOfALoopThatEndsEarly) {
   EXPECT_EQ(written(7, 0ms).find("train: 7/100 steps (7%), "), 0U);
   const OnTerminal terminal("100");
   EXPECT_EQ(written(7, 0ms).find("\rtrain   7% ["), 0U);

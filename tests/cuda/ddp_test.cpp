@@ -91,7 +91,7 @@ TEST_F(DistributedDataParallelOnCuda, LeavesOutParametersThatARankOrAllHaveNotUs
     });
 }
 
-TEST_F(DistributedDataParallelOnCuda, LearnsAStaticGraph) {
+TEST_F(DistributedDataParallelOnCuda, RecordsAStaticGraph) {
   for (const int ranks : {1, 2})
     expect_same_on_both(ranks, [](Place place, ProcessGroup& group, auto net) {
       Ddp ddp(net, group, {.static_graph = true, .bucket_cap_mb = small_bucket, .overlap = true});

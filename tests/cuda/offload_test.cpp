@@ -154,7 +154,7 @@ TEST_F(Offload, GetsItsValuesInTheHostsMemory) {
   });
 }
 
-TEST_F(Offload, OfAModuleThatIsOnTheDeviceIsRefused) {
+TEST_F(Offload, RejectsAModuleOnTheDevice) {
   StandInDevices devices;
   note_calls(devices);
   run_on(1, devices, [&](ProcessGroup& group) {

@@ -77,7 +77,7 @@ TEST_F(TensorsOnCuda, TravelApartFromThoseInCpuMemory) {
   EXPECT_EQ(counts, (std::set<std::size_t>{9, 12})) << "the integers, and the floats";
 }
 
-TEST_F(TensorsOnCuda, OfUnknownShapesArriveInCpuMemory) {
+TEST_F(TensorsOnCuda, ArriveInCpuMemoryWithUnknownShapes) {
   StandInDevices devices;
   run_on(2, devices, [](ProcessGroup& group) {
     const Tensors own = some(group.rank(), local_device(group));

@@ -86,7 +86,7 @@ TEST_F(VectorMath, IsThatOfASerialProgramOnThreadsThatSettleIt) {
 }
 
 // Shows that the test above can fail.
-TEST_F(VectorMath, DiffersOnThreadsThatMeetInItsFirstCall) {
+TEST_F(VectorMath, DiffersOnThreadsThatRaceInItsFirstCall) {
   for (int i = 0; i < 4; ++i) {
     const Exit exit = of_unsettled.run(1).front();
     if (exit.signal == SIGSEGV || exit.signal == SIGILL)

@@ -197,7 +197,7 @@ std::vector<double> make_first(const std::filesystem::path& first) {
   return losses;
 }
 
-TEST(Layouts, OfThreeDimensionsTrainAsOneProcess) {
+TEST(Layouts, MatchOneProcessInThreeDimensions) {
   const test::ScratchDirectory scratch;
   std::vector<double> losses = make_first(scratch.path() / "first");
   const double next = losses.back();

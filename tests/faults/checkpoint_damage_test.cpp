@@ -109,7 +109,7 @@ class CheckpointDamage : public testing::Test {
   std::vector<fs::path> files_;
 };
 
-TEST_F(CheckpointDamage, OfAnyBitIsFound) {
+TEST_F(CheckpointDamage, IsDetectedInAnyBit) {
   save(6);
   for (const fs::path& file : files_) {
     const std::string bytes = bytes_of(file);
@@ -120,7 +120,7 @@ TEST_F(CheckpointDamage, OfAnyBitIsFound) {
   read_all(folder_);
 }
 
-TEST_F(CheckpointDamage, OfABitInAMillionBytesIsFound) {
+TEST_F(CheckpointDamage, IsDetectedInOneBitOfAMillionBytes) {
   save(1 << 18);
   const fs::path file = folder_ / "model-00001-of-00001.safetensors";
   const std::string bytes = bytes_of(file);
@@ -129,7 +129,7 @@ TEST_F(CheckpointDamage, OfABitInAMillionBytesIsFound) {
   read_all(folder_);
 }
 
-TEST_F(CheckpointDamage, OfFilesThatAreTooShortOrTooLongIsFound) {
+TEST_F(CheckpointDamage, IsDetectedInFilesOfWrongLength) {
   save(6);
   for (const fs::path& file : files_) {
     const std::string bytes = bytes_of(file);
@@ -144,7 +144,7 @@ TEST_F(CheckpointDamage, OfFilesThatAreTooShortOrTooLongIsFound) {
   read_all(folder_);
 }
 
-TEST_F(CheckpointDamage, OfALargeFileThatWasCutIsFound) {
+TEST_F(CheckpointDamage, IsDetectedInALargeTruncatedFile) {
   save(1 << 18);
   const fs::path file = folder_ / "model-00001-of-00001.safetensors";
   for (std::uintmax_t size = fs::file_size(file); size > 997 && !HasFailure(); size -= 997) {
@@ -153,7 +153,7 @@ TEST_F(CheckpointDamage, OfALargeFileThatWasCutIsFound) {
   }
 }
 
-TEST_F(CheckpointDamage, OfFilesThatAreElsewhereOrOfAnotherKindIsRefused) {
+TEST_F(CheckpointDamage, IsDetectedInMissingFilesAndOtherFileTypes) {
   save(6);
   const fs::path elsewhere = scratch_.path() / "elsewhere";
   for (const fs::path& file : files_) {
@@ -173,7 +173,7 @@ TEST_F(CheckpointDamage, OfFilesThatAreElsewhereOrOfAnotherKindIsRefused) {
   read_all(folder_);
 }
 
-TEST_F(CheckpointDamage, OfFilesOfAnotherCheckpointIsFound) {
+TEST_F(CheckpointDamage, IsDetectedInFilesOfAnotherCheckpoint) {
   save(6);
   SavedState model(state_at(2));
   Checkpointer(scratch_.path()).save(2, {{"model", &model}});

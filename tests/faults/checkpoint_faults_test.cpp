@@ -440,7 +440,7 @@ bool mount_small(const fs::path& folder, const char* size) {
   return ::mount("lockstep", folder.c_str(), "tmpfs", 0, size) == 0;
 }
 
-TEST_P(CheckpointFaults, ADiskThatIsFullSaysSoAndServesOnceThereIsRoom) {
+TEST_P(CheckpointFaults, ReportAFullDiskAndSaveOnceSpaceIsFree) {
   const fs::path disk = scratch_.path() / "disk";
   fs::create_directory(disk);
   const int no_mount = 77;
@@ -505,7 +505,7 @@ TEST_P(CheckpointFaults, ALockThatFailsOtherwiseIsAnError) {
   })));
 }
 
-TEST_P(CheckpointFaults, OfTwoJobsInOneFolderOneWinsUntilItEnds) {
+TEST_P(CheckpointFaults, AllowOneOfTwoJobsInOneFolderUntilItEnds) {
   const fs::path saved = scratch_.path() / "saved";
   const fs::path refused = scratch_.path() / "refused";
   const auto wait_for = [](const fs::path& mark) {

@@ -263,7 +263,7 @@ TEST(SeveralAgents, ARankWithoutTheTokenIsRefused) {
   expect_refusal(two, "another job token or none", Fault::misuse);
 }
 
-TEST(SeveralAgents, AnAgentThatHasNoTokenSaysWhy) {
+TEST(SeveralAgents, AnAgentWithoutATokenReportsWhy) {
   TwoAgents two;
   two.agents[1]->fd_broker().publish_refusal(job_token_key, "its file cannot be read");
   expect_refusal(two, "its file cannot be read", Fault::system);

@@ -98,7 +98,7 @@ TEST(Diagnosis, WantsTheLibTorchThatItWasBuiltFor) {
   EXPECT_TRUE(diagnose(host, alone).problems.empty()) << "built without";
 }
 
-TEST(Diagnosis, TellsAPackagesUserWhereItLooksForLibTorch) {
+TEST(Diagnosis, ShowsAPackageUserWhereItSearchesForLibTorch) {
   Host host = good_host();
   host.torch.place = "/opt/libtorch";
   for (const char* error : {"", "there is no libtorch_cpu.so"}) {
@@ -217,7 +217,7 @@ TEST(DoctorJson, HasTheSameContent) {
   EXPECT_EQ(json["token"]["source"], "LOCKSTEP_JOB_TOKEN_FILE");
 }
 
-TEST(DoctorLibTorch, IsWhatTheLoaderSays) {
+TEST(DoctorLibTorch, MatchesTheLoadersOutput) {
   const LibTorch found = libtorch_in(
       "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibtorch_cpu.so => /opt/a b/libtorch_cpu.so (0x7f00)\n"
       "\t/lib64/ld-linux-x86-64.so.2 (0x7f01)\n",
@@ -230,7 +230,7 @@ TEST(DoctorLibTorch, IsWhatTheLoaderSays) {
   EXPECT_EQ(lacking.error, "there is no libtorch_cpu.so, libc10.so");
 }
 
-TEST(DoctorLibTorch, OfACudaBuildSaysWhetherThereIsADriver) {
+TEST(DoctorLibTorch, ReportsWhetherACudaBuildHasADriver) {
   Host host = good_host();
   host.torch.is_for_cuda = true;
   const auto text = [&] { return to_text(host, together, diagnose(host, together)); };
@@ -264,7 +264,7 @@ TEST(DoctorLibTorch, HasItsVersionInTheFileOfItsArchiveOrItsWheel) {
   EXPECT_EQ(version_of_libtorch(library), "2.13.1");
 }
 
-TEST(DoctorChild, TellsHowAProgramEnded) {
+TEST(DoctorChild, ReportsHowAProgramEnded) {
   const auto shell = [](const char* script) {
     return ask({"/bin/sh", "-c", script}, std::chrono::seconds(30));
   };

@@ -256,7 +256,7 @@ TEST(Layouts, TheCostliestStageIsCheap) {
   EXPECT_EQ(cut_by_costs({1, 1, 4, 1, 1}, 3), (std::vector<int>{0, 2, 3}));
 }
 
-TEST(Layouts, ReasonsAreSaid) {
+TEST(Layouts, ReportWhyTheyAreImpossible) {
   ModelProfile profile = profile_of(4, 8);
   profile.has_context_parallel = profile.has_fully_sharded = false;
   profile.kinds[0].parts.push_back({.tp = 4, .refusal = "3 heads cannot be divided by 4"});

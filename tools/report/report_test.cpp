@@ -271,7 +271,7 @@ TEST_F(RunJson, IsRead) {
   EXPECT_NO_THROW(compare({run}));
 }
 
-TEST_F(RunJson, OfAnotherKindIsRefusedWithWhatItIs) {
+TEST_F(RunJson, RejectsAnotherFormatAndNamesIt) {
   EXPECT_TRUE(has(refusal(""), "the file is empty"));
   EXPECT_TRUE(has(refusal(" \n"), "the file is empty"));
   EXPECT_TRUE(has(refusal("loss=2.5\n"), "this is not JSON"));

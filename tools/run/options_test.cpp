@@ -308,13 +308,13 @@ TEST(RunOptions, EachIsInTheHelpWithItsVariable) {
   EXPECT_EQ(help.find("PET_BIND"), help.npos) << "torchrun has no such option";
 }
 
-TEST(RunOptions, WhatIsSaidOnTheCommandLineCountsBeforeTheVariable) {
+TEST(RunOptions, PreferTheCommandLineToTheVariable) {
   const Variable variable("LOCKSTEP_NPROC_PER_NODE", "7");
   EXPECT_EQ(parse({"-n", "2"}).options.nproc_per_node, 2);
   EXPECT_EQ(parse({}).options.nproc_per_node, 7);
 }
 
-TEST(RunOptions, OfAVariableOneLineSaysWhatIsWrong) {
+TEST(RunOptions, ReportAnInvalidVariableInOneLine) {
   const Variable variable("LOCKSTEP_NNODES", "many\nhosts");
   EXPECT_EQ(refusal({"program"}),
             "LOCKSTEP_NNODES: must be a number of hosts, or MIN:MAX, not 'many?hosts'");
@@ -440,7 +440,7 @@ TEST(RunOptions, TheFormatOfMessagesIsKnownOfACommandLineThatIsWrong) {
   ::unsetenv("LOCKSTEP_LOG_FORMAT");
 }
 
-TEST(RunOptions, WhatFollowsTheProgramIsLeftAsItIs) {
+TEST(RunOptions, KeepArgumentsAfterTheProgramUnchanged) {
   EXPECT_EQ(
       parse_run({"-n", "2", "program", "-n", "3", "--", "--help", "[a,b]", ""}).options.arguments,
       (Arguments{"program", "-n", "3", "--", "--help", "[a,b]", ""}));
@@ -554,7 +554,7 @@ TEST(RunOptions, AVariableIsNamedWhereItIsWrong) {
   EXPECT_EQ(refusal({"program"}).find("LOCKSTEP_MAX_RESTARTS: must be a number"), 0U);
 }
 
-TEST(RunOptions, WhatTorchrunAloneKnowsIsRefusedWithAHint) {
+TEST(RunOptions, RejectTorchrunOnlyOptionsWithAHint) {
   for (const auto& [arguments, said] : std::vector<std::pair<Arguments, std::string>>{
            {{"--monitor-interval", "5"}, "leave it out"},
            {{"--monitor_interval=5"}, "leave it out"},

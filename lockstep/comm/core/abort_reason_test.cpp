@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 const std::string context = "barrier #4 of group world on rank 2";
 const Error waited(Fault::timeout, context + ": 3 of 9 ranks did not come in time", {1, 3, 4});
 
-TEST(Blame, OfATimeoutIsThoseThatDidNotCome) {
+TEST(Blame, NamesTheAbsentRanksAfterATimeout) {
   const Failure failure = blame_in(waited, 2, context, 1500ms);
   EXPECT_EQ(failure.rank, 1);
   EXPECT_EQ(failure.ranks, (std::vector<int>{1, 3, 4}));
@@ -24,7 +24,7 @@ TEST(Blame, OfATimeoutIsThoseThatDidNotCome) {
             "ranks 1,3-4 did not come to barrier #4 of group world within 1.5 s; rank 2 waited");
 }
 
-TEST(Blame, IsTheSameForThoseWhoLearnOfIt) {
+TEST(Blame, IsTheSameOnRanksThatReceiveIt) {
   const AbortReason why = abort_reason_for(waited, 2, context);
   EXPECT_EQ(describe(why),
             "rank 2 waited for ranks 1,3-4: " + context + ": 3 of 9 ranks did not come in time");
@@ -38,7 +38,7 @@ TEST(Blame, IsTheSameForThoseWhoLearnOfIt) {
   EXPECT_EQ(failure.call, "send of 1 float32 to rank 0 in group world");
 }
 
-TEST(Blame, OfAMismatchIsTheSameForThoseWhoLearnOfIt) {
+TEST(Blame, IsTheSameForAMismatchOnRanksThatReceiveIt) {
   const std::string calls = "rank 0 called barrier, rank 1 called split";
   const Error differ(Fault::mismatch, context + ": " + calls, {0, 1});
   const std::string own = "split #4 of group world on rank 1";
@@ -51,7 +51,7 @@ TEST(Blame, OfAMismatchIsTheSameForThoseWhoLearnOfIt) {
   }
 }
 
-TEST(Blame, OfAMismatchIsSaidInOneSentence) {
+TEST(Blame, IsDescribedInOneSentenceForAMismatch) {
   const auto text_of = [](const std::vector<int>& ranks) {
     return describe(abort_reason_for(Error(Fault::mismatch, context + ": x", ranks), 2, context));
   };
@@ -60,7 +60,7 @@ TEST(Blame, OfAMismatchIsSaidInOneSentence) {
   EXPECT_EQ(text_of({}), "rank 2: " + context + ": x");
 }
 
-TEST(Blame, IsTheSameForThoseWhoLearnOfItAtSecondHand) {
+TEST(Blame, IsTheSameOnRanksThatReceiveItIndirectly) {
   const std::string own = "split #4 of group world on rank 1";
   const GroupAborted learned(own, abort_reason_for(waited, 2, context));
   const AbortReason passed_on = abort_reason_for(learned, 1, own);
@@ -88,7 +88,7 @@ TEST(Blame, IsNobodysInAText) {
   EXPECT_EQ(failure.detected_by, 2);
 }
 
-TEST(Blame, OfManyRanksNamesSomeAndCountsTheRest) {
+TEST(Blame, NamesSomeOfManyRanksAndCountsTheRest) {
   std::vector<int> ranks(100);
   std::iota(ranks.begin(), ranks.end(), 0);
   const AbortReason why = abort_reason_for(Error(Fault::timeout, "x", ranks), 100, context);

@@ -183,7 +183,7 @@ TEST(DeviceBackend, RefusesWhatItCannotDoWithoutBreakingTheGroup) {
   });
 }
 
-TEST(DeviceBackend, SaysWhyThereIsNoEngine) {
+TEST(DeviceBackend, ReportsWhyThereIsNoEngine) {
   Devices devices;
   devices.why_not = "there is no NVIDIA driver here";
   run_on(2, devices, [](ProcessGroup& group) {
@@ -195,7 +195,7 @@ TEST(DeviceBackend, SaysWhyThereIsNoEngine) {
   });
 }
 
-TEST(DeviceBackend, TellsCudaFromCpuMemory) {
+TEST(DeviceBackend, ReportsAMismatchBetweenCudaAndCpuMemory) {
   for (const std::size_t count : {1, 100'000}) {
     Devices devices;
     run_on(3, devices, [count](ProcessGroup& group) {

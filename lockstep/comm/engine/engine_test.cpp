@@ -53,7 +53,7 @@ TEST(Engine, IsOpenedWithTheVersionOfTheLibraryUnderneath) {
   EXPECT_FALSE(engine.serves(DeviceKind::cuda));
 }
 
-TEST(Engine, OfTheFirstFolderThatHasItIsTaken) {
+TEST(Engine, IsLoadedFromTheFirstFolderThatHasIt) {
   EXPECT_EQ(load_engine("gloo", {{engines / "none"}, {engines / "other_good"}, {engines / "good"}})
                 .version,
             "2.0 of a test");
@@ -80,7 +80,7 @@ TEST(Engine, ThatIsAbsentIsMissedWithAllFoldersAndThePackage) {
   }
 }
 
-TEST(Engine, OfAnotherAbiIsRefusedWithBothVersions) {
+TEST(Engine, IsRefusedForADifferentAbiAndNamesBothVersions) {
   const std::string text = refusal("other_abi");
   EXPECT_TRUE(has(text, "version 99 of the plugins' ABI, and this Lockstep 1")) << text;
 }
@@ -105,18 +105,18 @@ TEST(Engine, WithoutTheSymbolIsRefusedInTheLoadersWords) {
   EXPECT_TRUE(has(text, "undefined symbol: lockstep_engine_v1")) << text;
 }
 
-TEST(Engine, WhoseLibraryIsMissingSaysWhichAndWhatBringsIt) {
+TEST(Engine, NamesAMissingLibraryAndThePackageThatProvidesIt) {
   const std::string text = refusal("missing_library");
   EXPECT_TRUE(has(text, "libengine_test_absent.so: cannot open shared object file")) << text;
   EXPECT_TRUE(has(text, "libgloo-dev")) << text;
 }
 
-TEST(Engine, WhoseProbeFailsSaysWhatThePluginSaidAndNeedsNoOtherFunction) {
+TEST(Engine, ReportsTheErrorOfAFailedProbeAndNeedsNoOtherFunction) {
   const std::string text = refusal("failing_probe");
   EXPECT_TRUE(has(text, "cannot run here: no device of a test")) << text;
 }
 
-TEST(Engine, WhosePluginIsABrokenLinkIsNotPassedOver) {
+TEST(Engine, IsNotSkippedWhenItsPluginIsABrokenLink) {
   const test::ScratchDirectory scratch;
   fs::create_symlink("/nowhere", scratch.path() / "liblockstep-engine-gloo.so");
   try {
@@ -146,7 +146,7 @@ TEST(Engine, IsLookedForInOurFoldersAloneWithoutTheVariable) {
   EXPECT_EQ(engine_folders().size(), 2u);
 }
 
-TEST(Engine, OfAnUnknownNameIsMisuseAndTheNamesAreListed) {
+TEST(Engine, RejectsAnUnknownNameAndListsTheKnownOnes) {
   EXPECT_EQ(test::fault_of([] { open_engine("carrier-pigeon"); }), Fault::misuse);
   EXPECT_TRUE(has(why_no_engine("carrier-pigeon"), "mpi, gloo, oneccl, nccl"));
 }

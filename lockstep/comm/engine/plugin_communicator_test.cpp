@@ -139,7 +139,7 @@ TEST_F(PluginCommunicators, TakesEveryCallAcross) {
                        "all_to_all 1+3 for 2+2", "cancel", "destroy"}));
 }
 
-TEST_F(PluginCommunicators, ThrowsWhatThePluginSays) {
+TEST_F(PluginCommunicators, ThrowsTheErrorReportedByThePlugin) {
   PluginCommunicator communicator(fake, config_);
   is_failing = true;
   std::string text;

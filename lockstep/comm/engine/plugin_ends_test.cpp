@@ -217,7 +217,7 @@ TEST_P(PluginEnds, LeavesNothingUnderWayThatAPeerWaitsFor) {
 
 TEST_P(PluginEnds, MayBeLeftByWhoHasFinished) { EXPECT_TRUE(all_succeeded(first_leaves.run(2))); }
 
-TEST_P(PluginEnds, OfGlooHasAThreadThatPreemptsWhileItsCallerWaits) {
+TEST_P(PluginEnds, HasAGlooThreadThatPreemptsWhileItsCallerWaits) {
   if (GetParam() != std::string("gloo")) GTEST_SKIP() << GetParam() << " starts no such thread";
   EXPECT_TRUE(all_succeeded(preempts.run(2)));
 }

@@ -121,7 +121,7 @@ void expect_failed(Fault fault, const std::string& text, Act act) {
   }
 }
 
-TEST_F(PluginStore, ThrowsWhatTheStoreSays) {
+TEST_F(PluginStore, ThrowsTheErrorOfTheStore) {
   expect_failed(Fault::misuse, "no key", [&] { store_.set("", std::string("value")); });
   expect_failed(Fault::timeout, "nobody has set it", [&] { store_.wait("key"); });
 }

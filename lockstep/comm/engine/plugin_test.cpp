@@ -272,7 +272,7 @@ const Ranks two_threads("plugins in two threads", [](const Rank& rank) {
   other.join();
 });
 
-TEST_P(Plugins, SaysWhatItIs) {
+TEST_P(Plugins, ReportsItsNameAndVersion) {
   const lockstep_engine& engine = engine_under_test();
   EXPECT_EQ(engine.abi, LOCKSTEP_ENGINE_ABI);
   EXPECT_EQ(engine.struct_bytes, sizeof engine);

@@ -50,7 +50,7 @@ TEST(GroupFailure, TheFirstErrorIsThrownAgainAndLaterOnesAreForgotten) {
   EXPECT_FALSE(rank.told);
 }
 
-TEST(GroupFailure, TheJobLearnsWhichLivingRanksAreToBlameByItsOwnNumbers) {
+TEST(GroupFailure, ResponsibleLivingRanksAreReportedByTheirNumbersInTheJob) {
   Rank rank;
   rank.fail(Error(Fault::timeout, "barrier #5 of group part on rank 1: late", {0, 2}));
   ASSERT_TRUE(rank.told);
@@ -67,7 +67,7 @@ TEST(GroupFailure, RanksThatTheGroupDoesNotHaveAreLeftOut) {
   EXPECT_EQ(rank.told->ranks, std::vector<int>{9});
 }
 
-TEST(GroupFailure, TheOtherRanksLearnOfItByTheNumbersOfTheGroup) {
+TEST(GroupFailure, AFailureIsReportedToOtherRanksByGroupRankNumbers) {
   Rank rank;
   rank.fail(Error(Fault::timeout, "barrier #5 of group part on rank 1: late", {2}));
   ASSERT_TRUE(rank.aborted);
@@ -76,7 +76,7 @@ TEST(GroupFailure, TheOtherRanksLearnOfItByTheNumbersOfTheGroup) {
   EXPECT_EQ(rank.aborted->reason, "late");
 }
 
-TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
+TEST(GroupFailure, ADeathThatAllRanksDetectIsNotReportedAgain) {
   Rank rank;
   rank.fail(Error("rank 2 was lost", Failure{.rank = 2}));
   EXPECT_FALSE(rank.aborted);
@@ -84,13 +84,13 @@ TEST(GroupFailure, NobodyIsToldOfADeathThatAllLearnOf) {
   EXPECT_EQ(rank.records.size(), 1U);
 }
 
-TEST(GroupFailure, NobodyIsToldOfARankThatGaveItsGroupUp) {
+TEST(GroupFailure, ARankThatGaveUpItsGroupCausesNoAbort) {
   Rank rank;
   rank.fail(Error("barrier", Failure{.rank = 2, .what = "loss is nan", .left = true}));
   EXPECT_FALSE(rank.aborted) << "the others see it, and would hear of this rank instead";
 }
 
-TEST(GroupFailure, TheOtherRanksLearnForWhomARankHasLeft) {
+TEST(GroupFailure, TheRankThatCausedALeaveIsReportedToTheOtherRanks) {
   Rank rank;
   const Failure first{.rank = 4, .left = true, .ranks = {4}};
   rank.fail(Error("barrier #5 of group part on rank 1", first));
@@ -99,7 +99,7 @@ TEST(GroupFailure, TheOtherRanksLearnForWhomARankHasLeft) {
   EXPECT_EQ(rank.aborted->rank, 1);
 }
 
-TEST(GroupFailure, TheOtherRanksLearnWhoHasLeft) {
+TEST(GroupFailure, ARankThatHasLeftIsReportedToTheOtherRanks) {
   Rank rank;
   rank.fail(Error(Fault::peer_lost, "barrier #5 of group part on rank 1: rank 2 has left", {2}));
   ASSERT_TRUE(rank.aborted);
@@ -130,7 +130,7 @@ TEST(GroupFailure, ARankThatLeftForAnotherPassesOnWhoThatWas) {
   EXPECT_EQ(rank.told->rank, 4) << "the job's number, as it was told";
 }
 
-TEST(GroupFailure, ALostConnectionOfAnUnknownRankIsTold) {
+TEST(GroupFailure, ALostConnectionOfAnUnknownRankIsReported) {
   Rank rank;
   rank.fail(Error(Fault::peer_lost, "a connection ended"));
   EXPECT_TRUE(rank.aborted);

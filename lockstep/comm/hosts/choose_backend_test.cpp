@@ -56,7 +56,7 @@ TEST(ChooseBackend, PrefersMpiUnderMpi) {
   EXPECT_EQ(choose_backend(ranks_on("aabb", "", {{"mpi", ""}, {"gloo", ""}})).name, "shm+mpi");
 }
 
-TEST(ChooseBackend, PassesOverWhatSomeRankLacksAndSaysWhy) {
+TEST(ChooseBackend, SkipsAnEngineThatARankLacksAndReportsWhy) {
   auto all = ranks_on("aabb", "", both);
   all[2].engines["gloo"] = "libgloo.so is missing";
   const BackendChoice choice = choose_backend(all);
@@ -103,7 +103,7 @@ TEST(ChooseBackend, NamesRanksThatAskForDifferentOnes) {
       << text;
 }
 
-TEST(ChooseBackend, NamesARankThatWasToldWhatItsLauncherWasNot) {
+TEST(ChooseBackend, NamesARankWhoseSettingsContradictItsLauncher) {
   auto all = ranks_on("ab", "auto", both);
   all[1].contradiction = "expects 3 ranks, the launcher has started 2 (WORLD_SIZE)";
   std::string text;

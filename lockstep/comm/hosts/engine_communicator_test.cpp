@@ -141,7 +141,7 @@ TEST_F(Calls, AreOneAtATime) {
   EXPECT_EQ(values_->front(), 1);
 }
 
-TEST_F(Calls, OfAnEngineThatFailsThrowWhatItSays) {
+TEST_F(Calls, ThrowTheErrorOfAFailingEngine) {
   const auto communicator = make();
   gate_.is_open = false;
   gate_.is_cancelled = true;
@@ -198,7 +198,7 @@ int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* o
   return 0;
 }
 
-TEST_F(Calls, OfTwoMembersSwapWhatIsShortWhereTheEngineAsksForIt) {
+TEST_F(Calls, SwapSmallBuffersBetweenTwoMembersIfTheEngineRequestsIt) {
   static lockstep_engine abi = table(Cancelling::at_once);
   static const Engine swapping{.name = "gate", .path = {}, .version = {}, .abi = &abi};
   constexpr float swapped = 1 + 11;

@@ -22,7 +22,7 @@ std::shared_ptr<HostSession> session_of_one() {
       HostMeeting{.identity = "a job of one", .opens = true, .is_alone = true}, in(10s));
 }
 
-TEST(GroupBreak, IsToldOfRanksThatTheJobHas) {
+TEST(GroupBreak, IsReportedForRanksOfTheJobOnly) {
   const auto session = session_of_one();
   report_break(*session, nullptr,
                {.rank = no_rank, .detected_by = 0, .fault = Fault::timeout, .ranks = {0, no_rank}});
@@ -34,7 +34,7 @@ TEST(GroupBreak, IsToldOfRanksThatTheJobHas) {
   session->finish();
 }
 
-TEST(FailureNotices, OfARankThatTheJobDoesNotHaveIsNotTold) {
+TEST(FailureNotices, AreNotSentForARankOutsideTheJob) {
   const auto session = session_of_one();
   Connections connections({.member = {.job_id = "job", .rank = 0, .world_size = 1}});
   session->page().report({.rank = no_rank, .detected_by = 0});

@@ -74,7 +74,7 @@ TEST(Slices, PartsThatAreCutComeTogetherAgain) {
   }
 }
 
-TEST(Slices, OfAHostLieTogetherInTheOrderOfItsRanks) {
+TEST(Slices, AreContiguousPerHostInTheOrderOfItsRanks) {
   const HostMap map({0, 1, 0, 1}, 0);
   const HostBlocks blocks(map, {20, 1, 20, 1}, sizeof(int));
   EXPECT_EQ(blocks.parts(0), (Counts{20, 20}));

@@ -119,7 +119,7 @@ const Ranks whole_host_killed("a whole host killed", [](const Rank& rank) {
   reduce_until(group, rank, 1, 0);
 });
 
-TEST_P(AcrossHosts, ARankAloneOnItsHostIsNamedByWhoeverLosesIt) {
+TEST_P(AcrossHosts, ALostRankAloneOnItsHostIsNamedBySurvivors) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   HostLayout{"aba", GetParam()}.set();
   expect_survivors(whole_host_killed.run(3, 30s), 1);
@@ -141,7 +141,7 @@ const Ranks left_for_a_call("left for a loss that ends a call between hosts", []
                                   [](const ProcessGroup& group) { group.barrier(); });
 });
 
-TEST_P(AcrossHosts, WhoLeavesForALossIsNotNamedForIt) {
+TEST_P(AcrossHosts, ARankThatLeavesAfterALossIsNotNamedAsLost) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   HostLayout{"aab", GetParam()}.set();
   expect_survivors(left_for_a_message.run(3, 30s), 0);
@@ -193,7 +193,7 @@ const Ranks differ("differ across hosts", [](const Rank& rank) {
   EXPECT_EQ(values[0], 7);  // No memory was changed.
 });
 
-TEST_P(AcrossHosts, AMismatchIsNamedOnEveryHostBeforeMemoryIsTouched) {
+TEST_P(AcrossHosts, AMismatchIsReportedOnEveryHostBeforeMemoryIsModified) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   EXPECT_TRUE(all_succeeded(differ.run(4, 30s)));
 }
@@ -235,7 +235,7 @@ const Ranks drops("drops a sub-group across hosts", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST_P(AcrossHosts, WhoDropsASubGroupIsNamedAndTheOthersGroupsGoOn) {
+TEST_P(AcrossHosts, ARankThatDropsASubGroupIsNamedAndOthersContinue) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   EXPECT_TRUE(all_succeeded(drops.run(4, 60s)));
 }
@@ -288,7 +288,7 @@ const Ranks late("late across hosts", [](const Rank& rank) {
   EXPECT_TRUE(!shares_its_host || text.find("on rank 2: ") != std::string::npos) << text;
 });
 
-TEST_P(AcrossHosts, WhoComesTooLateIsNamedOnEveryHost) {
+TEST_P(AcrossHosts, ALateRankIsNamedOnEveryHost) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   EXPECT_TRUE(all_succeeded(late.run(4, 40s)));
 }
@@ -390,7 +390,7 @@ const Ranks late_elsewhere("late on another host", [](const Rank& rank) {
   }
 });
 
-TEST_P(AcrossHosts, WhoHasNotComeYetIsNotNamedForWhomOthersWaited) {
+TEST_P(AcrossHosts, OnlyTheLateRankThatOthersWaitedForIsNamed) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   if (GetParam() == "gloo") GTEST_SKIP() << "each rank counts as a host, and waits for all";
   HostLayout{"abbcc", GetParam()}.set();
@@ -444,7 +444,7 @@ const Ranks labels_late("labels come late", [](const Rank& rank) {
   joined.session->finish();
 });
 
-TEST_P(AcrossHosts, RanksThatHearNoLabelsInTimeDoNotMakeTheOthersTimeOut) {
+TEST_P(AcrossHosts, RanksWithoutLabelsInTimeDoNotMakeOthersTimeOut) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   EXPECT_TRUE(all_succeeded(labels_late.run(4, 30s)));
 }
@@ -510,7 +510,7 @@ const Ranks two_groups("two groups across hosts", [](const Rank& rank) {
   }
 });
 
-TEST_P(AcrossHosts, GroupsDoNotWaitForEachOtherAndMayBeMadeAnew) {
+TEST_P(AcrossHosts, GroupsDoNotWaitForEachOtherAndMayBeCreatedAgain) {
   LOCKSTEP_NEEDS_ENGINE(engine());
   EXPECT_TRUE(all_succeeded(two_groups.run(4, 60s)));
 }
@@ -532,7 +532,7 @@ const Ranks disagrees("asks for another backend", [](const Rank& rank) {
       << text;
 });
 
-TEST(JoinHosts, RanksThatAskForDifferentBackendsAllLearnIt) {
+TEST(JoinHosts, ABackendMismatchIsReportedToAllRanks) {
   HostLayout{"ab", "shm+gloo"}.set();
   EXPECT_TRUE(all_succeeded(disagrees.run(2, 30s)));
   HostLayout::unset();
@@ -560,7 +560,7 @@ const Ranks rank_zero_disagrees("rank 0 asks for another backend", [](const Rank
                       "rank 0 asks for backend 'gloo', rank 1 for 'shm', rank 2 for 'shm'");
 });
 
-TEST(JoinHosts, RanksOfOneHostThatAskForDifferentBackendsAllLearnItAtOnce) {
+TEST(JoinHosts, ABackendMismatchOnOneHostIsReportedToAllRanksImmediately) {
   EXPECT_TRUE(all_succeeded(disagrees_here.run(2, 60s)));
   EXPECT_TRUE(all_succeeded(rank_zero_disagrees.run(3, 60s)));
 }
@@ -604,7 +604,7 @@ const Ranks meets_by_engine("meets by an engine on one host", [](const Rank& ran
   }
 });
 
-TEST(JoinHosts, RanksOfOneHostMayMeetByAnEngine) {
+TEST(JoinHosts, RanksOfOneHostMayJoinThroughAnEngine) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   EXPECT_TRUE(all_succeeded(meets_by_engine.run(2, 60s)));
 }

@@ -104,7 +104,7 @@ const test::Ranks on_one_host("token on one host", [](const test::Rank&) {
   }
 });
 
-TEST(TokenMemory, OfARankOfOneHostIsNotDumped) { run_with_token(on_one_host, 2); }
+TEST(TokenMemory, IsNotDumpedWithRanksOnOneHost) { run_with_token(on_one_host, 2); }
 
 const test::Ranks on_two_hosts("token on two hosts", [](const test::Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
@@ -113,7 +113,7 @@ const test::Ranks on_two_hosts("token on two hosts", [](const test::Rank& rank) 
   destroy_process_group(group);
 });
 
-TEST(TokenMemory, OfARankOfTwoHostsIsNotDumped) {
+TEST(TokenMemory, IsNotDumpedWithRanksOnTwoHosts) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   test::HostLayout{"ab", "gloo"}.set();
   run_with_token(on_two_hosts, 2);
@@ -131,10 +131,10 @@ const test::Ranks shakes_hands("token in a handshake", [](const test::Rank& rank
   expect_no_dump_to_show_the_token();
 });
 
-TEST(TokenMemory, OfBothEndsOfAHandshakeIsNotDumped) { run_with_token(shakes_hands, 1); }
+TEST(TokenMemory, IsNotDumpedOnEitherEndOfAHandshake) { run_with_token(shakes_hands, 1); }
 
 // The store's process accepts the connection and sends nothing, so that this process waits.
-TEST(TokenMemory, OfARankThatConnectsToAStoreForDevicesIsNotDumped) {
+TEST(TokenMemory, IsNotDumpedWhileARankConnectsToAStoreForDevices) {
   const FileDescriptor listener = try_to_listen(numeric_address("127.0.0.1", 0));
   const JobToken token = make_job_token();
   const DeviceMembers members{"world", {0, 1}, 1};

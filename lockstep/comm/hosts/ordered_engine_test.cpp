@@ -126,7 +126,7 @@ const Ranks late("is late for a communicator", [](const Rank& rank) {
 });
 
 // Rank 0 is rank 1 of the new group.
-TEST_F(OrderedEngine, ARankThatMakesAGroupBlamesRanksOfTheGroupItIsMadeFrom) {
+TEST_F(OrderedEngine, GroupCreationNamesALateRankByItsParentGroupNumber) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   EXPECT_TRUE(all_succeeded(late.run(2, 30s)));
 }
@@ -142,7 +142,7 @@ const Ranks aborted("is aborted while it makes a group", [](const Rank& rank) {
       << error->what();
 });
 
-TEST_F(OrderedEngine, ARankThatMakesAGroupLearnsOfTheEndOfTheGroupItIsMadeFrom) {
+TEST_F(OrderedEngine, GroupCreationReportsAnAbortOfTheParentGroup) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   EXPECT_TRUE(all_succeeded(aborted.run(2, 30s)));
 }

@@ -186,7 +186,7 @@ TEST(AgreeOnStart, DifferentNumbersOfRanksAreAMismatchOnBothSides) {
   }
 }
 
-TEST(AgreeOnStart, RanksThatWereToldAlikeLearnOfADifferentNumberToo) {
+TEST(AgreeOnStart, AMismatchedWorldSizeIsAlsoReportedByRanksThatAgree) {
   InProcessStore store;
   std::vector<Comer> all{{0, 4, in(1s)}, {1, 4}, {2, 3}};  // Rank 3 does not come.
   come(store, all);

@@ -118,14 +118,14 @@ class CoreSharingTest : public ::testing::Test {
   CoreSharing shares_core_{segment_, &RankBlock::core, 0, 2};
 };
 
-TEST_F(CoreSharingTest, ARankThatMeetsAPeerOftenMovesAndKeepsItsAffinity) {
+TEST_F(CoreSharingTest, ARankThatOftenSharesACoreMovesAndKeepsItsAffinity) {
   EXPECT_TRUE(moves_away());
   EXPECT_NE(segment_.block(0).core, segment_.block(1).core);
   const cpu_set_t now = allowed_cores();
   EXPECT_TRUE(CPU_EQUAL(&now, &cores_));
 }
 
-TEST_F(CoreSharingTest, APeerThatHasNotToldItsCoreIsNowhere) {
+TEST_F(CoreSharingTest, APeerThatHasNotReportedItsCoreSharesNone) {
   if (CPU_ISSET(0, &cores_) == 0) GTEST_SKIP() << "this process may not use core 0";
   const CoreSharing silent{segment_, &RankBlock::core, 1, 2};
   cpu_set_t first;

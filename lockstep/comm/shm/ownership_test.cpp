@@ -17,7 +17,7 @@ std::vector<std::byte> numbered(std::size_t size) {
   return bytes;
 }
 
-TEST(Copies, OfPagesHaveEveryByteAndNoOther) {
+TEST(Copies, ContainEveryByteOfThePagesAndNoOther) {
   constexpr std::size_t four_pages = 4 * 4096;
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{4096},
                                  four_pages - 1, four_pages, four_pages + 1, 3 * four_pages + 777})

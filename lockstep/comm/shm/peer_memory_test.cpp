@@ -595,7 +595,7 @@ TEST_F(PeerMemoryOfThreads, ARankThatCouldNotReadASliceMakesAllFinishWithStaging
   expect_to_begin_anew(2, sum_of_all, /*fails=*/2 * 7 + 3);
 }
 
-TEST_F(PeerMemoryOfThreads, ARankThatCouldNotReadAllMakesAllBeginAnew) {
+TEST_F(PeerMemoryOfThreads, ARankThatCannotReadAllDataMakesAllRanksRestart) {
   for (const auto call : {gather_all, exchange_all, gather_to_rank_1, scatter_from_rank_0})
     expect_to_begin_anew(3, call);
   // It is read where each rank has a core.

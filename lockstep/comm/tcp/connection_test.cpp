@@ -58,7 +58,7 @@ TEST(Connection, EndsWhenWhatWasKeptIsRefused) {
   expect_ended(connection, too_big);
 }
 
-TEST(Connection, SaysThatWhatItWasSentWasNotReadAlsoIfItIsFlushedBefore) {
+TEST(Connection, ReportsThatSentDataWasNotReadEvenAfterAFlush) {
   Ends ends(SOCK_STREAM);
   Connection connection(std::move(ends.here), [] {});
   const std::string part(max_frame_bytes, 'x');

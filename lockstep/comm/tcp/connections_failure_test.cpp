@@ -48,7 +48,7 @@ TEST(ConnectionsFailure, ReportALostConnectionOnceAfterDeliveringItsData) {
   EXPECT_EQ(team.failures(0).all().size(), 1U);
 }
 
-TEST(ConnectionsFailure, IsToldWithWhatARankOfItsHostSaysWithinTheGrace) {
+TEST(ConnectionsFailure, IncludesAReportFromTheSameHostWithinTheGracePeriod) {
   ConnectionTeam team(3);
   team.connect();
   team.end(2);
@@ -72,7 +72,7 @@ TEST(ConnectionsFailure, ReportTheDeathOfARankWithAnOpenConnectionAtOnce) {
   EXPECT_TRUE(team.failures(1).all().empty());
 }
 
-TEST(ConnectionsFailure, OfARankThatTheJobDoesNotHaveIsNotTold) {
+TEST(ConnectionsFailure, IsNotReportedForARankOutsideTheJob) {
   ConnectionTeam team(3);
   team.connect();
   for (const int rank : {-1, 3}) team[1].tell_failure({.rank = rank});
@@ -103,7 +103,7 @@ TEST(ConnectionsFailure, IsNoneForARankThatHasFinishedItself) {
   EXPECT_EQ(team.failures(0).await_first(in(500ms)), std::nullopt);
 }
 
-TEST(ConnectionsFailure, OfARankThatIsLostWhileOthersConnectEndsTheirWaiting) {
+TEST(ConnectionsFailure, EndsTheWaitOfConnectingRanksWhenARankIsLost) {
   ConnectionTeam team(3);
   const auto pick = [&](int rank, std::vector<int> wanted) {
     std::vector<RemoteRank> some;
@@ -178,7 +178,7 @@ const Ranks killed("killed on its connection", [](const Rank& rank) {
   process.connections.finish();
 });
 
-TEST(ConnectionsFailure, OfAKilledProcessIsNoticedWithinASecond) {
+TEST(ConnectionsFailure, IsDetectedWithinASecondAfterAProcessIsKilled) {
   const auto exits = killed.run(3);
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[1].signal, SIGKILL);

@@ -154,7 +154,7 @@ TEST(Connections, CarryEntriesOfAnyLength) {
   }
 }
 
-TEST(Connections, HearNothingAtTheDeadline) {
+TEST(Connections, ReceiveNothingAtTheDeadline) {
   ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
@@ -252,7 +252,7 @@ TEST(Connections, ReportWhyAGroupWasAbortedOnce) {
   EXPECT_EQ(first.calls(), 1);
 }
 
-TEST(Connections, TellAReasonWithoutWhatATerminalWouldActOn) {
+TEST(Connections, ReportAReasonWithoutTerminalControlCharacters) {
   ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
@@ -262,7 +262,7 @@ TEST(Connections, TellAReasonWithoutWhatATerminalWouldActOn) {
   EXPECT_EQ(other.why().reason, "the  [2J reason");
 }
 
-TEST(Connections, TellOfRanksOfTheGroupOnly) {
+TEST(Connections, ReportRanksOfTheGroupOnly) {
   ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");

@@ -100,7 +100,7 @@ TEST(Frames, NoTextOfAFailureCanMoveTheCursor) {
     EXPECT_EQ(each, "a [2J \xEF\xBF\xBD\xC2\xBF");
 }
 
-TEST(Frames, CarryWhichLivingRanksAreToBlame) {
+TEST(Frames, CarryTheResponsibleLivingRanks) {
   const Failure told{.rank = 1,
                      .pid = 42,
                      .what = "within 30 s; rank 0 waited",
@@ -164,7 +164,7 @@ TEST(Frames, CutTheReasonOfAnAbortToWhatFits) {
 }
 
 // The ranks come last: their count, and each.
-TEST(Frames, ThatBlameRanksWhichCannotBeAreCorrupt) {
+TEST(Frames, AreCorruptIfTheyNameImpossibleRanks) {
   const std::string blames_one = encode_abort_reason({.ranks = {7}});
   const std::string failure = encode_failure({.fault = Fault::timeout, .ranks = {7}});
   const auto rejects = [](const std::string& bytes) {

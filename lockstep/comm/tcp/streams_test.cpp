@@ -107,7 +107,7 @@ TEST(Streams, TakeNoMoreThanTheirCreditUntilSomebodyReads) {
   EXPECT_EQ(got, data);
 }
 
-TEST(Streams, RingWhenThereIsMoreToReadAndWhenThereIsRoom) {
+TEST(Streams, NotifyWhenDataOrSpaceBecomesAvailable) {
   ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");

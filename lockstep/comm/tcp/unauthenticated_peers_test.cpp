@@ -171,11 +171,11 @@ TEST(UnauthenticatedPeers, ThatDisconnectBeforeTheHandshakeMayReconnect) {
   there.join();
 }
 
-TEST(ConnectionsFrames, OfGarbageEndTheConnection) {
+TEST(ConnectionsFrames, EndTheConnectionWhenTheyContainGarbage) {
   ByHand().expect_lost(std::string(100, '\xee'), "a frame has an impossible length");
 }
 
-TEST(ConnectionsFrames, ThatBlameRanksOutsideTheJobEndTheConnection) {
+TEST(ConnectionsFrames, EndTheConnectionWhenTheyNameRanksOutsideTheJob) {
   const std::string failure =
       encode_failure({.rank = 1, .fault = Fault::timeout, .ranks = {1, 2}, .call = "barrier"});
   ByHand().expect_lost(frame({.kind = Kind::failure, .bytes = failure}),
@@ -203,7 +203,7 @@ TEST(ConnectionsFrames, ForEverMoreGroupsEndTheConnection) {
   ByHand().expect_lost(all, "it named too many unknown groups");
 }
 
-TEST(ConnectionsFrames, OfEntriesWithoutAReceiverEndTheConnection) {
+TEST(ConnectionsFrames, EndTheConnectionWhenTheirEntriesHaveNoReceiver) {
   const std::string entry =
       frame({.kind = Kind::entry, .group = 1, .bytes = std::string(max_frame_bytes, 'x')});
   std::string all;

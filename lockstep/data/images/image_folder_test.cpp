@@ -237,7 +237,7 @@ TEST_F(Folder, CountsImagesThatLibjpegDecodesWithAWarning) {
   set_log_sink({});
 }
 
-TEST_F(Folder, OfBadFilesOnlyIsAnError) {
+TEST_F(Folder, IsAnErrorWithBadFilesOnly) {
   for (std::size_t i = 0; i < 12; ++i)
     write(std::filesystem::relative(ImageFolder(root(), {.transform = CenterCrop(1)}).path(i),
                                     root()),

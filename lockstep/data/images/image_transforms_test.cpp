@@ -155,7 +155,7 @@ TEST(ImageTransform, RandomResizedCropDrawsAreaAndRatioFromTheirRanges) {
   EXPECT_GT(lefts.size(), 90);
 }
 
-TEST(ImageTransform, FlipsAsOftenAsTheProbabilitySays) {
+TEST(ImageTransform, FlipsWithTheGivenProbability) {
   int flipped = 0;
   for (std::size_t sample = 0; sample < 1000; ++sample)
     flipped += value(transformed(RandomHorizontalFlip(0.3), {1, 4}, sample).image, 0, 0, 0) == 3;

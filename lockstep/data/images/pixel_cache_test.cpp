@@ -49,7 +49,7 @@ TEST(PixelCache, KeepsEachImageOnce) {
   EXPECT_EQ(cache.images(), 1);
 }
 
-TEST(PixelCache, LeavesOutWhatFindsNoRoom) {
+TEST(PixelCache, OmitsImagesThatDoNotFit) {
   PixelCache cache(3, 0, {.bytes = 64 + 128 + 128});  // Slots, and one image of 72 bytes.
   cache.keep(0, pixels_of(1).view());
   cache.keep(1, pixels_of(2).view());
@@ -169,7 +169,7 @@ TEST(PixelCache, AFillerThatLosesItsSlotLeavesItAsItIs) {
   EXPECT_TRUE(test::all_succeeded(hidden_filler.run(2)));
 }
 
-TEST(PixelCache, RanksWithOtherOptionsAreToldSoEvenIfOneOfThemIsWrong) {
+TEST(PixelCache, ReportsAnOptionMismatchEvenIfOneOptionIsInvalid) {
   run_in_process(2, [](ProcessGroup& group) {
     const HostCache options{.bytes = group.rank() == 1 ? 1U : 4096U, .group = group};
     EXPECT_EQ(test::fault_of([&] { PixelCache(3, 0, options); }), Fault::mismatch);
@@ -236,7 +236,7 @@ TEST(HostCache, GivesThePixelsThatThereAreWithoutIt) {
   EXPECT_EQ(plain.cache_memory().bytes(), 0);
 }
 
-TEST(HostCache, GivesTheSamePixelsWhetherOrNotAnImageFindsRoom) {
+TEST(HostCache, ReturnsTheSamePixelsWhetherOrNotAnImageFits) {
   const test::ScratchDirectory scratch;
   write_folder(scratch.path());
   const auto with = [](std::size_t bytes) {

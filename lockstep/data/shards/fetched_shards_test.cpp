@@ -154,7 +154,7 @@ TEST_F(FetchedShards, ReportHowManyIndexesAreThere) {
   }
 }
 
-TEST_F(FetchedShards, RefuseACacheForWhichTheDiskHasNoRoom) {
+TEST_F(FetchedShards, RefuseACacheThatDoesNotFitOnTheDisk) {
   TarShardsOptions options = copying();
   options.cache_bytes = std::uint64_t{1} << 60;
   std::string text;
@@ -285,7 +285,7 @@ TEST_F(FetchedShards, AreFetchedAheadInTheOrderOfTheEpoch) {
   EXPECT_EQ(fetches(), 6U + 4U);  // Six indexes; shards 3 and 0, and the two after them.
 }
 
-TEST_F(FetchedShards, OfTwoBlocksFitIntoTheCache) {
+TEST_F(FetchedShards, RequireACacheForTwoBlocks) {
   TarShardsOptions options = copying();
   options.cache_bytes = 5 * fs::file_size(path("remote/train-000000.tar"));
   const TarShards shards({urls()}, options);
@@ -300,7 +300,7 @@ TEST_F(FetchedShards, OfTwoBlocksFitIntoTheCache) {
 }
 
 // Otherwise each would wait for the space of shards that others are fetching.
-TEST_F(FetchedShards, OfSeveralReadersDoNotWaitForRoom) {
+TEST_F(FetchedShards, DoNotWaitForCacheSpaceWithSeveralReaders) {
   TarShardsOptions options = copying();
   options.cache_bytes = 2 * fs::file_size(path("remote/train-000000.tar"));
   const auto begin = Clock::now();

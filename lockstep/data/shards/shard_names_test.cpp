@@ -33,7 +33,7 @@ TEST(ShardNames, AreRefusedWithBracesThatDoNotFit) {
     EXPECT_EQ(fault_of([&] { expand_braces(pattern); }), Fault::misuse) << pattern;
 }
 
-TEST(ShardNames, OfAFolderAreSorted) {
+TEST(ShardNames, AreSortedWithinAFolder) {
   const test::ScratchDirectory folder;
   for (const char* name : {"b.tar", "a.tar", "a.tar.index", "{1}.tar", "notes.txt"})
     std::ofstream(folder.path() / name) << "x";
@@ -50,7 +50,7 @@ TEST(ShardNames, OfAFolderAreSorted) {
   EXPECT_EQ(fault_of([&] { list_local_shards({}); }), Fault::misuse);
 }
 
-TEST(ShardNames, OfAFolderMayBeCompressedButNotTwice) {
+TEST(ShardNames, MayIncludeCompressedFilesButNoDuplicates) {
   const test::ScratchDirectory folder;
   for (const char* name : {"a.tar.gz", "b.tgz", "c.tar.zst", "d.tar", "e.gz"})
     std::ofstream(folder.path() / name) << "x";

@@ -227,7 +227,7 @@ TEST(TarMembers, AreThereOnceMoreByAHardLink) {
   EXPECT_NE(text.find("--hard-dereference"), text.npos) << text;
 }
 
-TEST(TarMembers, OfASparseFileLieWhereItsMapSays) {
+TEST(TarMembers, FollowTheMapOfASparseFile) {
   const auto sparse = [](TarHeader& header) {
     header.magic = {'u', 's', 't', 'a', 'r', ' ', ' ', '\0'};
     // Twice the offset and the size of bytes, from byte 386 of the header on, and the whole size.
@@ -341,7 +341,7 @@ TEST(TarMembers, AreNotTakenForCompressedBecauseOfTheFirstName) {
             std::vector<std::string>{"BZh91AY&SY.txt"});
 }
 
-TEST(TarMembers, MayBeLargerThanOctalNumbersSay) {
+TEST(TarMembers, MayBeLargerThanOctalSizesAllow) {
   const std::string header = tar_headers("x.bin", std::uint64_t{9} << 30);
   TarHeader raw{};
   std::memcpy(&raw, header.data(), sizeof raw);

@@ -145,7 +145,7 @@ TEST_F(Shards, MayKeepTheirIndexesInAnotherFolder) {
   EXPECT_FALSE(fs::exists(in_folder("a/train-000000.tar.index")));
 }
 
-TEST_F(Shards, SayWhereElseAnIndexMayBeKept) {
+TEST_F(Shards, ReportTheOptionForAnotherIndexFolder) {
   write_samples(in_folder("train"), 10);
   fs::remove(in_folder("train-000000.tar.index"));
   std::string text;

@@ -171,7 +171,7 @@ TEST_F(TokenFiles, BeginAtRandomTokensOfTheirOwnStrideInEachEpoch) {
   }
 }
 
-TEST_F(TokenFiles, TellWhereDocumentsBeginByMegatronsIndex) {
+TEST_F(TokenFiles, FindDocumentBeginningsByTheMegatronIndex) {
   // Tokens 0 to 4; 5 to 8 in two sequences; an empty document; 9 to 12.
   write_megatron(in_folder("text"),
                  {{counted(5)}, {counted(2, 5), counted(2, 7)}, {}, {counted(4, 9)}});
@@ -182,7 +182,7 @@ TEST_F(TokenFiles, TellWhereDocumentsBeginByMegatronsIndex) {
             (std::vector<Tokens>{{1, 2, 3, 4, -100, 6}, {7, 8, -100, 10, 11, 12}}));
 }
 
-TEST_F(TokenFiles, AreOneDocumentEachWithoutAnythingThatSaysOtherwise) {
+TEST_F(TokenFiles, AreOneDocumentEachByDefault) {
   const auto path = write("train.bin", llm_c(counted(9)));
   const TokenFile file(std::vector{path, path}, {.length = 4});
   EXPECT_EQ(file.document_begins(0), Tokens{0});
@@ -190,7 +190,7 @@ TEST_F(TokenFiles, AreOneDocumentEachWithoutAnythingThatSaysOtherwise) {
   EXPECT_EQ(file.document_begins(2), Tokens{0});
 }
 
-TEST_F(TokenFiles, TellWhereDocumentsBeginByTheTokenThatEndsThem) {
+TEST_F(TokenFiles, FindDocumentBeginningsByTheEndOfDocumentToken) {
   const auto path = write("train.bin", llm_c({1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 9}));
   const TokenFile file(path, {.length = 3, .end_of_document = 0, .mask_document_ends = true});
   EXPECT_EQ(file.document_begins(0), (Tokens{0}));
@@ -288,7 +288,7 @@ TEST_F(TokenFiles, AreNotOtherFormatsWhateverTheirTypeIs) {
             Fault::misuse);
 }
 
-TEST_F(TokenFiles, OfBytesMayBeginWithTheLettersOfOtherFormats) {
+TEST_F(TokenFiles, MayBeginWithSignaturesOfOtherFormatsIfRaw) {
   for (const char* begin :
        {"(I think", "ORCHARDS", "GGUF is ", "PAR1 for", "FEA1 and", "ARROW1, ", "BZh9 and"}) {
     const auto file = write("letters.txt", begin + std::string(191, 'x') + ".");

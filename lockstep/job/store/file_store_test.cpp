@@ -106,7 +106,7 @@ TEST_F(FileStoreFile, OverwritingForLongDoesNotFillTheDisk) {
   EXPECT_FALSE(std::filesystem::exists(path_ + ".compact"));
 }
 
-TEST_F(FileStoreFile, WhatGoesBeyondTheLimitOfFileSizesIsAnErrorAndKillsNobody) {
+TEST_F(FileStoreFile, ExceedingTheFileSizeLimitIsAnErrorAndKillsNoProcess) {
   FileStore store({.path = path_});
   store.set("a", "1");
   {

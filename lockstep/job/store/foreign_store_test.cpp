@@ -28,7 +28,7 @@ TEST_F(ForeignStore, IsUnsupportedAsLongAsNobodyHasRegisteredHow) {
   EXPECT_EQ(fault_of("node1:29400"), Fault::unsupported);
 }
 
-TEST_F(ForeignStore, IsConnectedToAsTheLastWhoRegisteredSays) {
+TEST_F(ForeignStore, IsOpenedByTheLastRegisteredFunction) {
   ForeignStoreAddress seen;
   register_foreign_store([](const auto&, Deadline) -> std::shared_ptr<Store> { return nullptr; });
   register_foreign_store([&](const ForeignStoreAddress& address, Deadline) {

@@ -55,7 +55,7 @@ TEST(StoreHandshake, FramesHaveTheirFixedLengthsAndNoMoreThan256Bytes) {
   EXPECT_EQ(server.answer("", nobody).frame.size(), verdict_bytes);
 }
 
-TEST(StoreHandshake, AnotherTokenOrNoneIsRefusedAndHearsNothingOfUs) {
+TEST(StoreHandshake, AnotherTokenOrNoneIsRefusedAndReceivesNoInformation) {
   for (const auto& other : {std::optional(make_job_token()), std::optional<JobToken>()}) {
     const Outcome outcome = shake({"job-1", 0, 4, 2}, other);
     EXPECT_EQ(outcome.verdict, Verdict::refused);
@@ -66,7 +66,7 @@ TEST(StoreHandshake, AnotherTokenOrNoneIsRefusedAndHearsNothingOfUs) {
   EXPECT_EQ(answer.frame.find_first_not_of('\0', 4), std::string::npos);
 }
 
-TEST(StoreHandshake, WhatDiffersIsSaidToWhomeverHasTheToken) {
+TEST(StoreHandshake, MismatchesAreReportedToClientsWithTheToken) {
   const Outcome other_job = shake({"job-2", 0, 4, 2}, token);
   EXPECT_EQ(other_job.verdict, Verdict::other_job);
   EXPECT_TRUE(has(other_job.error, "'job-1'") && has(other_job.error, "'job-2'"));
@@ -147,7 +147,7 @@ TEST(StoreHandshake, EveryChangedBitIsNoticed) {
   }
 }
 
-TEST(StoreHandshake, WhoMeansAnotherServiceOfTheJobIsToldSo) {
+TEST(StoreHandshake, AClientThatExpectsAnotherServiceIsRefusedWithTheReason) {
   const ServerHandshake server(job, token, make_nonce(), Channel::agents);
   ClientHandshake client(job, token, make_nonce());
   const auto answer = server.answer(client.hello(server.challenge()), nobody);

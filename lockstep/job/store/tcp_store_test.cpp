@@ -246,7 +246,7 @@ TEST_F(StoreServer, AClientWhoseWaitsEndFasterThanItReadsIsClosedAt8MiB) {
   EXPECT_NE(lines().at(0).find("does not read"), std::string::npos);
 }
 
-TEST_F(StoreServer, RanksThatItDoesNotExpectLearnWhy) {
+TEST_F(StoreServer, UnexpectedRanksReceiveTheReasonForRefusal) {
   TcpStoreServer server({.job = job, .refuse_duplicates = true});
   const auto open = [&](const JobMember& member, std::string* text) {
     return fault_of([&] { TcpStore({.port = server.port(), .member = member}); }, text);
@@ -303,7 +303,7 @@ std::vector<std::string> listening_addresses(int port) {
   return found;
 }
 
-TEST_F(StoreServer, ItListensOnLoopbackAloneUnlessToldOtherwise) {
+TEST_F(StoreServer, ItListensOnLoopbackOnlyByDefault) {
   TcpStoreServer server({.job = job});
   const auto addresses = listening_addresses(server.port());
   ASSERT_EQ(addresses.size(), 1u);
@@ -361,7 +361,7 @@ TEST_F(StoreServer, AJobsPortThatAnotherJobHoldsNeverMixesThem) {
 }
 
 // Linux fails both of two listen() calls for one port at the same instant.
-TEST(Listen, OfTwoAtTheSameInstantOneSucceeds) {
+TEST(Listen, SucceedsForOneOfTwoSimultaneousCalls) {
   const auto address = [] {  // A port that no other process gets.
     static const FileDescriptor holder(::socket(AF_INET, SOCK_STREAM, 0));
     const int yes = 1;
@@ -467,7 +467,7 @@ const Ranks killed_server("store: killed server", [](const Rank& rank) {
   EXPECT_LT(seconds_since(start), 5.0);
 });
 
-TEST_F(StoreServer, ItsKillIsNoticedByWhoeverWaits) {
+TEST_F(StoreServer, ItsKillIsDetectedByWaitingRanks) {
   const auto exits = killed_server.run(2);
   EXPECT_EQ(exits[0].signal, SIGKILL) << exits[0].output;
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;

@@ -140,7 +140,7 @@ TEST(Timeline, HasATrackForThreadsThatFollowEachOther) {
   EXPECT_EQ(named, std::set<int>(tracks.begin(), tracks.end()));
 }
 
-TEST(Timeline, HasTheLastSpansOfALongRunAndSaysWhatIsLeftOut) {
+TEST(Timeline, KeepsTheLastSpansOfALongRunAndCountsOmittedOnes) {
   const ScratchDirectory scratch;
   auto options = options_of(scratch, 0);
   options.most_phases = 100;
@@ -299,7 +299,7 @@ TEST(Timeline, RefusesFilesThatAreNone) {
   EXPECT_EQ(fault_of([&] { read_rank_timeline(file); }), Fault::corrupt);
 }
 
-TEST(Timeline, OfASecondJobInTheFolderLeavesTheFirstJobItsMemory) {
+TEST(Timeline, KeepsTheFirstJobsMemoryWhenASecondJobUsesTheFolder) {
   const ScratchDirectory scratch;
   const auto options = options_of(scratch, 0);
   TimelineRecorder first(options);
@@ -312,7 +312,7 @@ TEST(Timeline, OfASecondJobInTheFolderLeavesTheFirstJobItsMemory) {
   EXPECT_TRUE(read_rank_timeline(second.file()).phases.empty());
 }
 
-TEST(Timeline, TellsGroupsApartWhoseLongNamesBeginAlike) {
+TEST(Timeline, DistinguishesGroupsWhoseLongNamesShareAPrefix) {
   const std::string name(100, 'a');
   EXPECT_NE(pack_group_name(name + "b"), pack_group_name(name + "c"));
   EXPECT_EQ(pack_group_name(name), pack_group_name(name));

@@ -142,7 +142,7 @@ const Ranks unwritable("run log: unwritable", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST(RunLog, SaysAtOnceOnAllRanksThatItCannotWrite) {
+TEST(RunLog, ReportsAWriteFailureImmediatelyOnAllRanks) {
   EXPECT_TRUE(all_succeeded(unwritable.run(2)));
 }
 
@@ -235,9 +235,7 @@ const Ranks ends_in_spite_of_a_loss("run log: ends in spite of a loss", [](const
   EXPECT_EQ(read_run(rank.scratch / "run.json").at("ended"), "failed");
 });
 
-TEST(RunLog, OfARunThatLostARankHasNotFinished) {
-  expect_killed(1, ends_in_spite_of_a_loss.run(2));
-}
+TEST(RunLog, IsUnfinishedAfterALostRank) { expect_killed(1, ends_in_spite_of_a_loss.run(2)); }
 
 TEST(RunLog, IsWholeWhenARankIsLost) {
   expect_killed(1, without_rank_1.run(3));

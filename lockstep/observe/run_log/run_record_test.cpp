@@ -86,7 +86,7 @@ TEST(ScalarMeans, WaitForNoRankThatIsLost) {
   EXPECT_EQ(means.take_complete().size(), 2U) << "rank 0 may log more in step 2";
 }
 
-TEST(ScalarMeans, OfARankThatLogsTwiceTakeItsLastValue) {
+TEST(ScalarMeans, TakeTheLastValueOfARankThatLogsTwice) {
   ScalarMeans means(1);
   means.add({.rank = 0, .step = 0, .scalars = {{"a", {{0, 1, 5}, {0, 2, 7}}}}});
   means.end();
@@ -143,7 +143,7 @@ TEST(RunRecord, IsJsonOfTheAgreedForm) {
   EXPECT_EQ(run.at("scalars").at("loss").at("values"), json({0.5, nullptr}));
 }
 
-TEST(RunRecord, OfALongRunHasEveryFewStepsOnly) {
+TEST(RunRecord, KeepsOnlyEveryFewStepsOfALongRun) {
   RunRecord record({.host_of_rank = {0, 0}, .job_ranks = {0, 1}}, /*most_rows=*/100,
                    /*most_values=*/10);
   for (int first = 0; first < 1000; first += 50)

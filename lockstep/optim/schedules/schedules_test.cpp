@@ -219,7 +219,7 @@ TEST(Schedules, RanksReduceTheirRatesTogetherAtTheMeanOfTheirMetrics) {
   });
 }
 
-TEST(Schedules, APlateauTakesANewParamGroupUnlessItHasALimitForEach) {
+TEST(Schedules, APlateauAcceptsANewParamGroupUnlessLimitsAreListed) {
   SGD sgd = sgd_of({1.0});
   ReduceLROnPlateau one(sgd, {.factor = 0.5, .patience = 0});
   ReduceLROnPlateau listed(sgd, {.factor = 0.5, .patience = 0, .min_lr = {0.1}});
@@ -528,7 +528,7 @@ TEST(Schedules, RefuseChildrenThatDoNotFit) {
             }));
 }
 
-TEST(Schedules, AParamGroupThatWasAddedLaterNeedsANewSchedule) {
+TEST(Schedules, ALaterParamGroupRequiresANewSchedule) {
   SGD sgd = sgd_of({0.1});
   StepLR schedule(sgd, {.step_size = 3});
   sgd.param_groups()[0].options().set_lr(0.05);

@@ -167,7 +167,7 @@ const Ranks in_parts("averages in parts", [](const Rank&) {
   destroy_process_group(world);
 });
 
-TEST(AveragedModel, OfSharedParametersIsThatOfReplicasInPartsOfEachRank) {
+TEST(AveragedModel, MatchesReplicasInPartsForSharedParameters) {
   for (const int ranks : {1, 2, 3}) EXPECT_TRUE(all_succeeded(in_parts.run(ranks))) << ranks;
 }
 
@@ -207,7 +207,7 @@ const Ranks lost_fully_sharded("a rank is lost in use, fully sharded", [](const 
   lose_rank_1_in_use<FullySharded>(rank, FullyShardedOptions{});
 });
 
-TEST(AveragedModel, ARankThatIsLostInUseLeavesTornWeights) {
+TEST(AveragedModel, ARankLostDuringUseLeavesTornWeights) {
   for (const Ranks* const ranks : {&lost_sharing, &lost_fully_sharded}) {
     const auto exits = ranks->run(3, std::chrono::seconds(20));  // Much less than any deadline.
     EXPECT_EQ(exits[1].signal, SIGKILL);
@@ -240,7 +240,7 @@ const Ranks of_masters("averages of masters", [](const Rank&) {
   destroy_process_group(world);
 });
 
-TEST(AveragedModel, OfMastersHasTheirType) { EXPECT_TRUE(all_succeeded(of_masters.run(2))); }
+TEST(AveragedModel, HasTheTypeOfItsMasterWeights) { EXPECT_TRUE(all_succeeded(of_masters.run(2))); }
 
 TEST(AveragedModel, IsSavedAndLoadedByAnyNumberOfRanksAndReplicas) {
   test::SavedState saved;
@@ -359,7 +359,7 @@ TEST(AveragedModel, AnExceptionOfOneRankReachesAllThatShareWeightsAndTheseAreBac
   });
 }
 
-TEST(AveragedModel, AnExceptionOfOneRankWhileOthersCommunicateInUseLeavesTornWeights) {
+TEST(AveragedModel, AnExceptionOfOneRankDuringUseLeavesTornWeights) {
   const auto run = [](ProcessGroup& world) {
     Replicas training(world, sharing);
     AveragedModel averaged(training.ddp, ema());
@@ -439,7 +439,7 @@ TEST(UpdateBn, GivesMeansOverBatchesAndRestoresTheRest) {
   EXPECT_EQ(net.norm->options.momentum(), 0.1);
 }
 
-TEST(UpdateBn, OfRanksIsThatOfOneWithAllTheirBatches) {
+TEST(UpdateBn, MatchesOneRankWithAllBatches) {
   Net alone;
   const Statistics expected = statistics_of(alone, {1, 2, 3, 4});
   run_in_process(2, [&](ProcessGroup& world) {

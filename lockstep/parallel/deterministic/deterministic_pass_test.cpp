@@ -240,7 +240,7 @@ TEST(DeterministicPass, OtherWaysToSumGradientsAreMisuse) {
   });
 }
 
-TEST(DeterministicPass, WhatFollowsTheSamplesIsNamedAndRefused) {
+TEST(DeterministicPass, RejectsAndNamesStateThatDependsOnSamples) {
   for_ranks(2, [](ProcessGroup& world) {
     torch::nn::Sequential net(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
     DistributedDataParallel ddp(net, world, {.deterministic = 2});

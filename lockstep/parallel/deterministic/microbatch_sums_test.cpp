@@ -69,7 +69,7 @@ TEST(MicrobatchSums, EqualASerialTreeForEveryNumberOfMicrobatchesAndOfRanksThatD
         run_in_process(ranks, [&](ProcessGroup& world) { sum_up(microbatches, world); });
 }
 
-TEST(MicrobatchSums, ARankHasOneNodeAndFewSlotsWherePowersOfTwoMeet) {
+TEST(MicrobatchSums, ARankHasOneNodeAndFewSlotsForPowersOfTwo) {
   for (const int ranks : {1, 2, 4, 8, 16}) EXPECT_EQ(MicrobatchTree(16, ranks).own(), 1) << ranks;
   EXPECT_EQ(MicrobatchTree(16, 1).slots(), 4U);
   EXPECT_EQ(MicrobatchTree(8, 2).slots(), 2U);

@@ -138,7 +138,7 @@ const Ranks three("fully sharded: three ranks", [](const Rank&) {
   destroy_process_group(world);
 });
 
-TEST(FullySharded, OfThreeRanksIsEqualButForRounding) { EXPECT_TRUE(all_succeeded(three.run(3))); }
+TEST(FullySharded, MatchesWithinRoundingOnThreeRanks) { EXPECT_TRUE(all_succeeded(three.run(3))); }
 
 // One optimizer steps the embedding, another one the rest. Ranks count different numbers of
 // samples.
@@ -341,7 +341,7 @@ TEST(FullySharded, UnitsAreThoseOfThePatternsAndTheRest) {
   EXPECT_EQ(units_with("blocks.*", "blocks.*.up"), by_number);
 }
 
-TEST(FullySharded, SaysWhatDoesNotFit) {
+TEST(FullySharded, RejectsInvalidOptionsAndCalls) {
   run_in_process(2, [](ProcessGroup& group) {
     const auto net = std::make_shared<Net>();
     std::string text;

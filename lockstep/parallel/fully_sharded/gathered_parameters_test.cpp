@@ -141,7 +141,7 @@ const Ranks of_three("fully sharded on three hosts", [](const Rank& rank) {
   destroy_process_group(world);
 });
 
-TEST_F(AcrossHosts, OnThreeHostsFullyShardedIsEqualButForRounding) {
+TEST_F(AcrossHosts, FullyShardedMatchesWithinRoundingOnThreeHosts) {
   EXPECT_TRUE(all_succeeded(run(of_three, "aabbcc")));
 }
 
@@ -217,7 +217,7 @@ const Ranks outside("fully sharded outside of passes", [](const Rank& rank) {
   destroy_process_group(world);
 });
 
-TEST_F(AcrossHosts, WeightsAreThereInPassesAndWhereTheyAreLent) {
+TEST_F(AcrossHosts, WeightsAreAvailableOnlyInPassesAndWhenGathered) {
   EXPECT_TRUE(all_succeeded(run(outside, "aabb")));
 }
 

@@ -48,7 +48,7 @@ std::vector<std::string> names_by_bucket(const BucketAssignment& assignment) {
   return names;
 }
 
-TEST(CommunicationHook, ReplacesTheAllReduceAndSeesEveryBucketInTurn) {
+TEST(CommunicationHook, ReplacesTheAllReduceAndReceivesEveryBucketInOrder) {
   for (const int ranks : {1, 3})
     for_both(ranks, [](ProcessGroup& world, const Options& given) {
       DistributedDataParallel plain(net(), world, given);
@@ -96,7 +96,7 @@ TEST(CommunicationHook, CompressionGivesTheMeanOfRoundedGradients) {
     });
 }
 
-TEST(CommunicationHook, WhatItThrowsComesOutOfBackward) {
+TEST(CommunicationHook, PropagatesItsExceptionFromBackward) {
   for_both(2, [](ProcessGroup& world, const Options& given) {
     DistributedDataParallel ddp(net(), world, given);
     ddp.register_comm_hook([](GradientBucket&) { throw std::runtime_error("the hook's own"); });
@@ -104,7 +104,7 @@ TEST(CommunicationHook, WhatItThrowsComesOutOfBackward) {
   });
 }
 
-TEST(CommunicationHook, WhatItThrowsOnOneRankReachesTheOthersInTheMidstOfTheirs) {
+TEST(CommunicationHook, AnExceptionOnOneRankAbortsTheHooksOfOthers) {
   for_both(3, [](ProcessGroup& world, const Options& given) {
     {
       DistributedDataParallel ddp(net(), world, given);

@@ -23,7 +23,7 @@ TEST(Features, AreThoseOfTheOptions) {
   EXPECT_FALSE(Features(Options{.overlap = false}).has(Feature::overlap));
 }
 
-TEST(Features, OfOptionsThatExcludeEachOtherAreAnError) {
+TEST(Features, RejectMutuallyExclusiveOptions) {
   std::string text;
   EXPECT_EQ(fault_of([] { Features(Options{.static_graph = true, .deterministic = 2}); }, &text),
             Fault::unsupported);
@@ -60,7 +60,7 @@ TEST(Features, MayLastAsLongAsTheirUser) {
   EXPECT_TRUE(features.allow_common_parameters());
 }
 
-TEST(Features, OfTwoModulesMustAllowCommonParameters) {
+TEST(Features, MustAllowCommonParametersOfTwoModules) {
   Features features{Options{.bucket_cap_mb = 1, .overlap = true}};
   EXPECT_TRUE(features.allow_common_parameters());
   features.set(Feature::shard_gradients, true);

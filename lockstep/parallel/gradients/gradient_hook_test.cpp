@@ -165,7 +165,7 @@ TEST(GradientsOfTwoModules, AccumulateWhenTheOtherAveragesTheNextPass) {
   });
 }
 
-TEST(GradientsOfOneModule, AreMeansInTheTurnsOfTwo) {
+TEST(GradientsOfOneModule, AreMeansWhenTwoWrappersAlternate) {
   const auto expected = means(2, few);
   run_in_process(2, [&](ProcessGroup& world) {
     const Heads nets(few);

@@ -22,7 +22,7 @@ constexpr std::size_t room = rows * 1024 * sizeof(float);
 
 torch::Tensor large() { return torch::ones({rows, 1024}); }
 
-TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
+TEST(GradientPool, ProvidesMemoryForTensorsOfMatchingSizeWhileArmed) {
   run_in_process(2, [](ProcessGroup& world) {
     const auto pool = GradientPool::make({room, room}, world);
     const torch::Tensor before = large();
@@ -45,7 +45,7 @@ TEST(GradientPool, GivesItsRoomsToTensorsOfTheirSizeWhileItIsArmed) {
   });
 }
 
-TEST(GradientPool, OfSeveralEachIsArmedUntilItsOwnEnd) {
+TEST(GradientPool, DisarmsIndependentlyOfOtherPools) {
   run_in_process(1, [](ProcessGroup& world) {
     const auto first = GradientPool::make({room}, world);
     const auto second = GradientPool::make({2 * room}, world);
@@ -65,7 +65,7 @@ TEST(GradientPool, OfSeveralEachIsArmedUntilItsOwnEnd) {
   });
 }
 
-TEST(GradientPool, RawMemoryIsFreedByItsAddressWhoeverGaveIt) {
+TEST(GradientPool, FreesRawMemoryByAddressRegardlessOfItsSource) {
   run_in_process(1, [](ProcessGroup& world) {
     void* const before = c10::GetCPUAllocator()->raw_allocate(room);
     const auto pool = GradientPool::make({room}, world);

@@ -88,7 +88,7 @@ struct Rig {
   Reducer reducer;
 };
 
-TEST(GradientSink, IsToldOfEachBucketInItsOrder) {
+TEST(GradientSink, ReceivesEachBucketInOrder) {
   run_in_process(1, [](ProcessGroup& world) {
     Rig rig(world);
     EXPECT_EQ(rig.calls, Calls{"assign 2"});
@@ -98,7 +98,7 @@ TEST(GradientSink, IsToldOfEachBucketInItsOrder) {
   });
 }
 
-TEST(GradientSink, IsToldAtTheEndOfWhatAPassHasLeftOut) {
+TEST(GradientSink, ReceivesOmittedParametersAtTheEndOfAPass) {
   run_in_process(1, [](ProcessGroup& world) {
     Rig rig(world);
     EXPECT_EQ(rig.calls_of(rig.a.sum()), (Calls{"begin early", "take 0", "left out 1", "start 0",

@@ -190,7 +190,7 @@ TEST(Join, AWindowThatIsNotCompleteIsForgotten) {
   });
 }
 
-TEST(Join, WithoutAnySampleEveryRankLearnsOfIt) {
+TEST(Join, ReportsMissingSamplesOnEveryRank) {
   const auto none_counted = [](ProcessGroup& world) {
     DistributedDataParallel ddp(linear(), world, {.mean = GradientMean::over_samples});
     ddp.join([&] {
@@ -208,7 +208,7 @@ TEST(Join, OptionsThatDifferAreAMismatch) {
   EXPECT_EQ(fault_of([&] { run_in_process(2, differ); }), Fault::mismatch);
 }
 
-TEST(Join, OfRanksWithAnEqualNumberOfStepsChangesNothing) {
+TEST(Join, ChangesNothingForRanksWithEqualSteps) {
   run_in_process(2, [](ProcessGroup& world) {
     DistributedDataParallel ddp(linear(), world);
     ddp.join([&] { loss_of(ddp(inputs(0, 2))).backward(); }, {.throw_on_early_termination = true});
@@ -229,7 +229,7 @@ TEST(Join, MayThrowOnAllRanksWhenOneIsDone) {
   });
 }
 
-TEST(Join, WhatTheTrainingThrowsComesOut) {
+TEST(Join, PropagatesAnExceptionOfTheTraining) {
   run_in_process(1, [](ProcessGroup& world) {
     DistributedDataParallel ddp(linear(), world);
     EXPECT_THROW(ddp.join([] { throw std::runtime_error("the user's own"); }), std::runtime_error);

@@ -122,7 +122,7 @@ TEST(Orthogonalize, LeavesRowsThatHaveNothingOfTheirOwnZero) {
   EXPECT_EQ(matrices[1].abs().max().item<double>(), 0);
 }
 
-TEST(PowerSGD, OfFullRankGivesTheMean) {
+TEST(PowerSGD, GivesTheMeanAtFullRank) {
   for (const int ranks : {1, 3})
     for_both(ranks, [](ProcessGroup& world, const DistributedDataParallelOptions& options) {
       Ddp plain(net(), world, options);

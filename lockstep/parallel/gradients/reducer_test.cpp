@@ -103,7 +103,7 @@ TEST(Reducer, AGradientThatNoRankUsesKeepsItsValue) {
   });
 }
 
-TEST(Reducer, WhatAccumulatedUnderNoSyncCountsThoughTheLastPassLeavesItOut) {
+TEST(Reducer, KeepsNoSyncGradientsThatTheLastPassOmits) {
   for_ranks(2, {}, [](ProcessGroup& world, const Options& given) {
     auto net = std::make_shared<Choice>();
     DistributedDataParallel ddp(net, world, given);
@@ -539,7 +539,7 @@ TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
             Fault::aborted);
 }
 
-TEST(Reducer, ABackwardOnAnotherThreadThanItsForwardTellsOfItsExceptionToo) {
+TEST(Reducer, ReportsAnExceptionWhenBackwardUsesAnotherThreadThanForward) {
   run_in_process(2, [](ProcessGroup& world) {
     auto net = std::make_shared<Refuser>();
     DistributedDataParallel ddp(net, world);

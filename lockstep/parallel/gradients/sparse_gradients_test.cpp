@@ -288,7 +288,7 @@ struct Functional : torch::nn::Module {
   const bool also_dense_;
 };
 
-TEST(SparseGradients, OfOtherModulesAreNamedInAnOption) {
+TEST(SparseGradients, RequireAnOptionForOtherModules) {
   run_in_process(2, [](ProcessGroup& world) {
     const auto net = std::make_shared<Functional>(false);
     std::string text;

@@ -44,7 +44,7 @@ TEST(DrawText, ActionsAreAsLongAsTheyTake) {
             "time   0         5\n");
 }
 
-TEST(DrawText, StagesAreNamedWhereARankHasSeveralAndThereIsRoom) {
+TEST(DrawText, NamesTheStagesOfARankWithSeveralIfTheyFit) {
   const auto picture = simulated(zbv, {2, 1});
   EXPECT_EQ(draw_text(picture),
             "rank 0 0F0 ........3F0 3I0 3W0 ........0I0 0W0\n"

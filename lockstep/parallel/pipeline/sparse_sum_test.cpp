@@ -80,7 +80,7 @@ Sends sends_of(const ProcessGroup& group) {
   return sends;
 }
 
-TEST(SparseSum, OfTwoRanksHasTheBitsOfAllReduce) {
+TEST(SparseSum, MatchesTheBitsOfAllReduceForTwoRanks) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf})
     for (const auto& sizes : std::vector<std::vector<std::int64_t>>{
@@ -126,7 +126,7 @@ TEST(SparseSum, IsTheSameOnAllRanksForEveryNaN) {
   EXPECT_TRUE(results[0][4].isnan().all().item<bool>());
 }
 
-TEST(SparseSum, OfMoreRanksIsThatInTheirOrderRoundedOnce) {
+TEST(SparseSum, AddsMoreRanksInOrderAndRoundsOnce) {
   for (const auto type : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
     const std::vector<torch::Tensor> parts{
         only(numbers({40, 9}, 1, type), {3, 8}), numbers({40, 9}, 2, type),

@@ -273,7 +273,7 @@ const test::Ranks on_three_hosts("tied weights on three hosts", [](const test::R
   destroy_process_group(world);
 });
 
-TEST(TiedWeights, OfThreeStagesAreEqualOnThreeHosts) {
+TEST(TiedWeights, AreEqualForThreeStagesOnThreeHosts) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   const test::HostLayout layout{"abc", "gloo"};
   layout.set();
@@ -294,7 +294,7 @@ const test::Ranks on_two_hosts("tied weights, three on two hosts", [](const test
 });
 
 // The gradient of the single rank on its host is sent once.
-TEST(TiedWeights, OfTwoStagesOnAHostAreAddedUpBeforeTheyLeaveIt) {
+TEST(TiedWeights, AddGradientsOfTwoStagesOnAHostBeforeSending) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   const test::HostLayout layout{"aab", "shm+gloo"};
   layout.set();
@@ -341,7 +341,7 @@ const test::Ranks with_data_parallel("tied weights, data parallel", [](const tes
   destroy_process_group(world);
 });
 
-TEST(TiedWeights, OfDataParallelStagesAreThoseOfOneHost) {
+TEST(TiedWeights, MatchOneHostForDataParallelStages) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   const test::HostLayout layout{"aabb", "shm+gloo"};
   layout.set();

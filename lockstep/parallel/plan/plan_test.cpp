@@ -169,7 +169,7 @@ TEST(PlanIfAsked, DoesNothingWithoutTheCommand) {
   ::unsetenv("LOCKSTEP_PLAN");
 }
 
-TEST(PlanIfAsked, AProgramThatDoesNotCallItIsToldTo) {
+TEST(PlanIfAsked, ReportsAProgramThatDoesNotCallIt) {
   ::setenv("LOCKSTEP_PLAN", "/no/such/file", 1);
   std::string text;
   EXPECT_EQ(fault_of([] { init_process_group(); }, &text), Fault::misuse);
@@ -221,12 +221,12 @@ TEST(PlanIfAsked, MeasuresEachKindOfLayerOnce) {
   EXPECT_GT(profile.process_bytes, 0);
 }
 
-TEST(PlanIfAsked, TellsLayersApartThatDifferInSomeModule) {
+TEST(PlanIfAsked, DistinguishesLayersThatDifferInAModule) {
   const ModelProfile profile = profile_of(measure_similar, 1);
   EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
 }
 
-TEST(PlanIfAsked, TellsLayersApartThatTheProgramTellsApart) {
+TEST(PlanIfAsked, DistinguishesLayersOfDifferentKindsInTheProgram) {
   const ModelProfile profile = profile_of(measure_named, 1);
   EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 2, 3}));
 }
@@ -243,7 +243,7 @@ TEST(PlanIfAsked, MeasuresForTheCommandAlone) {
   EXPECT_EQ(fault_of([] { plan::measure(layers(), {}, {}, {}); }), Fault::misuse);
 }
 
-TEST(PlanIfAsked, LayersThatCannotBeCutSayWhy) {
+TEST(PlanIfAsked, ReportsWhyALayerCannotBeCut) {
   const ModelProfile profile = profile_of(measure_cut, 2);
   // Layers that are cut otherwise are of another kind.
   EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 2, 3}));

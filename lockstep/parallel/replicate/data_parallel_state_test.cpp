@@ -156,7 +156,7 @@ TEST(DataParallelState, AFragmentIsAskedForInPartWhereRowsAreInTheOrderOfMemory)
   });
 }
 
-TEST(DataParallelState, EachSharedParameterIsWantedByOneRankInPlace) {
+TEST(DataParallelState, OneRankRequestsEachSharedParameterInPlace) {
   Net source(1);
   const StateDict saved = module_state(source)->state_dict();
   std::mutex mutex;

@@ -380,7 +380,7 @@ TEST(ModuleChanges, AnotherOptimizerMayFollow) {
 
 // Only rank 0 exchanges its replica's weights, and restores them.
 // Row: weights are exchanged on one rank, and put back
-TEST(ModuleChanges, WeightsMayBeLentOnOneRankAndPutBack) {
+TEST(ModuleChanges, WeightsMayBeExchangedOnOneRankAndPutBack) {
   on_ranks([](ProcessGroup& world, const Options& options) {
     const auto net = std::make_shared<Net>();
     Ddp ddp(net, world, options);

@@ -164,7 +164,7 @@ TEST(NoiseScale, OmitsPassesThatAddToOlderGradients) {
   });
 }
 
-TEST(NoiseScale, OfOneRankNeedsAccumulation) {
+TEST(NoiseScale, RequiresAccumulationOnOneRank) {
   run_in_process(1, [](ProcessGroup& world) {
     DistributedDataParallel ddp(std::make_shared<Quadratic>(), world);
     const NoiseScale noise(ddp, {.batch_size = batch_size});
@@ -175,7 +175,7 @@ TEST(NoiseScale, OfOneRankNeedsAccumulation) {
   });
 }
 
-TEST(NoiseScale, EndsWithItsObjectAndMayBeMadeAnew) {
+TEST(NoiseScale, EndsWithItsObjectAndCanBeCreatedAgain) {
   run_in_process(2, [](ProcessGroup& world) {
     const auto model = std::make_shared<Quadratic>();
     DistributedDataParallel ddp(model, world);

@@ -335,7 +335,7 @@ TEST(OptimizerStateful, RefusesTheStateOfAnotherKindOrOfOtherGroups) {
             std::string::npos);
 }
 
-TEST(OptimizerStateful, WhatDoesNotFitIsToldByName) {
+TEST(OptimizerStateful, ReportsMismatchesByName) {
   const StateDict saved = Undisturbed<OfAdam>(2).state.whole();
   const auto expect_refusal = [&](auto change, const std::string& expected) {
     StateDict changed = saved;
@@ -364,7 +364,7 @@ TEST(OptimizerStateful, WhatDoesNotFitIsToldByName) {
                  "a.bias.sum was saved and is unknown here");
 }
 
-TEST(OptimizerStateful, AParameterThatIsNotSteppedHereIsToldOnce) {
+TEST(OptimizerStateful, ReportsAnUnsteppedParameterOnce) {
   StateDict saved = Undisturbed<OfAdam>(2).state.whole();
   saved.values["d.param_group"] = std::int64_t{0};
   saved.values["d.step"] = std::int64_t{2};

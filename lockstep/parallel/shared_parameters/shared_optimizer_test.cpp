@@ -643,7 +643,7 @@ TEST(SharedOptimizer, DoesNotCompileWithAnOptimizerThatNeedsWholeParameters) {
   EXPECT_FALSE(CanShare<Derived>);
 }
 
-TEST(SharedOptimizer, SaysWhatItCannotDo) { EXPECT_TRUE(all_succeeded(refusals.run(2))); }
+TEST(SharedOptimizer, RejectsUnsupportedUse) { EXPECT_TRUE(all_succeeded(refusals.run(2))); }
 
 // --- A rank that is lost ------------------------------------------------------------------------
 
@@ -710,7 +710,7 @@ const Ranks lost("lost", [](const Rank&) {
   EXPECT_NE(refusal(ddp, Fault::corrupt).find("checkpoint"), std::string::npos);
 });
 
-TEST(SharedOptimizer, ARankThatIsLostInAStepLeavesTornWeightsThatAreRefused) {
+TEST(SharedOptimizer, ARankLostInAStepLeavesTornWeightsThatAreRejected) {
   const auto exits = lost.run(3);
   EXPECT_EQ(exits[1].signal, SIGKILL);
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
@@ -747,7 +747,7 @@ const Ranks late("late", [](const Rank&) {
   EXPECT_TRUE(ddp.has_partially_updated_parameters());
 });
 
-TEST(SharedOptimizer, AStepThatAllRanksHaveLeftUndoneLeavesTornWeights) {
+TEST(SharedOptimizer, AnIncompleteStepOfAllRanksLeavesTornWeights) {
   EXPECT_TRUE(all_succeeded(late.run(1)));
   EXPECT_TRUE(all_succeeded(late.run(2)));
 }

@@ -293,7 +293,7 @@ struct Typed : torch::nn::Module {
   torch::nn::Linear out{4, 4};
 };
 
-TEST(Parallelize, SaysWhatToDeclareInsteadOfATypedMember) {
+TEST(Parallelize, SuggestsADeclarationForATypedMember) {
   run_in_process(2, [](ProcessGroup& group) {
     Typed typed;
     fill(typed);
@@ -308,7 +308,7 @@ TEST(Parallelize, SaysWhatToDeclareInsteadOfATypedMember) {
   });
 }
 
-TEST(Parallelize, RanksThatDifferLearnWhatDiffers) {
+TEST(Parallelize, ReportsDifferencesBetweenRanks) {
   run_in_process(2, [](ProcessGroup& group) {
     Net net;
     std::string text;

@@ -126,7 +126,7 @@ struct Destroy {
   void operator()(void* communicator) const { engine().destroy(communicator); }
 };
 
-TEST(Nccl, SaysWhetherItCanRunHere) {
+TEST(Nccl, ReportsWhetherItCanRunHere) {
   char text[256] = "untouched";
   lockstep_engine_error error{};
   const int failed = engine().probe(text, sizeof text, &error);
