@@ -84,7 +84,7 @@ TEST(GroupFailure, ADeathThatAllRanksDetectIsNotReportedAgain) {
   EXPECT_EQ(rank.records.size(), 1U);
 }
 
-TEST(GroupFailure, ARankThatGaveUpItsGroupCausesNoAbort) {
+TEST(GroupFailure, ARankThatAbortedItsGroupCausesNoFurtherAbort) {
   Rank rank;
   rank.fail(Error("barrier", Failure{.rank = 2, .what = "loss is nan", .left = true}));
   EXPECT_FALSE(rank.aborted) << "the others see it, and would hear of this rank instead";
