@@ -292,8 +292,7 @@ class StartRendezvous {
       const std::vector<int>& missing = absent.empty() ? silent : absent;
       if (missing.empty()) return true;
       if (silent.empty() || Clock::now() >= last)
-        abort_groups({Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing},
-                     here);
+        abort({Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing}, here);
     }
   }
 

@@ -116,7 +116,7 @@ Verdict compare(const JobMember& here, const JobMember& there) {
 }
 
 std::string_view name_of(Channel channel) {
-  if (channel == Channel::lines) return "rank";
+  if (channel == Channel::connections) return "rank";
   return channel == Channel::store ? "store" : "launcher";
 }
 

@@ -30,9 +30,9 @@ constexpr std::size_t max_job_id_bytes = 123;
 
 // The service that a connection is for.
 enum class Channel : std::uint32_t {
-  store = 0,   // Ranks to a TcpStoreServer.
-  agents = 1,  // Launchers to their coordinator, which ignores the numbers in JobMember.
-  lines = 6,   // Ranks on different hosts to each other. 2 to 5: earlier versions of frames.
+  store = 0,        // Ranks to a TcpStoreServer.
+  agents = 1,       // Launchers to their coordinator, which ignores the numbers in JobMember.
+  connections = 6,  // Ranks on different hosts to each other. 2 to 5: earlier versions of frames.
 };
 
 // Returns random bytes from OpenSSL.
