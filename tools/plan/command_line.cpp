@@ -20,8 +20,7 @@ namespace lockstep::tools {
 namespace {
 
 constexpr const char* about =
-    "With PROGRAM: measures one layer of each kind of its model, and shows for every way to
-    "
+    "With PROGRAM: measures one layer of each kind of its model, and shows for every way to\n"
     "divide the model among ranks how much memory, traffic and time a step takes; the best first.\n"
     "Without: shows in which order the ranks of a pipeline work, how long they idle, and how many\n"
     "microbatches they keep at once: of all schedules, of one, or of an order in a file. Then\n"
