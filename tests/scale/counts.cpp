@@ -25,7 +25,7 @@ namespace {
 using lockstep::Buffer;
 using lockstep::ProcessGroup;
 using lockstep::comm::GroupSegment;
-using lockstep::comm::Lane;
+using lockstep::comm::RankBlock;
 
 constexpr std::uint32_t one = 0x3F800000;        // 1.0F
 constexpr std::uint32_t untouched = 0xA5A5A5A5;  // No value of the buffers has these bytes.
@@ -42,7 +42,7 @@ GroupSegment segment_of(const ProcessGroup& world) {
 }
 
 // Makes all ranks reserve all of their staging buffers: a page must be untouched until then.
-void reserve_rooms(const ProcessGroup& world) {
+void reserve_staging(const ProcessGroup& world) {
   std::vector<float> room(GroupSegment::staging_bytes(world.size()) / sizeof(float));
   world.all_reduce({.data = room.data(), .count = room.size()});
 }
@@ -86,9 +86,9 @@ std::int64_t bytes_changed(std::span<const std::uint32_t> words, std::uint32_t f
   return 4 * std::count_if(words.begin(), words.end(), [=](auto word) { return word != from; });
 }
 
-std::uint32_t rendezvous(const Lane& lane) {
-  return lane.step.value +
-         std::max(lane.entry[0].arrived.value.load(), lane.entry[1].arrived.value.load());
+std::uint32_t rendezvous(const RankBlock& block) {
+  return block.step.value +
+         std::max(block.entry[0].arrived.value.load(), block.entry[1].arrived.value.load());
 }
 
 // Returns the bytes that the call wrote to this rank's output.
@@ -121,16 +121,16 @@ void count(const Case& work, const ProcessGroup& world, const GroupSegment& segm
   Memory input(registered, words, world), output(registered, words, world);
   std::ranges::fill(input.words(), one);
   std::ranges::fill(output.words(), untouched);
-  const std::span room(reinterpret_cast<std::uint32_t*>(segment.room(world.rank())),
-                       GroupSegment::staging_bytes(world.size()) / 4);
+  const std::span staging(reinterpret_cast<std::uint32_t*>(segment.staging(world.rank())),
+                          GroupSegment::staging_bytes(world.size()) / 4);
   world.barrier();  // No rank reads this rank's staging buffer any more.
-  std::ranges::fill(room, untouched);
+  std::ranges::fill(staging, untouched);
   world.barrier();
-  const Lane& lane = segment.lane(world.rank());
-  const std::uint32_t before = rendezvous(lane);
+  const RankBlock& block = segment.block(world.rank());
+  const std::uint32_t before = rendezvous(block);
   std::int64_t written = call(work, world, input, output);
-  const std::uint32_t after = rendezvous(lane) - 1;  // The barrier that follows the call.
-  written += bytes_changed(room, untouched);
+  const std::uint32_t after = rendezvous(block) - 1;  // The barrier that follows the call.
+  written += bytes_changed(staging, untouched);
   world.all_reduce({.data = &written, .count = 1, .dtype = lockstep::DType::int64});
   if (world.rank() == 0)
     std::printf("counts %s %s %zu %u %lld\n", work.operation.c_str(), work.memory.c_str(),
@@ -144,8 +144,9 @@ int main(int argc, char** argv) {
     auto world = lockstep::init_process_group();
     const GroupSegment segment = segment_of(world);
     if (world.rank() == 0)
-      std::printf("segment %zu %zu\n", sizeof(Lane), GroupSegment::staging_bytes(world.size()));
-    reserve_rooms(world);
+      std::printf("segment %zu %zu\n", sizeof(RankBlock),
+                  GroupSegment::staging_bytes(world.size()));
+    reserve_staging(world);
     for (int i = 1; i < argc; ++i) count(parse_case(argv[i]), world, segment);
     lockstep::destroy_process_group(world);
     return 0;
