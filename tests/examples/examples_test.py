@@ -110,7 +110,7 @@ class Examples(unittest.TestCase):
         self.assertIn("0 images in the cache", lines[0])
         self.assertIn("159 images in the cache", lines[1])
         self.refuses(PROGRAMS.imagenet, "--data", self.data, code=65,
-                     text="class-2/7.jpg: neither a JPEG, PNG, WebP, GIF, BMP nor PNM image")
+                     text="class-2/7.jpg): neither a JPEG, PNG, WebP, GIF, BMP nor PNM image")
         self.refuses(PROGRAMS.imagenet, "--data", self.folder / "none", code=64, text="none")
 
     def test_imagenet_goes_on_after_its_checkpoint_as_if_it_had_not_ended(self):
