@@ -195,7 +195,8 @@ class Protection(AcrossHosts):
         job.tell_to_end()
         self.assert_was_in_order(job, "shm+gloo")
         refused = ": closed a connection: it did not prove this job's token"
-        for door in (f"store on port {job.port}", *(f"lines of rank {rank}" for rank in range(4))):
+        for door in (f"store on port {job.port}",
+                     *(f"connections of rank {rank}" for rank in range(4))):
             self.assertIn(door + refused, job.said())
 
 
