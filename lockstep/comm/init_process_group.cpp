@@ -143,7 +143,7 @@ comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const
       lacks_master(who, options) ? ", as MASTER_ADDR or MASTER_PORT is not set" : ""));
   HostMeeting meeting =
       who.agent_fd ? HostMeeting::through_agent(who) : HostMeeting::on_socket(who, name);
-  meeting.told = {number, who.world_size, comm::backend_asked_for(options)};
+  meeting.announced = {number, who.world_size, comm::backend_asked_for(options)};
   const Deadline deadline = in(options.timeout);
   auto session =
       std::make_shared<HostSession>(meeting, deadline, [&] { late.look_for_rank_0(who.job_id); });

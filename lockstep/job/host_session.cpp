@@ -192,7 +192,7 @@ HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_vie
 HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
                          const std::function<void()>& meanwhile)
     : rank_(meeting.rank),
-      meeting_(meeting.told.meeting),
+      meeting_(meeting.announced.meeting),
       has_agent_(meeting.agent_fd.has_value()) {
   if (meeting.opens && !meeting.agent_fd) {
     open_fd_broker(meeting);
@@ -222,7 +222,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
       std::make_unique<LivenessThread>(*page_, rank_, std::move(boards), [this] { look(); });
   // Set it after entering the slot: a process of another job with the same name does not get there.
   page_->set_memory_number(rank_, number);
-  if (compares) page_->announce(rank_, meeting.told);
+  if (compares) page_->announce(rank_, meeting.announced);
 }
 
 HostSession::~HostSession() {

@@ -69,8 +69,8 @@ class LOCKSTEP_API LivenessThread {
 struct LOCKSTEP_API HostMeeting {
   int rank = 0;  // This process's slot in the job control block.
   int size = 1;
-  std::string job_id = {};           // For messages only.
-  JobControlBlock::Told told = {};   // Published to the others, unless its `meeting` is 0.
+  std::string job_id = {};                    // For messages only.
+  JobControlBlock::Announced announced = {};  // Published to the others, unless its `meeting` is 0.
   std::optional<int> agent_fd = {};  // This process's end of the agent's socket pair. Empty:
                                      // `identity` is used.
   std::string identity = {};         // Names the socket; only this session has it.
@@ -92,9 +92,8 @@ class LOCKSTEP_API HostSession {
  public:
   // Returns when this rank has its slot; others may join later. Errors: timeout when rank 0 does
   // not connect. Mismatch when this rank has no slot. Mismatch when the launcher (without one, rank
-  // 0) has another number of ranks, unless `told` is published. Misuse when a process with this
-  // rank has already joined.
-  // Calls `meanwhile` until rank 0 has connected.
+  // 0) has another number of ranks, unless `announced` is published. Misuse when a process with
+  // this rank has already joined. Calls `meanwhile` until rank 0 has connected.
   HostSession(
       const HostMeeting& meeting, Deadline deadline,
       const std::function<void()>& meanwhile = [] {});
@@ -103,7 +102,7 @@ class LOCKSTEP_API HostSession {
   ~HostSession();
 
   int rank() const { return rank_; }
-  int meeting() const { return meeting_; }  // From HostMeeting::told.
+  int meeting() const { return meeting_; }  // From HostMeeting::announced.
   int size() const { return page_->slots(); }
   bool has_agent() const { return has_agent_; }  // Otherwise rank 0 created the job control block.
   JobControlBlock& page() { return *page_; }

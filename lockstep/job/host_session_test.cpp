@@ -197,14 +197,14 @@ TEST(HostSession, ARankOfAnotherJobThatFindsItsSlotTakenAnnouncesNothing) {
   who.job_id = "host session test";
   HostMeeting meeting = HostMeeting::on_socket(who, "world");
   meeting.is_alone = false;
-  meeting.told = {.meeting = 1, .world_size = 1};
+  meeting.announced = {.meeting = 1, .world_size = 1};
   HostSession session(meeting, in(std::chrono::seconds(10)));
   HostMeeting other = HostMeeting::on_socket(who, "world");
   other.opens = false;
-  other.told = {.meeting = 1, .world_size = 3};
+  other.announced = {.meeting = 1, .world_size = 3};
   EXPECT_EQ(test::fault_of([&] { HostSession(other, in(std::chrono::seconds(10))); }),
             Fault::misuse);
-  EXPECT_EQ(session.page().told(0, 1)->world_size, 1);
+  EXPECT_EQ(session.page().announced(0, 1)->world_size, 1);
 }
 
 TEST(HostMeeting, IsNamedAfterASecretWithoutShowingIt) {

@@ -71,7 +71,7 @@ struct FailureRecord {
   job::SharedValue<FailureValue> value;
 };
 
-// A JobControlBlock::Told. `meeting` is 0 while the value is being written.
+// A JobControlBlock::Announced. Its `meeting` is 0 while the value is being written.
 struct Settings {
   std::int32_t world_size;
   char backend[48];
@@ -312,21 +312,21 @@ char JobControlBlock::process_state(int slot) const {
   return process_stat(pid(slot)).value_or(ProcessStat{}).state;
 }
 
-void JobControlBlock::announce(int slot, const Told& told) const {
+void JobControlBlock::announce(int slot, const Announced& announced) const {
   Announcement& mine = layout().slot[slot].announcement;
-  Settings settings{.world_size = told.world_size, .backend = {}};
-  copy_text(settings.backend, told.backend);
+  Settings settings{.world_size = announced.world_size, .backend = {}};
+  copy_text(settings.backend, announced.backend);
   mine.meeting = 0;
   mine.value.store(settings);
-  mine.meeting = told.meeting;
+  mine.meeting = announced.meeting;
 }
 
-std::optional<JobControlBlock::Told> JobControlBlock::told(int slot, int meeting) const {
+std::optional<JobControlBlock::Announced> JobControlBlock::announced(int slot, int meeting) const {
   const Announcement& theirs = layout().slot[slot].announcement;
   if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
   const Settings settings = theirs.value.load();
   if (theirs.meeting != meeting) return std::nullopt;  // Overwritten meanwhile.
-  return Told{meeting, settings.world_size, settings.backend};
+  return Announced{meeting, settings.world_size, settings.backend};
 }
 
 void JobControlBlock::set_memory_number(int slot, std::uint64_t number) const {

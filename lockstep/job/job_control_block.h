@@ -66,13 +66,13 @@ class LOCKSTEP_API JobControlBlock {
 
   // Settings of the group that the process in `slot` is creating, for comparison by its peers.
   // `meeting` numbers such groups from 1.
-  struct Told {
+  struct Announced {
     int meeting = 0;
     int world_size = 0;
     std::string backend = {};
   };
-  void announce(int slot, const Told& told) const;
-  std::optional<Told> told(int slot, int meeting) const;  // Empty before announce().
+  void announce(int slot, const Announced& announced) const;
+  std::optional<Announced> announced(int slot, int meeting) const;  // Empty before announce().
 
   // The process in `slot` sends its memory from a socket whose name contains this random number. 0
   // before that, and after it has left in order.

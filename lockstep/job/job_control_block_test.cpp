@@ -288,13 +288,13 @@ TEST(JobControlBlock, TheEndOfARankThatWaitedForOneThatHadEndedFollowsFromThat) 
 TEST(JobControlBlock, AnnouncedSettingsAreVisibleToOtherRanksForOneMeetingOnly) {
   const JobControlBlock page = JobControlBlock::create(2, "job", 8);
   EXPECT_EQ(page.world_size(), 8);
-  EXPECT_FALSE(page.told(1, 1));
-  EXPECT_FALSE(page.told(1, 0));
+  EXPECT_FALSE(page.announced(1, 1));
+  EXPECT_FALSE(page.announced(1, 0));
   page.announce(1, {1, 4, "gloo"});
-  ASSERT_TRUE(page.told(1, 1));
-  EXPECT_EQ(page.told(1, 1)->world_size, 4);
-  EXPECT_EQ(page.told(1, 1)->backend, "gloo");
-  EXPECT_FALSE(page.told(1, 2));
+  ASSERT_TRUE(page.announced(1, 1));
+  EXPECT_EQ(page.announced(1, 1)->world_size, 4);
+  EXPECT_EQ(page.announced(1, 1)->backend, "gloo");
+  EXPECT_FALSE(page.announced(1, 2));
 }
 
 TEST(JobControlBlock, OnlyTheFirstFailureIsKept) {

@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds retry_pause{2};
 constexpr std::chrono::milliseconds time_to_come{2000};
 
 bool has_come(HostSession& session, int rank) {
-  return session.page().told(rank, session.meeting()).has_value();
+  return session.page().announced(rank, session.meeting()).has_value();
 }
 
 std::vector<int> absent(HostSession& session) {
@@ -62,16 +62,17 @@ Difference difference(HostSession& session) {
   std::string first;
   int asked_first = -1;
   for (int rank = 0; rank < page.slots(); ++rank) {
-    const auto told = page.told(rank, session.meeting());
-    if (!told) continue;
+    const auto announced = page.announced(rank, session.meeting());
+    if (!announced) continue;
     if (asked_first < 0) {
       asked_first = rank;
-      first = told->backend;
+      first = announced->backend;
     }
-    const bool other_size = told->world_size != page.world_size();
-    const bool other_backend = !same_backend(told->backend, first);
-    if (other_size) sizes += fmt::format("rank {} expects {} ranks, ", rank, told->world_size);
-    if (other_backend) backends += fmt::format(", rank {} for '{}'", rank, shown(told->backend));
+    const bool other_size = announced->world_size != page.world_size();
+    const bool other_backend = !same_backend(announced->backend, first);
+    if (other_size) sizes += fmt::format("rank {} expects {} ranks, ", rank, announced->world_size);
+    if (other_backend)
+      backends += fmt::format(", rank {} for '{}'", rank, shown(announced->backend));
     if (other_size || other_backend) found.ranks.push_back(rank);
   }
   if (!sizes.empty())
