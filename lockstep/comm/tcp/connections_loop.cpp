@@ -159,11 +159,11 @@ void Connections::Loop::turn() {
     begin(arrival.member.rank, std::move(arrival.socket));
   look_for_silence(now);
   for (const Failure& failure : peers_.take_losses(now)) options_.on_failure(failure);
-  groups_.tell();
+  groups_.notify();
 }
 
 int Connections::Loop::timeout_ms() const {
-  if (groups_.has_to_tell()) return 0;
+  if (groups_.has_to_notify()) return 0;
   return milliseconds_until(std::min({door_->deadline(), in(look_interval), peers_.next_loss()}));
 }
 
@@ -184,7 +184,7 @@ void Connections::Loop::serve(int rank, const std::shared_ptr<Connection>& conne
                               short events) {
   if ((events & POLLOUT) != 0) {
     connection->flush();
-    if (connection->take_refused()) groups_.tell_all_soon();
+    if (connection->take_refused()) groups_.notify_all_soon();
   }
   if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return;
   try {

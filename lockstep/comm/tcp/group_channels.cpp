@@ -26,8 +26,8 @@ constexpr std::size_t max_unopened = 1024;
 GroupChannels::Inbox::Inbox(const std::shared_ptr<Connection>& its_connection, std::uint64_t group)
     : connection(its_connection), out(its_connection, group), in(its_connection, group) {}
 
-GroupChannels::GroupChannels(std::uint64_t id, std::function<void()> ask_to_tell)
-    : id_(id), ask_to_tell_(std::move(ask_to_tell)) {}
+GroupChannels::GroupChannels(std::uint64_t id, std::function<void()> request_notify)
+    : id_(id), request_notify_(std::move(request_notify)) {}
 
 void GroupChannels::open(const std::string& name, const std::vector<int>& world_ranks,
                          const std::vector<std::shared_ptr<Connection>>& connections) {
@@ -47,7 +47,7 @@ void GroupChannels::open(const std::string& name, const std::vector<int>& world_
 
 void GroupChannels::close() {
   {
-    const std::lock_guard lock(telling_);
+    const std::lock_guard notifying(notify_mutex_);
     on_abort_ = nullptr;
     on_question_ = nullptr;
     on_message_ = nullptr;
@@ -66,7 +66,7 @@ void GroupChannels::fail(const Error& error) {
       abort_reason_ = AbortReason{.fault = error.fault(), .reason = bare_text(error)};
   }
   heard_.notify_all();
-  tell(false);
+  notify(false);
 }
 
 void GroupChannels::take(int world_rank, const std::shared_ptr<Connection>& connection,
@@ -101,7 +101,7 @@ void GroupChannels::take(int world_rank, const std::shared_ptr<Connection>& conn
         throw Error(Fault::corrupt, "a frame without a group");
     }
   }
-  tell(frame.kind != Kind::abort && frame.kind != Kind::absent);
+  notify(frame.kind != Kind::abort && frame.kind != Kind::absent);
 }
 
 void GroupChannels::take_entry(Inbox& inbox, const Frame& frame) {
@@ -114,8 +114,8 @@ void GroupChannels::take_entry(Inbox& inbox, const Frame& frame) {
   heard_.notify_all();
 }
 
-void GroupChannels::tell(bool of_messages) {
-  const std::lock_guard telling(telling_);
+void GroupChannels::notify(bool of_messages) {
+  const std::lock_guard notifying(notify_mutex_);
   if (of_messages && on_message_) on_message_();
   std::optional<AbortReason> abort_reason;
   bool asked = false;
@@ -202,31 +202,31 @@ void GroupChannels::ask_who_is_absent(const std::vector<int>& peers) {
 
 void GroupChannels::on_abort(std::function<void(const AbortReason&)> act) {
   {
-    const std::lock_guard lock(telling_);
+    const std::lock_guard notifying(notify_mutex_);
     on_abort_ = std::move(act);
   }
-  ask_to_tell_();
+  request_notify_();
   const bool failed = [this] {
     const std::lock_guard lock(mutex_);
     return failed_.has_value();
   }();
-  if (failed) tell(false);  // The thread no longer does it.
+  if (failed) notify(false);  // The thread no longer does it.
 }
 
 void GroupChannels::on_question(std::function<void()> act) {
   {
-    const std::lock_guard lock(telling_);
+    const std::lock_guard notifying(notify_mutex_);
     on_question_ = std::move(act);
   }
-  ask_to_tell_();
+  request_notify_();
 }
 
 void GroupChannels::on_message(std::function<void()> act) {
   {
-    const std::lock_guard lock(telling_);
+    const std::lock_guard notifying(notify_mutex_);
     on_message_ = std::move(act);
   }
-  ask_to_tell_();
+  request_notify_();
 }
 
 Pipe& GroupChannels::to(int peer) { return inbox(peer).out; }
@@ -282,26 +282,26 @@ std::shared_ptr<GroupChannels> ChannelTable::receiver(std::uint64_t id) {
   return group(id);
 }
 
-void ChannelTable::tell_all_soon() {
+void ChannelTable::notify_all_soon() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, group] : groups_) to_tell_.push_back(id);
+  for (const auto& [id, group] : groups_) to_notify_.push_back(id);
 }
 
-bool ChannelTable::has_to_tell() const {
+bool ChannelTable::has_to_notify() const {
   const std::lock_guard lock(mutex_);
-  return !to_tell_.empty();
+  return !to_notify_.empty();
 }
 
-void ChannelTable::tell() {
+void ChannelTable::notify() {
   std::vector<std::shared_ptr<GroupChannels>> groups;
   {
     const std::lock_guard lock(mutex_);
-    for (const std::uint64_t id : to_tell_)
+    for (const std::uint64_t id : to_notify_)
       if (const auto found = groups_.find(id); found != groups_.end())
         groups.push_back(found->second);
-    to_tell_.clear();
+    to_notify_.clear();
   }
-  for (const auto& group : groups) group->tell(true);
+  for (const auto& group : groups) group->notify(true);
 }
 
 void ChannelTable::fail(const Error& error) {
@@ -320,7 +320,7 @@ std::shared_ptr<GroupChannels> ChannelTable::group(std::uint64_t id) {
   group = std::make_shared<GroupChannels>(id, [this, id] {
     {
       const std::lock_guard lock(mutex_);
-      to_tell_.push_back(id);
+      to_notify_.push_back(id);
     }
     wake_();
   });

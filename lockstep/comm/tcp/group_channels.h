@@ -26,11 +26,11 @@ namespace lockstep::comm {
 // A group's unread incoming data, and the group's access to its connections. Made by open(), or by
 // the first frame that arrives for the group before open().
 // Thread safety: the Channels's members as in connections.h; only the connection thread calls
-// take() and tell().
+// take() and notify().
 class GroupChannels final : public Channels {
  public:
-  // `ask_to_tell` makes the connection thread call tell().
-  GroupChannels(std::uint64_t id, std::function<void()> ask_to_tell);
+  // `request_notify` makes the connection thread call notify().
+  GroupChannels(std::uint64_t id, std::function<void()> request_notify);
 
   // `connections` has one entry for each rank of the group; null for ranks of this host.
   // Errors: misuse when it is already open, or has another name.
@@ -48,7 +48,7 @@ class GroupChannels final : public Channels {
   void take(int world_rank, const std::shared_ptr<Connection>& connection, const Frame& frame);
 
   // Calls the pending callbacks.
-  void tell(bool of_messages);
+  void notify(bool of_messages);
 
   void say(int peer, std::string_view entry) override;
   std::optional<std::string> hear(int peer, Deadline deadline,
@@ -82,7 +82,7 @@ class GroupChannels final : public Channels {
   void take_entry(Inbox& inbox, const Frame& frame);
 
   const std::uint64_t id_;
-  const std::function<void()> ask_to_tell_;
+  const std::function<void()> request_notify_;
 
   mutable std::mutex mutex_;  // Guards the members below, up to the next mutex.
   std::condition_variable heard_;
@@ -95,7 +95,7 @@ class GroupChannels final : public Channels {
   std::optional<Error> failed_;       // Failure of the connection thread.
   std::atomic<bool> aborted_{false};  // This rank aborted the group.
 
-  std::mutex telling_;  // Guards the members below; held during callbacks.
+  std::mutex notify_mutex_;  // Guards the members below; held during callbacks.
   std::function<void(const AbortReason&)> on_abort_;
   std::function<void()> on_question_;
   std::function<void()> on_message_;
@@ -107,7 +107,7 @@ class GroupChannels final : public Channels {
 // Blocking: never.
 class ChannelTable {
  public:
-  // `wake` makes the connection thread call tell().
+  // `wake` makes the connection thread call notify().
   explicit ChannelTable(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   // `connections` has one entry for each rank of the group; null for those of this host.
@@ -120,10 +120,10 @@ class ChannelTable {
   // many unopened groups.
   std::shared_ptr<GroupChannels> receiver(std::uint64_t id);
 
-  // Call GroupChannels::tell() of the groups that requested it, or of all.
-  void tell_all_soon();
-  bool has_to_tell() const;
-  void tell();
+  // Call GroupChannels::notify() of the groups that requested it, or of all.
+  void notify_all_soon();
+  bool has_to_notify() const;
+  void notify();
 
   // The connection thread has failed.
   void fail(const Error& error);
@@ -138,7 +138,7 @@ class ChannelTable {
   std::map<std::uint64_t, std::shared_ptr<GroupChannels>> groups_;  // Until they are closed.
   std::vector<std::uint64_t> ever_opened_;  // Sorted; data for a closed one is dropped.
   std::size_t unopened_ = 0;                // Number of groups with data but no open() yet.
-  std::vector<std::uint64_t> to_tell_;
+  std::vector<std::uint64_t> to_notify_;
   std::optional<Error> failed_;
 };
 
