@@ -126,19 +126,23 @@ std::vector<StepDirectory> find_checkpoints(const fs::path& root) {
   return found;
 }
 
-std::string checkpoint_in(const fs::path& directory) {
+std::optional<std::string> find_checkpoint_in(const fs::path& directory) {
   std::error_code error;
   const bool is_one = fs::exists(directory / manifest_name, error) ||
                       step_in(directory.filename().string()) || !fs::is_directory(directory, error);
   if (is_one) return directory.string();
   const std::vector<StepDirectory> found = find_checkpoints(directory);
-  require(!found.empty(), [&] {
+  return found.empty() ? std::nullopt : std::optional(found.front().path.string());
+}
+
+std::string checkpoint_in(const fs::path& directory) {
+  const std::optional<std::string> found = find_checkpoint_in(directory);
+  require(found.has_value(), [&] {
     return directory.string() +
-           " holds no checkpoint: it has neither a manifest.json nor folders "
-           "such as " +
+           " holds no checkpoint: it has neither a manifest.json nor folders such as " +
            checkpoint_name(100);
   });
-  return found.front().path.string();
+  return *found;
 }
 
 fs::path beside(const fs::path& path) {

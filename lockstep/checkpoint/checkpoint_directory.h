@@ -43,8 +43,11 @@ struct StepDirectory {
 // Returns the folders with a step's name, newest first. Empty if `root` does not exist.
 std::vector<StepDirectory> find_checkpoints(const std::filesystem::path& root);
 
-// Returns `directory` if it is a checkpoint, otherwise the newest checkpoint in it. Errors: misuse
-// if it has none.
+// Returns `directory` if it is a checkpoint or no folder, otherwise the newest checkpoint in it;
+// nothing if it has none.
+std::optional<std::string> find_checkpoint_in(const std::filesystem::path& directory);
+
+// Returns the same. Errors: misuse if there is none.
 std::string checkpoint_in(const std::filesystem::path& directory);
 
 // The link `latest` to the checkpoint that was saved last, for users and scripts. The library never

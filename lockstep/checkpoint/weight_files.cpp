@@ -176,11 +176,9 @@ bool has_weight_files(const fs::path& path) {
 
 std::string place_of_weights(const fs::path& path) {
   if (has_weight_files(path)) return path.string();
-  std::error_code error;
-  const bool is_checkpoint = fs::exists(path / checkpoint::manifest_name, error) ||
-                             checkpoint::step_in(path.filename().string());
-  if (!is_checkpoint && checkpoint::find_checkpoints(path).empty()) refuse_folder(path);
-  return checkpoint::checkpoint_in(path);
+  std::optional<std::string> checkpoint = checkpoint::find_checkpoint_in(path);
+  if (!checkpoint) refuse_folder(path);
+  return *std::move(checkpoint);
 }
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@
 //   - a checkpoint, or a folder of checkpoints, of which the latest is loaded.
 //
 // Each rank reads its parts of sharded or shared parameters directly into their memory. A
-// transposed matrix, and a converted tensor of a checkpoint, temporarily need memory for one copy.
+// transposed matrix, and a converted tensor of a checkpoint, temporarily need memory for a copy.
 //
 // Errors of load_weights(): misuse, with a list of missing and surplus names, if names, types or
 // shapes do not fit; mismatch, naming both, for unequal values of two names of one tensor;
