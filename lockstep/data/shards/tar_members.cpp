@@ -329,11 +329,14 @@ TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& re
   read(0, begin);
   auto plain = std::make_unique<PlainInput>(size, read);
   // A name in a header may look like the beginning of a compressed file.
-  const Compression* const compression = header_in(begin) ? nullptr : compression_of(begin);
-  const auto format = header_in(begin) ? std::nullopt : file_format_of(begin);
-  if (compression == nullptr && format && format->kind != FileKind::tar)
-    throw_corrupt(file, 0, "a tar archive", describe(*format));
-  if (compression == nullptr) return TarReader(file, *plain, header_block, options).contents();
+  const bool has_header = header_in(begin).has_value();
+  const Compression* const compression = has_header ? nullptr : compression_of(begin);
+  if (compression == nullptr) {
+    const auto format = has_header ? std::nullopt : file_format_of(begin);
+    if (format && format->kind != FileKind::tar)
+      throw_corrupt(file, 0, "a tar archive", describe(*format));
+    return TarReader(file, *plain, header_block, options).contents();
+  }
 
   const std::string shown = std::string(file) + " (decompressed)";
   DecompressedInput decompressed(std::string(file), std::move(plain));
