@@ -34,13 +34,8 @@ inline std::string subcommand_problem(const CLI::App& app) {
     names.push_back(each->get_name());
   if (names.empty() || !app.get_subcommands().empty()) return {};
   const std::vector<std::string> words = app.remaining();
-  std::string text = "a subcommand is missing";
-  if (!words.empty()) text = "there is no subcommand '" + clean_text(words.front(), 100) + "'";
-  const std::string meant = words.empty() ? "" : suggestion_for(words.front(), names);
-  if (!meant.empty()) return text + "; did you mean `" + app.get_name() + " " + meant + "`?";
-  text += "; the subcommands are ";
-  for (const std::string& each : names) text += each + (&each == &names.back() ? "" : ", ");
-  return text;
+  if (words.empty()) return "a subcommand is missing" + list_of_subcommands(names);
+  return unknown_subcommand(app.get_name(), clean_text(words.front(), 100), names);
 }
 
 // Describes `word`, an option that `app` lacks, with the most similar one that it shows in its

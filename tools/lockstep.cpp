@@ -19,7 +19,7 @@ namespace {
 
 using lockstep::tools::end_output;
 using lockstep::tools::print;
-using lockstep::tools::suggestion_for;
+using lockstep::tools::unknown_subcommand;
 namespace fs = std::filesystem;
 
 constexpr int usage_error = 64;  // EX_USAGE of sysexits.h
@@ -89,13 +89,8 @@ std::string usage(const fs::path& folder) {
 
 // One line: a usage text would hide the suggestion.
 std::string no_subcommand(std::string_view name, const fs::path& folder) {
-  const std::vector<std::string> names = subcommands_in(folder);
-  std::string text = "there is no subcommand '" + std::string(name) + "'";
-  const std::string meant = suggestion_for(name, names);
-  if (!meant.empty()) return text + "; did you mean `lockstep " + meant + "`?";
-  text += "; the subcommands are ";
-  for (const std::string& each : names) text += each + (&each == &names.back() ? "" : ", ");
-  return text + "; see lockstep --help";
+  const std::string text = unknown_subcommand("lockstep", name, subcommands_in(folder));
+  return text.ends_with('?') ? text : text + "; see lockstep --help";
 }
 
 }  // namespace

@@ -40,4 +40,18 @@ std::string suggestion_for(std::string_view name, const std::vector<std::string>
   return best;
 }
 
+std::string unknown_subcommand(std::string_view command, std::string_view word,
+                               const std::vector<std::string>& names) {
+  const std::string text = "there is no subcommand '" + std::string(word) + "'";
+  const std::string meant = suggestion_for(word, names);
+  if (meant.empty()) return text + list_of_subcommands(names);
+  return text + "; did you mean `" + std::string(command) + " " + meant + "`?";
+}
+
+std::string list_of_subcommands(const std::vector<std::string>& names) {
+  std::string text = "; the subcommands are ";
+  for (const std::string& each : names) text += each + (&each == &names.back() ? "" : ", ");
+  return text;
+}
+
 }  // namespace lockstep::tools
