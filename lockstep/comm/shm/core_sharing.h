@@ -23,8 +23,8 @@ namespace lockstep::comm {
 
 class CoreSharing {
  public:
-  // Ranks publish their core in `core` of their lanes; before note(), this rank has none. `segment`
-  // must outlive it.
+  // Ranks publish their core in `core` of their blocks; before note(), this rank has none.
+  // `segment` must outlive it.
   CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> RankBlock::*core, int rank,
               int size);
 
