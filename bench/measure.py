@@ -13,14 +13,15 @@ import subprocess
 import sys
 import time
 
+import ratio_plot
+
 RELEASE = pathlib.Path(__file__).resolve().parent.parent / "build" / "release"
 
 
-def arguments(description, examples=None):
+def arguments(description, examples=None, drawn="all ratios and their ranges"):
     """Returns a parser with the options that `./dev bench` passes and those that all benchmarks
-    have."""
-    name = pathlib.Path(sys.argv[0]).resolve().parent.name.replace("_", "-")
-    parser = argparse.ArgumentParser(prog=f"./dev bench {name}", description=description,
+    have. `drawn` describes the picture that --svg writes; without it there is no --svg."""
+    parser = argparse.ArgumentParser(prog=command(), description=description,
                                      epilog=examples,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=RELEASE,
@@ -28,7 +29,14 @@ def arguments(description, examples=None):
     parser.add_argument("--python", default=sys.executable,
                         help="a Python that has torch; given by ./dev bench")
     parser.add_argument("--json", type=writable, help="also write every figure there")
+    if drawn:
+        parser.add_argument("--svg", type=writable, help=f"also draw {drawn} there")
     return parser
+
+
+def command():
+    """Returns the command that runs the current benchmark."""
+    return f"./dev bench {pathlib.Path(sys.argv[0]).resolve().parent.name.replace('_', '-')}"
 
 
 def writable(name):
@@ -55,11 +63,25 @@ def warn_if_busy():
     return load
 
 
-def save(path, figures):
+def drawing(figures):
+    """Returns a picture of all ratios in the figures, as SVG; empty if there is none."""
+    ratios = ratio_plot.ratios_in(figures)
+    return ratio_plot.picture(command(), ratios) if ratios else ""
+
+
+def save(options, figures, draw=drawing):
+    """Writes the figures to --json and their picture to --svg, as far as these are given."""
+    if options.json:
+        replace(options.json, json.dumps(figures, indent=2) + "\n")
+    if getattr(options, "svg", None) and (picture := draw(figures)):
+        replace(options.svg, picture)
+
+
+def replace(path, text):
     """Replaces the whole file. On failure, the file is unchanged and the reason is printed."""
     new = path.with_name(path.name + ".new")
     try:
-        new.write_text(json.dumps(figures, indent=2) + "\n")
+        new.write_text(text)
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)

@@ -117,8 +117,7 @@ def main():
                   f"{measure.short(statistics.median(times['other'])):>9}{times['ratio']:>14.3f}   "
                   f"{times['ratio_low']:.2f} - {times['ratio_high']:.2f}", flush=True)
         results |= figures
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
     worse = [name for name, times in results.items() if times["ratio_high"] < 1]
     print(f"\n{len(worse)} of {len(results)} figures are worse in every round"
           + "".join(f"\n  {name}" for name in worse))

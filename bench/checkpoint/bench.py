@@ -258,8 +258,7 @@ def main():
         print_place(place, rounds, result, options)
         results.append({"place": place.name, "folder": str(place.folder), "gb": options.gb,
                         "rounds": rounds, **result})
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
     return any("error" in side for result in results for entry in result["rounds"]
                for side in entry.values())
 

@@ -234,8 +234,8 @@ def print_host(figures):
               f"cost {figures['checks_ns']:.0f} ns")
 
 
-def write_json(path, options, rounds, results, absent, load):
-    measure.save(path, {
+def save(options, rounds, results, absent, load):
+    measure.save(options, {
         "host": {"processor": processor(), "cpus": len(os.sched_getaffinity(0)),
                  "kernel": platform.release(), "load_before": load},
         "rounds": len(rounds), "quick": options.quick, "absent": absent,
@@ -275,8 +275,7 @@ def main():
         rounds.append(run_round(number, sides, options, started))
         results = [result_of(rounds, sides, case) for ranks in (2, *CROWDED)
                    for case in cases_of(ranks, options.only)]
-        if options.json:
-            write_json(options.json, options, rounds, results, absent, load)
+        save(options, rounds, results, absent, load)
     measure.progress(started, "")
     print_legend(options, absent)
     print_table(results)

@@ -115,8 +115,7 @@ def main():
             case = Case(options.model, batch, options.ranks, False, *STEPS.get(batch, (5, 30)))
             results.append(measured(case, files, options, started))
             print(row(results[-1]), flush=True)
-            if options.json:
-                measure.save(options.json, results)
+            measure.save(options, results)
 
 
 if __name__ == "__main__":

@@ -101,8 +101,7 @@ def main():
             continue
         results.append(result)
         print(rows(result), flush=True)
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
 
 
 if __name__ == "__main__":

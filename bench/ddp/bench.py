@@ -150,8 +150,7 @@ def main():
                      lambda text, what=what: measure.progress(started, f"{what}, {text}")))
         measure.progress(started, "")
         print(tables.row(results[-1], compared), flush=True)
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
     tables.print_parts(results, compared)
 
 

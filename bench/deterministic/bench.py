@@ -67,8 +67,7 @@ def main():
         measure.progress(started, "")
         results.append({**case._asdict(), "rounds": rounds, **compared(rounds, in_microbatches)})
         print(row(results[-1], in_microbatches), flush=True)
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
 
 
 def compared(rounds, in_microbatches):

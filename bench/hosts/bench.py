@@ -139,10 +139,9 @@ def main():
         rounds.append(run_round(number, options, parts, started))
         measure.progress(started, "")
         results = report.results_of(rounds, losses)
-        if options.json:
-            measure.save(options.json, {"cpus": len(os.sched_getaffinity(0)), "load_before": load,
-                                        "rounds": len(rounds), "quick": options.quick,
-                                        "absent": engines.absent, **results})
+        measure.save(options, {"cpus": len(os.sched_getaffinity(0)), "load_before": load,
+                               "rounds": len(rounds), "quick": options.quick,
+                               "absent": engines.absent, **results})
     report.print_all(results, options, engines.absent)
 
 

@@ -182,8 +182,7 @@ def main():
     bench.figures["load"] = load
     for part in options.parts:
         getattr(bench, part)()
-    if options.json:
-        measure.save(options.json, bench.figures)
+    measure.save(options, bench.figures)
 
 
 if __name__ == "__main__":

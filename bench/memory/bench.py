@@ -26,7 +26,7 @@ GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "1310
 
 
 def parse_options():
-    parser = measure.arguments(__doc__, EXAMPLES)
+    parser = measure.arguments(__doc__, EXAMPLES, drawn=None)
     parser.add_argument("--ranks", type=int, default=4, help="4")
     parser.add_argument("--limit-gb", type=float, default=9, help="of all ranks together: 9")
     parser.add_argument("--layers", type=int, default=24, help="24")
@@ -112,8 +112,7 @@ def main():
                   f"{result['ms'] / 1e3:.1f} s a step")
         for line in result.get("said", []):
             print(f"  {line}")
-    if options.json:
-        measure.save(options.json, results)
+    measure.save(options, results)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,7 @@ def main():
         for width in options.widths:
             results.append(measured(kind, width, options, started))
             print(row(results[-1]), flush=True)
-            if options.json:
-                measure.save(options.json, results)
+            measure.save(options, results)
 
 
 def column(side):

@@ -35,6 +35,7 @@ EXAMPLES = """examples:
 MODELS = {"gpt": (2, 4, 15), "cnn": (4, 40, 200)}
 
 SIDES = ("Lockstep", "alone", "PyTorch", "PyTorch alone")
+BASES = {"PyTorch": "Lockstep", "PyTorch alone": "alone"}  # Compared sides.
 
 Own = collections.namedtuple("Own", "calls microseconds")  # A step's.
 
@@ -95,22 +96,23 @@ def measured(side, case, options):
 
 # --- Output -------------------------------------------------------------------------------------
 
-def print_steps(rounds):
+def print_steps(rounds, ratios):
     print("A step before the profiler begins, ms. In brackets Lockstep's speed over PyTorch's, and"
           "\nthat of alone over that of PyTorch alone: median, lowest - highest.")
     print(f"{'':<14}" + "".join(f"{part:>11}" for part in ("forward", "backward", "optimizer")))
     for side in SIDES:
         parts = [statistics.median(entry[side]["figures"][part] for entry in rounds)
                  for part in ("forward", "backward", "optimizer")]
-        print(f"{side:<14}" + "".join(f"{part:>11.3f}" for part in parts) + ratio_of(side, rounds))
+        print(f"{side:<14}" + "".join(f"{part:>11.3f}" for part in parts)
+              + (in_brackets(ratios[side]) if side in ratios else ""))
 
 
-def ratio_of(side, rounds):
-    base = {"PyTorch": "Lockstep", "PyTorch alone": "alone"}.get(side)
-    if not base:
-        return ""
-    ratio = measure.spread([entry[base]["figures"]["samples_per_second"]
-                            / entry[side]["figures"]["samples_per_second"] for entry in rounds])
+def ratio(side, base, rounds):
+    return measure.spread([entry[base]["figures"]["samples_per_second"]
+                           / entry[side]["figures"]["samples_per_second"] for entry in rounds])
+
+
+def in_brackets(ratio):
     return f"  [{ratio['ratio']:.2f}, {ratio['ratio_low']:.2f} - {ratio['ratio_high']:.2f}]"
 
 
@@ -185,12 +187,12 @@ def main():
         measure.progress(started, "")
         print(f"\n{case.model}, batch {case.batch} a rank, {case.ranks} ranks, {options.rounds} "
               "rounds\n")
-        print_steps(rounds)
+        ratios = {side: ratio(side, base, rounds) for side, base in BASES.items()}
+        print_steps(rounds, ratios)
         print_operators(rounds, options.top)
         sys.stdout.flush()
-        results.append({**case._asdict(), "rounds": rounds})
-        if options.json:
-            measure.save(options.json, results)
+        results.append({**case._asdict(), "rounds": rounds, "ratios": ratios})
+        measure.save(options, results)
 
 
 if __name__ == "__main__":

@@ -129,8 +129,7 @@ def main():
     for width in options.widths:
         results.append(measured(width, options, started))
         print_result(results[-1])
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,7 @@ def main():
         results.append({"model": model, "batch": batch, "ranks": options.ranks, **sizes, **ratio,
                         "rounds": rounds})
         print(row(results[-1]), flush=True)
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
 
 
 def row(result):

@@ -183,8 +183,7 @@ def main():
             figures += compare_calls(launcher, options)
         if options.only != "calls":
             figures += compare_steps(launcher, options, started)
-        if options.json:
-            measure.save(options.json, figures)
+        measure.save(options, figures)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ of ranks would change no bit. Prints the accuracy on the test images: the mean o
 the range.
 """
 
+import io
 import json
 import pathlib
 import statistics
@@ -29,14 +30,13 @@ REPLICAS = (1, 2, 4, 8, 16)
 
 
 def parse_options():
-    parser = measure.arguments(__doc__, EXAMPLES)
+    parser = measure.arguments(__doc__, EXAMPLES, drawn="accuracy by number of replicas")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS),
                         metavar="METHOD", help="all of " + " ".join(METHODS))
     parser.add_argument("--replicas", type=int, nargs="+", choices=REPLICAS,
                         default=list(REPLICAS), metavar="N", help="all of 1 2 4 8 16")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each case: 3")
     parser.add_argument("--epochs", type=int, default=8, help="8")
-    parser.add_argument("--svg", type=measure.writable, help="also draw the figures there")
     options = parser.parse_args()
     if min(options.seeds, options.epochs) < 1:
         parser.error("all numbers are positive")
@@ -83,8 +83,8 @@ def cell(percents):
     return f"{statistics.mean(percents):.2f} ({min(percents):.1f} - {max(percents):.1f})"
 
 
-def draw(results, file):
-    """One line for each method, with the range of the seeds."""
+def picture(results):
+    """Returns a line for each method, with the range of the seeds, as SVG."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -106,7 +106,10 @@ def draw(results, file):
     axes.set_ylabel("accuracy on test images, %")
     axes.grid(alpha=0.3)
     axes.legend()
+    file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+    return file.getvalue()
 
 
 def main():
@@ -117,10 +120,7 @@ def main():
     for method in options.methods:
         results[method] = measured(method, options, started)
         print(row(METHODS[method], map(cell, results[method].values())), flush=True)
-        if options.json:
-            measure.save(options.json, results)
-    if options.svg:
-        draw(results, options.svg)
+        measure.save(options, results, picture)
 
 
 if __name__ == "__main__":

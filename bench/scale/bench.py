@@ -256,9 +256,8 @@ def main():
     for number in range(options.rounds):
         rounds.append(run_round(number, options, started))
         results = results_of(rounds, seen)
-        if options.json:
-            measure.save(options.json, {"host": seen, "load_before": load, "quick": options.quick,
-                                        "rounds": len(rounds), "results": results})
+        measure.save(options, {"host": seen, "load_before": load, "quick": options.quick,
+                               "rounds": len(rounds), "results": results})
     measure.progress(started, "")
     print_results(results, seen)
 

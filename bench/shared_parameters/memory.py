@@ -41,8 +41,7 @@ def run(options, started, results):
             "sides": [{"side": side, "ranks": ranks, "of": report}
                       for (side, ranks), report in found.items()]
         })
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
 
 
 def measured(model, side, ranks, options):

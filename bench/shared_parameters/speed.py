@@ -51,8 +51,7 @@ def run(options, started, results):
         results["speed"].append(result)
         measure.progress(started, "")
         print_case(result)
-        if options.json:
-            measure.save(options.json, results)
+        measure.save(options, results)
 
 
 def case_of(model, batch, options):

@@ -20,7 +20,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import components  # noqa: E402
 import reference  # noqa: E402
-import speed  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENTS = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md",
@@ -149,7 +148,6 @@ def on_page_markdown(markdown, page, config, files):
         markdown = outside_fences(
             lambda text: LINK.sub(lambda link: new_target(uri, origin, link[1]), text), markdown)
     generated = {"components": lambda: figure(components.picture()),
-                 "speed": lambda: figure(speed.picture()),
                  "figures": lambda: f"```\n{components.figures()}\n```"}
     return re.sub(r"<!-- generated: (\w+) -->.*?<!-- end -->", lambda mark: generated[mark[1]](),
                   markdown, flags=re.S)

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws a selection of the ratios of docs/benchmarks.md, with their ranges, as SVG.
+"""Draws a selection of the ratios of docs/benchmarks.md, for the front page and the README.
 
-Ratios are Lockstep's speed to a peer's, on a logarithmic axis. The selection includes a case in
-which Lockstep loses.
+The selection includes a case in which Lockstep loses.
+
+  docs/site/speed.py           writes docs/images/speed.svg, which README.md shows
 """
 
 import dataclasses
-import math
 import pathlib
 import re
+import sys
 
-BENCHMARKS = pathlib.Path(__file__).resolve().parents[1] / "benchmarks.md"
-WIDTH, LEFT, RIGHT, ROW, TOP = 860, 392, 70, 30, 34  # Pixels.
-TICKS = (0.5, 1, 2, 5, 10, 20, 50)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench"))
+import ratio_plot  # noqa: E402
+
+BENCHMARKS = ROOT / "docs/benchmarks.md"
+IMAGE = ROOT / "docs/images/speed.svg"
 RATIO = re.compile(r"([\d.]+) \(([\d.]+) - ([\d.]+)\)")
 
 
@@ -65,37 +70,13 @@ def ratio_of(bar, text):
     raise LookupError(f"docs/benchmarks.md: no ratio in row '{bar.row}', column {bar.column}")
 
 
-def position(ratio):
-    """The x coordinate of a ratio."""
-    low, high = math.log(TICKS[0]), math.log(TICKS[-1])
-    return LEFT + (WIDTH - LEFT - RIGHT) * (math.log(ratio) - low) / (high - low)
-
-
 def picture():
-    """The plot as SVG, in the colour of the text around it."""
+    """Returns the plot as SVG."""
     text = BENCHMARKS.read_text()
-    bottom = TOP + ROW * len(BARS)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 34}" '
-           'role="img" font-family="sans-serif" font-size="14" fill="currentColor">',
-           "<title>Speed of Lockstep, relative to peers</title>"]
-    for tick in TICKS:
-        x, weight = position(tick), 2 if tick == 1 else 1
-        out += [f'<path d="M{x:.1f} {TOP - 8}V{bottom}" stroke="currentColor" '
-                f'stroke-opacity="{0.25 * weight}" stroke-width="{weight}"/>',
-                f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick:g}x</text>']
-    out.append(f'<text x="{position(1) + 6:.1f}" y="{TOP - 14}" font-size="13">'
-               "Lockstep is faster →</text>")
-    for i, bar in enumerate(BARS):
-        median, low, high = ratio_of(bar, text)
-        y = TOP + ROW * i + ROW // 2
-        colour = "#2f9e6e" if median >= 1 else "#d9822b"
-        out += [f'<text x="{LEFT - 14}" y="{y + 5}" text-anchor="end">{bar.label} '
-                f'<tspan fill-opacity="0.65">to {bar.peer}</tspan></text>',
-                f'<path d="M{position(1):.1f} {y}H{position(median):.1f}" stroke="{colour}" '
-                'stroke-width="10" stroke-opacity="0.45"/>',
-                f'<path d="M{position(low):.1f} {y}H{position(high):.1f}" stroke="{colour}" '
-                'stroke-width="2"/>',
-                f'<circle cx="{position(median):.1f}" cy="{y}" r="5" fill="{colour}"/>',
-                f'<text x="{WIDTH - 4}" y="{y + 5}" text-anchor="end" font-weight="bold">'
-                f'{median:g}x</text>']
-    return "\n".join(out) + "\n</svg>\n"
+    return ratio_plot.picture("Speed of Lockstep, relative to peers",
+                              [ratio_plot.Ratio(bar.label, bar.peer, *ratio_of(bar, text))
+                               for bar in BARS])
+
+
+if __name__ == "__main__":
+    IMAGE.write_text(picture())

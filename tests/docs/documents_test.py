@@ -10,11 +10,12 @@ import urllib.parse
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docs/site"))
+sys.path[:0] = [str(ROOT / "docs/site"), str(ROOT / "bench")]
 sys.dont_write_bytecode = True
 
 import components  # noqa: E402
 import declarations  # noqa: E402
+import ratio_plot  # noqa: E402
 import reference  # noqa: E402
 import speed  # noqa: E402
 
@@ -142,6 +143,27 @@ class Pictures(unittest.TestCase):
         self.assertEqual([name for name in sorted(names) if f">{name}<" not in shown], [])
         self.assertEqual(speed.picture().count("<circle"), len(speed.BARS))
         self.assertIn("comm", components.figures())
+
+    def test_of_the_readme_shows_the_current_ratios(self):
+        self.assertEqual(speed.IMAGE.read_text(), speed.picture(), "run docs/site/speed.py")
+
+    def test_of_a_benchmark_has_a_row_for_each_ratio(self):
+        def spread(middle):
+            return {"ratio": middle, "ratio_low": middle / 2, "ratio_high": middle * 2}
+
+        figures = [{"model": "cnn", "batch": batch, "warmup": batch, "rounds": [spread(9)],
+                    "ratios": {"a < b": spread(1.5)}, "efficiency": spread(0.9)}
+                   for batch in (4, 32)]
+        ratios = ratio_plot.ratios_in(figures)
+        self.assertEqual([ratio.label for ratio in ratios],
+                         ["batch 4, a < b", "batch 4, efficiency",
+                          "batch 32, a < b", "batch 32, efficiency"])
+        self.assertEqual((ratios[1].median, ratios[1].low, ratios[1].high), (0.9, 0.45, 1.8))
+        shown = xml.etree.ElementTree.fromstring(ratio_plot.picture("cases", ratios))
+        texts = ["".join(element.itertext()) for element in shown.iter() if
+                 element.tag.endswith("text")]
+        for text in ("batch 32, a < b", "0.2x", "1x", "5x", "0.9x"):
+            self.assertIn(text, texts)
 
     def test_complain_about_a_ratio_that_is_gone(self):
         with self.assertRaisesRegex(LookupError, "benchmarks.md"):
