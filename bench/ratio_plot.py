@@ -11,7 +11,7 @@ LETTER = 7.4  # Average width of a letter.
 FASTER, SLOWER = "#2f9e6e", "#d9822b"
 TEXT = "#808080"  # Readable on white and on black.
 
-# Fields of a case that no reader needs to tell it from others.
+# Fields of a case that do not identify it.
 COUNTS = {"warmup", "steps", "rounds", "index"}
 GROUPS = {"ratios", "sides", "comparisons", "results", "cases"}
 
