@@ -31,6 +31,9 @@ THEIRS = {"PyTorch": [], "PyTorch ZeRO": ["--zero"], "PyTorch fp16": ["--fp16"],
 # By side: options of bench_ddp for copies of the bare model.
 BARE = {"alone": [], "alone amp": ["--amp"]}
 
+# One process with all threads of the ranks and the batch of all of them.
+ALL_THREADS = {"all threads": [], "all threads amp": ["--amp"]}
+
 # Settings that `lockstep run` makes unless any malloc setting exists: the process keeps memory that
 # a step frees for the next step, in huge pages.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -66,6 +69,10 @@ def run(side, case, options):
     its page faults."""
     side, malloc = OTHER_MALLOC.get(side, (side, None))
     with neighbours(case.beside, case.nice):
+        if side in ALL_THREADS:
+            whole = case._replace(batch=case.batch * case.ranks)
+            return copies([options.build / "bin" / "bench_ddp", *work_of(whole), "--alone",
+                           "--on-cue", *ALL_THREADS[side]], 1, MALLOC, case.ranks)
         if side in BARE:
             return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone",
                            "--on-cue", *BARE[side]], case.ranks, malloc or MALLOC)
@@ -121,13 +128,13 @@ def figures_of(output):
 
 # --- The bare model -----------------------------------------------------------------------------
 
-def copies(command, count, malloc):
+def copies(command, count, malloc, threads=1):
     """Returns the samples/s of all copies together, and the mean parts of a step.
 
-    Each copy has the cores, the thread and the malloc of a rank, and their clocks start together.
+    Each copy has the cores, the threads and the malloc of a rank, and their clocks start together.
     If one fails, the others get no cue and end.
     """
-    started = [start(command, cpus, malloc)
+    started = [start(command, cpus, malloc, threads)
                for cpus in divide_cpus(os.sched_getaffinity(0), count)]
     for process, errors in started:
         if process.stdout.readline() != "ready\n":
@@ -142,10 +149,10 @@ def copies(command, count, malloc):
     }
 
 
-def start(command, cpus, malloc):
+def start(command, cpus, malloc, threads):
     errors = tempfile.TemporaryFile("w+")
     bind = (lambda: os.sched_setaffinity(0, cpus)) if cpus else None
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | malloc
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | malloc
     return subprocess.Popen([str(word) for word in command], env=environment, text=True,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                             preexec_fn=bind), errors

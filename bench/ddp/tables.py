@@ -8,13 +8,14 @@ from sides import measure
 
 # Compared sides: ours, peers, and copies of the bare model.
 Sides = collections.namedtuple("Sides", "ours peers alone")
-AMP = Sides("Lockstep amp", ("PyTorch", "PyTorch amp"), "alone amp")
+AMP = Sides("Lockstep amp", ("PyTorch", "PyTorch amp", "all threads amp"), "alone amp")
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
 round: the median, and lowest - highest.
 Lockstep    DistributedDataParallel, one thread a rank, under lockstep run
 PyTorch     the same under torchrun, with Gloo
-ratio       Lockstep / PyTorch
+all threads one process with a thread for each rank, and the batch of all ranks
+ratio       Lockstep to the side before it
 alone       as many copies of the bare model at once as there are ranks, summed
 efficiency  Lockstep / alone: what is left of what the machine can give
 malloc      keeps memory, in huge pages, except in PyTorch's ranks without --same-malloc
@@ -32,7 +33,8 @@ PARTS = ("forward", "backward", "optimizer", "copy", "wait", "reduce", "cpu", "f
 
 
 def float32(bindings, small_pages):
-    return Sides("Lockstep", ("PyTorch", *(f"bind {binding}" for binding in bindings),
+    bound = [f"bind {binding}" for binding in bindings]
+    return Sides("Lockstep", ("PyTorch", "all threads", *bound,
                               *["small pages", "alone small pages"] * small_pages), "alone")
 
 
