@@ -176,6 +176,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("fault") = "", py::call_guard<py::gil_scoped_release>());
   module.def("end_with_exit_code", &Membership::fail_process, py::arg("text"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("count_step", &Membership::count_step, py::call_guard<py::gil_scoped_release>());
   module.def("leave_all", &Membership::leave_all, py::call_guard<py::gil_scoped_release>());
   module.def("leave_all_at_exit", &Membership::leave_all_at_exit,
              py::call_guard<py::gil_scoped_release>());

@@ -253,6 +253,18 @@ void Membership::fail_process(const std::string& text) {
   process_fails = true;
 }
 
+// A forked child may not use the group, and another thread may leave it meanwhile.
+void Membership::count_step() {
+  for (const auto& membership : all_joined()) {
+    if (!membership->is_world()) continue;
+    try {
+      lockstep::count_step(membership->group());
+    } catch (const Error&) {
+    }
+    return;
+  }
+}
+
 void Membership::leave_all() {
   auto all = all_joined();
   for (auto membership = all.rbegin(); membership != all.rend(); ++membership)

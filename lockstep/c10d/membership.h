@@ -81,6 +81,10 @@ class Membership {
   // As leave_all(), when the process exits, and only if its exit code is 0.
   static void leave_all_at_exit();
 
+  // Counts a training step of this process in its first group, for `lockstep top` and
+  // `lockstep tune`. Does nothing without a group.
+  static void count_step();
+
   // Records that this process fails with an exception or a nonzero exit code. It then leaves no
   // group in order, so that the other ranks treat its exit as a failure.
   static void fail_process(const std::string& text);

@@ -105,6 +105,9 @@ def end_with_exception(text: str, traceback: str, fault: str = "") -> None:
 def end_with_exit_code(text: str) -> None:
     """From now on the other ranks take the end of this process for a failure."""
 
+def count_step() -> None:
+    """Counts a training step of this process, for `lockstep top` and `lockstep tune`."""
+
 def leave_all() -> None:
     """Leaves all groups of this process in order, without the other ranks."""
 

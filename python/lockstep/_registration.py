@@ -41,7 +41,8 @@ def make_backend(place: dist.distributed_c10d._DistributedBackendOptions,
 
 def join(store, rank, size, timeout, name, global_ranks, options=None) -> Backend:
     """Returns when all ranks of the group have called it."""
-    from lockstep import _C, _exit_report
+    from lockstep import _C, _exit_report, _steps
 
     _exit_report.install()
+    _steps.install()
     return _C.Backend(store, rank, size, timeout, name, list(global_ranks), options)

@@ -3,8 +3,10 @@
 """init_process_group("lockstep") finds its rank by the variables of launchers other than torchrun:
 under mpirun, and with those of MPICH's, SLURM's and Flux's. What a program sets itself stays."""
 
+import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -29,6 +31,27 @@ names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 words = [dist.get_rank(), total.item(), *[os.environ.get(name, "-") for name in names]]
 sys.stdout.write(" ".join(map(str, words)) + "\\n")  # At once: mpirun mixes what comes in parts.
 dist.destroy_process_group()
+"""
+
+STEPS = """
+import subprocess
+import sys
+import torch
+import torch.distributed as dist
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], 0.1)
+optimizer.step()  # Before there is a group: not counted.
+dist.init_process_group("lockstep")
+for _ in range(3):
+    weight.sum().backward()
+    optimizer.step()
+dist.barrier()
+if dist.get_rank() == 0:
+    status = subprocess.run([sys.argv[1], "status", "--json", "steps"], capture_output=True)
+    sys.stdout.write(status.stdout.decode())
+dist.barrier()
+dist.destroy_process_group()
+optimizer.step()
 """
 
 PATIENCE = 100  # Seconds on a busy machine.
@@ -140,6 +163,14 @@ class Launchers(unittest.TestCase):
         self.assertNotEqual(rank.returncode, 0)
         self.assertIn("Start the program with srun", errors)
 
+    def test_of_lockstep_shows_the_steps_of_optimizers(self):
+        done = subprocess.run([LOCKSTEP, "run", "-n", "2", "--rdzv-id", "steps", sys.executable,
+                               "-c", STEPS, LOCKSTEP], env=clean_environment(), text=True,
+                              capture_output=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        job, = json.loads(re.sub(r"(?m)^\[0\] ", "", done.stdout))
+        self.assertEqual([rank["step"] for rank in job["ranks"]], [3, 3])
+
     def test_what_is_set_stays(self):
         port = str(ports.free_port())
         lines = outputs([start(slurm(rank, MASTER_ADDR="localhost", MASTER_PORT=port))
@@ -163,4 +194,5 @@ class Launchers(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    LOCKSTEP = sys.argv.pop(1)
     unittest.main()
