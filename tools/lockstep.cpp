@@ -42,6 +42,8 @@ constexpr Description known[] = {
      "lockstep report run1.json run4.json --html report.html"},
     {"plan", "find the fastest layout of a program on many ranks; draw a pipeline's schedules",
      "lockstep plan -n 4 --microbatches 8"},
+    {"tune", "find the number of ranks with which a program trains fastest on this host",
+     "lockstep tune --global-batch 256 ./train --batch-size {batch}"},
     {"doctor", "show what this host has, and whether training can run on it",
      "lockstep doctor -n 8 --nnodes 2"},
     {"checkpoint", "show, verify, compare and merge checkpoints",

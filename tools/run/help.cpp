@@ -68,9 +68,9 @@ struct Setting {
 };
 
 constexpr Setting settings[] = {
-    {ranks_group, "n", "nproc-per-node", "N|auto|cpu|gpu",
+    {ranks_group, "n", "nproc-per-node", "N|auto|cpu|gpu|tuned",
      "Number of ranks on this host; 'auto' and 'cpu' are one per usable core, 'gpu' is one per "
-     "NVIDIA GPU. -np N is the same",
+     "NVIDIA GPU, 'tuned' is what lockstep tune --save has found. -np N is the same",
      "1"},
     {ranks_group, "", "bind", "auto|cache|core|numa|none",
      "Bind ranks to the cores of an L3 cache (auto: if there is a core for each), of their own, or "

@@ -15,6 +15,8 @@
 #include "lockstep/job/timeline_recorder.h"
 #include "tools/command_line.h"
 #include "tools/run/option_variables.h"
+#include "tools/tune/divisions.h"
+#include "tools/tune/saved_choices.h"
 
 namespace lockstep::tools {
 namespace {
@@ -168,9 +170,10 @@ LogOptions logs_of(const Given& given, int ranks) {
   return log;
 }
 
-RunOptions options_of(const Given& given) {
+RunOptions options_of(const Given& given, const std::optional<Division>& tuned) {
   RunOptions options;
-  options.nproc_per_node = given.value("nproc-per-node", [](const std::string& text) {
+  options.nproc_per_node = given.value("nproc-per-node", [&](const std::string& text) {
+    if (tuned) return tuned->ranks;
     return parse_ranks(text, "/dev", std::getenv("CUDA_VISIBLE_DEVICES"));
   });
   options.hosts = hosts_of(given);
@@ -244,6 +247,17 @@ std::vector<std::string> command_in(const CLI::App& app) {
   return command;
 }
 
+// Returns the division that `lockstep tune --save` has chosen for `program`, if -n asks for it.
+std::optional<Division> tuned_division(const Given& given,
+                                       const std::vector<std::string>& program) {
+  if (given.text("nproc-per-node") != "tuned") return std::nullopt;
+  auto saved = saved_choice(program);
+  if (!saved)
+    refuse(given.name_of("nproc-per-node") + " tuned: nothing is saved for " +
+           shown(program.front()) + " on this host; run lockstep tune --save first");
+  return saved;
+}
+
 }  // namespace
 
 LogFormat log_format_in(const std::vector<std::string>& arguments) {
@@ -269,8 +283,10 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
     refuse_empty_values(app, words);
     refuse_others(app);
     const Given given(app, take_variables(app));
-    line.options = options_of(given);
-    line.options.arguments = command_in(app);
+    const std::vector<std::string> program = command_in(app);
+    const std::optional<Division> tuned = tuned_division(given, program);
+    line.options = options_of(given, tuned);
+    line.options.arguments = tuned ? command_for(*tuned, program) : program;
     line.dry_run = given.flag("dry-run");
     if (given.has("timeline")) line.timeline = given.text("timeline");
     if (given.has("profile")) line.profile = given.value("profile", parse_profile);
