@@ -13,7 +13,7 @@ import unittest
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))  # The program imports the package beside it from there.
 
-from tidy import cpp, prose, tree  # noqa: E402
+from tidy import clang_tidy, cpp, prose, tree  # noqa: E402
 from tidy.headers import MOST_PUBLIC  # noqa: E402
 
 SPEC = importlib.util.spec_from_file_location("tidy_program", TESTS / "tidy.py")
@@ -448,6 +448,34 @@ class Prose(unittest.TestCase):
     def test_of_documents_neither_code_nor_tables_are_examined(self):
         text = f"# What\n\n- `anew` {self.LONG}\n- Said.\n\n```\nanew\n```\n| anew |\n"
         self.assertEqual(self.rules_in("a.md", text), [("long", 3), ("verb", 4)])
+
+
+class ClangTidy(MadeUp):
+    """A file is checked again when anything that it reads has changed, and not in another clone."""
+
+    FILES = {".clang-tidy": "Checks: '*'\n", "a.h": "int a();\n",
+             "build/a.cpp": '#include "a.h"\n'}
+
+    def key(self, root, files, *flags, tool="16"):
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        clang_tidy.digest_of.cache_clear()
+        command = ["c++", f"-I{root}", *flags, "-o", "a.o", "-c", str(root / "build/a.cpp")]
+        return clang_tidy.key_of(str(root / "build"), command, tool, root)
+
+    def test_files_with_changed_headers_flags_or_tools_are_checked(self):
+        changes = [self.FILES, self.FILES | {"a.h": "int a();  // NOLINT\n"},
+                   self.FILES | {".clang-tidy": "Checks: 'a'\n"}]
+        keys = [self.key(self.root, files) for files in changes]
+        keys += [self.key(self.root, self.FILES, "-O1"), self.key(self.root, self.FILES, tool="17")]
+        self.assertEqual(len(set(keys)), 5)
+        self.assertEqual(self.key(self.root, self.FILES), keys[0])
+
+    def test_clones_have_the_same_keys(self):
+        keys = {self.key(self.root / clone, self.FILES | {
+            "build/a.cpp": f'#include "{self.root}/{clone}/a.h"\n'}) for clone in ("one", "two")}
+        self.assertEqual(len(keys), 1)
 
 
 class Report(MadeUp):
