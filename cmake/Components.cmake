@@ -1,7 +1,7 @@
 # Functions that declare a library, a component of it, and a test.
 
 # Declares a shared library with hidden visibility whose CMake name is Lockstep::<name without
-# lockstep_>. Its object files form a separate target, <target>_objects, for tests of hidden code.
+# lockstep_>. The target <target>_objects has its object files, for tests of hidden code.
 function(lockstep_library target)
   string(REGEX REPLACE "^lockstep_" "" name ${target})
   add_library(${target}_objects OBJECT)
@@ -27,13 +27,11 @@ endfunction()
 
 # lockstep_united(<result> <name> [OPTIONS_OF <folder>] <cpp>...) With LOCKSTEP_UNITY, sets <result>
 # to sources <name>_<number>.cpp that each include up to ten of the given sources, so that their
-# headers are read once. Otherwise sets it to the given sources. Two kinds of sources stay separate:
-# those with compile options, and those outside of the calling folder. The latter may replace
-# operator new for tests, which must not be inlined into other sources. CMake's UNITY_BUILD includes
-# absolute paths, so ccache would find nothing for another checkout. For the same reason, a project
-# that has added Lockstep has the sources at the same path in its build folder. CMake applies a
-# source's options only if they are set in the target's folder. This is the calling folder unless
-# OPTIONS_OF names it.
+# headers are read once. Otherwise sets it to the given sources.
+# Sources with compile options stay separate. So do those outside of the calling folder, which may
+# replace operator new for tests and must not be inlined into others. CMake's UNITY_BUILD includes
+# absolute paths, so ccache would find nothing for another checkout. A source's options apply only
+# if they are set in the target's folder: the calling folder unless OPTIONS_OF names it.
 function(lockstep_united result name)
   cmake_parse_arguments(united "" "OPTIONS_OF" "" ${ARGN})
   set(ARGN ${united_UNPARSED_ARGUMENTS})
@@ -75,8 +73,8 @@ function(lockstep_united result name)
   set(${result} ${units} PARENT_SCOPE)
 endfunction()
 
-# GCC 12 wrongly reports members of inlined code in a large unit as uninitialised. Units with
-# LibTorch's headers are not affected.
+# GCC 12 wrongly reports members of inlined code in a large unit as uninitialised, except with
+# LibTorch's headers.
 function(lockstep_trust_united target)
   if(LOCKSTEP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
      NOT target STREQUAL lockstep_objects)
@@ -85,9 +83,9 @@ function(lockstep_trust_united target)
 endfunction()
 
 # lockstep_component(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...]) Adds
-# the files of the calling folder. HEADERS are installed. OFFERS are only for other components of
-# the project. Other headers are private to the component (tests/tidy.py). TESTS are compiled into
-# the GoogleTest program <component>_test.
+# the files of the calling folder. HEADERS are installed. OFFERS are for other components of the
+# project; further headers are private (tests/tidy.py). TESTS become the GoogleTest program
+# <component>_test.
 function(lockstep_component library)
   cmake_parse_arguments(component "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM component_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)

@@ -3,8 +3,7 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 # The interfaces of our libraries name this target. A project that has added Lockstep by
-# FetchContent or add_subdirectory() links our libraries in its own folders, which need the target,
-# too.
+# FetchContent or add_subdirectory() needs it in its own folders, too.
 get_property(imported DIRECTORY PROPERTY IMPORTED_TARGETS)
 if("Threads::Threads" IN_LIST imported)
   set_property(TARGET Threads::Threads PROPERTY IMPORTED_GLOBAL TRUE)
@@ -32,13 +31,13 @@ elseif(LOCKSTEP_WITH_TORCH)
   message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
 endif()
 
-# xxHash, of which only the header is used: nothing is linked.
+# Only xxHash's header is used: nothing is linked.
 find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
 add_library(xxhash::header INTERFACE IMPORTED)
 target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})
 
-# MPI, for the engine and for comparisons with it, without its obsolete C++ classes. Debian installs
-# mpicxx with mpirun but without the headers. find_package(MPI) then fails even if MPI is optional.
+# MPI, for the engine and for comparisons, without its obsolete C++ classes. Debian installs mpicxx
+# with mpirun but without the headers. find_package(MPI) then fails even if MPI is optional.
 find_program(LOCKSTEP_MPICXX mpicxx)
 if(LOCKSTEP_MPICXX)
   execute_process(COMMAND ${LOCKSTEP_MPICXX} -fsyntax-only -include mpi.h -x c++ /dev/null

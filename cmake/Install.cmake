@@ -1,9 +1,6 @@
-# Files that `cmake --install` copies: the libraries, their public headers, the programs of tools/,
-# the exporter in Python, and the files for find_package(Lockstep) and pkg-config.
-#
-# Each file belongs to a component, which is a package of packaging/debian. `comm` has the engines
-# and the launcher and needs no LibTorch. `full` adds everything that needs LibTorch. `dev` has the
-# files for compilers. The default is comm (Settings.cmake).
+# Files that `cmake --install` copies. Each belongs to a component, which is a package of
+# packaging/debian. `comm`, the default, has the engines and the launcher and needs no LibTorch.
+# `full` adds everything that needs LibTorch. `dev` has the files for compilers.
 
 include(CMakePackageConfigHelpers)
 
@@ -14,8 +11,8 @@ get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
 # An installed copy searches for LibTorch at its build-time path last: a program's own link line and
-# LD_LIBRARY_PATH have priority. CMake removes paths below the source folder from run paths, but
-# ./dev installs LibTorch there. Packages for other machines set another folder.
+# LD_LIBRARY_PATH have priority. CMake would remove run paths below the source folder, where ./dev
+# installs LibTorch. Packages for other machines set another folder.
 set(LOCKSTEP_TORCH_PLACE "" CACHE PATH
     "Where an installed copy looks last for LibTorch; if empty, where it was at build time")
 if(LOCKSTEP_WITH_TORCH)
@@ -26,7 +23,6 @@ if(LOCKSTEP_WITH_TORCH)
   set_property(TARGET lockstep lockstep_checkpoint APPEND PROPERTY INSTALL_RPATH ${torch_place}/lib)
 endif()
 
-# Sets <result> to the component of a library or program.
 function(component_of result target)
   set(${result} comm PARENT_SCOPE)
   if(target IN_LIST targets_of_full)
@@ -64,7 +60,7 @@ install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake cmake/Torch.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
         DESTINATION ${package} COMPONENT dev)
 
-# Files for pkg-config refer to the prefix relative to themselves, so that a copy may be moved.
+# pkg-config files refer to the prefix relative to themselves, so that a copy may be moved.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})
   return()  # The folders of such a copy have no common prefix.
 endif()

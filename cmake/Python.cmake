@@ -1,5 +1,5 @@
-# Finds an interpreter whose torch is this LibTorch, and its headers, for the Python package.
-# Otherwise sets LOCKSTEP_BUILD_PYTHON to OFF and prints the reason.
+# Finds an interpreter whose torch is this LibTorch, and its headers. Otherwise sets
+# LOCKSTEP_BUILD_PYTHON to OFF and prints the reason.
 
 set(missing "")
 find_library(LOCKSTEP_TORCH_PYTHON torch_python PATHS ${TORCH_INSTALL_PREFIX}/lib NO_DEFAULT_PATH)

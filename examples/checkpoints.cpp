@@ -27,7 +27,7 @@ void Checkpoints::resume() {
   require_newest();
 }
 
-// Steps trained from here could not be saved beside later checkpoints, and would be lost.
+// Steps trained from here could not be saved, because the folder has later checkpoints.
 void Checkpoints::require_newest() const {
   if (!checkpointer_ || options_.resume == "auto") return;
   const auto newest = lockstep::latest_checkpoint(options_.checkpoint);

@@ -1,4 +1,4 @@
-// Checkpoints of the examples, configured by options, and a log of the training samples.
+// Checkpoints of the examples, and a log of the training samples.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,13 +24,12 @@ class Checkpoints {
   // later checkpoints than the start of this training.
   void resume();
 
-  // Call it after each step with the number of all steps so far. Returns true if the job was asked
-  // to save and exit. It has then saved all, and the rank should exit with
-  // lockstep::exit_preempted.
+  // Call it after each step with the number of all steps. If the job was asked to save and exit,
+  // saves all and returns true; exit with lockstep::exit_preempted.
   bool make_room(std::int64_t step);
 
   // Call it after each step: saves every --checkpoint-every steps. Prepares for saving after the
-  // first step, when the optimizer has its state.
+  // first.
   void after_step(std::int64_t step);
 
   // Call it at the end: saves unsaved steps, and waits until they are on the disk.
@@ -49,23 +48,22 @@ class Checkpoints {
   bool is_prepared_ = false;
 };
 
-// Returns the samples per step over all ranks: those of the resumed training, unless the command
-// line has `wanted`. Reports a change on stderr.
+// The samples per step over all ranks: `wanted`, or those of the resumed training. Reports a change
+// on stderr.
 std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> wanted,
                              const lockstep::ProcessGroup& world);
 
-// Returns this rank's part of them. Throws std::runtime_error if ranks cannot have equal parts.
+// This rank's part of them. Throws std::runtime_error if ranks cannot have equal parts.
 std::size_t share_of(std::int64_t global_batch, const lockstep::ProcessGroup& world);
 
-// Returns the number of steps of the whole training: --steps, or the rest of --epochs after `step`,
-// in batches of `batch_size`. Incomplete batches count unless they are dropped. Throws
-// std::runtime_error if `step` is later.
+// --steps, or the rest of --epochs after `step`. Incomplete batches count unless they are dropped.
+// Throws std::runtime_error if `step` is later.
 std::int64_t last_step(const Options& options, std::int64_t step,
                        const lockstep::DistributedSampler& sampler, std::size_t batch_size,
                        bool drop_last = false);
 
-// Log to which each rank appends one line per step, in one write(): "STEP RANK INDEX INDEX ...".
-// The first step is 1, and the indices are those of the dataset.
+// Each rank appends one line per step, in one write(): "STEP RANK INDEX INDEX ...". Steps begin at
+// 1, and indices are the dataset's.
 class SampleLog {
  public:
   SampleLog(const std::string& file, int rank);  // Does nothing without a name.

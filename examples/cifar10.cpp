@@ -1,4 +1,4 @@
-// Trains a CNN or a ViT on CIFAR-10 in its binary version, on as many ranks as the launcher starts:
+// Trains a CNN or a ViT on CIFAR-10 in its binary version.
 //   lockstep run -n 2 cifar10 --data cifar-10-batches-bin --epochs 2
 //   lockstep run -n 4 cifar10 --data cifar-10-batches-bin --model vit --tp 2
 

@@ -1,4 +1,4 @@
-// Trains and tests on labelled images: the common part of pruning.cpp and distillation.cpp.
+// For pruning.cpp and distillation.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,7 @@ struct Epochs {
 };
 
 // Returns the mean seconds of a step. `loss_of` takes the images' logits, the images and their
-// classes. The net's DistributedDataParallel exists during the call only.
+// classes.
 template <class Net, class LossOf>
 double train(const std::shared_ptr<Net>& net, torch::optim::Optimizer& optimizer,
              const lockstep::IdxDataset& data, const Epochs& epochs,
@@ -40,7 +40,7 @@ double train(const std::shared_ptr<Net>& net, torch::optim::Optimizer& optimizer
   return steps == 0 ? 0 : passed.count() / static_cast<double>(steps);
 }
 
-// The share of correctly classified images. Each image is classified by one rank.
+// Share of correctly classified images, each of which one rank classifies.
 template <class Net>
 double accuracy(Net& net, const lockstep::IdxDataset& data, const lockstep::ProcessGroup& world) {
   lockstep::DistributedSampler sampler(*data.size(), world, {.shuffle = false, .pad = false});

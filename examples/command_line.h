@@ -37,25 +37,23 @@ struct Options {
   std::string log_samples = {};
 };
 
-// Options that only some programs have.
 struct Choices {
   std::vector<std::string> devices = {"cpu"};  // For --device; one is no option.
   std::vector<std::string> models = {"cnn"};   // For --model, with --tp; one is no option.
   bool amp = false;
 };
 
-// `data` is the default of --data. Ends the process after --help and, with exit code 64, after a
-// wrong argument.
+// `data` is the default of --data. Ends the process as parse() does.
 Options read_command_line(int argc, char** argv, const std::string& description,
                           const std::string& data, const Choices& choices = {});
 
 // Ends the process after --help and, with exit code 64, after a wrong argument.
 void parse(CLI::App& app, int argc, char** argv);
 
-// A check to combine with CLI::Range, which accepts NaN. Returns the complaint.
+// To combine with CLI::Range, which accepts NaN. Returns the complaint.
 std::string unless_number(const std::string& text);
 
-// Checks before the training that a file can be written. Returns the complaint.
+// Whether a file can be written, before the training. Returns the complaint.
 std::string unless_writable(const std::string& file);
 
 // Default of --batch-size.
@@ -70,5 +68,5 @@ struct Report {
   std::int64_t steps = 0;
 };
 
-// Writes a JSON object, completely or not at all. Throws std::runtime_error naming the file.
+// Writes all of a JSON object or nothing. Throws std::runtime_error naming the file.
 void write_json(const Report& report, const std::string& file);

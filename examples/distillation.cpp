@@ -1,7 +1,6 @@
 // Trains a small network on Fashion-MNIST with the outputs of a larger one (Hinton et al., 2015),
-// and another one with the classes only:
+// and another one without. Prints the accuracy of all three.
 //   lockstep run -n 2 distillation --epochs 4
-// Prints the accuracy of all three.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>
@@ -26,7 +25,7 @@ struct DistillationOptions {
   std::uint64_t seed = 0;
 };
 
-// For 28 x 28 pixels, one layer: a hundredth of the teacher's products.
+// One layer, with a hundredth of the teacher's products.
 struct Student : torch::nn::Module {
   Student() {
     register_module("conv", conv);
@@ -42,7 +41,7 @@ struct Student : torch::nn::Module {
   torch::nn::Linear out{8 * 7 * 7, 10};
 };
 
-// Multiplies the soft part by temperature^2, because its gradients shrink by this factor.
+// The soft part's gradients shrink by temperature^2.
 torch::Tensor distillation_loss(const torch::Tensor& student, const torch::Tensor& teacher,
                                 const torch::Tensor& target, const DistillationOptions& options) {
   const double t = options.temperature;

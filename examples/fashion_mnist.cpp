@@ -1,4 +1,4 @@
-// Trains a small CNN on Fashion-MNIST, on as many ranks as the launcher starts:
+// Trains a small CNN on Fashion-MNIST:
 //   lockstep run -n 2 fashion_mnist --epochs 2
 //   lockstep run -n 2 fashion_mnist --epochs 2 --amp bf16
 

@@ -1,11 +1,9 @@
 // Trains a small GPT on text, byte by byte, on a mesh of pipeline stages, replicas, context and
-// tensor parallel ranks, and generates text:
-//   lockstep run -n 2 gpt --tp 2
+// tensor parallel ranks, and generates text.
 //   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
 //   lockstep run -n 4 gpt --fsdp
 //   lockstep run -n 4 gpt --pp 2 --tp 2 --schedule zb1p
-//   lockstep run -n 4 gpt --tokens fineweb_train_000001.bin --length 1024
 //   lockstep plan -n 4 gpt --layers 8           # which of these is best?
 
 // SPDX-License-Identifier: Apache-2.0
@@ -118,7 +116,6 @@ TextOptions read_command_line(int argc, char** argv) {
   return options;
 }
 
-// All bytes of the text, as one tensor.
 torch::Tensor read_text(const std::string& path) {
   std::vector<std::filesystem::path> files;
   if (std::filesystem::is_directory(path)) {
@@ -138,16 +135,16 @@ torch::Tensor read_text(const std::string& path) {
       .to(torch::kLong);
 }
 
-// Training sequences. The ranks of a replica have the same ones.
+// The ranks of a replica have the same sequences.
 class Batches {
  public:
   virtual ~Batches() = default;
 
-  // The sequences of this replica in a step, [n, length + 1].
+  // This replica's sequences of a step, [n, length + 1].
   virtual torch::Tensor of_step(std::int64_t step) = 0;
 };
 
-// Sequences of bytes, whose positions depend on seed and step.
+// Positions of the sequences depend on seed and step.
 class TextBatches : public Batches {
  public:
   TextBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
@@ -173,8 +170,8 @@ class TextBatches : public Batches {
   const torch::Tensor text_;
 };
 
-// Sequences of tokens, each once per epoch. Positions depend on the step's number, so a resumed
-// training continues with the same ones on any number of replicas.
+// Each sequence once per epoch. Positions depend on the step's number, so any number of replicas
+// can continue a training.
 class TokenBatches : public Batches {
  public:
   TokenBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
@@ -236,8 +233,7 @@ int draw(const torch::Tensor& logits, const lockstep::ProcessGroup& tp) {
   return torch::multinomial(torch::softmax(all / 0.8, -1), 1).item<int>();
 }
 
-// Generates bytes, none without --sample: next(tokens) draws one. All ranks take part, with whole
-// sequences, and draw the same.
+// Generates bytes, none without --sample: next(tokens) draws one, the same on all ranks.
 template <class Next>
 std::string written(const TextOptions& options, const Next& next) {
   const torch::NoGradGuard no_grad;
@@ -272,7 +268,7 @@ void require_divisible(const TextOptions& options, const lockstep::DeviceMesh& m
   });
 }
 
-// Resumes from the newest checkpoint, if there is one. Returns its step.
+// Returns the step of the newest checkpoint, if there is one.
 std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
                                    const lockstep::TrainingState& state, const TextOptions& options,
                                    bool says_so) {
@@ -293,7 +289,7 @@ struct Trained {
   std::optional<double> loss = {};  // After the last step, if there was one.
 };
 
-// Without a digest, because the weights are spread over several stages.
+// Without a digest, because several stages have the weights.
 void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std::string& digest,
             const std::string& sample) {
   std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
@@ -304,8 +300,7 @@ void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std:
   std::cout << "\n" << sample << (sample.empty() ? "" : "\n") << std::flush;
 }
 
-// Trains `model`, a module of `owner`: backward() computes gradients of a batch and returns its
-// loss, and clip() clips them.
+// backward() computes gradients of a batch and returns its loss, and clip() clips them.
 template <class Model, class Owner, class Optimizer, class Clip, class Backward>
 Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Clip& clip,
                     const lockstep::DeviceMesh& mesh, const TextOptions& options,
@@ -341,8 +336,7 @@ Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Cl
   return trained;
 }
 
-// Calls `use` while all weights are present. On several hosts, a fully sharded model has them in
-// parts.
+// Calls `use` while all weights are present: on several hosts, a fully sharded model has parts.
 template <class Parallel, class Use>
 void with_weights(Parallel& parallel, const Use& use) {
   if constexpr (std::derived_from<Parallel, lockstep::FullyShardedBase>)
@@ -351,7 +345,6 @@ void with_weights(Parallel& parallel, const Use& use) {
     use();
 }
 
-// Trains the module of `parallel`; `clip` clips its gradients.
 template <class Parallel, class Optimizer, class Clip>
 void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockstep::DeviceMesh& mesh,
            const TextOptions& options) {
@@ -379,7 +372,6 @@ void train(Parallel& parallel, Optimizer& adamw, const Clip& clip, const lockste
   if (mesh.group().rank() == 0) report(mesh, trained, digest, sample);
 }
 
-// Trains the stages of a pipeline.
 template <class Optimizer, class Clip>
 void train_stages(lockstep::Pipeline& pipeline, Optimizer& adamw, const Clip& clip,
                   const lockstep::DeviceMesh& mesh, const TextOptions& options) {

@@ -1,5 +1,4 @@
-// Trains and tests a small network on labelled images, on as many ranks as the launcher starts: the
-// common part of fashion_mnist.cpp and cifar10.cpp.
+// The common part of fashion_mnist.cpp and cifar10.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +22,6 @@ struct ImageShape {
   int classes;
 };
 
-// Device and types of the computation, according to --device and --amp.
 class Computation {
  public:
   Computation(const Options& options, torch::Device device)
@@ -39,7 +37,7 @@ class Computation {
     return lockstep::Autocast(device_.type(), type_, is_mixed_);
   }
 
-  // Convolutions in 16 bits are fastest if the channels of a pixel are adjacent.
+  // 16-bit convolutions are fastest if the channels of a pixel are adjacent.
   torch::Tensor images(const torch::Tensor& batch) const {
     const torch::Tensor images = batch.to(device_);
     return is_mixed_ ? images.contiguous(torch::MemoryFormat::ChannelsLast) : images;
@@ -47,8 +45,8 @@ class Computation {
 
   torch::Device device() const { return device_; }
 
-  // Disabled without --amp fp16. Ranks with parts of the weights have different infinities and
-  // therefore query each other.
+  // Disabled without --amp fp16. Ranks with parts of the weights have different infinities, so they
+  // query each other.
   lockstep::GradScaler scaler(const lockstep::ProcessGroup& world) const {
     const lockstep::GradScalerOptions options{.enabled = needs_scaler()};
     return is_cut_ ? lockstep::GradScaler(world, options) : lockstep::GradScaler(options);
@@ -68,8 +66,8 @@ class Computation {
   const torch::ScalarType type_;
 };
 
-// Returns the share of correctly classified test images. Each replica processes its own, without
-// padding, and the counts are summed, so no image counts twice. `dp` is the group of replicas.
+// Share of correctly classified test images. Each replica of `dp` classifies its own, without
+// padding.
 template <class Net, class OpenImages>
 double accuracy(Net& net, const OpenImages& open_images, const lockstep::ProcessGroup& dp,
                 const Computation& computation) {
@@ -89,7 +87,7 @@ double accuracy(Net& net, const OpenImages& open_images, const lockstep::Process
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
-// Returns nothing if the job had to save and exit before the last step.
+// Empty if the job had to save and exit before the last step.
 template <class Net, class OpenImages>
 std::optional<Report> train(Net& net, const OpenImages& open_images, const Options& options,
                             const lockstep::ProcessGroup& world, const lockstep::ProcessGroup& dp,
@@ -160,7 +158,7 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
                 .steps = steps};
 }
 
-// Trains the network, which `plan` cuts over --tp ranks, and tests it. Returns the exit code.
+// `plan` cuts the network over --tp ranks. Returns the exit code.
 template <class Net, class OpenImages>
 int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan& plan,
                    const Options& options, const OpenImages& open_images,
@@ -196,8 +194,8 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
   return 0;
 }
 
-// Like the above, with the network that the options name. `open_images(train)` returns the training
-// images or the test images, as a dataset of lockstep::Loader.
+// The same with the network that the options name. `open_images(train)` returns the training or
+// test images.
 template <class OpenImages>
 int train_and_test(const Options& options, const ImageShape& shape, const OpenImages& open_images) {
   if (options.threads > 0) torch::set_num_threads(options.threads);

@@ -1,6 +1,5 @@
-// Trains a small residual network on a folder of images, on as many ranks as the launcher starts.
-// DIR/train and DIR/val have a folder of images per class, like ImageNet:
-//   lockstep run -n 2 imagenet --data DIR
+// Trains a small residual network on DIR/train and tests it on DIR/val, which have a folder of
+// images per class, like ImageNet.
 //   lockstep run -n 8 imagenet --data DIR --threads 2 --cache 32000 --skip-bad 100
 //   lockstep run -n 8 imagenet --data DIR --amp bf16 --checkpoint runs/imagenet
 
@@ -79,7 +78,6 @@ ImageNetOptions read_command_line(int argc, char** argv) {
   return options;
 }
 
-// Two convolutions, and the input added to their result.
 struct BlockImpl : torch::nn::Module {
   BlockImpl(int from, int to, int stride)
       : body(register_module(
@@ -103,7 +101,7 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// For images of any size. Begins with a plain convolution, because of a bug of LibTorch 2.13: for
+// For images of any size. Begins with a plain convolution, because of a bug of LibTorch 2.13. For
 // channels_last images, backward() of a block's shortcut with one pixel and three channels writes
 // out of bounds.
 struct SmallResNet : torch::nn::Module {
@@ -121,7 +119,6 @@ struct SmallResNet : torch::nn::Module {
   torch::nn::Linear out;
 };
 
-// ImageNet's mean and deviation of each channel.
 lockstep::Normalize normalize() { return {{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}}; }
 
 lockstep::ImageFolder open_training_images(const ImageNetOptions& options,
@@ -152,7 +149,6 @@ void require_same_classes(const lockstep::ImageFolder& train, const lockstep::Im
   });
 }
 
-// During its lifetime, layers compute in bfloat16 if --amp requests it.
 lockstep::Autocast mixed_precision(const ImageNetOptions& options) {
   return lockstep::Autocast(torch::kCPU, torch::kBFloat16, !options.amp.empty());
 }
@@ -164,7 +160,6 @@ lockstep::LoaderOptions loader_options(const ImageNetOptions& options) {
           .seed = options.seed};
 }
 
-// Returns the share of correctly classified images. Each counts once.
 double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
                 const ImageNetOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::DistributedSampler sampler(images.size(), world,
@@ -180,7 +175,7 @@ double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
   return right.item<double>() / static_cast<double>(images.size());
 }
 
-// This rank's steps from the sampler's position to the end of the last epoch.
+// From the sampler's position to the end of the last epoch.
 std::int64_t steps_left(const lockstep::DistributedSampler& sampler, const lockstep::Loader& loader,
                         const ImageNetOptions& options) {
   const std::int64_t epochs = options.epochs - sampler.epoch();

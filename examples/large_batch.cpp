@@ -1,9 +1,7 @@
 // Trains a small CNN on Fashion-MNIST with the batch of --replicas replicas of 256 images, and
-// tests it. More replicas make fewer, larger steps; --method selects the compensation. Any number
-// of ranks that divides --replicas computes the same weights:
-//   lockstep run -n 2 large_batch --replicas 16 --method unchanged
+// tests it. --method selects the compensation for fewer, larger steps. Any number of ranks that
+// divides --replicas computes the same weights:
 //   lockstep run -n 4 large_batch --replicas 16 --method lamb
-// `./dev bench replicas` runs it with 1 to 16 replicas, each method and several seeds.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>
@@ -51,7 +49,6 @@ struct Net : nn::Module {
     register_module("linear2", linear2);
   }
 
-  // Images [N, 1, 28, 28] to logits of the classes [N, classes].
   torch::Tensor forward(torch::Tensor x) {
     x = torch::relu(norm1(conv1(x)));
     x = torch::relu(norm2(conv2(x)));
@@ -82,8 +79,8 @@ Optimizer lamb(const Net& net) {
   return std::make_unique<lockstep::LAMB>(lockstep::decayed_and_not(net, options), options);
 }
 
-// How a method steps the weights. The learning rate is tuned for one replica, and scaled by `rule`:
-// it rises in the first `warmup` of all steps, and then falls along a cosine.
+// `rule` scales the learning rate from one replica: it rises in the first `warmup` of all steps,
+// and then falls along a cosine.
 struct Method {
   std::function<Optimizer(const Net& net)> optimizer;
   lockstep::RateRule rule;
@@ -157,7 +154,6 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
           .steps = steps};
 }
 
-// Returns the share of correctly classified test images.
 double accuracy(Net& net, const LargeBatchOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::IdxDataset test(options.data, /*train=*/false, classes);
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});

@@ -1,6 +1,5 @@
 // Trains a CNN on Fashion-MNIST, removes half of its channels, and fine-tunes the remaining model:
 //   lockstep run -n 2 pruning --epochs 4 --fine-tune 2
-// Prints the plan, the accuracy before and after, and the speedup of a step.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>

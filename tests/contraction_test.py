@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sources whose results have Python's bits are compiled without contraction of products and sums: a
-processor of this host may have no instruction for both, and then no result would tell.
+"""Sources whose results have Python's bits are compiled without contraction of products and sums.
+The results cannot show this on a processor without an instruction for both.
 
 contraction_test.py COMPILE_COMMANDS
 """

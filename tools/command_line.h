@@ -18,7 +18,7 @@
 
 namespace lockstep::tools {
 
-// Use with CLI::Range, which accepts a NaN. Not in help.
+// For CLI::Range, which accepts a NaN. Not in help.
 inline CLI::Validator not_nan() {
   return CLI::Validator(
       [](const std::string& text) {
@@ -27,7 +27,7 @@ inline CLI::Validator not_nan() {
       "");
 }
 
-// Describes a missing or unknown subcommand; empty if `app` has none, or got a known one.
+// A missing or unknown subcommand; empty if `app` has none, or got a known one.
 inline std::string subcommand_problem(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* const each : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -38,8 +38,7 @@ inline std::string subcommand_problem(const CLI::App& app) {
   return unknown_subcommand(app.get_name(), clean_text(words.front(), 100), names);
 }
 
-// Describes `word`, an option that `app` lacks, with the most similar one that it shows in its
-// help.
+// With the most similar option in the help of `app`.
 inline std::string unknown_option(const CLI::App& app, const std::string& word) {
   std::vector<std::string> names;
   for (const CLI::Option* const each : app.get_options())
@@ -50,7 +49,7 @@ inline std::string unknown_option(const CLI::App& app, const std::string& word) 
   return meant.empty() ? text : text + "; did you mean " + meant + "?";
 }
 
-// Describes an option that neither `app` nor its chosen subcommand has; empty without one.
+// An option that neither `app` nor its chosen subcommand has; empty without one.
 inline std::string option_problem(const CLI::App& app) {
   const CLI::App& chosen = app.get_subcommands().empty() ? app : *app.get_subcommands().front();
   for (const std::string& word : app.remaining(/*recurse=*/true))
@@ -58,7 +57,7 @@ inline std::string option_problem(const CLI::App& app) {
   return {};
 }
 
-// Prints --help to stdout. Reports an error in one line, with exit_usage. A suggestion comes last.
+// --help goes to stdout; an error ends the process with exit_usage.
 [[noreturn]] inline void end_parsing(const CLI::App& app, const CLI::ParseError& error) {
   const std::string& command = app.get_name();
   if (error.get_exit_code() == 0) {
@@ -83,14 +82,14 @@ inline void parse(CLI::App& app, int argc, char** argv) {
   }
 }
 
-// Returns the text for people: for an Error, without its fault and source location.
+// An Error's text without its fault and source location.
 inline std::string text_of(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
   return known != nullptr ? bare_text(*known) : error.what();
 }
 
 // Returns the exit code of `act`. Reports an exception in one line, with the exit code of an
-// Error's fault, or exit_system for any other.
+// Error's fault, otherwise exit_system.
 template <class Act>
 int run_or_complain(const char* command, const Act& act) {
   try {

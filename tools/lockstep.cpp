@@ -53,7 +53,7 @@ constexpr Description known[] = {
     {"version", "show the version", "lockstep version"},
 };
 
-// The subcommands: programs in this program's folder, and built-in ones.
+// Programs in this program's folder, and built-in subcommands.
 std::vector<std::string> subcommands_in(const fs::path& folder) {
   std::vector<std::string> names{"version"};
   std::error_code unreadable;
@@ -89,7 +89,7 @@ std::string usage(const fs::path& folder) {
          ".\n";
 }
 
-// One line: a usage text would hide the suggestion.
+// In one line, because a usage text would hide the suggestion.
 std::string no_subcommand(std::string_view name, const fs::path& folder) {
   const std::string text = unknown_subcommand("lockstep", name, subcommands_in(folder));
   return text.ends_with('?') ? text : text + "; see lockstep --help";

@@ -1,5 +1,4 @@
-// `lockstep checkpoint`: loads the plugin that needs LibTorch. Without LibTorch, it can print
-// advice instead of only a library's name.
+// `lockstep checkpoint`: loads the plugin that needs LibTorch. Without LibTorch, it prints advice.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

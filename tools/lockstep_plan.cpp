@@ -1,5 +1,5 @@
-// `lockstep plan`: predicts how to divide a program's model among ranks; compares, draws and checks
-// pipeline schedules.
+// `lockstep plan`: predicts how to divide a model among ranks; compares, draws and checks pipeline
+// schedules.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/command_line.h"

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* command = "lockstep report";
 
-// Uses paths, as given, for files of the same name.
+// Uses the given paths for files of the same name.
 void tell_apart(std::vector<lockstep::tools::RunFile>& runs,
                 const std::vector<std::string>& files) {
   std::map<std::string, int> count;

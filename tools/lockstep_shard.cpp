@@ -32,7 +32,7 @@ std::string shown_bytes(std::uint64_t bytes) {
   return text.data();
 }
 
-// Returns "1 shard", "2 shards".
+// "1 shard", "2 shards".
 std::string counted(std::size_t count, const char* one, const char* several) {
   return std::to_string(count) + ' ' + (count == 1 ? one : several);
 }

@@ -234,7 +234,7 @@ TEST_F(LockstepShard, RemovesWhatItsKilledRunsHaveNotFinished) {
     ::_exit(0);
   }
   ::waitpid(killed, nullptr, 0);
-  std::set<std::string> foreign;  // Of another host, where this pid may be in use.
+  std::set<std::string> foreign;  // Files of another host, where this pid may be in use.
   for (const std::string& left : files("out")) {
     if (!left.starts_with("shard-000000.tar.tmp-")) continue;
     foreign.insert("shard-000000.tar.tmp-00000000" + left.substr(left.find('-', 22)));

@@ -59,12 +59,11 @@ CommandLine parse(int argc, char** argv) {
   return line;
 }
 
-// Removes control sequences from foreign text, and limits its length.
 std::string shown(const std::string& text) { return lockstep::clean_text(text, 4096); }
 
 using Row = std::vector<std::string>;
 
-// Formats columns as wide as their widest cell, separated by two blanks; the last one is unpadded.
+// Columns are separated by two blanks; the last one is unpadded.
 std::string table(const std::vector<Row>& rows, const std::string& indent) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)
@@ -124,7 +123,7 @@ std::string text_of(const std::vector<JobStatus>& jobs) {
   return text;
 }
 
-// Shows the jobs once. Returns false when the requested job does not exist.
+// Returns false when the requested job does not exist.
 bool show(const CommandLine& line) {
   const auto jobs = lockstep::tools::jobs_named(line.job);
   if (!jobs) return false;

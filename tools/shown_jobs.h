@@ -1,6 +1,4 @@
-// Shared by `lockstep status` and `lockstep top`: selection and formatting of jobs.
-//
-// Thread safety: any thread may call any function.
+// Selection and formatting of jobs for `lockstep status` and `lockstep top`. Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,19 +11,18 @@
 
 namespace lockstep::tools {
 
-// This user's jobs on this host whose id begins with `id`. Empty if there is none and `id` is not
-// empty.
+// This user's jobs on this host whose id begins with `id`; empty if none matches a non-empty `id`.
 std::optional<std::vector<JobStatus>> jobs_named(const std::string& id);
 
-// Writes to stderr that no job was found, and returns the exit code, 1.
+// Returns the exit code, 1.
 int complain_of_no_job(const char* command, const std::string& id);
 
 inline constexpr const char* no_jobs = "no jobs of this user run on this host";
 
-// The user's name for the job, or the beginning of its random id.
+// The job's name, or the beginning of its random id.
 std::string short_id(const std::string& id);
 
-// For example "1:02:03".
+// Such as "1:02:03".
 std::string uptime_text(double seconds);
 
 }  // namespace lockstep::tools

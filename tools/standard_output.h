@@ -1,4 +1,4 @@
-// Output of commands to stdout, with an exit code that reports lost output.
+// Output of commands to stdout, with an exit code for lost output.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,15 +12,14 @@ inline constexpr int output_error = 74;  // EX_IOERR of sysexits.h
 // Buffers the text. After a failed write, nothing more is printed.
 void print(const std::string& text);
 
-// Writes the buffer. Returns false when stdout accepts no more.
+// Returns false when stdout accepts no more.
 bool flush_output();
 
-// Call it last. Returns true if stdout accepted all text, or is a pipe whose reader has closed it;
+// Call it last. Returns true if stdout accepted all text, or is a pipe that its reader has closed;
 // otherwise reports the error.
 bool output_is_complete(const char* command);
 
-// Returns the exit code of a command that would end with `code`: output_error if output was lost
-// after success.
+// Returns `code`, or output_error if output was lost after success.
 int end_output(const char* command, int code);
 
 }  // namespace lockstep::tools

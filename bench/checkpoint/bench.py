@@ -3,13 +3,12 @@
 """Benchmark of saving and loading a checkpoint of 1 GB: weights and Adam's moments in 180 tensors,
 equal on both of two ranks.
 
-The sides: Checkpointer and load_checkpoint() under lockstep run; PyTorch's
-torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo; and dd conv=fsync of
-one file of as many zeros, which shows what the place can give. The places: a disk and memory
-(tmpfs).
+The sides are Checkpointer and load_checkpoint() under lockstep run, and PyTorch's
+torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo. dd conv=fsync of one
+file of as many zeros shows the limit of the place. The places are a disk and memory (tmpfs).
 
-All sides run in turn, several rounds, and remove their files. The results are ratios of figures of
-one round, printed as median and range. Lockstep compares checksums of all loaded data.
+Each of several rounds runs all sides, which remove their files. The results are ratios of figures
+of one round, printed as median and range. Lockstep compares checksums of all loaded data.
 """
 
 import collections
@@ -176,7 +175,7 @@ def ratios(rounds, side, base, name):
 
 
 def stalls(rounds, number):
-    """Returns the time of a turn's asynchronous save `number` as a share of the synchronous one."""
+    """Returns the time of asynchronous save `number` as a share of the round's synchronous one."""
     found = [entry["Lockstep"]["async_save"][number] / entry["Lockstep"]["all_saves"][number]
              for entry in rounds if "async_save" in entry.get("Lockstep", {})]
     return measure.spread(found) if found else None

@@ -15,8 +15,8 @@ inline std::uint64_t bytes_in(const std::filesystem::path& folder) {
   return bytes;
 }
 
-// Drops cached pages, so that the next reader waits for the disk. Needs no root. Keeps pages that
-// are not yet on the disk.
+// Drops cached pages, so that the next reader waits for the disk. Keeps pages that are not on the
+// disk.
 inline void drop_cached(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const lockstep::FileDescriptor fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));

@@ -1,5 +1,5 @@
-// Lockstep's side of bench.py: saves and loads weights and Adam's moments, equal on all ranks, and
-// prints times and memory. dcp.py does the same for PyTorch.
+// Lockstep's side of bench.py: saves and loads weights and Adam's moments, equal on all ranks.
+// dcp.py does the same.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/rand.h>
@@ -34,7 +34,7 @@ struct Options {
   bool cold = false;
 };
 
-// Acts like a module and its optimizer: shares its tensors, and loads into them.
+// Acts like a module and its optimizer.
 class Tensors final : public lockstep::Stateful {
  public:
   void add(const std::string& name, at::Tensor tensor) {
@@ -74,7 +74,7 @@ struct Training {
   double sum() const { return model.sum() + optimizer.sum(); }
 };
 
-// Makes 60 tensors of four sizes, and two moments of each; the same on all ranks.
+// 60 tensors of four sizes, and two moments of each; the same on all ranks.
 void fill(Training& training, double gb) {
   torch::manual_seed(0);
   constexpr int layers = 15;
@@ -95,7 +95,6 @@ double on_all(const lockstep::ProcessGroup& world, double value, lockstep::Reduc
   return tensor.item<double>();
 }
 
-// Returns the time of the slowest rank.
 template <class Act>
 double seconds_of(const lockstep::ProcessGroup& world, Act act) {
   world.barrier();
@@ -168,7 +167,7 @@ class Bench {
     }
   }
 
-  // Saves when the memory is allocated, as after a few steps of a training.
+  // When the memory is allocated, as after a few steps of a training.
   void save_prepared() {
     lockstep::Checkpointer checkpoints(options_.directory, world_, {.async = true});
     remove_all_saved();
@@ -194,7 +193,7 @@ class Bench {
     return seconds;
   }
 
-  // Call between saves, so that the time of the next save excludes it.
+  // Call between saves, to exclude it from the next one's time.
   void remove_all_saved() {
     world_.barrier();
     if (world_.rank() == 0)
@@ -241,7 +240,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Prints what it takes to save and load a state that all ranks have.");
   app.add_option("--dir", options.directory, "An empty folder")->required();
-  app.add_option("--gb", options.gb, "Of the state, in 1e9 bytes")->capture_default_str();
+  app.add_option("--gb", options.gb, "Size of the state, in 1e9 bytes")->capture_default_str();
   app.add_option("--saves", options.saves, "How many, of each kind")->capture_default_str();
   app.add_flag("--cold", options.cold, "Also load with the files not in memory");
   CLI11_PARSE(app, argc, argv);

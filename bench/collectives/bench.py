@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the collectives of Lockstep with those of Open MPI (under mpirun) and of Gloo (through
-torch.distributed, under torchrun), on floats, between ranks of this host.
+"""Compares the collectives of Lockstep with those of Open MPI (mpirun) and of Gloo (through
+torch.distributed, torchrun), on floats, between ranks of this host.
 
-The three run in turn, several rounds. A call's time is that of the slowest rank; a figure is the
+Each of several rounds runs all three. A call's time is that of the slowest rank; a figure is the
 median of a case's calls. Short calls are timed in batches, the same for all three, with nothing
 between calls. A ratio is the time of the better peer over ours in one round. Median and range of
 the ratios over the rounds are printed.

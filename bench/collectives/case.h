@@ -1,5 +1,4 @@
-// Common code of Lockstep's and Open MPI's sides: reads the cases of bench.py, times them, and
-// prints the figures. gloo.py does the same.
+// Reads the cases of bench.py, times them, and prints the figures. gloo.py does the same.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,13 +27,13 @@ Case parse_case(std::string_view text);
 std::vector<Case> parse_cases(int argc, char** argv);
 std::size_t largest(const std::vector<Case>& cases);
 
-// Input and output are large enough for all cases.
+// Large enough for all cases.
 struct Memory {
   float* input;  // The only buffer of all_reduce and broadcast.
   float* output;
 };
 
-// Allocates unregistered memory, with the alignment of registered memory. It is never freed.
+// Unregistered, with the alignment of registered memory. Never freed.
 Memory allocate_any(std::size_t bytes);
 
 struct Rank {
@@ -43,8 +42,7 @@ struct Rank {
 };
 
 // Returns the seconds of one call in each batch on this rank. Throws if the first call's result is
-// wrong. Sums in place double their data with each call. Before they become infinite, an untimed
-// call resets them.
+// wrong. Sums in place double with each call, so an untimed call resets them in time.
 std::vector<double> time_batches(const Case& work, Rank rank, const Memory& memory,
                                  const std::function<void()>& call);
 

@@ -1,5 +1,4 @@
 // A minimal barrier: each rank sets its flag in shared memory and spins until all flags are set.
-// The difference to barrier() is the cost of its checks, numbering, lock and record.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

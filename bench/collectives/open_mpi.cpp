@@ -1,4 +1,4 @@
-// Open MPI's side of bench.py: does the same as ours.cpp, in memory of malloc().
+// Open MPI's side of bench.py: as ours.cpp, in memory of malloc().
 
 // SPDX-License-Identifier: Apache-2.0
 #include <mpi.h>

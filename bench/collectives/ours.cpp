@@ -1,8 +1,7 @@
 // Lockstep's side of bench.py: times the cases given as arguments.
 //
-// A case's memory is "registered", "any", or "none" (no buffer for a collective): barrier;
-// flag_barrier, a minimal one; memcpy_one, where only rank 0 copies; memcpy_all, where all ranks
-// copy concurrently.
+// Memory is "registered", "any", or "none": barrier; flag_barrier, a minimal one; memcpy_one, where
+// only rank 0 copies; memcpy_all, where all ranks copy concurrently.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>

@@ -1,5 +1,5 @@
-// Compiled Lockstep's side of bench/compiled: training steps of a package on random data that is
-// generated in advance. bench_ddp does the same with the eager model.
+// Compiled Lockstep's side of bench/compiled: training steps of a package on random data. bench_ddp
+// does the same with the eager model.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>

@@ -26,7 +26,7 @@ double process_cpu_us() {
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
 }
 
-// A pass reads one value of each batch, so that the compiler cannot remove it.
+// Reads one value of each batch, so that the compiler cannot remove it.
 template <class Batches>
 void read_all(Batches& batches) {
   float sum = 0;
@@ -35,7 +35,7 @@ void read_all(Batches& batches) {
   sink = sum;
 }
 
-// Milliseconds of a step on each batch that `next(step)` passes to its argument.
+// Milliseconds of a step; `run(step)` passes each batch to `step`.
 template <class Run>
 double step_ms(Run run) {
   constexpr int warm_up = 30;

@@ -1,4 +1,4 @@
-// Lockstep's and LibTorch's sides of bench/data: ways to read samples, each timed separately.
+// Lockstep's and LibTorch's ways to read samples, each timed separately.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,26 +15,26 @@ struct SideOptions {
   std::string data = {};  // A file or folder, for sides that read one.
 };
 
-// Microseconds of CPU time of this process, including its threads, for `pass`, for each of
-// `samples`. The first pass is not timed.
+// Microseconds of CPU time of this process, including its threads, for `pass`, per sample. The
+// first pass is not timed.
 double cpu_us(std::size_t samples, const std::function<void()>& pass);
 
 // In memory: 20,000 grey images of 28 x 28 bytes, in a new order, as floats.
 double in_memory_by_loader(const SideOptions& options);
 double in_memory_by_torch_data(const SideOptions& options);
 
-// A training step of a small CNN on those images, in milliseconds: first with batches from a
-// Loader, then with one batch that is reused.
+// A training step of a small CNN on those images, in milliseconds: with batches from a Loader, or
+// with one batch that is reused.
 double step_with_loader(const SideOptions& options);
 double step_with_cached_batch(const SideOptions& options);
 
 // Windows of 1024 tokens in a new order, from a file of plain uint16: microseconds of CPU time of a
-// batch. The first reuses the same memory.
+// batch. The first function reuses the same memory.
 double tokens_by_file(const SideOptions& options);
 double tokens_by_loader(const SideOptions& options);
 
-// Images of a folder, decoded, and transformed as for training on ImageNet. The second keeps
-// decoded images in memory.
+// Images of a folder, decoded, and transformed as for training on ImageNet. The second function
+// keeps decoded images in memory.
 double images_by_image_folder(const SideOptions& options);
 double images_by_host_cache(const SideOptions& options);
 

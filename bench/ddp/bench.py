@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Compares training steps under Lockstep with those under PyTorch's DistributedDataParallel with
-Gloo and torchrun, and with what the machine can give: one copy of the bare model per rank, all at
-once. Every side has one thread per rank and fused Adam, on this host. PyTorch uses
+Gloo and torchrun. Copies of the bare model, one per rank, all at once, show the machine's limit.
+Every side has one thread per rank and fused Adam, on this host. PyTorch uses
 gradient_as_bucket_view and static_graph.
 
 The default model is a CNN with 8.5 MB of gradients, on 3x32x32 images, at several batch sizes.
@@ -20,10 +20,10 @@ with PyTorch in float32, as most programs run it, and with PyTorch given the sam
 --small-pages also compares our ranks, and the bare copies, with the same without huge pages, which
 `lockstep run` asks glibc for.
 
---beside measures with so many other processes on the host that are always busy, at each value of
---nice, and --bind compares with other bindings of our ranks.
+--beside measures with so many other processes on the host that are always busy, at each --nice.
+--bind compares with other bindings of our ranks.
 
-All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
+Each of several rounds runs all sides. The results are ratios of figures of one round, printed as
 median and range.
 """
 

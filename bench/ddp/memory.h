@@ -7,6 +7,6 @@
 
 #include "bench/ddp/workload.h"
 
-// Makes one more forward and backward pass and a step, so that gradients exist. Then rank 0 prints
-// lockstep::memory_report(), in bytes. Collective.
+// Collective. Makes one more pass and step, so that gradients exist. Then rank 0 prints
+// lockstep::memory_report().
 void report_memory(const Workload& work, torch::optim::Optimizer& optimizer);

@@ -14,12 +14,10 @@
 #include "bench/ddp/options.h"
 #include "bench/ddp/workload.h"
 
-// Returns "adam", which each rank steps itself; "shared", with shared weights; "zero1" and "zero2",
-// the stages of ZeRO.
+// "adam", which each rank steps itself; "shared", with shared weights; "zero1" and "zero2".
 std::vector<std::string> optimizer_names();
 
-// Creates the optimizer named in `options`. Collective if ranks share state; without `world` it is
-// "adam".
+// Collective if ranks share state; "adam" without `world`.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const Workload& work, const Options& options,
     const std::optional<lockstep::ProcessGroup>& world);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs each side of a bench.py: Lockstep, PyTorch, and copies of the bare model. There is one copy
-per rank, without a group, all running concurrently. The copies measure the machine's limit:
+"""Runs each side of a bench.py: Lockstep, PyTorch, and copies of the bare model. Each rank has a
+copy, without a group, and all copies run concurrently. The copies measure the machine's limit:
 efficiency is relative to it."""
 
 import collections
@@ -54,7 +54,8 @@ Case = collections.namedtuple("Case", "model batch ranks find_unused warmup step
 
 
 def run_rounds(sides, case, options, say):
-    """Returns the results of run() for each round, by side; `say` gets what is running."""
+    """Returns the results of run() for each round, by side. Passes the name of the running side to
+    `say`."""
     rounds = []
     for number in range(options.rounds):
         rounds.append({})

@@ -1,5 +1,4 @@
-// Lockstep's side of bench.py: training steps on random data that is generated in advance.
-// train_pytorch.py does the same with PyTorch.
+// Lockstep's side of bench.py: training steps on random data. train_pytorch.py does the same.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
@@ -28,7 +27,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Times of all timed steps on this rank.
 struct Times {
   Clock::duration whole{};
   Clock::duration forward{};
@@ -86,12 +84,11 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
   times.optimizer += Clock::now() - differentiated;
 }
 
-// The record's own memory lies between that of tensors, so malloc needs more. Accessing memory
-// first avoids page faults; train_pytorch.py does the same.
+// Allocates pages first, to avoid page faults, as train_pytorch.py does. The record's own memory
+// lies between that of tensors, so malloc needs more.
 void touch_memory() { torch::ones(240 << 20); }
 
-// Runs as many further steps as were timed, and writes their operators to a file for
-// bench/operators.
+// Runs as many further steps, and writes their operators to a file for bench/operators.
 void record_operators(const Workload& work, const Options& options,
                       torch::optim::Optimizer& optimizer) {
   ::setenv("KINETO_LOG_LEVEL", "99", 0);  // Prevents messages about its start and end.
@@ -130,7 +127,6 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   return times;
 }
 
-// Prints the figures for bench.py.
 void print(const Options& options, int ranks, const Times& times) {
   const std::chrono::duration<double> seconds = times.whole;
   const auto samples = static_cast<double>(options.batch * options.steps * ranks);

@@ -22,10 +22,8 @@ struct Workload {
   std::shared_ptr<lockstep::DataParallelBase> ddp;  // Null without a group.
 };
 
-// Returns the mean loss for images, [N, classes] and [N], or for tokens, [N, T, vocabulary] and [N,
-// T].
+// The mean loss for images, [N, classes] and [N], or for tokens, [N, T, vocabulary] and [N, T].
 torch::Tensor loss_of(const torch::Tensor& outputs, const torch::Tensor& targets);
 
-// Creates the model named in `options`: without `world` the bare model, otherwise in a
-// DistributedDataParallel.
+// Without `world` the bare model, otherwise in a DistributedDataParallel.
 Workload make_workload(const Options& options, const std::optional<lockstep::ProcessGroup>& world);

@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares ranks of two hosts under Lockstep, over each engine, with three peers: that engine's own
-all_reduce in a program without Lockstep, PyTorch's Gloo, and, for training steps, PyTorch's
-DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which need
-root, each with its share of the CPUs. Their link is unshaped, or shaped to 1 Gbit/s.
+"""Compares ranks of two hosts under Lockstep, over each engine, with three peers. These are the
+engine's own all_reduce in a program without Lockstep, PyTorch's Gloo, and, for training steps,
+PyTorch's DistributedDataParallel over Gloo. The hosts are network namespaces of this machine, which
+need root, each with its share of the CPUs. Their link is unshaped, or shaped to 1 Gbit/s.
 
 all_reduce is of floats, in place. Lockstep's two levels (shm+ENGINE) work on registered memory and
 on any memory. They are compared with the flat way (ENGINE alone) and with the engine's own. A
 call's time is that of the slowest rank; a figure is the median of its calls. Training uses the CNN
 of ./dev bench ddp, on the backend that Lockstep chooses.
 
-All sides run in turn, several rounds. The results are ratios of figures of one round, printed as
+Each of several rounds runs all sides. The results are ratios of figures of one round, printed as
 median and range.
 
 Local steps train the CNN on Fashion-MNIST (Debian's dataset-fashion-mnist, or LOCKSTEP_DATA), with
-the fewest ranks a host: by DiLoCo, with a synchronisation every 100 steps, by
-DistributedDataParallel, and without any communication, which is what the machine can give. Final
-losses of the first two are compared once, after 2,000 steps on an unshaped link, unless --quick.
+the fewest ranks a host. The sides are DiLoCo, with a synchronisation every 100 steps,
+DistributedDataParallel, and no communication, which is the machine's limit. Final losses of the
+first two are compared once, after 2,000 steps on an unshaped link, unless --quick.
 
 Parts of a step are those of the CNN with one rank a host and 1 Gbit/s, by the packets that the
-kernel records, which needs tracefs; and what a pause of 70 ms alone costs a step of PyTorch.
+kernel records. This needs tracefs. The cost of a pause of 70 ms in a step of PyTorch is measured,
+too.
 
 Two CPUs need some 8 minutes for: ./dev bench hosts --only ddp local_steps --links "1 Gbit/s"
 """

@@ -1,5 +1,5 @@
-// An engine's own all_reduce, for bench.py: calls its plugin like the core, but without the core.
-// The first argument names the engine, the others the cases.
+// An engine's own all_reduce, for bench.py, without Lockstep's core. The first argument names the
+// engine, the others the cases.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/engine.h"
@@ -24,7 +24,6 @@ using bench::Case;
 using lockstep::Buffer;
 using lockstep::ReduceOp;
 
-// All ranks of the job, with the store of their rendezvous.
 struct World {
   lockstep::LaunchEnvironment who;
   lockstep::JobStore store;

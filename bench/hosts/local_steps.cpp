@@ -1,5 +1,4 @@
-// Training of the CNN on Fashion-MNIST for bench.py: every step synchronous, by DiLoCo, or alone,
-// which measures the machine's limit.
+// Trains the CNN on Fashion-MNIST for bench.py: every step synchronous, by DiLoCo, or alone.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
@@ -35,7 +34,6 @@ struct Options {
   std::int64_t sync_every = 100;
 };
 
-// Calls `step` with `steps` batches of this rank's share of the training images.
 void for_each_batch(const lockstep::ProcessGroup& world, std::int64_t steps,
                     const std::function<void(const lockstep::Batch&)>& step) {
   const lockstep::IdxDataset train("fashion-mnist", /*train=*/true);
@@ -51,7 +49,7 @@ void for_each_batch(const lockstep::ProcessGroup& world, std::int64_t steps,
   }
 }
 
-// The mean loss over all test images; in "alone", of the ranks' models.
+// Over all test images; in "alone", of the ranks' models.
 double test_loss(Cnn& model, const lockstep::ProcessGroup& world) {
   const lockstep::IdxDataset test("fashion-mnist", /*train=*/false);
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});

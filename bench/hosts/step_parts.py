@@ -24,7 +24,7 @@ CASE = sides.Case("cnn", 32, RANKS, False, 5, 100)
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
 EVENT = pathlib.Path("events", "net", "net_dev_start_xmit")
-BUFFERS_KB = 32 << 10  # Of all CPUs: several times the need of CASE.steps.
+BUFFERS_KB = 32 << 10  # For all CPUs: several times the need of CASE.steps.
 
 # Headers of each packet on the wire: Ethernet, IP, and TCP with timestamps. A device gets many
 # packets as one, with the headers of a single one.
@@ -75,8 +75,8 @@ def measure_step_parts(options, job, number, say):
 
 @contextlib.contextmanager
 def traced_packets():
-    """Yields a dict. When the context has ended, it contains all packets sent meanwhile: a list for
-    each host, of their times in ms and their bytes on the wire."""
+    """Yields a dict. When the context has ended, it contains all packets sent meanwhile. Each host
+    has a list of their times in ms and their bytes on the wire."""
     packets = {f"node{i + 1}": [] for i in range(HOSTS)}  # By the device that leads there.
     with trace_instance() as trace:
         (trace / "trace_clock").write_text("mono")  # The same on all CPUs.

@@ -15,9 +15,9 @@ SIDES = ("Lockstep", "bf16", "PowerSGD", "PowerSGD 25 MB", "PyTorch", "PyTorch f
 
 MODEL, WARMUP, STEPS = "cnn", 5, 30
 
-# Samples of a rank in a step, by ranks on a host. A batch of 8 computes for a fraction of the 70 ms
-# that its gradients need on 1 Gbit/s, one of 32 for half of it. Two ranks on a core of their host
-# compute for as long as the link needs.
+# Samples of a rank in a step, by ranks on a host. The gradients need 70 ms on 1 Gbit/s. A batch of
+# 8 computes for a fraction of it, one of 32 for half of it. Two ranks on one core compute for all
+# of it.
 BATCHES = {1: (8, 32), 2: (32,)}
 
 

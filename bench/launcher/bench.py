@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Measures how long `lockstep run` takes to start a job and to end it when a rank dies, against
-torchrun; the time of init_process_group(), against PyTorch's with Gloo; and the cost of a
+torchrun. It also measures init_process_group(), against PyTorch's with Gloo, and the cost of a
 rendezvous of many hosts.
 
-Both sides run in turn, several rounds. The results are ratios of figures of one round, printed as
+Each of several rounds runs both sides. The results are ratios of figures of one round, printed as
 median and range.
 """
 

@@ -1,6 +1,5 @@
 // Lockstep's side of bench.py: ranks report the start and end of init_process_group(), and when
-// they detect that one of them was killed. Times are nanoseconds of CLOCK_MONOTONIC, which all
-// processes of a host share.
+// they detect a killed rank, in nanoseconds of CLOCK_MONOTONIC.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
@@ -21,7 +20,7 @@ long long now() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-// One write() per line prevents mixing the lines of ranks.
+// One write() per line, so that ranks do not mix lines.
 void say(const char* what, long long nanoseconds) {
   char line[64];
   const int length = std::snprintf(line, sizeof line, "%s %lld\n", what, nanoseconds);
@@ -74,7 +73,7 @@ int main(int argc, char** argv) {
   double gb = 0;
   app.add_subcommand("init", "say when init_process_group() begins and ends");
   CLI::App* kill = app.add_subcommand("kill", "say when a rank is killed, and when others know");
-  kill->add_option("--gb", gb, "What the rank has in memory")->check(CLI::Range(0.0, 1000.0));
+  kill->add_option("--gb", gb, "Memory of the rank, in GB")->check(CLI::Range(0.0, 1000.0));
   CLI11_PARSE(app, argc, argv);
   if (kill->parsed()) return lose_a_rank(gb);
   init();

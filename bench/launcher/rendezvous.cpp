@@ -1,5 +1,5 @@
-// Cost of a rendezvous of many hosts, all on this one: an agent's side for each host, all in one
-// loop, and a store's client in a separate thread for each rank.
+// Cost of a rendezvous of many hosts, all on this one. One loop runs an agent's side for each host,
+// and a thread per rank a store's client.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/launch/rendezvous.h"
@@ -25,7 +25,7 @@ using lockstep::Round;
 
 constexpr auto limit = std::chrono::minutes(2);
 
-// Returns all bytes that this host's processes have sent to each other, in packets with headers.
+// All bytes between this host's processes, in packets with headers.
 long long bytes_on_loopback() {
   std::ifstream in("/sys/class/net/lo/statistics/rx_bytes");
   long long bytes = 0;
@@ -61,7 +61,7 @@ std::vector<Round> start(const std::vector<std::unique_ptr<lockstep::Rendezvous>
   return rounds;
 }
 
-// Does the work of init_process_group(): rank 0 sets a value, and all ranks read it.
+// As init_process_group(): rank 0 sets a value, and all ranks read it.
 void meet(const Round& round, int rank, const std::optional<lockstep::JobToken>& token) {
   const auto colon = round.store.rfind(':');
   lockstep::TcpStore store({.host = round.store.substr(0, colon),
@@ -106,7 +106,7 @@ void measure(int hosts, int ranks) {
 int main(int argc, char** argv) {
   int hosts = 8;
   int ranks = 8;
-  CLI::App app("What a rendezvous of many hosts costs");
+  CLI::App app("Measures the cost of a rendezvous of many hosts");
   app.add_option("--hosts", hosts, "How many")->check(CLI::Range(2, 4096))->capture_default_str();
   app.add_option("--ranks", ranks, "Of each")->check(CLI::Range(1, 4096))->capture_default_str();
   CLI11_PARSE(app, argc, argv);

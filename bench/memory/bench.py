@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a GPT of GPT-2 medium's size (355 million parameters, AdamW, float32) with four ranks in
-9 GB of memory: fully sharded, and as replicas, which do not fit. The limit is a memory cgroup of
-its own, which needs root. glibc is told to give freed memory back at once. Prints the most memory
-that the ranks took together, and what memory_report() says.
+"""Trains a GPT of GPT-2 medium's size (355 million parameters, AdamW, float32) with four ranks in 9
+GB of memory. It fits fully sharded, but not as replicas. The limit is a memory cgroup of its own,
+which needs root. A setting makes glibc free memory at once. Prints the most memory that the ranks
+took together, and memory_report().
 """
 
 import contextlib

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures steps of a GPT that two ranks hold together: its layers cut (tensor), against PyTorch's
-DTensor and against one rank alone with the whole batch; or fully sharded, with half of the batch
-each, against PyTorch's fully_shard() and against two ranks that train alone on halves; or as a
-pipeline of two stages and four microbatches, against torch.distributed.pipelining and against the
-time that a simulation promises for stages that are measured alone. pipeline-hosts is the same
-pipeline on two hosts with 1 Gbit/s between them: network namespaces, which need root, each with its
-share of the CPUs. fully-sharded-hosts is the same of a fully sharded model, with two ranks a host.
-Two more kinds compare ZB1P, and 1F1B interleaved in four stages, with 1F1B:
-their gain, and the one that the simulation promises. PyTorch runs over Gloo, under torchrun. Every
-side has one thread per rank, on this host. All sides run in turn, several rounds. The results are
-ratios of figures of one round, printed as median and range; above 1, ours is faster.
+"""Measures steps of a GPT that two ranks hold together. The kinds, and the peers of each:
+
+  tensor         its layers cut: PyTorch's DTensor; one rank alone with the whole batch
+  fully-sharded  with half of the batch each: PyTorch's fully_shard(); two ranks that train alone
+  pipeline       of two stages and four microbatches: torch.distributed.pipelining; a simulation of
+                 stages that are measured alone
+  zb1p           1F1B, and the gain that the simulation predicts
+  interleaved    in four stages: the same
+
+pipeline-hosts and fully-sharded-hosts are the same on two hosts with 1 Gbit/s between them, the
+latter with two ranks a host. The hosts are network namespaces, which need root, each with its share
+of the CPUs. PyTorch runs over Gloo, under torchrun. Every side has one thread per rank, on this
+host. Each of several rounds runs all sides. The results are ratios of figures of one round, printed
+as median and range; above 1, ours is faster.
 """
 
 import contextlib

@@ -1,5 +1,4 @@
-// Our side of bench/model_parallel: steps of a GPT that is spread over all ranks, or that each rank
-// has alone. Prints a JSON object with the median time of a step.
+// Our side of bench/model_parallel: prints the median time of a step of a GPT, as JSON.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
@@ -71,7 +70,6 @@ double milliseconds_of(const std::function<void()>& run) {
       .count();
 }
 
-// Times steps, whose gradients `backward` computes, and prints their median.
 template <class Backward>
 void time_steps(const StepOptions& options, const lockstep::ProcessGroup& world,
                 torch::optim::Optimizer& optimizer, Backward backward) {
@@ -88,7 +86,6 @@ void time_steps(const StepOptions& options, const lockstep::ProcessGroup& world,
   if (world.rank() == 0) std::printf("{\"ms\": %.4f}\n", median(times));
 }
 
-// A stage that is measured alone, with a microbatch.
 struct MeasuredStage {
   std::vector<lockstep::pipeline::Layer> layers;
 
@@ -98,8 +95,8 @@ struct MeasuredStage {
   }
 };
 
-// Milliseconds of a stage. All ranks measure their stages concurrently, so that all cores are busy
-// as in the pipeline.
+// Milliseconds of a stage. All ranks measure concurrently, so that all cores are busy as in the
+// pipeline.
 lockstep::PipelineStageCost measured(const MeasuredStage& stage, bool is_first, bool is_last,
                                      const StepOptions& options) {
   const std::int64_t rows = options.batch / microbatches;
@@ -191,7 +188,7 @@ std::int64_t proportional_bytes() {
   return kilobytes * 1024;
 }
 
-// Bytes of the ranks without a model, after a step of a small one: LibTorch's own.
+// Bytes of the ranks without a model, after a step of a small one.
 std::int64_t memory_without_model(const lockstep::ProcessGroup& world) {
   {
     Gpt small({.vocabulary = 16, .block_size = 16, .layers = 1, .heads = 1, .width = 16});
@@ -218,7 +215,6 @@ void report_memory(const lockstep::DataParallelBase& ddp, const torch::optim::Op
               report.resident_host.process, without_model);
 }
 
-// Shared weights for all ranks, created in place.
 template <class Loss>
 void train_fully_sharded(const StepOptions& options, const lockstep::ProcessGroup& world,
                          const torch::Tensor& inputs, const Loss& loss_of) {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares training steps operator by operator: LibTorch's profiler, Kineto, records the operators
-of Lockstep's ranks, of PyTorch's under DistributedDataParallel with Gloo, and of bare copies of the
-model in both languages, one for each rank. All have one thread, fused Adam, and the settings of
-malloc that `lockstep run` makes.
+"""Compares training steps operator by operator. LibTorch's profiler, Kineto, records the operators
+of Lockstep's ranks and of PyTorch's under DistributedDataParallel with Gloo. It also records those
+of bare copies of the model in both languages, one for each rank. All have one thread, fused Adam,
+and the settings of malloc that `lockstep run` makes.
 
 The first table is of the same number of steps before the profiler begins. The second one is of the
 operators that take most of a step: their calls, and their own time, without that of the operators
 within. "Outside" is the rest of a recorded step: interpreter, autograd's engine, the profiler, and
 Lockstep itself, which is no operator.
 
-All sides run in turn, several rounds. Times are medians over the rounds, of the mean of all ranks.
+Each of several rounds runs all sides. Times are medians over the rounds, of the mean of all ranks.
 """
 
 import collections

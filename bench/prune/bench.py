@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how much faster training steps are once half of a model's channels are removed: of a CNN
-for images of 32 x 32 pixels and of ResNet-18 for 64 x 64, with fused Adam under
-DistributedDataParallel, one thread per rank. Steps of both models run in turn in one process. The
-results are ratios of the times of one round, printed as median and range.
+"""Measures how much faster training steps are once half of a model's channels are removed. The
+models are a CNN for images of 32 x 32 pixels and ResNet-18 for 64 x 64. They have fused Adam under
+DistributedDataParallel, and one thread per rank. Steps with and without these channels alternate in
+one process. The results are ratios of the times of one round, printed as median and range.
 """
 
 import json

@@ -1,7 +1,6 @@
-// Alternates steps of a model and of the same model without half of its channels, on every rank of
-// the job:
-//   lockstep run -n 2 bench_prune --model resnet18 --batch 16 --steps 4 --rounds 5
+// Alternates steps of a model and of the same model without half of its channels, on every rank.
 // Rank 0 prints a line of JSON for each round: milliseconds of a step.
+//   lockstep run -n 2 bench_prune --model resnet18 --batch 16 --steps 4 --rounds 5
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/lockstep.h>
@@ -26,7 +25,6 @@ struct BenchOptions {
   int rounds = 5;
 };
 
-// A model in training.
 template <class Net>
 class Training {
  public:
@@ -38,7 +36,6 @@ class Training {
     adam_ = std::make_unique<lockstep::Adam>(net_->parameters(), 1e-3);
   }
 
-  // Milliseconds of a step.
   double steps(int count) {
     const auto started = std::chrono::steady_clock::now();
     for (int i = 0; i < count; ++i) {

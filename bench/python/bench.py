@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the backend "lockstep" of torch.distributed with Gloo, for Python programs that differ
-in nothing else, on two ranks of this host with one thread each.
+"""Compares the backend "lockstep" of torch.distributed with Gloo. The Python programs differ in
+nothing else, on two ranks of this host with one thread each.
 
 Calls: both backends have a group in the same two processes, and blocks of calls alternate. A figure
 is the median over all blocks. "any" is memory of torch.zeros(), "registered" that of
 lockstep.empty(), "object" a Python object of so many bytes. torch's backend "fake", which does
 nothing, shows the cost of Python.
 
-Steps: training programs of bench/ddp and bench/model_parallel run in turn, several rounds. A ratio
+Steps: each of several rounds runs training programs of bench/ddp and bench/model_parallel. A ratio
 is Gloo's time over ours in one round.
 
 Both run under torchrun, which leaves ranks on any core, and under `lockstep run`, which binds them.

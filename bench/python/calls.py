@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of bench.py: times calls of torch.distributed on a group of Lockstep and on one of
-another backend, in alternating blocks, and prints the microseconds of both as JSON.
+"""One rank of bench.py. It times calls of torch.distributed on a group of Lockstep and on one of
+another backend, in alternating blocks. It prints the microseconds of both as JSON.
 
 A call's time is that of the slowest rank. Data are zeros, so that sums stay finite.
 """

@@ -3,10 +3,14 @@
 """Measures how Lockstep's calls grow with the ranks of this host, beside what a model predicts
 (bench/scale/model.py, explained in docs/internals/scaling.md).
 
-The model gets figures of the host alone: the way of a cache line between two cores of one L3 cache,
-of two, and of two sockets; the speed at which so many ranks copy; a barrier and an
-init_process_group() of one rank; a step of bare copies; the time of a new page. A packet
-between processes is assumed to take 10 us. The model counts the rest from the code.
+The model gets figures of the host alone:
+
+  - the transfer of a cache line between two cores of one L3 cache, of two, and of two sockets;
+  - the speed at which so many ranks copy, and a step of bare copies;
+  - a barrier and an init_process_group() of one rank;
+  - the time of a new page.
+
+A packet between processes is assumed to take 10 us. The model counts the rest from the code.
 
 The last column is measured / predicted: about 1 where the model is right. Each rank writes its
 buffer before a call, as training does. Ranks that outnumber cores are measured, but not predicted.
@@ -39,7 +43,7 @@ REACHES = {"same_l3": "same L3 cache", "other_l3": "other L3 cache",
 SIZES = {1 * KB: 2000, 64 * KB: 1000, 1 * MB: 200, 64 * MB: 10}  # Calls of each size.
 QUICK_SIZES = {1 * KB: 300, 64 * KB: 200, 1 * MB: 50}
 BARRIERS = 300
-BATCH = 32  # Of the CNN, on each rank.
+BATCH = 32  # Samples of the CNN, on each rank.
 # Name, registered, bytes.
 BARRIER, ALONE, INIT = ("barrier", False, 0), ("alone", True, 0), ("init", False, 0)
 
@@ -69,8 +73,8 @@ def parse_options():
 # --- The host -----------------------------------------------------------------------------------
 
 def look_at_host(options):
-    """Returns the ns of a cache line's transfer and similar figures for each distance between cores
-    of this host, and the shares of pairs of ranks at each distance."""
+    """Returns, for each distance between cores of this host, the ns of a cache line's transfer and
+    similar figures. Also returns the shares of pairs of ranks at each distance."""
     output = measure.run([options.build / "bin" / "bench_scale_calls", "cores", model.LANE])
     reaches = {name: dict(zip(("line", "flags", "stream"), map(float, times)))
                for name, *times in re.findall(r"reach (\w+) ([\d.]+) ([\d.]+) ([\d.]+)", output)}

@@ -66,7 +66,7 @@ double nanoseconds(Act act) {
   return std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
 }
 
-// Runs both concurrently, each bound to its core.
+// Concurrently, each bound to its core.
 void on_both(Pair cpus, const std::function<void()>& first, const std::function<void()>& second) {
   std::thread other([&] {
     bind(cpus.second_cpu);
@@ -104,7 +104,7 @@ double time_flag(Pair cpus) {
   return median(std::move(times));
 }
 
-// One core writes `lines` lines, `stride` words apart; the other one then reads them all.
+// One core writes `lines` lines, `stride` words apart; then the other one reads them.
 double time_reading(Pair cpus, std::size_t lines, std::size_t stride) {
   std::vector<std::uint64_t> memory(lines * stride + in_a_row);
   volatile std::uint64_t* const words = memory.data();

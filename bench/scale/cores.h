@@ -1,4 +1,4 @@
-// A host's cores: their distances, and how fast cache lines are transferred between them.
+// Distances between a host's cores, and transfer times of cache lines.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,7 +9,6 @@
 
 namespace bench {
 
-// Distance between two cores.
 enum class Reach { same_l3, other_l3, other_package };
 std::string name_of(Reach reach);
 
@@ -18,11 +17,11 @@ struct Pair {
   int second_cpu;
 };
 
-// The share of the pairs of ranks at each distance, by Reach, with the cores that `lockstep run
-// --bind core` assigns to so many ranks: at least two, and at most one per core.
+// The share of the pairs of ranks at each Reach, with `lockstep run --bind core`. `ranks`: at least
+// two, and at most one per core.
 std::vector<double> shares_of_pairs(int ranks);
 
-// Returns a pair of cores of this host for each existing distance, by Reach.
+// For each existing distance on this host.
 struct ReachPair {
   Reach reach;
   Pair cpus;

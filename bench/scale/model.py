@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one host: the work of each of n ranks in a call on B bytes, counted from the code, and
-its time on a host with given figures. Run as a program, it prints the tables of
-docs/internals/scaling.md, which explains it."""
+"""A model of one host. From the code, it counts the work of each of n ranks in a call on B bytes.
+It predicts the time of the call on a host with given figures. Run as a program, it prints the
+tables of docs/internals/scaling.md, which explains it."""
 
 import dataclasses
 
@@ -167,8 +167,8 @@ def segment_bytes(n):
 
 
 def packets(n):
-    """To and from rank 0 (job/fd_broker.cpp). All others ask it for the segment, and get an
-    answer. The job control block is not among them: each rank got it when it was started."""
+    """To and from rank 0 (job/fd_broker.cpp). All others ask it for the segment, and get an answer.
+    The job control block is not among them: each rank got it when it was started."""
     return 2 * (n - 1)
 
 

@@ -2,8 +2,8 @@
 //   bench_scale_calls cores LANE             how far apart the host's cores and ranks are
 //   lockstep run -n N bench_scale_calls ranks CASE...    cases as of bench/collectives/case.h
 //
-// Before each timed call every rank writes its buffer, as a training step does: the data lie in its
-// own core's cache. Barriers are timed in batches.
+// Before each timed call every rank writes its buffer, so the data are in its core's cache, as in
+// training. Barriers are timed in batches.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/comm.h>
@@ -64,8 +64,8 @@ void copy_in_chunks(std::byte* to, const std::byte* from, std::size_t bytes) {
     std::memcpy(to + at, from + at, std::min(chunk, bytes - at));
 }
 
-// All ranks copy concurrently. Each reads and writes as many bytes as an all_reduce in place, in as
-// much memory: the first half over the second one, and back.
+// All ranks copy concurrently, as many bytes as an all_reduce in place: the first half over the
+// second one, and back.
 std::vector<double> time_copies(const Case& work, const ProcessGroup& world, const Memory& memory) {
   auto* const first = reinterpret_cast<std::byte*>(memory.input);
   std::memset(first, 1, work.bytes);

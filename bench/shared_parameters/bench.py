@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what one copy of the weights per host (share_parameters) gains in time and memory. The
-peers are a copy in each rank (plain DistributedDataParallel) and ZeRO, Lockstep's and PyTorch's.
+"""Measures what share_parameters gains in time and memory. The peers are weights in each rank
+(plain DistributedDataParallel) and ZeRO, Lockstep's and PyTorch's.
 
 The first part is training steps of a CNN with 8.5 MB of gradients and a GPT with 55 MB, at several
 batch sizes. It shows samples/s against PyTorch and against what the machine can give, and the time
@@ -9,7 +9,7 @@ to sum gradients and step weights. The second part is the bytes of parameters, g
 state and buckets on 1, 2, 4 and 8 ranks, predicted and measured.
 
 Every side has one thread per rank and fused Adam, on this host. PyTorch runs under torchrun with
-Gloo, gradient_as_bucket_view and static_graph. All sides run in turn, several rounds. The results
+Gloo, gradient_as_bucket_view and static_graph. Each of several rounds runs all sides. The results
 are ratios of figures of one round, printed as median and range.
 """
 

@@ -12,7 +12,7 @@ import re
 @dataclasses.dataclass(frozen=True)
 class Block:
     """Declarations without a blank line between them, and the comment above the first."""
-    comment: list[str]  # Connections without their slashes.
+    comment: list[str]  # Lines without their slashes.
     code: list[str]
 
     @property

@@ -29,7 +29,7 @@ class Bar:
     row: str  # The beginning of a row's first cell.
     column: int  # A cell of this row, from 1.
     command: str  # Which measured it; a part of the section's text.
-    index: int = 0  # Of the ratios in this cell.
+    index: int = 0  # Among the ratios in this cell.
 
 
 BARS = (

@@ -8,7 +8,7 @@
 #include <torch/types.h>
 
 struct Cnn : torch::nn::Module {
-  // `size` is the images' width and height, a multiple of 4.
+  // `size`: width and height, a multiple of 4.
   Cnn(std::int64_t channels, std::int64_t size, std::int64_t classes)
       : conv1(torch::nn::Conv2dOptions(channels, 32, 3).padding(1)),
         conv2(torch::nn::Conv2dOptions(32, 64, 3).padding(1)),
@@ -20,7 +20,7 @@ struct Cnn : torch::nn::Module {
     register_module("linear2", linear2);
   }
 
-  // Images [N, channels, size, size] to logits of the classes [N, classes].
+  // Images [N, channels, size, size] to logits [N, classes].
   torch::Tensor forward(torch::Tensor x) {
     x = torch::max_pool2d(torch::relu(conv1(x)), 2);
     x = torch::max_pool2d(torch::relu(conv2(x)), 2);

@@ -1,7 +1,5 @@
 // EfficientNet B0 to B7 (Tan and Le, 2019) for images of 3 channels, with torchvision's names, and
-// its initial weights for the same seed.
-//   EfficientNet net = efficientnet_b(0, /*classes=*/1000);
-//   lockstep::DistributedDataParallel ddp(net, world);
+// initial weights for the same seed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,7 +26,7 @@ struct EfficientNetOptions {
   MakeNorm norm = batch_norm;
 };
 
-// Returns `channels` times `factor`, as a multiple of 8 that is at most a tenth below it.
+// A multiple of 8 that is at most a tenth below `channels` times `factor`.
 inline std::int64_t scaled_channels(std::int64_t channels, double factor) {
   const double wanted = static_cast<double>(channels) * factor;
   const auto rounded = std::max<std::int64_t>(8, static_cast<std::int64_t>(wanted + 4) / 8 * 8);
@@ -46,7 +44,7 @@ inline Layers convolution(torch::nn::Conv2dOptions options, const MakeNorm& norm
   return layers;
 }
 
-// Scales each channel by a factor between 0 and 1, computed from all channels' means.
+// Scales each channel by a factor in [0, 1], computed from all channels' means.
 struct SqueezeExcitationImpl : torch::nn::Module {
   SqueezeExcitationImpl(std::int64_t channels, std::int64_t squeezed)
       : fc1(torch::nn::Conv2dOptions(channels, squeezed, 1)),
@@ -71,8 +69,7 @@ struct MBConvOptions {
 };
 
 // Expands the channels, convolves each one separately, weighs them, and projects them back. Adds
-// the input if shapes allow it. In training a sample may randomly skip the block, which then
-// returns only the input.
+// the input if shapes allow it. In training, a sample may randomly skip the block.
 struct MBConvImpl : torch::nn::Module {
   MBConvImpl(const MBConvOptions& options, double drop, const MakeNorm& norm)
       : residual(options.stride == 1 && options.in == options.out), drop_probability(drop) {

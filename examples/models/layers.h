@@ -1,9 +1,6 @@
-// Building blocks of the convolutional models: sequences of layers with torchvision's names, so
-// that its weights can be loaded.
-//
-// A layer in a torch::nn::Sequential can be replaced by one of another type. A typed member cannot,
-// because forward() is not virtual. So every batch norm here is in a Sequential, where
-// lockstep::convert_sync_batchnorm() finds it. A model may also be constructed with another `norm`.
+// Sequences of layers with torchvision's names, so that its weights can be loaded. Every batch norm
+// is in a Sequential, where lockstep::convert_sync_batchnorm() can replace it by another type. A
+// typed member cannot be replaced, because forward() is not virtual.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,12 +15,11 @@
 #include <optional>
 
 // A torch::nn::Sequential that can be in another one, because its forward() is not a template. Add
-// layers with push_back(), one at a time. GCC evaluates Layers(a(), b()) from the right, so weights
+// layers with push_back(), one at a time: GCC evaluates Layers(a(), b()) from the right, so weights
 // would differ from Python's for the same seed.
 struct LayersImpl : torch::nn::SequentialImpl {
   torch::Tensor forward(const torch::Tensor& x) { return SequentialImpl::forward(x); }
 
-  // Throws: Sequential's own clone() would lose the names and a derived class's members.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = {}) const override {
     return torch::nn::Module::clone(device);
@@ -31,7 +27,6 @@ struct LayersImpl : torch::nn::SequentialImpl {
 };
 TORCH_MODULE(Layers);
 
-// Creates the normalisation of that many channels.
 using MakeNorm = std::function<torch::nn::AnyModule(std::int64_t channels)>;
 
 inline torch::nn::AnyModule batch_norm(std::int64_t channels) {

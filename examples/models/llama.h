@@ -1,12 +1,7 @@
-// A decoder in the style of LLaMA (Touvron et al., 2023): pre-RMSNorm, rotary positions (Su et al.,
-// 2021), grouped query heads (Ainslie et al., 2023), SwiGLU (Shazeer, 2020).
-//   auto net = std::make_shared<Llama>(LlamaOptions{.vocabulary = 8192});
-//   auto logits = ddp(tokens);  // [N, T] to [N, T, vocabulary]
-//   auto loss = F::cross_entropy(logits.flatten(0, 1), next_tokens.flatten());
-//
-// Names and initial weights are those of Hugging Face's LlamaForCausalLM, so load_weights() takes a
-// folder of its save_pretrained(). The rope_scaling of later LLaMAs is not supported. llama_plan()
-// cuts the model over the ranks of a group.
+// A decoder in the style of LLaMA (Touvron et al., 2023). It has pre-RMSNorm, rotary positions (Su
+// et al., 2021), grouped query heads (Ainslie et al., 2023), and SwiGLU (Shazeer, 2020). Names and
+// initial weights are those of Hugging Face's LlamaForCausalLM. The rope_scaling of later LLaMAs is
+// not supported.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,7 +31,6 @@ struct LlamaOptions {
   std::int64_t head_width() const { return width / heads; }
 };
 
-// Each token attends to itself and to earlier tokens.
 struct LlamaAttentionImpl : torch::nn::Module {
   explicit LlamaAttentionImpl(const LlamaOptions& options)
       : head_width(options.head_width()),
@@ -149,7 +143,7 @@ struct Llama : torch::nn::Module {
       if (parameter.dim() > 1) parameter.normal_(0, 0.02);
   }
 
-  // Tokens [N, T] to logits of each one's next token [N, T, vocabulary].
+  // Tokens [N, T] to logits of the next tokens [N, T, vocabulary].
   torch::Tensor forward(const torch::Tensor& tokens) {
     torch::Tensor x = embed_tokens(tokens);
     const torch::Tensor rotary = rotary_of(tokens.size(1)).to(x.options());
@@ -178,8 +172,7 @@ struct Llama : torch::nn::Module {
   }
 };
 
-// Tensor parallelism: heads, hidden features and the vocabulary are cut. The logits are then this
-// rank's part of the vocabulary, for lockstep::cross_entropy().
+// Heads, hidden features and the vocabulary are cut; the logits are for lockstep::cross_entropy().
 inline lockstep::ParallelPlan llama_plan(const LlamaOptions& options) {
   using lockstep::ColwiseParallel, lockstep::RowwiseParallel;
   lockstep::ParallelPlan plan = {

@@ -1,18 +1,14 @@
-// Names of published weights for the models here, for lockstep::load_weights().
-//
-// ResNets and EfficientNets have torchvision's names and need no table.
+// Names of published weights, for lockstep::load_weights(). ResNets and EfficientNets need no
+// table.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <lockstep/checkpoint/name_table.h>
 
-// Names of GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) in Hugging Face's form: the hub's
+// GPT-2 (gpt2, gpt2-medium, gpt2-large, gpt2-xl) in Hugging Face's form: the hub's
 // model.safetensors, or the state_dict() of GPT2Model or GPT2LMHeadModel. Its Conv1D layers have
-// transposed weights, and old files have attention masks. lm_head is the token embedding in both
-// models.
-//   auto net = std::make_shared<Gpt>(GptOptions{});
-//   lockstep::load_weights(*net, "gpt2", hugging_face_gpt2_names());
+// transposed weights, and old files have attention masks. lm_head is the token embedding.
 inline lockstep::NameTable hugging_face_gpt2_names() {
   return {{.pattern = R"((transformer\.)?h\.\d+\.attn\.(bias|masked_bias))", .ignore = true},
           {.pattern = R"(lm_head\.weight)", .ignore = true},
@@ -22,20 +18,18 @@ inline lockstep::NameTable hugging_face_gpt2_names() {
           {.pattern = R"((?:transformer\.)?(.+))", .replacement = "transformer.$1"}};
 }
 
-// The reverse, for save_weights(): the names of GPT2LMHeadModel, in a file for from_pretrained().
-//   lockstep::save_weights(*net, "fine-tuned", {.names = to_hugging_face_gpt2_names()});
+// The reverse, for save_weights() with `.names`: a file for from_pretrained() of GPT2LMHeadModel.
 inline lockstep::NameTable to_hugging_face_gpt2_names() {
   return {{.pattern = R"(.+\.c_\w+\.weight)", .transpose = true}};
 }
 
-// Names of nanoGPT's checkpoints, once their tensors are in a safetensors file.
+// nanoGPT's checkpoints, once their tensors are in a safetensors file.
 inline lockstep::NameTable nanogpt_names() {
   return {{.pattern = R"(lm_head\.weight)", .ignore = true},
           {.pattern = R"(transformer\.h\.\d+\.attn\.bias)", .ignore = true}};
 }
 
-// Names of torchvision's vision transformers (vit_b_16 and so on), whose attention is a
-// torch.nn.MultiheadAttention.
+// torchvision's vision transformers (vit_b_16 and so on), with torch.nn.MultiheadAttention.
 inline lockstep::NameTable torchvision_vit_names() {
   return {{.pattern = R"((.+\.self_attention\.in_proj)_(weight|bias))", .replacement = "$1.$2"}};
 }

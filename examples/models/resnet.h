@@ -1,7 +1,5 @@
-// ResNet-18 and -34 (He et al., 2015) for images of 3 channels, with torchvision's names, and its
+// ResNet-18 and -34 (He et al., 2015) for images of 3 channels, with torchvision's names, and
 // initial weights for the same seed.
-//   ResNet net = resnet18(/*classes=*/1000);
-//   lockstep::DistributedDataParallel ddp(net, world);
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +15,7 @@
 
 #include "examples/models/layers.h"
 
-// Two convolutions whose result is added to the input; `downsample` adapts the input if shapes
-// change.
+// Two convolutions whose result is added to the input; `downsample` adapts its shape.
 struct BasicBlockImpl : LayersImpl {
   BasicBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride, const MakeNorm& norm) {
     using torch::nn::Conv2d;
@@ -45,7 +42,7 @@ struct BasicBlockImpl : LayersImpl {
 TORCH_MODULE(BasicBlock);
 
 struct ResNetImpl : LayersImpl {
-  // `blocks` has the number of blocks of each stage.
+  // By stage.
   ResNetImpl(const std::array<int, 4>& blocks, std::int64_t classes, const MakeNorm& norm) {
     push_back("conv1", torch::nn::Conv2d(
                            torch::nn::Conv2dOptions(3, 64, 7).stride(2).padding(3).bias(false)));

@@ -1,13 +1,6 @@
 // A vision transformer (Dosovitskiy et al., 2020): an image is a sequence of patches after a class
-// token, whose output is classified.
-//   auto net = std::make_shared<Vit>(VitOptions{.image = 32, .patch = 4, .layers = 6, .heads = 4,
-//                                               .width = 128, .hidden = 512, .classes = 10});
-//   auto logits = ddp(images);  // [N, 3, image, image] to [N, classes]
-//
-// Names and initial weights are those of torchvision's VisionTransformer, with one exception:
-// self_attention.in_proj is a layer, and its parameters are in_proj.weight and in_proj.bias.
-// torchvision_vit_names() in names.h loads published weights. vit_plan() cuts the model over the
-// ranks of a group.
+// token, whose output is classified. Names and initial weights are torchvision's, except that
+// self_attention.in_proj is a layer (torchvision_vit_names()).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,7 +33,6 @@ struct VitOptions {
   bool recompute = false;  // Blocks keep only their inputs for backward().
 };
 
-// Each token attends to all tokens.
 struct VitAttentionImpl : torch::nn::Module {
   explicit VitAttentionImpl(const VitOptions& options)
       : in_proj(options.width, 3 * options.width),
@@ -162,7 +154,7 @@ struct Vit : torch::nn::Module {
   torch::nn::Sequential heads;
 };
 
-// Tensor parallelism: heads and hidden features are cut. The logits are whole on each rank.
+// Heads and hidden features are cut; the logits are whole.
 inline lockstep::ParallelPlan vit_plan(const VitOptions& options) {
   return {{"encoder.layers.*.self_attention.in_proj",
            lockstep::ColwiseParallel({.segments = 3, .heads = options.heads})},

@@ -43,8 +43,7 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Returns views into the given bytes; allocates nothing.
-// Errors: corrupt when the bytes do not have the requested form.
+// Returns views into the given bytes. Errors: corrupt when they do not have the requested form.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

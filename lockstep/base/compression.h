@@ -15,7 +15,7 @@ struct Compression {
   std::string_view description;  // "compressed by gzip".
   std::string_view remedy;       // "gunzip it".
 
-  // Checks the bytes after a short magic number. Null if the magic number suffices.
+  // Checks the bytes after the magic number; null if that suffices.
   bool (*confirms)(std::string_view bytes) = nullptr;
 };
 
@@ -26,8 +26,8 @@ inline bool confirms_bzip2(std::string_view bytes) {
          (bytes.substr(4, 6) == "1AY&SY" || bytes.substr(4, 6) == "\x17\x72\x45\x38\x50\x90");
 }
 
-// Byte 5 begins the decompressed size: all ones if unknown, otherwise below 2^38, liblzma's limit.
-// The magic number alone does not suffice, because a file of tokens may begin with it.
+// Bytes 5 to 12 are the decompressed size: all ones if unknown, otherwise below 2^38, liblzma's
+// limit. The magic number does not suffice: tokens may begin with it.
 inline bool confirms_lzma(std::string_view bytes) {
   if (bytes.size() < 13 || bytes[4] != '\0') return false;
   std::uint64_t size = 0;
@@ -35,9 +35,8 @@ inline bool confirms_lzma(std::string_view bytes) {
   return size == ~std::uint64_t{0} || size < std::uint64_t{1} << 38;
 }
 
-// The magic number of gzip has three bytes, as in Python's tarfile: the third is deflate, its only
-// method. xz and lzma are the same compression with and without a container. Literals that contain
-// zeros have explicit lengths.
+// The magic number of gzip includes the third byte, deflate, which is its only method, as in
+// Python's tarfile. Literals that contain zeros have explicit lengths.
 inline constexpr Compression compressions[]{
     {"\x1f\x8b\x08", "compressed by gzip", "gunzip it"},
     {"BZh", "compressed by bzip2", "bunzip2 it", confirms_bzip2},
@@ -46,7 +45,7 @@ inline constexpr Compression compressions[]{
     {{"\xfd\x37zXZ\0", 6}, "compressed by xz", "unxz it"},
     {{"\x5d\0\0\x80", 4}, "compressed by lzma", "unlzma it", confirms_lzma}};
 
-// Returns null if a file with these first bytes is not compressed.
+// Null if a file with these first bytes is not compressed.
 inline const Compression* compression_of(std::span<const std::byte> beginning) {
   const std::string_view bytes(reinterpret_cast<const char*>(beginning.data()), beginning.size());
   for (const Compression& each : compressions)

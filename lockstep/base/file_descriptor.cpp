@@ -26,7 +26,6 @@ bool is_for_want_of_rights(int error) {
   return error == EACCES || error == EPERM || error == EROFS;
 }
 
-// Used in a folder where this user may not create files.
 void overwrite(const std::string& path, std::string_view text, int refusal) {
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file) throw_errno("making a file beside it", refusal);

@@ -1,6 +1,6 @@
 // File descriptors: ownership, polling until a deadline, complete writes.
 //
-// Blocking: poll_until() until its deadline; writes until the descriptor accepts all bytes.
+// Blocking: poll_until() until its deadline; writes until all bytes are accepted.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,7 +24,6 @@
 
 namespace lockstep {
 
-// Owns an open file descriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -46,10 +45,10 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Returns a second descriptor of the same file, which exec() closes. Errors: system.
+// Returns a second, close-on-exec descriptor of the same file. Errors: system.
 LOCKSTEP_API FileDescriptor duplicate(int descriptor);
 
-// Timeout for poll() or epoll_wait(): at most 60 s, so the caller repeats until the deadline.
+// Timeout for poll() or epoll_wait(): at most 60 s, so repeat until the deadline.
 inline int milliseconds_until(Deadline deadline) {
   if (deadline == no_deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
@@ -67,22 +66,21 @@ bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
   }
 }
 
-// Returns the events that poll() found for `fd`; 0 if it was not watched. For a loop whose
-// components each watch their own descriptors.
+// Returns the events that poll() found for `fd`; 0 if it was not watched.
 inline short events_of(const std::vector<pollfd>& entries, int fd) {
   for (const pollfd& entry : entries)
     if (entry.fd == fd) return entry.revents;
   return 0;
 }
 
-// Writes all of `text` to a file, a pipe or a device. Errors: system.
+// Writes all of `text`. Errors: system.
 LOCKSTEP_API void write_all(int descriptor, std::string_view text);
 
-// Replaces `path` atomically by a file with `text` that only this user may read. On an error, for
-// example a full disk, the old file stays. A process killed meanwhile leaves PATH.XXXXXX.
-// If this user may write the file but create none in its folder, the file is overwritten in place.
-// It then keeps its mode, and an error may leave it partially written.
-// Errors: system, naming the file; the temporary file is removed.
+// Replaces `path` atomically by a file with `text` that only this user may read. On an error the
+// old file stays. A process killed meanwhile leaves PATH.XXXXXX.
+// If this user may write the file but create none in its folder, it is overwritten in place. It
+// then keeps its mode, and an error may leave it partially written. Errors: system, naming the
+// file.
 LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

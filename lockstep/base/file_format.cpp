@@ -14,13 +14,12 @@ struct Magic {
   std::string_view bytes;
   FileFormat format;
 
-  // The file must also end with this text, before its last `after_end` bytes. Used for formats
-  // whose magic number is a few letters, because texts and tokens of two bytes may begin with them.
+  // The file must also end with this, before its last `after_end` bytes. Texts and tokens may begin
+  // with magic numbers of a few letters.
   std::string_view end = {};
   std::size_t after_end = 0;
 };
 
-// Literals that contain zeros have explicit lengths.
 constexpr Magic magics[]{
     {"version https://git-lfs.github.com/",
      {"a pointer of Git LFS, not the file itself", FileKind::pointer,
@@ -66,7 +65,7 @@ std::optional<Number> number_in(std::string_view bytes, std::uint64_t offset) {
   return number;
 }
 
-// u64 length of the header, and the header, a JSON object that may end with spaces.
+// u64 length of the header, then a JSON object that may end with spaces.
 bool is_safetensors(std::string_view bytes) {
   const auto length = number_in<std::uint64_t>(bytes, 0);
   if (!length || *length < 2 || *length > bytes.size() - 8) return false;
@@ -75,8 +74,8 @@ bool is_safetensors(std::string_view bytes) {
          (header.back() == '}' || header.back() == ' ');
 }
 
-// A stream of Arrow IPC, as Hugging Face's datasets write it. It has 0xffffffff, the i32 length of
-// the metadata, and a FlatBuffer. A FlatBuffer begins with the offset of its table.
+// Arrow IPC, as Hugging Face's datasets write it: 0xffffffff, the i32 length of the metadata, and a
+// FlatBuffer. That begins with the offset of its table.
 bool is_arrow_stream(std::string_view bytes) {
   const auto length = number_in<std::int32_t>(bytes, 4);
   if (!bytes.starts_with("\xff\xff\xff\xff") || !length || *length < 8 || *length % 8 != 0 ||
@@ -93,8 +92,8 @@ bool is_gguf(std::string_view bytes) {
          ((*version & 0xffffff) == 0 || *version >> 8 == 0);
 }
 
-// Protocols 4 and 5 begin with a frame, protocols 2 and 3 with an opcode that builds a value. All
-// end with the opcode STOP.
+// Protocols 4 and 5 begin with a frame, 2 and 3 with an opcode that builds a value. All end with
+// STOP.
 bool is_pickle(std::string_view bytes) {
   if (bytes.size() < 4 || bytes.back() != '.' || bytes[0] != '\x80') return false;
   const auto protocol = static_cast<unsigned char>(bytes[1]);
@@ -106,8 +105,7 @@ bool is_pickle(std::string_view bytes) {
          std::string_view("]}()cXUKJMGN\x8a\x8b\x88\x89").find(bytes[2]) != std::string_view::npos;
 }
 
-// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class. A text may begin so,
-// too.
+// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class, as a text may.
 bool is_pickle_of_letters(std::string_view bytes) {
   if (bytes.size() < 4 || bytes.back() != '.') return false;
   for (const std::string_view begin :
@@ -117,7 +115,7 @@ bool is_pickle_of_letters(std::string_view bytes) {
   return false;
 }
 
-// A tar header: its checksum is octal text, the sum of all bytes with spaces in the checksum field.
+// The checksum is octal text: the sum of all bytes with spaces in the checksum field.
 bool is_tar(std::string_view bytes) {
   constexpr std::size_t block = 512, sum_at = 148, sum_size = 8;
   if (bytes.size() < block) return false;
@@ -129,7 +127,7 @@ bool is_tar(std::string_view bytes) {
   return found == sum && sum > sum_size * ' ';
 }
 
-// llm.c's files begin with an i32 magic number and an i32 version. Returns 0 for other files.
+// An i32 magic number and an i32 version; 0 for other files.
 std::int32_t llm_c_magic(std::string_view bytes) {
   const auto magic = number_in<std::int32_t>(bytes, 0), version = number_in<std::int32_t>(bytes, 4);
   const bool is_llm_c =
@@ -141,12 +139,11 @@ bool is_llm_c_tokens(std::string_view bytes) {
   return llm_c_magic(bytes) == 20240520 || llm_c_magic(bytes) == 20240801;
 }
 
-// A file of dev/data/hellaswag.py or mmlu.py: contexts with several completions.
+// From dev/data/hellaswag.py or mmlu.py: contexts with several completions.
 bool is_llm_c_evaluation(std::string_view bytes) { return llm_c_magic(bytes) == 20240522; }
 
 bool is_llm_c_other(std::string_view bytes) { return llm_c_magic(bytes) != 0; }
 
-// Sees the beginning of a long file.
 bool is_text(std::string_view bytes) {
   constexpr std::size_t most = 4096;
   return !bytes.empty() && std::ranges::all_of(bytes.substr(0, most), [](char each) {
@@ -159,7 +156,7 @@ struct Detected {
   FileFormat format;
 };
 
-// In this order: a pickle of letters may be a text, too.
+// In this order: a pickle of letters may be a text.
 constexpr Detected detected[]{
     {is_safetensors, {"a file of safetensors", FileKind::safetensors}},
     {is_arrow_stream, {"a stream of Arrow, as of Hugging Face's datasets", FileKind::table}},

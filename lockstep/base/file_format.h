@@ -1,5 +1,4 @@
-// Recognises the format of a file by its contents. A reader of another format can thus name the
-// real one in its Error. A reader of raw data can reject files whose headers would become data.
+// Recognises the format of a file by its contents, so that a reader can name it in an Error.
 //
 // Thread safety: any thread may call any function. Blocking: no.
 
@@ -16,18 +15,17 @@
 
 namespace lockstep {
 
-// A reader chooses its remedy by the kind.
 enum class FileKind {
-  array,        // .npy.
-  compressed,   // By gzip and others.
-  model,        // Weights in GGUF, or a file of llm.c without tokens.
-  pickle,       // A pickle, or a zip archive, as torch.save() and numpy.savez() write.
+  array,  // .npy.
+  compressed,
+  model,        // GGUF, or a file of llm.c without tokens.
+  pickle,       // A pickle, or a zip archive of torch.save() or numpy.savez().
   pointer,      // A pointer of Git LFS.
   program,      // ELF.
-  safetensors,  // A file that begins as safetensors do. The rest was not checked.
+  safetensors,  // Only the beginning is checked.
   table,        // Parquet, HDF5 and others.
   tar,
-  text,    // ASCII, of any length.
+  text,    // ASCII.
   tokens,  // Tokens with a header.
 };
 
@@ -36,15 +34,15 @@ struct FileFormat {
   FileKind kind;
   std::string_view remedy = {};  // "gunzip it"; empty if the remedy depends on the reader.
 
-  // Whether printable characters alone identify the format. Another text may begin with them, too.
+  // Identified by printable characters only; other text may begin with them.
   bool by_letters = false;
 };
 
-// `bytes` is the contents of the file. A beginning suffices, except for formats that are recognised
-// by their end, too, such as pickles and Parquet. Returns nothing for unknown formats.
+// `bytes` is the whole file. A beginning suffices except for formats that are recognised by their
+// end, too, such as pickles and Parquet. Empty for unknown formats.
 LOCKSTEP_API std::optional<FileFormat> file_format_of(std::span<const std::byte> bytes);
 
-// Returns the name and, if it has one, the remedy: "compressed by gzip: gunzip it".
+// The name and the remedy, if any: "compressed by gzip: gunzip it".
 LOCKSTEP_API std::string describe(const FileFormat& format);
 
 }  // namespace lockstep

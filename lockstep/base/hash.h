@@ -1,5 +1,5 @@
-// XXH3-64, to compare contents. Its values are the same in every version of xxHash. It does not
-// protect against an attacker.
+// XXH3-64 hashes, to compare contents. They are equal in every version of xxHash, and do not
+// protect against attackers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

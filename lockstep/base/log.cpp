@@ -25,7 +25,7 @@ std::string_view wanted_level() {
   return text == nullptr || *text == '\0' || is_service_link(text) ? "warning" : text;
 }
 
-// Returns the highest LogLevel to print, -1 for none; empty if `wanted` is not a level.
+// -1 for off; empty if it is not a level.
 std::optional<int> number_of(std::string_view wanted) {
   for (std::size_t i = 0; i < level_names.size(); ++i)
     if (level_names[i] == wanted) return static_cast<int>(i);
@@ -35,7 +35,7 @@ std::optional<int> number_of(std::string_view wanted) {
 void write_to_stderr(LogLevel level, std::string_view message) {
   const std::string line =
       fmt::format("lockstep {}: {}\n", level_names[static_cast<std::size_t>(level)], message);
-  // One write keeps the lines of several processes whole. A failure cannot be reported.
+  // One write keeps the lines of several processes whole.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -1,9 +1,8 @@
 // The library's only output besides exceptions.
 //
-// The environment variable LOCKSTEP_LOG sets the lowest level to print: error, warning (the
-// default), info, debug or off. With any other value, log() uses the default, and
-// init_process_group() and the launcher fail.
-// Thread safety: any thread may call set_log_sink() and log() at any time.
+// LOCKSTEP_LOG sets the lowest level to print: error, warning (the default), info, debug or off.
+// With another value, log() uses the default, and init_process_group() and the launcher fail.
+// Thread safety: any thread may call set_log_sink() and log().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,22 +22,20 @@ enum class LogLevel { error, warning, info, debug };
 // Receives complete messages without a newline; must not throw.
 using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 
-// Replaces the sink. The default sink writes lines to stderr; an empty function restores it.
+// The default sink writes lines to stderr; an empty function restores it.
 LOCKSTEP_API void set_log_sink(LogSink sink);
 
 LOCKSTEP_API void log(LogLevel level, std::string_view message);
 
-// Errors: misuse when LOCKSTEP_LOG is not a level; the message lists the levels.
+// Errors: misuse, with the list of levels, when LOCKSTEP_LOG is no level.
 LOCKSTEP_API void require_known_log_level();
 
-// Logs events that unauthenticated peers cause, at a limited rate, so that they cannot fill the
-// log.
-// Thread safety: one thread only.
+// Logs events that unauthenticated peers cause, at a limited rate. Thread safety: one thread only.
 class SparseLog {
  public:
   explicit SparseLog(std::chrono::milliseconds interval) : interval_(interval) {}
 
-  // Logs at most one warning per interval, with the number of warnings dropped since the last one.
+  // Logs at most one warning per interval, with the number dropped since the last one.
   void warn(std::string_view message) {
     if (Clock::now() < quiet_until_) {
       ++untold_;

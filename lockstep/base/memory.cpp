@@ -37,7 +37,7 @@ FileDescriptor make_memfd(std::string_view purpose) {
 #ifdef MFD_NOEXEC_SEAL
   FileDescriptor fd(
       ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
-  if (fd || errno != EINVAL) return fd;  // Not supported by kernels before 6.3.
+  if (fd || errno != EINVAL) return fd;  // Kernels before 6.3.
 #endif
   return FileDescriptor(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
@@ -52,7 +52,6 @@ FileDescriptor make_memfd(std::string_view purpose) {
                           purpose, bytes, limit.rlim_cur));
 }
 
-// Sets the memfd's size and reserves the first bytes.
 void resize(int fd, std::size_t bytes, std::size_t reserved, std::string_view purpose) {
   const IgnoreSignals ignore{SIGXFSZ};
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_not_reserved(errno, bytes, purpose);
@@ -60,8 +59,8 @@ void resize(int fd, std::size_t bytes, std::size_t reserved, std::string_view pu
     if (errno != EINTR) throw_not_reserved(errno, reserved, purpose);
 }
 
-// Call it before each reservation: one beyond a memory cgroup's limit does not fail but causes an
-// OOM kill.
+// Call it before each reservation: beyond a memory cgroup's limit, that causes an OOM kill, not an
+// error.
 void require_available(std::size_t bytes, std::string_view purpose) {
   const std::size_t available = available_memory();
   if (bytes > available)
@@ -70,8 +69,8 @@ void require_available(std::size_t bytes, std::string_view purpose) {
                                            purpose, bytes, available));
 }
 
-// Fallback for kernels without MADV_POPULATE_WRITE, but slower. If no memory is left for a page,
-// read() fails where a store would raise SIGBUS.
+// Slower; for kernels without MADV_POPULATE_WRITE. If no memory is left for a page, read() fails
+// where a store would raise SIGBUS.
 void fill_with_zeros(std::string_view purpose, std::byte* data, std::size_t bytes) {
   const FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   if (!zeros) throw_errno("opening /dev/zero");
@@ -85,7 +84,7 @@ void fill_with_zeros(std::string_view purpose, std::byte* data, std::size_t byte
 std::optional<std::size_t> number_in(const fs::path& file) {
   std::ifstream in(file);
   std::size_t number = 0;
-  if (in >> number) return number;  // "max" is not a number and means no limit.
+  if (in >> number) return number;  // "max" means no limit.
   return std::nullopt;
 }
 
@@ -99,8 +98,7 @@ std::size_t mem_available() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// Returns this process's group in the unified hierarchy, or in that of cgroup v1's memory
-// controller.
+// In the unified hierarchy, or in that of cgroup v1's memory controller.
 fs::path memory_cgroup() {
   std::ifstream in("/proc/self/cgroup");
   std::string line;
@@ -112,7 +110,6 @@ fs::path memory_cgroup() {
   return {};
 }
 
-// Returns this process's memory cgroup and those above it.
 std::vector<fs::path> memory_cgroups() {
   std::vector<fs::path> groups;
   for (auto group = memory_cgroup(); group.string().starts_with("/sys/fs/cgroup");
@@ -121,7 +118,6 @@ std::vector<fs::path> memory_cgroups() {
   return groups;
 }
 
-// Returns the value of `key` in a file of lines "key value".
 std::optional<std::uint64_t> value_in(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   std::string name;
@@ -130,7 +126,7 @@ std::optional<std::uint64_t> value_in(const fs::path& file, std::string_view key
   return std::nullopt;
 }
 
-// Pages of cached files count as used, but the kernel reclaims them before an allocation fails.
+// Cached files count as used, but the kernel reclaims them before an allocation fails.
 std::size_t reclaimable_in(const fs::path& stat, std::string_view prefix) {
   return value_in(stat, fmt::format("{}active_file", prefix)).value_or(0) +
          value_in(stat, fmt::format("{}inactive_file", prefix)).value_or(0);
@@ -140,10 +136,8 @@ std::size_t left_of(std::size_t limit, std::size_t used, std::size_t reclaimable
   return limit - std::min(limit, used - std::min(used, reclaimable));
 }
 
-// Most groups have no limit; their usage need not be read.
 std::optional<std::size_t> limit_in(const fs::path& file) {
-  constexpr std::size_t none = std::size_t{1} << 60;  // Without a limit, cgroup v1 has a number
-                                                      // near 2^63.
+  constexpr std::size_t none = std::size_t{1} << 60;  // Without a limit: near 2^63 in cgroup v1.
   const auto limit = number_in(file);
   return limit && *limit < none ? limit : std::nullopt;
 }
@@ -158,8 +152,7 @@ std::size_t left_by(const fs::path& cgroup) {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// Reads `oom_kill` of the group at `path` below `mount`, or of the nearest group above it that has
-// the file.
+// `oom_kill` of the group at `path` below `mount`, or of the nearest group above it with that file.
 std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, const char* file) {
   for (path = path.relative_path();; path = path.parent_path()) {
     if (const auto count = value_in(mount / path / file, "oom_kill")) return count;

@@ -21,7 +21,6 @@ namespace lockstep {
 
 inline constexpr std::size_t cache_line = 64;
 
-// Rounds `bytes` up to whole cache lines.
 constexpr std::size_t padded(std::size_t bytes) {
   return (bytes + cache_line - 1) / cache_line * cache_line;
 }
@@ -29,26 +28,25 @@ constexpr std::size_t padded(std::size_t bytes) {
 // Page size in bytes: 4096 on x86-64, up to 65536 on AArch64.
 LOCKSTEP_API std::size_t page_size();
 
-// `bytes` rounded up to whole pages, at least one.
+// Rounds up to whole pages, at least one.
 LOCKSTEP_API std::size_t whole_pages(std::size_t bytes);
 
-// Memory that several processes map. It is a memfd of sealed size, so it does not need /dev/shm.
-// Access to reserved pages never raises SIGBUS.
+// Memory that several processes map: a memfd of sealed size, which needs no /dev/shm. Access to
+// reserved pages never raises SIGBUS.
 class LOCKSTEP_API SharedMapping {
  public:
-  // Creates zero-filled memory; `bytes` is rounded up to whole pages. `purpose` appears in
-  // /proc/PID/maps. Errors: system, with the numbers, when the host or its memory cgroup has less
-  // memory left, or `ulimit -f` is lower (it limits memfds too).
+  // Creates zero-filled memory of whole pages. `purpose` appears in /proc/PID/maps. Errors: system,
+  // with the numbers, when the host or its memory cgroup has less memory left, or `ulimit -f` is
+  // lower (it limits memfds too).
   static SharedMapping create(std::string_view purpose, std::size_t bytes) {
     return create(purpose, bytes, bytes);
   }
 
   // As above, but reserves only the pages of the first `reserved` bytes, more than 0. Call
-  // reserve_pages() before the first use of the others.
+  // reserve_pages() before using the others.
   static SharedMapping create(std::string_view purpose, std::size_t bytes, std::size_t reserved);
 
-  // Maps all of a mapping that another process created and sent. Errors: corrupt when it is not
-  // sealed.
+  // Maps all of another process's mapping. Errors: corrupt when it is not sealed.
   static SharedMapping attach(FileDescriptor fd);
 
   SharedMapping(SharedMapping&& other) noexcept;
@@ -61,7 +59,7 @@ class LOCKSTEP_API SharedMapping {
   // The descriptor to send to other processes; open until close_descriptor().
   int descriptor() const { return fd_.get(); }
 
-  // The mapping stays valid, and so do descriptors already sent.
+  // The mapping and descriptors already sent stay valid.
   void close_descriptor() { fd_ = FileDescriptor(); }
 
  private:
@@ -78,39 +76,37 @@ class LOCKSTEP_API SharedMapping {
 LOCKSTEP_API void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes,
                                 int processes = 1);
 
-// Maps all pages at once. This is cheaper than mapping each on first access, if all are used.
+// Maps all pages at once, which is cheaper than on first access if all are used.
 LOCKSTEP_API void map_all_pages(std::byte* data, std::size_t bytes);
 
-// Bytes that this process may still allocate: the minimum of the kernel's "available" memory and
-// what remains in each memory cgroup of this process.
+// Bytes that this process may still allocate: the minimum of the kernel's "available" memory and of
+// what remains in each of its memory cgroups.
 LOCKSTEP_API std::size_t available_memory();
 
-// The lowest limit of those memory cgroups; empty when none has a limit.
+// The lowest limit of those cgroups; empty without one.
 LOCKSTEP_API std::optional<std::size_t> memory_limit();
 
-// Words that processes share need no lock and no address of their own.
+// Words shared by processes must be lock-free.
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Sleeps while `word` equals `seen`, for `limit` at most. Wakeups may be spurious. Processes may
-// share the word.
+// Sleeps while `word`, which processes may share, equals `seen`, for `limit` at most. Wakeups may
+// be spurious.
 LOCKSTEP_API void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                              std::chrono::nanoseconds limit);
 
-// Wakes all threads that sleep on `word`.
 LOCKSTEP_API void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
-// Copies text into an array of a shared struct. Cuts `from` to fit and appends a zero byte.
+// Cuts `from` to fit and appends a zero byte.
 template <std::size_t n>
 void copy_text(char (&to)[n], std::string_view from) {
   to[from.copy(to, n - 1)] = '\0';
 }
 
-// Returns the number of OOM kills in this process's memory cgroup: `oom_kill` in memory.oom_control
-// (v1) or memory.events (v2, including the groups below it). If neither is readable, returns the
-// host's count from /proc/vmstat; empty without any counter. In a container, the path in
-// /proc/self/cgroup may not exist. The nearest group above it that has the file then counts. `root`
-// is the folder that contains /proc and /sys.
+// Number of OOM kills in this process's memory cgroup: `oom_kill` in memory.oom_control (v1) or
+// memory.events (v2, including groups below it). Otherwise the host's, from /proc/vmstat; empty
+// without any counter. In a container, the path in /proc/self/cgroup may not exist: the nearest
+// group above it then counts. `root` contains /proc and /sys.
 LOCKSTEP_API std::optional<std::uint64_t> oom_kills(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep

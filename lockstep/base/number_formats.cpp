@@ -10,7 +10,6 @@
 namespace lockstep {
 namespace {
 
-// The words of the first line "flags : fpu vme ...".
 std::vector<std::string> flags_in(std::string_view cpuinfo) {
   std::istringstream lines{std::string(cpuinfo)};
   for (std::string line; std::getline(lines, line);) {

@@ -1,5 +1,4 @@
-// Detects instruction sets of this CPU, and whether it computes with 16-bit floats natively. A CPU
-// without such instructions emulates them.
+// Detects whether this CPU computes with 16-bit floats natively or emulates them.
 //
 // Thread safety: any thread may call any function. Blocking: no.
 
@@ -14,8 +13,7 @@
 
 namespace lockstep {
 
-// Instruction sets for one format, with their names in /proc/cpuinfo: those that the CPU has, and
-// those that it lacks. One is enough.
+// CPU instruction sets for one format, named as in /proc/cpuinfo. One is enough.
 struct NumberFormat {
   std::vector<std::string> found = {};
   std::vector<std::string> missing = {};
@@ -28,13 +26,13 @@ struct NumberFormats {
   NumberFormat fp16 = {};
 };
 
-// Returns all CPU flags in /proc/cpuinfo.
+// All CPU flags in /proc/cpuinfo.
 LOCKSTEP_API std::vector<std::string> instruction_sets();
 
-// Returns the formats of this host's CPU. Only x86 is supported; others have none.
+// The formats of this CPU. Only x86 is supported; other CPUs have none.
 LOCKSTEP_API NumberFormats number_formats();
 
-// Returns the formats of the first processor in `cpuinfo`, the text of a /proc/cpuinfo.
+// The same for the first processor in the text of a /proc/cpuinfo.
 LOCKSTEP_API NumberFormats number_formats_in(std::string_view cpuinfo);
 
 }  // namespace lockstep

@@ -26,12 +26,10 @@ namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
 
-// Starts write-back early; otherwise the disk would be idle until sync(). Smaller units need more
-// calls.
+// Starts write-back early; otherwise the disk would be idle until sync().
 constexpr std::uint64_t write_back_size = 8 << 20;
 
-// Repeats `call` until no signal interrupts it. Network file systems may be interrupted where
-// others are not.
+// Network file systems may return EINTR where others do not.
 template <class Call>
 int uninterrupted(Call call) {
   int result = 0;
@@ -41,7 +39,7 @@ int uninterrupted(Call call) {
   return result;
 }
 
-// The limit of `ulimit -f`, for a message; empty if only the file system limits files.
+// For a message; empty if only the file system limits files.
 std::string file_size_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
@@ -49,8 +47,7 @@ std::string file_size_limit() {
          " bytes: ulimit -f, RLIMIT_FSIZE)";
 }
 
-// Follows links: the file is created at the link's target. Fails for anything but a regular file,
-// such as a device.
+// Follows links, whose target may not exist yet. Fails for anything but a regular file.
 std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);
@@ -59,7 +56,6 @@ std::filesystem::path regular_file(const std::filesystem::path& target) {
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw Error(Fault::system, target.string() + ": it exists and is not a regular file");
   if (!std::filesystem::is_symlink(target, error)) return target;
-  // The target of a link may not exist yet.
   const std::filesystem::path linked = std::filesystem::read_symlink(target, error);
   if (error) throw_errno("reading link " + target.string(), error.value());
   return regular_file(target.parent_path() / linked);
@@ -118,8 +114,7 @@ void OutputFile::fail(std::string_view action) const {
 
 namespace {
 
-// Identifies the host and pid namespace in which the writer's pid is valid: ".tmp-HOST-".
-// Containers with the same host name may have different pid namespaces.
+// ".tmp-HOST-": the host and pid namespace in which the writer's pid is valid.
 const std::string& mark_of_writers() {
   static const std::string mark = [] {
     std::error_code unknown;
@@ -133,7 +128,7 @@ const std::string& mark_of_writers() {
   return mark;
 }
 
-// Returns the pid in a name NAME.tmp-HOST-PID-N of this host that begins with `prefix`.
+// In NAME.tmp-HOST-PID-N of this host, if it begins with `prefix`.
 std::optional<pid_t> writer_of(std::string_view name, std::string_view prefix) {
   const std::string_view mark = mark_of_writers();
   const std::size_t at = name.rfind(mark);
@@ -163,7 +158,7 @@ int try_to_sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;
   const FileDescriptor fd(
       uninterrupted([&] { return ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  // EINVAL: the file system, such as some network file systems, cannot sync directories.
+  // EINVAL: the file system cannot sync directories, as some network file systems.
   if (fd && uninterrupted([&] { return ::fsync(fd.get()); }) == 0) return 0;
   return fd && errno == EINVAL ? 0 : errno;
 }

@@ -1,7 +1,7 @@
 // Files that are written once, sequentially, and then synced to the disk.
 //
-// Errors: system, naming the file, for example "No space left on device". For a file beyond
-// RLIMIT_FSIZE the message has the limit; SIGXFSZ does not end the process.
+// Errors: system, naming the file. Beyond RLIMIT_FSIZE the message has the limit; SIGXFSZ does not
+// end the process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,6 @@ class LOCKSTEP_API OutputFile {
   // Allocates `size` bytes if the file system supports it, so that a full disk is reported early.
   void reserve(std::uint64_t size);
 
-  // Appends.
   void write(std::span<const std::byte> bytes);
 
   // Returns when the file would survive a power failure. An error is final: the kernel may have
@@ -42,18 +41,18 @@ class LOCKSTEP_API OutputFile {
 
   std::string name_;
   FileDescriptor fd_;
-  std::uint64_t size_ = 0;     // Bytes written.
+  std::uint64_t size_ = 0;
   std::uint64_t started_ = 0;  // Bytes whose write-back has started.
 };
 
 // A file that gets its final name when it is complete. Until then, an existing file of that name
-// stays unchanged.
-// Errors: in addition, system if the name is that of a device, a FIFO or a folder. A file that was
-// not committed is removed. Only a killed process leaves NAME.tmp-HOST-PID-N, which
-// remove_unfinished() removes. HOST identifies the host and container.
+// stays.
+// Errors: also system if the name is a device, a FIFO or a folder. A file that was not committed is
+// removed. A killed process leaves NAME.tmp-HOST-PID-N, where HOST identifies the host and
+// container.
 class LOCKSTEP_API AtomicFile {
  public:
-  // Reserves `size` bytes as OutputFile::reserve() does.
+  // Reserves `size` bytes.
   AtomicFile(const std::filesystem::path& target, std::uint64_t size);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -76,9 +75,8 @@ class LOCKSTEP_API AtomicFile {
   std::optional<OutputFile> file_;
 };
 
-// Removes files NAME.tmp-HOST-PID-N in `directory`, where NAME begins with `prefix`, if their
-// process has ended. Only files of this host and container are removed, because only their pids can
-// be checked.
+// Removes each NAME.tmp-HOST-PID-N in `directory` that begins with `prefix` and whose process on
+// this host and container has ended.
 LOCKSTEP_API void remove_unfinished(const std::filesystem::path& directory,
                                     std::string_view prefix);
 

@@ -30,8 +30,7 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-// Returns the fields after the process's name. The name may contain any character; the last ')'
-// ends it.
+// The name may contain any character; the last ')' ends it.
 std::vector<std::string_view> fields_after_name(std::string_view text) {
   const auto end_of_name = text.rfind(") ");
   if (end_of_name == text.npos) return {};
@@ -47,8 +46,8 @@ std::vector<std::string_view> fields_after_name(std::string_view text) {
 
 using Pid = std::atomic<pid_t>;
 
-// Returns a page that the kernel clears in every child; null if the kernel cannot do that. Handlers
-// of pthread_atfork() would not run for clone().
+// A page that the kernel clears in every child; null if it cannot. pthread_atfork() handlers would
+// not run for clone().
 Pid* make_page() {
   const std::size_t bytes = page_size();
   void* const page =
@@ -101,8 +100,7 @@ std::optional<ProcessStat> process_stat(pid_t pid, const std::filesystem::path& 
 
 std::optional<ProcessStat> parse_process_stat(std::string_view text) {
   const std::vector<std::string_view> fields = fields_after_name(text);
-  const auto field = [&](std::size_t number) {  // Numbered as in proc(5), where the name is field
-                                                // 2.
+  const auto field = [&](std::size_t number) {  // As in proc(5): the name is 2.
     return number - 3 < fields.size() ? fields[number - 3] : std::string_view();
   };
   const auto parent = number_in<pid_t>(field(4));

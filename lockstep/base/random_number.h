@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-// Unpredictable, from getrandom(). Errors: system.
+// From getrandom(). Errors: system.
 LOCKSTEP_API std::uint64_t random_number();
 
 }  // namespace lockstep

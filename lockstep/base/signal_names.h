@@ -11,14 +11,14 @@
 
 namespace lockstep {
 
-// Returns "SIGTERM", or "signal 77" for a signal without a name.
+// "SIGTERM", or "signal 77" for a signal without a name.
 LOCKSTEP_API std::string signal_name(int signal);
 
-// A shell exits with 128 + N when signal N killed its program. Returns the name of that signal for
-// such an exit code: "SIGSEGV" for 139. Empty for any other code.
+// A shell exits with 128 + N when signal N killed its program. Returns the signal's name: "SIGSEGV"
+// for 139, empty for other codes.
 LOCKSTEP_API std::string signal_of_exit_code(int exit_code);
 
-// Returns "exited with code 1"; with the signal, if signal_of_exit_code() has one.
+// "exited with code 1", with the signal of signal_of_exit_code(), if any.
 LOCKSTEP_API std::string describe_exit_code(int exit_code);
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 // Scope guards that change signal handling and restore it.
 //
-// Thread safety: BlockSignals and IgnoreSignals change the calling thread only, KeepSignalHandlers
-// the process.
+// Thread safety: KeepSignalHandlers changes the process, the others the calling thread only.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +14,8 @@
 
 namespace lockstep {
 
-// Blocks all signals in the calling thread. Threads started in this scope inherit that, so the
-// user's threads receive the signals.
+// Blocks all signals in the calling thread and in threads started in this scope, so that the user's
+// threads receive them.
 class BlockSignals {
  public:
   BlockSignals() {
@@ -32,8 +31,8 @@ class BlockSignals {
   sigset_t before_;
 };
 
-// Makes a system call return an error instead of a fatal signal: SIGPIPE from a pipe without a
-// reader, SIGXFSZ from a file larger than `ulimit -f` allows.
+// Makes a system call return an error instead of raising SIGPIPE (a pipe without a reader) or
+// SIGXFSZ (a file larger than `ulimit -f`).
 class IgnoreSignals {
  public:
   IgnoreSignals(std::initializer_list<int> signals) {
@@ -47,8 +46,7 @@ class IgnoreSignals {
   }
   ~IgnoreSignals() {
     const timespec at_once{};
-    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops the signals raised in this
-                                                             // scope.
+    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops those of this scope.
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -60,8 +58,8 @@ class IgnoreSignals {
   sigset_t ours_;  // Signals that were not blocked before.
 };
 
-// Restores this process's signal handlers after foreign code has run. Network libraries that
-// engines load install handlers that print a backtrace and exit with code 1.
+// Restores the signal handlers after foreign code. Network libraries that engines load install
+// handlers that exit with code 1.
 class KeepSignalHandlers {
  public:
   KeepSignalHandlers() {
@@ -76,7 +74,7 @@ class KeepSignalHandlers {
   KeepSignalHandlers& operator=(const KeepSignalHandlers&) = delete;
 
  private:
-  std::array<struct sigaction, 31> before_{};  // Handlers of signals 1 to 31.
+  std::array<struct sigaction, 31> before_{};  // Signals 1 to 31.
   std::array<bool, 31> known_{};
 };
 

@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-// Leaves the core's resources to its other hardware thread for a moment. Orders nothing.
+// Leaves the core to its other hardware thread for a moment. Orders nothing.
 inline void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

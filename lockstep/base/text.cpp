@@ -25,9 +25,8 @@ unsigned char byte_of(std::string_view text, std::size_t i) {
   return static_cast<unsigned char>(text[i]);
 }
 
-// Returns the size in bytes of the first character of `text`; 0 when it is not UTF-8. The limits of
-// the second byte are those of the Unicode standard's table 3-7, which excludes overlong forms and
-// surrogates.
+// Bytes of the first character; 0 when it is not UTF-8. The second byte's limits are those of the
+// Unicode standard's table 3-7, which excludes overlong forms and surrogates.
 std::size_t bytes_of_character(std::string_view text) {
   const unsigned char first = byte_of(text, 0);
   if (first < 0x80) return 1;
@@ -42,7 +41,6 @@ std::size_t bytes_of_character(std::string_view text) {
   return size;
 }
 
-// `character` is one UTF-8 character, or a single byte that is not UTF-8.
 std::string_view shown(std::string_view character, bool is_utf8) {
   if (!is_utf8) return "\xEF\xBF\xBD";
   const unsigned char first = byte_of(character, 0);
@@ -92,7 +90,6 @@ std::string escaped(std::string_view text) {
   return value;
 }
 
-// The values of cause and oom in a failure record.
 std::string cause_value(const Failure& failure) {
   if (failure.fault) return std::string(name(*failure.fault));
   const bool threw = !failure.what.empty();
@@ -116,7 +113,7 @@ std::string_view oom_value(const Failure& failure) {
   return known && failure.signal != SIGKILL ? "no" : "unknown";
 }
 
-// Returns text such as "1+3"; "-" for another kind of failure.
+// "1+3"; "-" for another kind of failure.
 std::string ranks_of(Fault fault, const Failure& failure) {
   if (failure.fault != fault) return "-";
   return failure.ranks.empty() ? "-" : fmt::format("{}", fmt::join(failure.ranks, "+"));
@@ -184,7 +181,7 @@ std::string exception_text(const std::exception_ptr& error) {
   std::string text;
   try {
     std::rethrow_exception(error);
-  } catch (const Error& known) {  // Includes types that this library derives from Error.
+  } catch (const Error& known) {
     text = demangled(typeid(Error).name()) + ": " + known.what();
   } catch (const std::exception& known) {
     text = fmt::format("{}: {}", demangled(typeid(known).name()), without_backtrace(known.what()));

@@ -1,6 +1,4 @@
-// Reads and writes whole text files.
-//
-// Errors: system, naming the file.
+// Reads and writes whole text files. Errors: system, naming the file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +12,8 @@ namespace lockstep {
 
 LOCKSTEP_API std::string read_file(const std::string& path);
 
-// Overwrites an existing file; `path` may be a device. After an Error, the file may be partially
-// written; write_small_file() (file_descriptor.h) replaces files atomically.
+// `path` may be a device. After an Error, the file may be partially written; write_small_file()
+// (file_descriptor.h) replaces files atomically.
 LOCKSTEP_API void write_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

@@ -17,8 +17,8 @@ namespace {
 // The kernel's minimum, in ns.
 constexpr std::uint64_t short_slice = 100'000;
 
-// The first version of the kernel's struct, 48 bytes (include/uapi/linux/sched/types.h). That
-// header conflicts with <sched.h>.
+// The kernel's first version of it, 48 bytes (include/uapi/linux/sched/types.h), whose header
+// conflicts with <sched.h>.
 struct SchedulingAttributes {
   std::uint32_t size;
   std::uint32_t policy;

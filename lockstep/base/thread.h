@@ -1,7 +1,4 @@
-// A thread with a large enough stack even if `ulimit -s` is small.
-//
-// std::thread takes its stack size from that limit and has no option for it. Threads that wait for
-// other ranks also request short slices of CPU time.
+// A thread with a large enough stack even if `ulimit -s` is small, which std::thread cannot have.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,24 +15,21 @@
 
 namespace lockstep {
 
-// Requests short slices of CPU time for the calling thread and the threads it starts, so that they
-// run as soon as they are woken. Does nothing if the kernel lacks the feature or the thread's
-// policy is not SCHED_OTHER.
+// Requests short slices of CPU time for the calling thread and the threads it starts. Does nothing
+// before Linux 6.12, or if the thread's policy is not SCHED_OTHER.
 //
-// Our threads mostly wait for other ranks, and ranks wait for their answers. Since Linux 6.12 a
-// thread may request shorter slices than other threads have. It then preempts a computing thread,
-// and still gets the same total CPU time. Without this, on a rank with no spare CPU, each message
-// waits about 4 ms for the end of the other thread's slice.
-// https://docs.kernel.org/scheduler/sched-eevdf.html
+// A thread with shorter slices preempts computing threads, and still gets the same total CPU time.
+// Without this, on a rank with no spare CPU, each message waits about 4 ms for the end of the other
+// thread's slice. https://docs.kernel.org/scheduler/sched-eevdf.html
 LOCKSTEP_API void ask_for_short_slices();
 
-// As std::thread: join or detach it before it is destroyed or assigned to. Otherwise, and after an
-// exception from `body`, the process ends.
+// As std::thread: the process ends if the thread is destroyed or assigned to before join() or
+// detach(), or `body` throws.
 class LOCKSTEP_API Thread {
  public:
   Thread() = default;
 
-  // Errors: system when the user's limit of threads is reached.
+  // Errors: system at the user's limit of threads.
   template <class Body>
   explicit Thread(Body body) {
     auto owned = std::make_unique<Body>(std::move(body));
@@ -52,7 +46,7 @@ class LOCKSTEP_API Thread {
   void join();
   void detach();
 
-  // For a fork()ed child, where the thread does not exist and cannot be joined.
+  // For a fork()ed child, where the thread does not exist.
   void forget() { id_.reset(); }
 
  private:
@@ -68,7 +62,7 @@ class LOCKSTEP_API Thread {
   std::optional<pthread_t> id_;
 };
 
-// Starts a thread that waits for other ranks. It requests short CPU slices and blocks all signals,
+// Starts a thread that waits for other ranks. It requests short CPU slices, and blocks all signals
 // so that the user's threads receive them. Errors: as Thread's.
 template <class Function, class... Arguments>
 Thread start_thread(Function function, Arguments... arguments) {

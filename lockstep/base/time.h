@@ -15,7 +15,7 @@ using Deadline = Clock::time_point;
 
 constexpr std::chrono::milliseconds default_timeout = std::chrono::minutes(5);
 
-// Never passes. A caller must request a wait without limit by this name.
+// Never passes. A caller must request an unlimited wait by this name.
 constexpr Deadline no_deadline = Deadline::max();
 
 // Returns no_deadline when `time` exceeds the clock's range, as milliseconds::max() does.
@@ -29,23 +29,23 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Longest sleep of a wait between two checks for lost peers.
+// Longest sleep between two checks for lost peers.
 inline constexpr std::chrono::milliseconds wait_slice{20};
 
-// A slice that took longer means that this process was stopped: it then reports no peer as late.
+// After a longer slice, this process was itself stopped and reports no peer as late.
 inline constexpr std::chrono::seconds unfair_slice{1};
 
-// Slices required before a peer is reported as late.
+// Slices before a peer is reported as late.
 inline constexpr int enough_slices = 5;
 
-// Returns `timeout` + `more`; no timeout stays no timeout.
+// `timeout` + `more`; no timeout stays no timeout.
 constexpr std::chrono::milliseconds longer_by(std::chrono::milliseconds timeout,
                                               std::chrono::milliseconds more) {
   return timeout > std::chrono::milliseconds::max() - more ? std::chrono::milliseconds::max()
                                                            : timeout + more;
 }
 
-// Returns the time left, rounded up; 0 after the deadline.
+// The time left, rounded up; 0 after the deadline.
 inline std::chrono::milliseconds until(Deadline deadline) {
   if (deadline == no_deadline) return std::chrono::milliseconds::max();
   return std::max(std::chrono::milliseconds(0),

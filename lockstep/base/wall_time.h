@@ -1,5 +1,4 @@
-// The wall clock, for time stamps in files. It can jump: use Clock (time.h) for deadlines and
-// durations.
+// The wall clock, for time stamps in files. It can jump: use Clock (time.h) for durations.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +16,6 @@ inline std::int64_t wall_time_ns() {
   return now.tv_sec * nanoseconds + now.tv_nsec;
 }
 
-// Seconds since 1970.
 inline double wall_time() { return static_cast<double>(wall_time_ns()) * 1e-9; }
 
 }  // namespace lockstep

@@ -25,8 +25,7 @@ Place with_options(Place place, const BackendOptions& options) {
   return place;
 }
 
-// Returns a copy, because several groups may get one object; defaults for options of another
-// backend.
+// A copy: several groups may get one object.
 c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
                                                const c10::intrusive_ptr<Backend::Options>& given) {
   const auto ours = c10::dynamic_intrusive_pointer_cast<BackendOptions>(given);
@@ -38,7 +37,7 @@ c10::intrusive_ptr<BackendOptions> options_for(const Place& place,
   return options;
 }
 
-// The tensors of a message. The thread that completes it may hold the last reference.
+// The thread that completes the message may hold the last reference.
 struct Moved {
   Moved(const Tensors& tensors, std::string_view what)
       : parts(std::make_unique<Parts>(tensors, what)) {}
@@ -59,7 +58,7 @@ std::shared_ptr<Parts> message_of(const Tensors& tensors, std::string_view what)
   return {moved, moved->parts.get()};
 }
 
-// The global ranks of `ranks`; empty if the group does not know them.
+// Empty if the group does not know them.
 std::vector<std::int64_t> global_ranks_of(const std::vector<int>& ranks, const Place& group) {
   std::vector<std::int64_t> global;
   for (const int rank : ranks) {

@@ -1,9 +1,7 @@
 // The backend "lockstep" of torch.distributed: one object per group of this process.
 //
-// Thread safety: any thread may call any member. All ranks must call a group's collectives in one
-// order.
-// Blocking: the constructor waits for all ranks of the group. Destruction and shutdown() wait for a
-// collective that has started. They do not wait for ranks that have not called them.
+// Thread safety: any thread. All ranks must call a group's collectives in one order.
+// Blocking: the constructor, for all ranks; destruction and shutdown(), for a running collective.
 // Errors: as Python's lockstep.Error (errors.h).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -26,33 +24,30 @@ constexpr const char* backend_name = "lockstep";
 struct BackendOptions final : ::c10d::Backend::Options {
   BackendOptions() : Options(backend_name) {}
 
-  std::string interface;  // Network between hosts, as InitOptions::interface.
-  std::string transport;  // Data transport, as InitOptions::backend.
+  std::string interface;  // InitOptions::interface.
+  std::string transport;  // InitOptions::backend.
 };
 
 class Backend final : public Collectives {
  public:
-  // Collective. Ignores options of other backends: torch.distributed passes one options object to
-  // all backends of a group.
+  // Collective. Ignores other backends' options.
   Backend(Place place, const c10::intrusive_ptr<Options>& options);
   ~Backend() override;
 
   const std::string getBackendName() const override { return backend_name; }
   const c10::intrusive_ptr<BackendOptions>& options() const { return options_; }
 
-  // Returns a copy: torch.distributed writes a new group's name into it.
+  // A copy: torch.distributed writes a new group's name into it.
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
 
-  // Point-to-point messages. They run concurrently with collectives, and in both directions at
-  // once. Messages with one tag between two ranks keep their order.
+  // Messages with one tag between two ranks keep their order.
   Started send(Tensors& tensors, int peer, int tag) override;
   Started recv(Tensors& tensors, int peer, int tag) override;
   Started recvAnysource(Tensors& tensors, int tag) override;
 
-  // Collective among `ranks` of this group; null on the other ranks. torch.distributed calls
-  // split() and merge() once per device type of this group, with one store object. Further calls
-  // with that store return the same group, as long as it lives.
+  // Collective among `ranks`; null elsewhere. torch.distributed calls split() and merge() once per
+  // device type, with one store: later calls return the same group while it lives.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<::c10d::Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
                                             const std::vector<int>& ranks,
@@ -63,8 +58,7 @@ class Backend final : public Collectives {
                                             const c10::intrusive_ptr<Options>& opts,
                                             const int& rank, const int& size) override;
 
-  // Returns a tensor in registered memory. Not collective. fully_shard() calls it for its buffers
-  // after set_allocate_memory_from_process_group_for_comm().
+  // A tensor in registered memory. Not collective.
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long elements, at::TensorOptions type) override;
 
@@ -83,7 +77,7 @@ class Backend final : public Collectives {
       const c10::intrusive_ptr<::c10d::Store>& store);
 
   const c10::intrusive_ptr<BackendOptions> options_;
-  std::mutex mutex_;  // Guards the last result of make() and its store.
+  std::mutex mutex_;  // Guards the next two.
   std::optional<c10::weak_intrusive_ptr<::c10d::Backend>> last_made_;
   std::optional<c10::weak_intrusive_ptr<::c10d::Store>> last_store_;
 };

@@ -1,5 +1,4 @@
-// Python's module lockstep._C: the backend and its options, which the package lockstep registers
-// with torch.distributed.
+// Python's module lockstep._C.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/chrono.h>
@@ -62,8 +61,7 @@ void end_with_exception(const std::string& text, const std::string& traceback,
   lockstep::record_last_exception(text, traceback, lockstep::fault_named(fault));
 }
 
-// Converts Errors of our own members. LibTorch's members, such as Work.wait(), need Errors that are
-// already Python exceptions.
+// For our own members. LibTorch's need Errors that are already Python exceptions.
 void translate(std::exception_ptr error) {
   try {
     if (error) std::rethrow_exception(lockstep::c10d::in_python(error));
@@ -77,7 +75,7 @@ bool is_registered(const at::Tensor& tensor) {
   return memory != nullptr && memory->contains(tensor);
 }
 
-// A `with` statement of Python. Another thread than the one that began it may try to end it.
+// Another thread may try to end this `with` statement.
 class RegisteredMemoryScope {
  public:
   explicit RegisteredMemoryScope(bool required)
@@ -105,21 +103,19 @@ class RegisteredMemoryScope {
  private:
   const RegisteredTensors::Demand demand_;
   RegisteredTensors::Demand outer_ = RegisteredTensors::Demand::none;
-  std::optional<std::thread::id> thread_;  // The thread that uses it.
+  std::optional<std::thread::id> thread_;
 };
 
-// A store serves one call at a time. The Python object holds one reference. The holder of another
-// one, such as a process group, may be waiting in a call on another thread.
+// A store serves one call at a time. The holder of another reference may be waiting in one.
 bool is_in_use(const c10::intrusive_ptr<c10d::Store>& store) { return store.use_count() > 1; }
 
-// For a forked child: the destructor would wait for threads that exist only in the parent. A leaked
-// reference prevents the destruction.
+// For a forked child, where the destructor would wait for threads that exist only in the parent.
 void never_destroy(c10::intrusive_ptr<c10d::Store> store) { static_cast<void>(store.release()); }
 
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  py::module_::import("torch.distributed");  // Defines the base classes of ours.
+  py::module_::import("torch.distributed");  // Defines our base classes.
   py::register_exception_translator(translate);
   lockstep::c10d::bring_torch_engine();
 

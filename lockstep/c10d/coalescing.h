@@ -1,4 +1,4 @@
-// Operations that torch.distributed's _coalescing_manager() starts together and awaits as one.
+// The operations that torch.distributed's _coalescing_manager() starts together and awaits as one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,10 +18,10 @@ namespace lockstep::c10d {
 using Started = c10::intrusive_ptr<::c10d::Work>;
 
 // Collects the operations that each thread starts between begin() and end().
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread.
 class Coalescing {
  public:
-  // Drops the operations of an earlier begin() that an exception left behind.
+  // Drops what an earlier begin() left behind.
   void begin();
 
   bool has_begun() const;
@@ -37,15 +37,14 @@ class Coalescing {
 
   Works::node_type take();
 
-  std::atomic<std::size_t> threads_{0};  // Number of entries in works_, readable without the lock.
+  std::atomic<std::size_t> threads_{0};  // Size of works_.
   mutable std::mutex mutex_;
-  Works works_;  // By the thread that called begin(); guarded by mutex_.
+  Works works_;  // By the thread that called begin().
 };
 
-// Complete when all of `works` are. It is not queued itself, so collectives continue while messages
-// are outstanding.
-// Thread safety: any thread may call any member at any time.
-// Errors: wait() and the future fail with the error of the first failed element of `works`.
+// Complete when all of `works` are. Not queued itself, so collectives continue meanwhile.
+// Thread safety: any thread.
+// Errors: those of the first failed element of `works`, in wait() and the future.
 class CoalescedWork final : public ::c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<Started> works);

@@ -62,8 +62,7 @@ void all_reduce_of(const at::Tensor& tensor, const Reduction& reduction, const P
   if (!input.is_same(tensor)) tensor.copy_(input);
 }
 
-// Indices of tensors that begin in the memory of another. If two tensors overlap, the result
-// contains at least one of them.
+// Indices of tensors that begin in another's memory: at least one of each two that overlap.
 std::vector<std::size_t> overlapping(const Tensors& tensors) {
   std::vector<std::tuple<const std::byte*, const std::byte*, std::size_t>> spans;
   for (const at::Tensor& tensor : tensors) {
@@ -82,7 +81,6 @@ std::vector<std::size_t> overlapping(const Tensors& tensors) {
   return places;
 }
 
-// Reduces the values before the call, also of tensors that overlap.
 void all_reduce_each(const Tensors& tensors, const Reduction& reduction, const ProcessGroup& group,
                      const CallOptions& options) {
   const auto shared = overlapping(tensors);
@@ -124,9 +122,8 @@ void reduce_scatter_of(Tensors inputs, const at::Tensor& output, const Reduction
   out.spread();
 }
 
-// If the root's part has at least this many bytes, it is not scattered but copied straight to the
-// output. A smaller part is copied twice: into the block of all parts, then to the output. That
-// costs less than uneven parts.
+// From this size on, the root copies its own part straight to the output, although parts are then
+// uneven.
 constexpr std::size_t least_own_part = std::size_t{1} << 20;
 
 void scatter_of(Tensors inputs, const at::Tensor& output, int root, const ProcessGroup& group,
@@ -159,7 +156,7 @@ void scatter_of(Tensors inputs, const at::Tensor& output, int root, const Proces
     output.copy_(own);
 }
 
-// Requires one tensor per rank. As with Gloo and NCCL, all have one size.
+// As with Gloo and NCCL, all tensors have one size.
 void require_equal_parts(const Tensors& list, const at::Tensor& one, std::string_view what) {
   for (std::size_t rank = 0; rank < list.size(); ++rank)
     require(list[rank].numel() == one.numel(), [&] {
@@ -171,7 +168,7 @@ void require_equal_parts(const Tensors& list, const at::Tensor& one, std::string
     });
 }
 
-// Elements of each rank's part of `buffer`, from the numbers of `rows`.
+// In elements, from numbers of `rows`.
 Counts counts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows,
                  const Buffer& buffer, int size) {
   const auto ranks = static_cast<std::size_t>(size);
@@ -192,7 +189,7 @@ Counts counts_of(const at::Tensor& tensor, const std::vector<std::int64_t>& rows
   return counts;
 }
 
-// Elements of each tensor of `parts`, also if all are equal.
+// Also if all are equal.
 Counts all_counts_of(const Parts& parts, const Buffer& buffer, int size) {
   Counts counts = parts.counts(buffer);
   if (counts.empty()) counts.assign(static_cast<std::size_t>(size), buffer.count / size);
@@ -230,8 +227,7 @@ std::string text_of_absence(const Error& error, int rank, std::chrono::milliseco
          bare_text(error);
 }
 
-// Informs the allocator, so that tensors which a program allocates again for each call get
-// registered memory.
+// Tensors that a program allocates again for each call then get registered memory.
 void note_moved(const Operands& operands) {
   RegisteredAllocator& memory = RegisteredAllocator::instance();
   for (const at::Tensor& tensor : operands.inputs) memory.note_moved(tensor);

@@ -11,11 +11,10 @@
 namespace lockstep::c10d {
 namespace {
 
-// State of the use of Python by threads of this library.
 struct Use {
   std::mutex mutex;  // A forking thread holds it, too.
   std::condition_variable changed;
-  int bodies = 0;  // Number of running bodies.
+  int bodies = 0;
   bool ended = false;
 };
 
@@ -23,7 +22,6 @@ Use& use = *new Use;  // Never destroyed: threads use it until the process ends.
 
 thread_local int own_bodies = 0;  // Nesting depth on this thread.
 
-// Runs when the module is loaded, before such threads exist.
 [[maybe_unused]] const int registered =
     ::pthread_atfork([] { use.mutex.lock(); }, [] { use.mutex.unlock(); },
                      [] {
@@ -60,9 +58,9 @@ class Body {
 
 class ThreadState {
  public:
-  // Needs no GIL, which a forking thread may hold. Since 3.12, Python makes this safe against
-  // forks. Since 3.13, Python forks while holding the lock that this call takes, so the caller must
-  // not hold another lock.
+  // Needs no GIL, which a forking thread may hold. Python 3.12 made this safe against forks. Since
+  // 3.13, Python forks while holding the lock that this call takes, so the caller must not hold
+  // another.
   ThreadState() {
     std::unique_lock lock(use.mutex, std::defer_lock);
     if (PY_VERSION_HEX < 0x030C0000) lock.lock();

@@ -23,25 +23,21 @@ class WithoutGil {
   PyThreadState* const saved_;
 };
 
-// Gives the calling thread a Python thread state until the thread ends, unless it has one. Every
-// thread of this library calls it before it runs code that may take the GIL: callbacks of futures,
-// and destructors of tensors, which may belong to a Python object.
+// Gives this thread a Python thread state until it ends. Every thread of this library calls it
+// before code that may take the GIL, such as callbacks and destructors of tensors. The thread takes
+// the GIL when it ends: do not join it while holding the GIL.
 //
-// Otherwise, Python creates a state each time that the thread takes the GIL, under a lock of its
-// own but without the GIL. Before 3.11.8, a child that is forked at that moment waits for this lock
-// forever: https://github.com/python/cpython/issues/112275. On those versions, this function
-// creates the state while no thread forks.
-//
-// The thread takes the GIL when it ends: do not join it while holding the GIL.
+// Otherwise, Python creates a state each time. Before 3.11.8, a child that is forked at that moment
+// waits forever: https://github.com/python/cpython/issues/112275. Before 3.12, the state is created
+// while no thread forks.
 void keep_thread_state();
 
-// Calls `body`, which may take the GIL, on a thread that keeps its thread state. Once Python
-// finalizes, returns false without calling it: Python then ends each thread that requests the GIL
-// by an exception, which terminates the process if it reaches a destructor.
+// Calls `body` after keep_thread_state(). False, without a call, once Python finalizes: Python then
+// ends threads that request the GIL by an exception, which in a destructor terminates the process.
 bool before_python_ends(const std::function<void()>& body);
 
-// Call it without the GIL when Python is about to finalize. Prevents further bodies of
-// before_python_ends(), and waits for running ones, for at most a second.
+// Call it without the GIL before Python finalizes. Prevents further bodies of before_python_ends(),
+// and waits up to a second for running ones.
 void expect_end_of_python();
 
 // While it exists, its thread holds the GIL. Keeps the thread state.

@@ -1,9 +1,8 @@
 // Lets Ctrl-C end a call that waits for other ranks.
 //
-// Python handles signals between two bytecode instructions, and a blocking call is one instruction.
-// SIGINT therefore aborts the group for which Python's main thread waits. The call then fails, and
-// Python raises KeyboardInterrupt. A rank that still waits for its group in a store polls for
-// signals: throw_if_interrupted() of errors.h.
+// Python handles signals between bytecode instructions, and a blocking call is one. SIGINT
+// therefore aborts the group for which the main thread waits. The call then fails, and Python
+// raises KeyboardInterrupt.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,13 +11,12 @@
 
 namespace lockstep::c10d {
 
-// Installs a SIGINT handler that aborts the group, and then calls the previous handler. Call it
-// once, on Python's main thread.
+// Installs a SIGINT handler that then calls the previous one. Call it once, on Python's main
+// thread.
 void catch_interrupts();
 
-// While it exists, its thread waits for other ranks of `group`, which must outlive it. Objects may
-// be nested.
-// Thread safety: any thread may have one. Only those of Python's main thread have an effect.
+// While it exists, its thread waits for ranks of `group`, which must outlive it. Objects may be
+// nested. No effect except on Python's main thread.
 // Errors: the constructor throws KeyboardInterrupt if SIGINT arrived just before it.
 class Interruptible {
  public:
@@ -29,7 +27,7 @@ class Interruptible {
 
  private:
   const bool is_on_;
-  Membership* outer_ = nullptr;  // The membership of the enclosing object.
+  Membership* outer_ = nullptr;
 };
 
 }  // namespace lockstep::c10d

@@ -1,5 +1,4 @@
-// Connects to PyTorch's store of the job, which rank 0 serves, from other ranks under `lockstep
-// run`.
+// Connects ranks under `lockstep run` to PyTorch's store of the job, which rank 0 serves.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,10 +13,9 @@
 
 namespace lockstep::c10d {
 
-// Returns the store, or the reason why PyTorch's constructor failed after about `attempt`. Returns
-// neither after `timeout`: the constructor waits without a limit for a server that accepts and does
-// not reply. It then stays behind on a thread that never takes the GIL. A thread with the GIL could
-// end during Python's finalization, and the process would end by SIGABRT.
+// Returns the store, or why PyTorch's constructor failed after about `attempt`. Neither after
+// `timeout`: the constructor may wait without limit. It then stays behind on a thread that never
+// takes the GIL, which during finalization would end the process by SIGABRT.
 // Errors: as throw_if_launcher_lost_rank() and throw_if_interrupted().
 std::pair<c10::intrusive_ptr<::c10d::TCPStore>, std::string> connect_to_store(
     const std::string& host, std::uint16_t port, std::size_t world_size, bool use_libuv,

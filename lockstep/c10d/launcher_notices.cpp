@@ -20,7 +20,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// This process's slot on the launcher's page.
 struct Slot {
   LaunchEnvironment who;
   JobControlBlock page;
@@ -59,7 +58,6 @@ std::string without_prefix(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-// Logs each kind of failure of a rank once.
 void log_once(const Slot& slot, const Failure& failure, std::chrono::milliseconds since) {
   using Key = std::pair<int, std::optional<Fault>>;
   static std::mutex logging;
@@ -83,7 +81,7 @@ std::optional<Failure> loss_for(const Slot& slot) {
   throw Error(*failure.fault, slot.context() + ": " + describe(failure), failure.ranks);
 }
 
-// After a timeout, other ranks get `why`, after the time that this rank has waited.
+// After a timeout, `why` follows the time that this rank has waited.
 void tell(const Error& error, std::chrono::milliseconds timeout, const std::string& why = "") {
   const bool is_late = error.fault() == Fault::timeout;
   if ((!is_late && error.fault() != Fault::mismatch) || error.ranks().empty()) return;

@@ -28,7 +28,7 @@
 namespace lockstep::c10d {
 namespace {
 
-// The groups that this process has not left, in the order of joining.
+// In the order of joining.
 struct Joined {
   std::mutex mutex;
   std::vector<std::weak_ptr<Membership>> all;
@@ -67,7 +67,7 @@ LaunchEnvironment environment_of(const Place& place) {
   return who;
 }
 
-// The store is gone: the launcher may soon report a rank that has exited.
+// The store is gone: the launcher may soon report an exited rank.
 void await_notice(const std::function<void()>& look) {
   constexpr std::chrono::milliseconds pause{10};
   for (const Deadline last = in(std::chrono::seconds(1)); Clock::now() < last;
@@ -86,7 +86,7 @@ void await_notice(const std::function<void()>& look) {
 
 ProcessGroup join_world(const Place& place) {
   const LaunchEnvironment who = environment_of(place);
-  // The group keeps its store: engines rendezvous there in their first calls.
+  // The store is used later, too: engines rendezvous there in their first calls.
   const auto is_joining = std::make_shared<std::atomic<bool>>(true);
   const auto look = [is_joining, has_agent = who.agent_fd.has_value()] {
     throw_if_interrupted();
@@ -120,7 +120,7 @@ std::vector<std::shared_ptr<Membership>> all_joined() {
   return alive;
 }
 
-// The rank in `group` of a global rank; empty if it is not a member, or unknown.
+// Empty if it is not a member, or unknown.
 std::optional<int> rank_in(const Place& group, std::int64_t global) {
   if (group.is_job)
     return global < group.size ? std::optional(static_cast<int>(global)) : std::nullopt;
@@ -129,7 +129,7 @@ std::optional<int> rank_in(const Place& group, std::int64_t global) {
   return static_cast<int>(found - group.global_ranks.begin());
 }
 
-// The ranks in `group` of all ranks of `place`; empty if one is not a member.
+// Empty if one is not a member.
 std::vector<int> ranks_in(const Place& group, const Place& place) {
   std::vector<int> ranks;
   for (const std::int64_t global : place.global_ranks) {
@@ -147,8 +147,7 @@ void leave_in_order(ProcessGroup& group) {
   }
 }
 
-// Publishes the reason, which ranks of other hosts would not get otherwise. They must still detect
-// that this process has exited.
+// Reports the reason to other hosts, which must still detect this process's exit.
 void end_without_leaving(const ProcessGroup& group) {
   try {
     tell_why_it_ends(group);
@@ -156,8 +155,7 @@ void end_without_leaving(const ProcessGroup& group) {
   }
 }
 
-// Creates the group from the oldest group that has all of its ranks. All members make the same
-// choice, because all are in that group.
+// The oldest world with all ranks. All members are in it, so all choose alike.
 std::optional<ProcessGroup> join_part_of_world(const Place& place) {
   if (!place.interface.empty() || !place.transport.empty()) return std::nullopt;
   for (const auto& world : all_joined()) {
@@ -193,7 +191,7 @@ Membership::Membership(Place place, ProcessGroup group, bool is_world)
       is_world_(is_world),
       timeout_(place_.timeout) {}
 
-// Tensors use the registered memory of one job: the first one, until this process leaves it.
+// Tensors use the registered memory of the first job, until this process leaves it.
 void Membership::offer_memory(const std::shared_ptr<Membership>& ours) {
   RegisteredAllocator& allocator = RegisteredAllocator::instance();
   if (allocator.is_open()) return;
@@ -232,10 +230,10 @@ void Membership::abort(std::string_view reason) {
   if (!left_) group_.abort(reason);
 }
 
-// Returns false if this process leaves no group in order, or has already left this one.
+// False if this process leaves no group in order, or has already left this one.
 bool Membership::end_calls() {
   if (left_.exchange(true)) return false;
-  // Ends a running call. Without one, the other ranks report this process when it has exited.
+  // Ends a running call. Otherwise, other ranks report this process when it has exited.
   if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
@@ -272,7 +270,7 @@ void Membership::leave_all() {
   expect_end_of_python();
 }
 
-// A handler of on_exit() gets the exit code. Handlers of atexit() and of Python do not.
+// on_exit() handlers get the exit code; those of atexit() and Python do not.
 void Membership::leave_all_at_exit() {
   // Never destroyed: the groups stay as they are.
   static auto& kept = *new std::vector<ProcessGroup>;

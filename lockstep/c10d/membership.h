@@ -1,11 +1,9 @@
 // This process's membership in one group of torch.distributed.
 //
-// torch.distributed creates a group with its members only. Groups may coexist, and a process may
-// leave a group at any time. A group whose members are all in an earlier group is created from it,
-// without the store. Any other group is a world of its own, whose ranks rendezvous in the store
-// that torch.distributed passes.
+// A group whose members are all in an earlier world is created from it, without the store. Any
+// other group is a world of its own, with a rendezvous in the store.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +24,6 @@
 
 namespace lockstep::c10d {
 
-// The description of a group by torch.distributed.
 struct Place {
   c10::intrusive_ptr<::c10d::Store> store;  // Used by this group only.
   int rank = 0;
@@ -35,7 +32,7 @@ struct Place {
   std::string name = {};  // Equal on all ranks.
   // By rank; empty for the job's group, and if unknown.
   std::vector<std::int64_t> global_ranks = {};
-  // The group of all ranks: group ranks equal global ranks.
+  // Group ranks equal global ranks.
   bool is_job = false;
   std::string interface = {};  // InitOptions::interface, and
   std::string transport = {};  // InitOptions::backend.
@@ -43,8 +40,7 @@ struct Place {
 
 class Membership {
  public:
-  // Collective: returns when all ranks of the group have called it. Errors: as
-  // init_process_group(); KeyboardInterrupt.
+  // Collective. Errors: as init_process_group(); KeyboardInterrupt.
   static std::shared_ptr<Membership> join(const Place& place);
 
   ~Membership();
@@ -53,29 +49,27 @@ class Membership {
 
   const Place& place() const { return place_; }
   const ProcessGroup& group() const { return group_; }
-  // Whether it was not created from another group.
+  // Whether it was neither created from another group nor left.
   bool is_world() const { return is_world_ && !left_; }
   const std::shared_ptr<OrderedCalls>& calls() const { return calls_; }
 
-  // The timeout of a call: `asked`, or the group's for kUnsetTimeout.
+  // `asked`, or the group's timeout for kUnsetTimeout.
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  // Calls `act`. If it throws, error() returns the kind of error afterwards.
+  // If `act` throws, error() returns the kind of error afterwards.
   template <class Act>
   void noting_errors(const Act& act);
 
-  // The kind of the last error that broke the group.
+  // Kind of the last error that broke the group.
   ::c10d::ErrorType error() const { return error_; }
 
-  // Aborts the group on all ranks. Their calls fail.
   void abort(std::string_view reason);
 
-  // Leaves the group in order, without waiting for other ranks. Further calls do nothing.
+  // Leaves in order, without waiting for other ranks. Further calls do nothing.
   void leave();
 
-  // Leaves all groups of this process, the most recent one first. Call it when the process makes no
-  // more calls.
+  // Leaves all groups, the most recent one first. Call it when the process makes no more calls.
   static void leave_all();
 
   // As leave_all(), when the process exits, and only if its exit code is 0.
@@ -85,8 +79,8 @@ class Membership {
   // `lockstep tune`. Does nothing without a group.
   static void count_step();
 
-  // Records that this process fails with an exception or a nonzero exit code. It then leaves no
-  // group in order, so that the other ranks treat its exit as a failure.
+  // This process fails: it then leaves no group in order, so that other ranks treat its exit as a
+  // failure.
   static void fail_process(const std::string& text);
 
  private:

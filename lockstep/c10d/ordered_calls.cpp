@@ -67,9 +67,8 @@ void OrderedCalls::hurry() {
   work_.notify_one();
 }
 
-// Runs the first call without the lock. Other threads may continue before its callbacks run. The
-// last reference to the call is also dropped without the lock: destructors may take the GIL, whose
-// holder may wait for this lock.
+// Others may continue before the call's callbacks run. Also drops the last reference unlocked:
+// destructors may take the GIL, whose holder may wait for the lock.
 void OrderedCalls::run_front(Lock& lock, bool is_own_thread) {
   auto call = std::move(added_.front().call);
   added_.pop_front();

@@ -1,14 +1,10 @@
 // Runs the collectives of one group in call order, on the first thread that is available.
 //
-// A thread that waits for a call runs all earlier calls and then the call itself, unless another
-// thread has started. A call that is waited for at once thus wakes no other thread. Threads of this
-// object run calls that nobody waits for. They start `patience` after the call, or at once when a
-// thread waits for its future, because a waiting future cannot run anything.
+// A thread that waits for a call runs it, after all earlier calls. Threads of this object run the
+// others: `patience` after the call, or at once for a future. Calls never run inside the function
+// that adds them: ranks that use two groups in opposite orders would deadlock.
 //
-// Calls never run inside the function that adds them: two groups that two ranks use in opposite
-// orders would deadlock.
-//
-// Thread safety: any thread may call any member at any time, also in the callback of a future.
+// Thread safety: any thread, also in the callback of a future.
 // Errors: misuse in a forked child, which does not have these threads.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -40,14 +36,14 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   OrderedCalls(const OrderedCalls&) = delete;
   OrderedCalls& operator=(const OrderedCalls&) = delete;
 
-  // Adds a call. Errors: aborted after end().
+  // Errors: aborted after end().
   void add(c10::intrusive_ptr<CollectiveWork> call);
 
-  // Returns when every added call is complete. Runs those that have not started.
+  // Returns when every added call is complete; runs those not started.
   void catch_up();
 
-  // Returns when `call`, which was added, is complete; false at the deadline. With a deadline it
-  // runs nothing itself, because it could not return before that call ends.
+  // Returns when the added `call` is complete; false at the deadline. With a deadline, runs no
+  // call.
   bool await(const CollectiveWork& call, Deadline deadline);
 
   bool is_idle() const { return pending_.load(std::memory_order_acquire) == 0; }
@@ -55,9 +51,8 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   // Starts a thread at once.
   void hurry();
 
-  // Fails the calls that have not started with Error(aborted). Returns when no thread of this
-  // object runs any more, except the calling one. Without end(), the threads keep this object
-  // alive. Does nothing in a forked child, which does not have the threads.
+  // Fails calls not started with Error(aborted). Returns when this object's threads, except the
+  // calling one, have ended; until then they keep it alive. Does nothing in a forked child.
   void end();
 
  private:
@@ -75,14 +70,14 @@ class OrderedCalls : public std::enable_shared_from_this<OrderedCalls> {
   void require_free_thread();
 
   const pid_t pid_;
-  std::atomic<std::size_t> pending_{0};  // Number of incomplete calls, readable without the lock.
+  std::atomic<std::size_t> pending_{0};  // Incomplete calls.
 
   std::mutex mutex_;  // Guards the members below. Never held while user code or destructors run.
   std::condition_variable completed_;
   std::condition_variable work_;
   std::deque<Added> added_;  // Calls that have not started.
   bool running_ = false;     // Whether a thread runs a call.
-  bool hurried_ = false;     // Whether hurry() applies; until the queue is empty.
+  bool hurried_ = false;     // Set by hurry() until the queue is empty.
   bool ending_ = false;
   std::size_t asleep_ = 0;       // Threads of this object that wait without a timeout,
   std::size_t telling_ = 0;      // and those that run callbacks.

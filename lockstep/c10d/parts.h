@@ -1,7 +1,6 @@
 // The tensors of a call as one contiguous buffer.
 //
-// Thread safety: distinct objects may be used by distinct threads. Lifetime: keeps the tensors
-// alive.
+// Thread safety: one thread at a time per object. Lifetime: keeps the tensors alive.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,22 +14,21 @@
 
 namespace lockstep::c10d {
 
-// A list of tensors of one type. A single contiguous tensor, or tensors that are adjacent in memory
-// as the results of torch.chunk(), are used in place. Others use an uninitialised block of their
-// total size.
+// A contiguous tensor, or tensors adjacent in memory like the results of torch.chunk(), are used in
+// place. Others use an uninitialised block.
 class Parts {
  public:
-  // Errors, which name `what`: misuse for an empty list and for tensors of different types;
-  // unsupported for tensors that are not in CPU memory.
+  // Errors, which name `what`: misuse for no tensors or different types; unsupported outside CPU
+  // memory.
   Parts(std::vector<at::Tensor> tensors, std::string_view what);
 
-  // The block, for operations that move any type: movable() of tensor/buffers.h.
+  // For operations that move any type: movable() of tensor/buffers.h.
   Buffer buffer() const;
 
-  // The block, for reductions of its type. Errors: unsupported, as require_reducible().
+  // For reductions. Errors: unsupported, as require_reducible().
   Buffer buffer(ReduceOp op) const;
 
-  // Elements of each tensor in `buffer`, a result of buffer(); empty if all are equal.
+  // Elements of each tensor in `buffer`, from buffer(); empty if all are equal.
   Counts counts(const Buffer& buffer) const;
 
   const at::Tensor& block() const { return block_; }

@@ -11,16 +11,15 @@
 
 namespace lockstep::c10d {
 
-// A reduction over all ranks, with an optional factor for the input.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
-  at::Tensor factor = {};  // A tensor of one element; undefined if there is no factor.
+  at::Tensor factor = {};  // One element; may be undefined.
 
-  // Returns `input`, or its product with the factor in new memory.
+  // `input`, or its product with the factor in new memory.
   at::Tensor weighted(const at::Tensor& input) const;
 };
 
-// Errors: unsupported for an operation that is not one of torch.distributed.ReduceOp.
+// Errors: unsupported for an unknown operation.
 Reduction reduction_of(const ::c10d::ReduceOp& op);
 
 }  // namespace lockstep::c10d

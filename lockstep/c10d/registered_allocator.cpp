@@ -100,7 +100,6 @@ c10::DataPtr RegisteredAllocator::allocate(std::size_t bytes) {
   return {block, block, &free, c10::Device(c10::DeviceType::CPU)};
 }
 
-// Most tensors are small, or are created without a group: these two checks cost a comparison each.
 void* RegisteredAllocator::block_for(std::size_t bytes) {
   const Demand demand = demand_of_thread;
   if (demand == Demand::always && bytes > 0) return required_block(bytes);

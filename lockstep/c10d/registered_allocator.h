@@ -1,12 +1,10 @@
 // Places tensors of a Python program in registered memory, which collectives use without a copy.
 //
-// It wraps LibTorch's allocator of CPU memory. While this process is in a group, it returns
-// registered blocks for three kinds of tensors: those created in a RegisteredTensors scope; those
-// of lockstep.empty() and Backend::allocateTensor(); and those whose size equals that of a tensor
-// which a collective had to copy before. The last kind covers the buffers of fully_shard() and the
-// activations of tensor parallel layers, which programs allocate again in each step.
+// Wraps LibTorch's CPU allocator. While this process is in a group, tensors in a RegisteredTensors
+// scope get registered blocks. So do tensors of a size that a collective had to copy before, such
+// as buffers that fully_shard() allocates again in each step.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,7 +36,7 @@ class RegisteredTensors {
   RegisteredTensors(const RegisteredTensors&) = delete;
   RegisteredTensors& operator=(const RegisteredTensors&) = delete;
 
-  // Sets the demand of this thread, and returns the previous one. For scopes of another language.
+  // Sets this thread's demand and returns the previous one. For scopes of another language.
   static Demand exchange(Demand demand);
 
  private:
@@ -47,15 +45,13 @@ class RegisteredTensors {
 
 class RegisteredAllocator final : public c10::Allocator {
  public:
-  // Below this size, a copy costs a collective less than an additional synchronization.
+  // Below, a copy costs a collective less than another synchronization.
   static constexpr std::size_t small_bytes = std::size_t{64} << 10;
 
-  // Limit, in MB, of registered memory for tensors that did not request it. LOCKSTEP_REGISTERED_MB
-  // sets it; with 0, only requests get registered memory.
+  // Limit, in MB, for tensors that did not request it; 0: none. LOCKSTEP_REGISTERED_MB sets it.
   static constexpr std::size_t default_limit_mb = 1024;
 
-  // The instance of this process. The first call installs it permanently before LibTorch's
-  // allocator.
+  // The first call installs the allocator permanently before LibTorch's.
   static RegisteredAllocator& instance();
 
   // Null before the first call of instance().
@@ -64,14 +60,12 @@ class RegisteredAllocator final : public c10::Allocator {
   // Throws an Error, possibly converted to another exception.
   using Thrower = void (*)(const std::exception_ptr& error);
 
-  // Returns blocks in memory that `source` allocates, until close(). allocate() reports Errors
-  // through `thrower`.
+  // Takes memory from `source` until close(). allocate() reports Errors through `thrower`.
   void open(RegisteredBlocks::Source source, Thrower thrower = rethrow);
   void close() { blocks_.close(); }
   bool is_open() const { return blocks_.is_open(); }
 
-  // Called for each tensor of a collective. If the collective has to copy it, later tensors of its
-  // size get registered blocks.
+  // If a collective has to copy `tensor`, later ones of its size get registered blocks.
   void note_moved(const at::Tensor& tensor);
 
   bool contains(const at::Tensor& tensor) const;

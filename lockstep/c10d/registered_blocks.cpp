@@ -27,8 +27,8 @@ std::byte* begin_of(const RegisteredMemory& region) {
   return static_cast<std::byte*>(region.data());
 }
 
-// Memory for a copy of a region; MAP_FAILED if there is none. Uses huge pages if `region` does: the
-// copy, and thus the fork, takes a quarter of the time. Pages that are not written take no memory.
+// MAP_FAILED if there is no memory. Uses huge pages if `region` does: the fork then takes a quarter
+// of the time.
 void* memory_for_copy(const RegisteredMemory& region) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   void* const all = ::mmap(nullptr, region.bytes() + huge_page, PROT_READ | PROT_WRITE,
@@ -57,7 +57,7 @@ void RegisteredBlocks::open(Source source) {
 }
 
 void RegisteredBlocks::close() {
-  // Destroyed after the lock is released, with what it keeps alive.
+  // Destroyed after the lock is released.
   std::shared_ptr<const Source> source;
   const std::lock_guard lock(mutex_);
   source.swap(source_);
@@ -94,7 +94,7 @@ void* RegisteredBlocks::take_or_grow(std::size_t bytes, std::size_t limit) {
   if (void* const block = take_from_regions(bytes)) return block;
   const std::lock_guard growing(growth_mutex_);
   for (;;) {
-    // Another thread has added a region.
+    // Another thread may have added a region.
     if (void* const block = take_from_regions(bytes)) return block;
     if (!grow(bytes, limit)) return nullptr;
   }
@@ -110,8 +110,7 @@ void* RegisteredBlocks::take_from_regions(std::size_t bytes) {
   return nullptr;
 }
 
-// Allocates without mutex_, because allocation is slow, and frees, collectives and forks need the
-// lock.
+// Allocates without mutex_, which frees, collectives and forks need meanwhile.
 bool RegisteredBlocks::grow(std::size_t bytes, std::size_t limit) {
   std::shared_ptr<const Source> source;
   std::size_t size = 0;
@@ -137,7 +136,7 @@ std::size_t RegisteredBlocks::next_region(std::size_t bytes) const {
 }
 
 bool RegisteredBlocks::give_back(void* data) {
-  // Destroyed after the lock is released: may be the last reference.
+  // Destroyed after the lock is released.
   std::shared_ptr<RegisteredRegion> region;
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(data);
@@ -158,7 +157,7 @@ bool RegisteredBlocks::contains(const void* data) const {
 
 // --- fork() --------------------------------------------------------------------------------------
 
-// Holds the lock until the fork is over, so that the child finds it free and all blocks consistent.
+// Locked until the fork is over: the child finds the lock free and all blocks consistent.
 void RegisteredBlocks::before_fork() {
   mutex_.lock();
   for (const auto& [data, block] : blocks_) {
@@ -179,7 +178,7 @@ void RegisteredBlocks::after_fork_in_parent() {
   mutex_.unlock();
 }
 
-// Without memory for a copy, a child that accesses a block gets SIGSEGV and harms no other process.
+// Without memory for a copy, a child that accesses a block gets SIGSEGV.
 void RegisteredBlocks::after_fork_in_child() {
   for (const Copy& copy : copies_) {
     const std::size_t bytes = copy.region->bytes();

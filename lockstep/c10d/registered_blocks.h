@@ -1,12 +1,10 @@
 // Allocates blocks for tensors in registered memory, which grows by regions on demand.
 //
-// A forked child shares its parent's registered memory: its writes would reach the parent and the
-// parent's peers. In each child, private copies therefore replace all blocks in use at the same
-// addresses. For the child they are ordinary memory with the contents at the time of the fork.
-// docs/internals/registered-memory.md has the reasons.
+// In a forked child, private copies replace blocks in use: its writes must not reach the parent and
+// its peers (docs/internals/registered-memory.md).
 //
-// Thread safety: any thread may call any member at any time.
-// Blocking: take() and require() while a region is allocated; other members never block.
+// Thread safety: any thread.
+// Blocking: take() and require() while a region is allocated.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,24 +26,23 @@ namespace lockstep::c10d {
 
 class RegisteredBlocks {
  public:
-  // Allocates registered memory. Errors: any lockstep::Error.
+  // Errors: any lockstep::Error.
   using Source = std::function<RegisteredMemory(std::size_t bytes)>;
 
-  // Sizes of the smallest and largest region. A larger block is a region of its own.
+  // In bytes. A larger block is a region of its own.
   static constexpr std::size_t least_region = std::size_t{4} << 20;
   static constexpr std::size_t most_region = std::size_t{64} << 20;
 
-  // Takes new regions from `source`, which replaces an earlier one. Blocks in use stay valid.
+  // Takes new regions from `source`. Blocks in use stay valid.
   void open(Source source);
 
-  // Allocates no more blocks.
   void close();
 
   // False in a forked child, too.
   bool is_open() const;
 
-  // Returns a block, aligned to cache lines; null if regions of at most `limit` bytes have no space
-  // for it, or if the host has no more memory.
+  // Aligned to cache lines. Null if the regions would exceed `limit` bytes, or the host has no more
+  // memory.
   void* take(std::size_t bytes, std::size_t limit);
 
   // As take(), without a limit. Errors: misuse if it is not open; those of `source`.
@@ -54,10 +51,9 @@ class RegisteredBlocks {
   // Returns false if `data` is not a block in use.
   bool give_back(void* data);
 
-  // Whether `data` lies in a region of the current source.
+  // In a region of the current source.
   bool contains(const void* data) const;
 
-  // Handlers of fork(). The first two run in the parent, on the forking thread.
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
@@ -68,7 +64,6 @@ class RegisteredBlocks {
     std::size_t bytes;
   };
 
-  // A copy of a region's blocks in use, for a forked child.
   struct Copy {
     const RegisteredMemory* region;
     void* data;

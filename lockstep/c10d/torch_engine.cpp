@@ -1,8 +1,5 @@
-// Implements the engine ABI with torch.distributed's ProcessGroupGloo.
-//
-// PyTorch's headers of this class need Gloo's headers, which PyTorch does not install. Python
-// therefore creates the object, and this file calls members of c10d::Backend. It cannot cancel a
-// call.
+// Implements the engine ABI with torch.distributed's ProcessGroupGloo. Python creates the object,
+// because PyTorch does not install Gloo's headers. Calls cannot be cancelled.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/c10d/torch_engine.h"
@@ -35,7 +32,7 @@ using plugin::Failed;
 using Bytes = std::vector<std::uint8_t>;
 using Tensors = std::vector<at::Tensor>;
 
-// Gloo has one exception type for all faults; only the text differs.
+// Gloo has one exception type for all faults.
 Failed failed_with(const char* text) {
   const std::string_view all = text;
   const auto says = [&](std::string_view word) { return all.find(word) != all.npos; };
@@ -45,8 +42,7 @@ Failed failed_with(const char* text) {
 
 // --- Meeting -------------------------------------------------------------------------------------
 
-// The store of one communicator for the constructor of ProcessGroupGloo, which calls only set() and
-// get(). Do not use it afterwards.
+// For the constructor of ProcessGroupGloo only, which calls set() and get().
 class MeetingStore final : public ::c10d::Store {
  public:
   explicit MeetingStore(const plugin::Store& store) : store_(store) {}
@@ -133,8 +129,8 @@ Tensors tensors_of(const plugin::Part& part) {
   return {at::from_blob(part.data, {static_cast<std::int64_t>(part.bytes)}, c10::kByte)};
 }
 
-// Used by one thread at a time. After a failed call, its memory is still in use: because the engine
-// has no cancel(), the core keeps that memory.
+// For one thread at a time. A failed call may still use its memory: without cancel(), the core
+// keeps it.
 class Communicator {
  public:
   explicit Communicator(const lockstep_engine_config& config)
@@ -193,7 +189,6 @@ class Communicator {
   }
 
  private:
-  // Sends a part to each other member, and receives one from each.
   void exchange(const plugin::Parts& sent, const plugin::Parts& received) {
     constexpr int tag = 0;  // Messages between two members keep their order.
     std::vector<c10::intrusive_ptr<::c10d::Work>> messages;

@@ -1,5 +1,4 @@
-// The engine "torch" between hosts: the Gloo inside LibTorch. With it, a Python program needs no
-// other library on several hosts.
+// The engine "torch" between hosts: the Gloo inside LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

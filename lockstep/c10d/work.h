@@ -1,6 +1,6 @@
 // Work objects of torch.distributed for operations of a group.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread.
 // Errors: wait() and futures fail with the operation's Error as Python's lockstep.Error (errors.h).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -25,26 +25,23 @@ namespace lockstep::c10d {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The name and the tensors of an operation.
 struct Operands {
   ::c10d::OpType type;
   const char* title;             // Name in the profiler: "lockstep:all_reduce".
-  Tensors inputs;                // Tensors whose shapes the profiler shows.
+  Tensors inputs;                // The profiler shows their shapes.
   std::vector<Tensors> outputs;  // Value of the future: the list, or the list of lists.
 };
 
-// An operation with a future.
 class OperationWork : public ::c10d::Work {
  public:
   OperationWork(std::shared_ptr<Membership> membership, Operands operands, std::uint64_t sequence);
 
-  // Both use sequentially consistent atomics. One thread ends the operation and then reads
-  // has_future(); another sets has_future() and then reads is_over(). Thus at least one of them
-  // calls tell().
+  // Sequentially consistent: one thread ends the operation, then reads has_future(); another sets
+  // that, then reads is_over(). At least one calls tell().
   bool is_over() const { return over_.load(); }
   bool has_future() const { return asked_.load(); }
 
-  // Completes the future of a finished operation, and runs its callbacks. Further calls do nothing.
+  // Completes a finished operation's future and runs its callbacks. Further calls do nothing.
   void tell();
 
   bool isCompleted() override { return is_over(); }
@@ -55,7 +52,7 @@ class OperationWork : public ::c10d::Work {
   void abort() override;  // Aborts the group: a single call cannot be aborted.
 
  protected:
-  // Marks the end. Call it once.
+  // Call it once.
   void end_with(std::exception_ptr error);
   void throw_if_failed() const;
   Membership& membership() const { return *membership_; }
@@ -90,7 +87,6 @@ class CollectiveWork final : public OperationWork {
   Body body_;
 };
 
-// A message, which threads of the library transfer.
 class MessageWork final : public OperationWork {
  public:
   // `arrived` runs before the message counts as complete.

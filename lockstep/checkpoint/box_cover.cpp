@@ -49,8 +49,7 @@ std::string text_of_overlap(const RankBox& a, const RankBox& b) {
 }
 
 // The first element in row-major order that is in none of the disjoint `boxes`. In each dimension,
-// the ends of boxes divide the tensor into slabs. The first slab that is not full contains the
-// element.
+// the ends of boxes divide the tensor into slabs; the first slab that is not full contains it.
 Numbers first_gap(const Numbers& shape, std::vector<const Box*> boxes) {
   Numbers gap;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {

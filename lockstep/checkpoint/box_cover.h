@@ -17,16 +17,15 @@ struct RankBox {
 };
 
 struct BoxCover {
-  std::vector<RankBox> boxes;  // Each element of the tensor is in exactly one of them.
+  std::vector<RankBox> boxes;  // Each element of the tensor is in exactly one.
 
   // Why there are no such boxes, as the end of a sentence about the tensor; otherwise empty.
   std::string complaint;
 };
 
-// Chooses among `held`, whose boxes are not empty and lie in a tensor of `shape`. A box within a
-// box of another rank is a copy and is omitted. Any other overlap, or a gap, is a complaint. Takes
-// n log n comparisons for n boxes that are cut along one dimension. Requires at least one
-// dimension.
+// Chooses among `held`: boxes that are not empty and lie in a tensor of `shape`, which has at least
+// one dimension. A box within a box of another rank is a copy and is omitted. Any other overlap, or
+// a gap, is a complaint. Takes n log n comparisons for n boxes that are cut along one dimension.
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held);
 
 }  // namespace lockstep::checkpoint

@@ -31,7 +31,7 @@ constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
 constexpr std::size_t step_digits = 10;  // Pads numbers, so that names sort by step.
 
-// Whether this library left it behind: an unfinished checkpoint, or a temporary link for `latest`.
+// Whether it is an unfinished checkpoint, or a temporary link for `latest`.
 bool is_unfinished(const fs::path& path) {
   const std::string name = path.filename();
   const auto end = name.find(aside);
@@ -46,8 +46,8 @@ void make_directory(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) throw_errno("making folder " + path.string());
 }
 
-// Errors: EEXIST if `to` exists. File systems without RENAME_NOREPLACE, such as network file
-// systems, still refuse to replace a folder that is not empty.
+// Errors: EEXIST if `to` exists. File systems without RENAME_NOREPLACE still refuse to replace a
+// folder that is not empty.
 void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
@@ -79,7 +79,7 @@ std::vector<fs::path> entries_of(const fs::path& root) {
   return paths;
 }
 
-// A failure to list old checkpoints is only logged, because the new checkpoint is already saved.
+// A failure is only logged, because the new checkpoint is already saved.
 std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   try {
     return find_checkpoints(root);
@@ -178,8 +178,7 @@ void LatestLink::set(const fs::path& target) {
   note_failure(error == 0 ? try_to_sync_directory(path_.parent_path()) : error);
 }
 
-// Mounted object stores refuse links with other errors than disks. A full disk is treated alike:
-// the checkpoint is already on the disk and matters more than its link.
+// Any error, including a full disk, is only logged: the checkpoint is already on the disk.
 void LatestLink::note_failure(int error) {
   if (error == 0) return;
   const bool is_clear = error == EPERM || error == EOPNOTSUPP || error == ENOSYS;

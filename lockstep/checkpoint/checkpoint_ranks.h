@@ -1,5 +1,4 @@
-// The ranks that save or load together, of a group or one process alone, and their agreement on one
-// outcome.
+// The ranks that save or load together, and their agreement on one outcome.
 //
 // Thread safety, Blocking: as ProcessGroup's.
 
@@ -33,11 +32,10 @@ class CheckpointRanks {
   // As the group's before_end(). Does nothing for one process.
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
 
-  // Aborts the group, if there is one.
   void abort(std::string_view reason) const;
 
   // Collective. Returns the results of `action` on all ranks. If it throws an Error on some ranks,
-  // all ranks throw the Error of the lowest of them. For other exceptions, the other ranks throw
+  // all ranks throw that of the lowest one. For other exceptions, the other ranks throw
   // Error(aborted) with the exception's text. The group stays usable.
   std::vector<std::string> all(std::string_view what,
                                const std::function<std::string()>& action) const;

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t block_size = 256 << 10;  // Bytes of a manifest per read().
 
-// Opens a regular file of this folder. Links are not followed.
+// Opens a regular file of this folder, without following links.
 FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
   FileDescriptor fd(::openat(directory.get(), path.filename().c_str(),
                              O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

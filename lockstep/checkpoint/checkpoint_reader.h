@@ -1,12 +1,10 @@
-// Reads the contents and the tensors of a complete checkpoint.
+// Reads the contents and the tensors of a complete checkpoint, and verifies checksums.
 //
-//   const lockstep::CheckpointReader saved("runs/a/step-100");
+//   const lockstep::CheckpointReader saved("runs/a/step-0000000100");
 //   const at::Tensor weight = saved.read("model", "conv.weight");
 //
-// All data is verified when it is read: a flipped bit or a truncated file is an Error.
-//
 // Thread safety: several threads may call all members at once, except the constructor.
-// Errors: corrupt, naming file and tensor; system if a file cannot be read.
+// Errors: corrupt, naming file and tensor, for damaged data; system if a file cannot be read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,8 +25,7 @@ namespace lockstep {
 
 class LOCKSTEP_API CheckpointReader {
  public:
-  // Reads and verifies the manifest and all headers. `directory` is a checkpoint's folder, or a
-  // link to it such as "latest".
+  // Verifies the manifest and all headers. `directory` is a checkpoint's folder or a link to it.
   explicit CheckpointReader(const std::filesystem::path& directory);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
@@ -54,15 +51,14 @@ class LOCKSTEP_API CheckpointReader {
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
   // Reads the requested elements of a part, and all its values. Without `into`, the result for a
-  // whole local tensor has its shape (local_shape()); a result for a part of a tensor has one
-  // dimension. Errors: misuse for boxes or elements that do not exist, or do not fit the
-  // destination.
+  // whole local tensor has the shape local_shape(); for a part of a tensor it has one dimension.
+  // Errors: misuse for boxes or elements that do not exist, or do not fit the destination.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
-  // Throws the misuse that read() would throw, without reading data.
+  // Throws misuse where read() would throw it, without reading data.
   void require_readable(const std::string& part, const StateRequest& request) const;
 
-  // Verifies the tensor without keeping it.
+  // Reads the tensor and verifies its checksum.
   void verify(const std::string& part, const std::string& tensor) const;
 
  private:

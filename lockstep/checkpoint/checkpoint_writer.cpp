@@ -29,7 +29,7 @@ namespace {
 
 using Share = PlannedTensor::Share;
 
-// Bytes that are checksummed, and then written while they are in the processor's cache.
+// Bytes that stay in the cache between checksum and write.
 constexpr std::size_t chunk_size = 256 << 10;
 
 constexpr std::size_t alignment = 64;
@@ -51,7 +51,7 @@ bool has_share(const PlannedTensor& tensor, int rank) {
   return std::ranges::find(tensor.shares, rank, &Share::rank) != tensor.shares.end();
 }
 
-// Copies the boxes of a share, whose elements are `data`, to their positions in `whole`.
+// Copies `data`, the boxes of a share, to their positions in `whole`.
 void put(const at::Tensor& data, const Share& share, const at::Tensor& whole) {
   for (const PlacedBox& box : share.boxes)
     view_in_whole(whole, box.box).copy_(view_in_data(data, box));
@@ -95,8 +95,7 @@ void SnapshotMemory::grow(std::size_t size) {
   size_ = size;
 }
 
-// Writes to each page instead of using MADV_POPULATE_WRITE, which would block mmap() of other
-// threads.
+// Does not use MADV_POPULATE_WRITE, which would block mmap() of other threads.
 void SnapshotMemory::touch_pages() {
   for (; touched_ < size_ && !must_stop_; touched_ += page_size())
     static_cast<volatile std::byte*>(data_)[touched_] = std::byte{};
@@ -185,7 +184,7 @@ at::Tensor CheckpointWriter::assemble(std::size_t index) {
   return whole.as_strided(tensor.entry.shape, tensor.strides).contiguous();
 }
 
-// Sends all shares at once. The writers receive them in the order of the plan.
+// The writers receive the shares in the order of the plan.
 std::vector<Work> CheckpointWriter::send_shares() const {
   std::vector<Work> sends;
   for (std::size_t i = 0; i < sources_.size(); ++i) {

@@ -1,7 +1,5 @@
-// One rank's share of a checkpoint: the tensors that it writes, and the parts of tensors that it
-// sends to other writers.
-//
-// Thread safety: none, except that write() may run on another thread.
+// One rank's share of a checkpoint: the tensors that it writes, and the parts that it sends to
+// other writers. Thread safety: none, except that write() may run on another thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,9 +22,8 @@
 
 namespace lockstep::checkpoint {
 
-// Memory for a copy of the state. It is kept between checkpoints, because allocating a page costs
-// more than copying one.
-// Errors: system if the host has too little memory.
+// Memory for a copy of the state, kept between checkpoints, because page faults cost more than the
+// copy. Errors: system if the host has too little memory.
 class SnapshotMemory {
  public:
   SnapshotMemory() = default;
@@ -34,13 +31,13 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Allocates the pages of `size` bytes on a background thread. Invalidates the pointer of earlier
-  // reserve() calls, and overwrites the first byte of each page that it allocates. Existing pages
-  // cost nothing. Logs a warning if the host allows no further thread.
+  // Allocates the pages of `size` bytes on a background thread, and overwrites the first byte of
+  // each new page. Invalidates the pointers of reserve(). Logs a warning if the host allows no
+  // further thread.
   void prepare(std::size_t size);
 
   // Returns at least `size` uninitialised bytes, aligned to a page. Stops prepare(), and keeps the
-  // pages that it has allocated. Invalidates the pointer of earlier calls.
+  // pages that it has allocated. Invalidates the pointers of earlier calls.
   std::byte* reserve(std::size_t size);
 
  private:
@@ -60,14 +57,13 @@ class CheckpointWriter {
   // `states` are this rank's. Refers to their memory until copy_into() or write() has read it.
   CheckpointWriter(SavePlan plan, const NamedStateDicts& states, const CheckpointRanks& ranks);
 
-  // Bytes of memory that copy_into() needs.
   std::size_t copy_size() const;
 
   // Copies the state to `memory`, which must outlive this object and is then the source of write().
   void copy_into(SnapshotMemory& memory);
 
-  // Collective: writes this rank's files to `directory`, and returns when they are synced.
-  // Errors: system, naming the file, after this rank has received all data that other ranks send.
+  // Collective: writes and syncs this rank's files in `directory`. Errors: system, naming the file,
+  // after this rank has received all data that other ranks send.
   std::vector<ManifestFile> write(const std::filesystem::path& directory);
 
   const SavePlan& plan() const { return plan_; }

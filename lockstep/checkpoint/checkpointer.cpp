@@ -43,7 +43,6 @@ NamedStateDicts dicts_of(const NamedStates& states) {
   return dicts;
 }
 
-// Encodes the files that a rank has written, to report them to other ranks.
 std::string encode(const std::vector<ManifestFile>& files) {
   Manifest manifest;
   manifest.files = files;
@@ -71,7 +70,6 @@ std::string text_of(const std::optional<std::int64_t>& step) {
 
 // --- Loading -------------------------------------------------------------------------------------
 
-// Treatment of parts of the checkpoint that the program has not requested.
 enum class UnknownParts { ignore, refuse };
 
 std::string quoted(const std::set<std::string>& names) {
@@ -113,8 +111,8 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
   return requests;
 }
 
-// Verifies this rank's share of the tensors in the parts of `states`. The tensors are adjacent, so
-// that each rank reads a different range of the disk sequentially.
+// Verifies this rank's share: adjacent tensors, so that each rank reads a range of the disk
+// sequentially.
 void verify_share(const CheckpointReader& reader, const NamedStates& states,
                   const CheckpointRanks& ranks) {
   std::uint64_t all = 0;
@@ -143,14 +141,9 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
   }
 }
 
-// Loads one checkpoint. First, each rank verifies a share of all tensors. Then each rank reads the
-// data that it requests, into the program's memory if possible. Finally, the program's objects load
-// it. A damaged checkpoint thus changes nothing, and no second copy of the state is needed.
-// Collective; returns the step. `directory` is a checkpoint, or a folder of which the newest is
-// loaded.
-// Errors: equal on all ranks. `states` are then unchanged, unless the second read of a verified
-// file fails, which the message reports. As CheckpointReader's; misuse or mismatch for states that
-// do not fit.
+// Each rank verifies a share of all tensors, then reads the data that it requests, into the
+// program's memory if possible. Finally, the program's objects load it. A damaged checkpoint thus
+// changes nothing, and no second copy of the state is needed. Otherwise as load_checkpoint().
 std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
   const InPhase phase(StepPhase::checkpoint);
@@ -168,7 +161,6 @@ std::int64_t load_state(const fs::path& directory, const NamedStates& states,
     return std::string();
   });
 
-  // Reads usually from the page cache, and verifies the checksums again.
   std::vector<StateDict> loaded;
   ranks.all("a checkpoint to load", [&] {
     loaded = read_all(*reader, states, requests);
@@ -192,8 +184,7 @@ class Checkpointer::Implementation {
   }
 
   ~Implementation() {
-    // If an exception ends the training, the other ranks must be notified without waiting for a
-    // disk.
+    // If an exception ends the training, notify the other ranks without waiting for a disk.
     if (std::uncaught_exceptions() > exceptions_ && background_.joinable())
       ranks_.abort("an exception ends the training");
     if (background_.joinable()) background_.join();
@@ -272,7 +263,6 @@ class Checkpointer::Implementation {
   }
 
  private:
-  // Returns the same list on all ranks, even if their views of the folder differ.
   std::vector<fs::path> candidates() {
     const std::string names = ranks_.rank_0("checkpoints", [&] {
       open_folder_to_resume();
@@ -290,8 +280,7 @@ class Checkpointer::Implementation {
     return paths;
   }
 
-  // Stores this rank's states in states_. Creates the folder of the step; without one, the plan is
-  // for prepare().
+  // Stores this rank's states in states_. Creates the folder of the step; prepare() passes none.
   SavePlan plan(const std::optional<std::int64_t>& step, const NamedStates& states) {
     const auto descriptions = ranks_.all("description of a state", [&] {
       states_ = dicts_of(states);
@@ -315,7 +304,7 @@ class Checkpointer::Implementation {
     return checkpoint::make_plan(descriptions);
   }
 
-  // Rejects a second job before it trains. A read-only folder can still be resumed from.
+  // Rejects a second job before it trains. A read-only folder can still be read.
   void open_folder_to_resume() {
     checkpoint::require_folder(root_);
     if (const auto reason = checkpoint::why_not_writable(root_))

@@ -16,7 +16,7 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
   std::uint32_t state = ~crc;
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min(bytes.size(), most_at_once));
-    // ISA-L takes a mutable pointer, but changes nothing.
+    // ISA-L takes a mutable pointer, but does not write.
     auto* data = const_cast<std::byte*>(part.data());
     state =
         ::crc32_iscsi(reinterpret_cast<unsigned char*>(data), static_cast<int>(part.size()), state);

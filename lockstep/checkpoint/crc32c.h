@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli; RFC 3720, appendix B.4), which processors compute at memory speed.
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -47,7 +47,7 @@ bool are_bytewise_equal(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// Elements that are converted at a time.
+// Elements.
 constexpr std::int64_t converted_at_once = 1 << 20;
 
 // Tensors on the disk under the model's names, from any source.
@@ -72,8 +72,8 @@ class SavedWeights {
     }
   }
 
-  // Chooses the types in which the tensors are loaded. Returns the names that keep their values.
-  // Errors: misuse, as weight_fit.h; unsupported for types that LibTorch lacks.
+  // Chooses the types to load. Returns the names that keep their values. Errors: misuse, as
+  // weight_fit.h; unsupported for types that LibTorch lacks.
   std::vector<std::string> fit(const std::optional<StateTargets>& targets,
                                const LoadWeightsOptions& options) {
     require(targets || (!options.convert_types && options.may_be_missing.empty()),
@@ -104,7 +104,6 @@ class SavedWeights {
 
   const std::vector<std::string>& ignored() const { return ignored_; }
 
-  // The types and shapes in the files.
   Facts facts() const {
     Facts facts;
     for (const auto& [name, source] : sources_)
@@ -124,7 +123,7 @@ class SavedWeights {
     }
   }
 
-  // Errors: mismatch for two names of one tensor that have unequal values.
+  // Errors: mismatch for unequal values.
   void require_equal(const std::map<std::string, std::string>& first_names) const {
     std::map<std::string, std::string> known;  // The first saved name, by the first name.
     for (const auto& [name, first] : first_names) {
@@ -208,7 +207,7 @@ class SavedWeights {
     return checkpoint_->read(part_, {{source.name, range}}).tensors.at(source.name).data;
   }
 
-  // Converts in chunks, except from a checkpoint: each partial read verifies the whole tensor.
+  // In chunks, except from a checkpoint, where each partial read verifies the whole tensor.
   at::Tensor read_converted(const std::string& name, const Source& source,
                             const ElementRange& range) const {
     if (!range.into.defined()) return read_stored(source, range).to(type_of(name));
@@ -223,7 +222,6 @@ class SavedWeights {
     return range.into;
   }
 
-  // Transposes a copy of the whole tensor.
   at::Tensor read_transposed(const std::string& name, const Source& source,
                              const ElementRange& range) const {
     const at::Tensor& meta = contents_.tensors.at(name).data;

@@ -71,7 +71,7 @@ bool is_file_name(std::string_view name, std::string_view part) {
          drop_prefix(name, "-of-") && drop_number(name) && name == ".safetensors";
 }
 
-// Returns the problem with a file's names, if any. `seen` has the tensors of earlier files.
+// `seen` has the tensors of earlier files.
 std::optional<std::string> complaint(
     const ManifestFile& file, const Manifest& manifest,
     std::set<std::pair<std::string_view, std::string_view>>& seen) {
@@ -86,7 +86,7 @@ std::optional<std::string> complaint(
   return std::nullopt;
 }
 
-// Returns the first violation of the rules for manifests, independently of the JSON text.
+// Rules for manifests that do not depend on the JSON text.
 std::optional<std::string> complaint(const Manifest& manifest) {
   if (manifest.step < 0) return "the step " + std::to_string(manifest.step) + " is negative";
   if (manifest.world_size < 1)
@@ -126,7 +126,7 @@ std::string encoded(const StateValue& value) {
   return std::visit([](const auto& alternative) { return encoded(alternative); }, value);
 }
 
-// The lines of members, indented by `indent`. The caller writes the brackets.
+// The lines of members, indented by `indent`, without brackets.
 template <class Members, class Line>
 std::string lines(const Members& members, const std::string& indent, Line line) {
   std::string text;
@@ -157,7 +157,6 @@ std::string encoded(const std::pair<const std::string, StateValues>& part) {
 
 // --- Reading ------------------------------------------------------------------------------------
 
-// Accepts only the one form of a manifest, and rejects the first deviation.
 class ManifestReader final : public checkpoint::StrictJson {
  public:
   explicit ManifestReader(std::string_view file) : checkpoint::StrictJson(file) {}
@@ -307,7 +306,6 @@ class ManifestReader final : public checkpoint::StrictJson {
     return {};
   }
 
-  // Whether the object that is being read already has the key.
   bool is_there() const {
     switch (place_) {
       case Place::top:
@@ -332,7 +330,6 @@ class ManifestReader final : public checkpoint::StrictJson {
     fields.push_back(key_);
   }
 
-  // Fails if one of the keys is missing.
   void check_fields(std::span<const std::string_view> known, const Fields& fields) {
     for (const std::string_view key : known) {
       key_ = key;

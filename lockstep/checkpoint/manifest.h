@@ -1,7 +1,5 @@
-// manifest.json: the contents of a checkpoint, with checksums.
-//
-// The format is frozen: docs/checkpoint-format.md. Does not depend on LibTorch, so that it can be
-// fuzzed.
+// manifest.json: the contents of a checkpoint, with checksums (docs/checkpoint-format.md). Does not
+// depend on LibTorch, so that it can be fuzzed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,7 +29,7 @@ struct Manifest {
   std::map<std::string, StateValues> values;  // For each part, also parts without values.
 };
 
-// Maximum size of a manifest in bytes.
+// In bytes.
 inline constexpr std::uint64_t manifest_limit = 64 << 20;
 
 // Returns JSON in UTF-8. Its last member is the CRC-32C of all bytes before it. Errors: misuse for
@@ -39,12 +37,11 @@ inline constexpr std::uint64_t manifest_limit = 64 << 20;
 std::string format_manifest(const Manifest& manifest);
 
 // Errors: corrupt, naming `file` and the problem, for everything that format_manifest() would not
-// write. Examples are another CRC, an unknown, missing or repeated key, and a value of another
-// type. So are a name that leads out of the folder, and a tensor in two files of a part.
-// unsupported for a later version.
+// write. This includes unknown or repeated keys and names that lead out of the folder. unsupported
+// for a later version.
 Manifest parse_manifest(std::string_view file, std::string_view text);
 
-// Whether `name` is valid for a part: 1 to 64 letters, digits, '_' and '-', not beginning with '-'.
+// 1 to 64 letters, digits, '_' and '-', not beginning with '-'.
 bool is_part_name(std::string_view name);
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
-// Rules that map tensor names in another program's file to names in a module.
-//
-// Thread safety: a value type; several threads may call const members at once.
+// Rules that map tensor names in another program's file to names in a module. Thread safety:
+// several threads may call const members at once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,29 +15,25 @@
 
 namespace lockstep {
 
-// One rule of a NameTable.
 struct NameRule {
-  // A regular expression (of std::regex, ECMAScript) for the whole name. Names of more than 1000
-  // bytes never match.
+  // A regular expression (std::regex, ECMAScript) for the whole name. Names of more than 1000 bytes
+  // never match.
   std::string pattern;
 
-  // "$1" and so on stand for the matches of the pattern's groups, "$&" for the whole name.
+  // "$1" and so on stand for the pattern's groups, "$&" for the whole name.
   std::string replacement = "$&";
 
   bool transpose = false;  // Whether the file has the transposed matrix.
   bool ignore = false;     // Whether the module lacks this tensor.
 };
 
-// An ordered list of rules.
+// An ordered list of rules. The first rule that matches a name applies. Names without a matching
+// rule do not change. A table for save_weights() maps the module's names to the file's.
 //
 //   const lockstep::NameTable names{
-//       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},
+//       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},  // From GPT-2.
 //       {.pattern = R"(.+\.masked_bias)", .ignore = true}};
 //   lockstep::load_weights(*model, "model.safetensors", names);
-//
-// A table for save_weights() maps the names of the module to those of the file.
-//
-// The first rule that matches a name applies. Names without a matching rule do not change.
 //
 // Errors: misuse for a pattern that is not a regular expression.
 class LOCKSTEP_API NameTable {
@@ -63,7 +58,7 @@ class LOCKSTEP_API NameTable {
 // Whether one of these regular expressions, as in NameRule, matches the whole name.
 class LOCKSTEP_API NamePatterns {
  public:
-  // Errors: misuse for a pattern that is not a regular expression.
+  // Errors: misuse as NameTable's.
   explicit NamePatterns(const std::vector<std::string>& patterns);
   bool match(const std::string& name) const;
 
@@ -74,8 +69,8 @@ class LOCKSTEP_API NamePatterns {
 // A pattern that matches only this name.
 LOCKSTEP_API std::string exact_pattern(std::string_view name);
 
-// For a file with `prefix` before the module's names, such as "module." from Python's
-// DistributedDataParallel, or "_orig_mod." from torch.compile. Other names do not change.
+// Removes `prefix` from names, such as "module." of Python's DistributedDataParallel, or
+// "_orig_mod." of torch.compile.
 LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 
 }  // namespace lockstep

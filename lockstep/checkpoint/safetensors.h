@@ -1,11 +1,11 @@
 // Saves and loads tensors in single safetensors files. weights.h saves and loads modules.
 //
-// Saving writes a temporary file and renames it, so the name always has a complete file, the old or
-// the new one. The bytes equal those of the reference writer. Tensors may have any device and
-// layout; they are copied to the CPU one at a time.
+// Saving writes a temporary file and renames it, so the file is complete at any time, old or new.
+// The bytes equal those of the reference writer. Tensors may have any device and strides; they are
+// copied to the CPU one at a time.
 //
-// Blocking: saving returns when the file is durable.
-// Errors: system, with the file's name; each function lists more.
+// Blocking: saving returns when the file is durable. Errors: system, with the file's name; each
+// function lists more.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,16 +26,15 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Errors: misuse for a name that occurs twice or is not UTF-8, and for an undefined tensor;
-// unsupported for a tensor that is not dense or whose type the format lacks. The format has F64 F32
-// F16 BF16 C64 I64 I32 I16 I8 U64 U32 U16 U8 BOOL and the five kinds of F8; C64 is complex64.
+// Errors: misuse for a name that occurs twice or is not UTF-8, and for an undefined tensor.
+// unsupported for a tensor that is not dense, or of a type that the format lacks, such as
+// complex128.
 LOCKSTEP_API void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                                    const std::map<std::string, std::string>& metadata = {});
 
-// Loads all tensors, or those with these names.
-// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated. misuse for
-// a name that the file lacks. unsupported for a type other than those of save_safetensors(), such
-// as F4.
+// Loads all tensors, or those with these names. Errors: corrupt, naming file and tensor, before
+// memory of a claimed size is allocated. misuse for a name that the file lacks. unsupported for a
+// type that LibTorch lacks, such as F4.
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file);
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file,
                                           const std::vector<std::string>& names);

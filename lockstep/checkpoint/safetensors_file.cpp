@@ -59,7 +59,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::uint64_t length_size = 8;
 
-// Bytes read at a time; their checksum is computed while they are in the cache.
+// Bytes per read, which stay in the cache for their checksum.
 constexpr std::size_t read_size = 256 << 10;
 
 // O_NONBLOCK: opening a FIFO must not wait for a writer.
@@ -69,7 +69,7 @@ FileDescriptor open_to_read(const std::filesystem::path& path) {
   return fd;
 }
 
-// A pickle that was cut off has no end. Safetensors have '{' behind the length.
+// A truncated pickle has no end. Safetensors have '{' behind the length.
 bool is_beginning_of_pickle(const std::byte* bytes) {
   return bytes[0] == std::byte{0x80} && bytes[1] >= std::byte{2} && bytes[1] <= std::byte{5} &&
          bytes[length_size] != std::byte{'{'};
@@ -101,7 +101,7 @@ std::string_view remedy_of(const FileFormat& format) {
   }
 }
 
-// Errors: misuse if the file has another known format.
+// Errors: misuse for another known format.
 void refuse_other_format(const std::string& name, const FileDescriptor& fd, std::uint64_t size) {
   const auto format = format_of(fd, size);
   if (!format || format->kind == FileKind::safetensors) return;
@@ -175,7 +175,7 @@ SafetensorsFile::SafetensorsFile(std::string name, FileDescriptor fd,
   try {
     read_header(expected);
   } catch (const Error& error) {
-    // A file of a checkpoint was safetensors once, so it is damaged.
+    // A file of a checkpoint is damaged safetensors, never another format.
     if (error.fault() == Fault::corrupt && !expected) refuse_other_format(name_, fd_, size_);
     throw;
   }

@@ -1,5 +1,4 @@
-// Safetensors files and their element types. The reader reads parts of tensors, the writer writes
-// one tensor after the other.
+// Reads parts of tensors in safetensors files, and writes such files one tensor at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,29 +23,27 @@
 
 namespace lockstep {
 
-// LibTorch's type for the elements of a tensor. Errors: unsupported, naming `file` and the tensor,
-// for types that LibTorch lacks (SafetensorsType::OTHER).
+// Errors: unsupported, naming `file` and the tensor, for SafetensorsType::OTHER.
 LOCKSTEP_API at::ScalarType scalar_type_of(const SafetensorsEntry& entry,
                                            const std::string& file = "safetensors");
 LOCKSTEP_API std::optional<at::ScalarType> find_scalar_type(SafetensorsType type);
 
-// Returns the header entry for `tensor`, without begin and end.
-// Errors: misuse, with the name, for an undefined tensor; unsupported for a tensor that is not
-// dense or whose type the format lacks.
+// The header entry for `tensor`, without begin and end. Errors: misuse, with the name, for an
+// undefined tensor; unsupported for a tensor that is not dense or whose type the format lacks.
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
 
 inline constexpr std::string_view pickle_remedy =
     "Lockstep does not read pickles of Python: load them in Python and write them with "
     "save_pretrained() or safetensors.torch.save_file()";
 
-// A file opened for reading. Its data can be read in parts of any size.
+// A file opened for reading, in parts of any size.
 // Thread safety: several threads may call read() at once.
-// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated; system if
+// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated. system if
 // the file cannot be read. misuse, with the format, for a file of another known format, such as a
 // pickle.
 class LOCKSTEP_API SafetensorsFile {
  public:
-  // Expected contents of the file, from the manifest of its checkpoint.
+  // From the manifest of its checkpoint.
   struct Expected {
     std::uint64_t bytes = 0;
     std::uint32_t header_crc32c = 0;
@@ -79,15 +76,13 @@ class LOCKSTEP_API SafetensorsFile {
 
 // Writes a file one tensor at a time, so that only one tensor need be in memory.
 //
-//   lockstep::SafetensorsWriter out(file, tensors);  // Types and shapes of these alone.
+//   lockstep::SafetensorsWriter out(file, tensors);  // Reads only types and shapes.
 //   for (const std::string& name : out.order()) out.write(read(name));
-//   out.commit();
+//   out.commit();                                    // Replaces an existing file.
 //
-// An existing file of that name does not change until commit().
 // Errors: as save_safetensors(); misuse for a tensor that is not the next one.
 class LOCKSTEP_API SafetensorsWriter {
  public:
-  // `tensors` may be on any device, including meta: only types and shapes are read.
   SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
                     const std::map<std::string, std::string>& metadata = {});
   ~SafetensorsWriter();
@@ -97,10 +92,9 @@ class LOCKSTEP_API SafetensorsWriter {
   // Names of the tensors in file order.
   const std::vector<std::string>& order() const;
 
-  // Writes the next tensor of order(). Its type and shape must be those of the constructor.
   void write(const at::Tensor& tensor);
 
-  // Call it when all tensors are written. No other call may follow.
+  // All tensors must be written; no other call may follow.
   void commit();
 
  private:

@@ -60,7 +60,7 @@ std::optional<std::uint64_t> bytes_of(const SafetensorsEntry& entry) {
   return empty ? 0 : static_cast<std::uint64_t>(product);
 }
 
-// Accepts only the one form of a header, and rejects the first deviation:
+// Accepts only this form of a header:
 //   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
 //    "__metadata__": {"KEY": "VALUE", ...}}
 class HeaderReader final : public checkpoint::StrictJson {
@@ -126,7 +126,6 @@ class HeaderReader final : public checkpoint::StrictJson {
   bool end_object() override {
     if (place_ == Place::top) return go(Place::file);
     if (place_ == Place::entry) {
-      // An unknown key was rejected with its value, which is not expected anywhere.
       if (fields_.size() != 3) fail("it needs dtype, shape and data_offsets");
       header_.entries.push_back(std::move(entry_));
     }

@@ -1,7 +1,6 @@
-// The header of a safetensors file: its tensors and their positions.
-//
-// The format is frozen: https://github.com/huggingface/safetensors. A file consists of the length
-// of the header in 8 bytes, little-endian; the header, a JSON object; then the data.
+// The header of a safetensors file (https://github.com/huggingface/safetensors): its tensors and
+// their positions. A file consists of the header's length in 8 bytes, little-endian; the header, a
+// JSON object; then the data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,7 +18,7 @@ namespace lockstep {
 
 // In the order of the reference writer (safetensors/src/tensor.rs), which writes the last of these
 // types first, so that each tensor is aligned to its elements. OTHER stands for types that LibTorch
-// lacks, such as F4, whose bytes cannot be read as elements.
+// lacks, such as F4.
 enum class SafetensorsType {
   OTHER,
   BOOL,
@@ -63,25 +62,24 @@ struct SafetensorsHeader {
 // Maximum length of a header, as in the reference reader.
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 
-// Parses the JSON of `file` (for messages), which describes `data_size` bytes of data.
-// Errors: corrupt, naming file and tensor. An entry's size must fit its type and shape, no name may
-// occur twice, and the entries must cover the data exactly. Type OTHER may have any size.
+// Errors: corrupt, naming `file` and tensor. Each entry's size must fit its type and shape, names
+// must be unique, and the entries must cover the `data_size` bytes of data exactly. Type OTHER may
+// have any size.
 SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_view json,
                                            std::uint64_t data_size);
 
-// Sorts the entries into the reference writer's order and sets begin and end. Errors: misuse for a
-// repeated or invalid name, and for a tensor of type OTHER.
+// Sorts the entries as the reference writer and sets begin and end. Errors: misuse for a repeated
+// or invalid name, and for type OTHER.
 void lay_out(SafetensorsHeader& header);
 
-// Returns the length and the JSON of a header after lay_out(), padded to a multiple of 8 bytes.
-// Errors: misuse for text that is not UTF-8 and for a header beyond the limit.
+// Length and JSON of a header after lay_out(), padded to a multiple of 8 bytes. Errors: misuse for
+// text that is not UTF-8 and for a header beyond the limit.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 // Type and shape, such as "F32 [2, 3]".
 LOCKSTEP_API std::string describe(const SafetensorsEntry& entry);
 
-// Quotes a name for messages. Names in files may be very long and contain bytes that must not reach
-// a terminal.
+// Quotes a name for messages; names in files may be very long or contain control characters.
 LOCKSTEP_API std::string shown(std::string_view name);
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view map_key = "weight_map";
 
-// A file of another folder is never read, because an index is untrusted.
+// An index is untrusted: never read a file of another folder.
 bool lies_in_folder(const std::filesystem::path& file) {
   return !file.empty() && file.is_relative() && file.has_filename() &&
          std::ranges::find(file, "..") == file.end();

@@ -21,7 +21,6 @@ namespace {
 using Json = nlohmann::json;
 using Share = PlannedTensor::Share;
 
-// The part of a tensor on one rank.
 struct Holding {
   int rank = 0;
   bool is_whole = false;
@@ -31,7 +30,6 @@ struct Holding {
   Boxes boxes;
 };
 
-// The parts of a tensor on all ranks.
 struct Holdings {
   PlannedTensor tensor;
   bool in_parts = false;  // Whether a rank has only a part.
@@ -58,7 +56,7 @@ std::int64_t elements_of(const SafetensorsEntry& entry) {
   return static_cast<std::int64_t>(size_in_bytes(entry) / size_of(entry.type));
 }
 
-// Returns `boxes`; none if they are one box that covers a tensor of `shape`.
+// No boxes if they are one that covers a tensor of `shape`.
 Boxes without_whole(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
   const Box all{.offsets = std::vector<std::int64_t>(shape.size()), .sizes = shape};
   return boxes.list.size() == 1 && boxes.list[0] == all ? Boxes() : boxes;
@@ -107,7 +105,6 @@ Json describe(const std::string& part, const std::string& name, const StateTenso
                       encode(boxes)});
 }
 
-// The tensor as one rank describes it.
 PlannedTensor planned(const Json& item) {
   PlannedTensor tensor;
   tensor.part = item.at(0);
@@ -149,7 +146,7 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
   holdings.tensor.strides = tensor.strides;
 }
 
-// The ranks that have the whole tensor. Only the lowest one if its tensor counts.
+// The ranks that have the whole tensor; only the lowest one if its tensor counts.
 std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
   std::vector<int> ranks;
   bool of_rank_0 = false;
@@ -213,8 +210,8 @@ void add_values(const std::map<std::string, StateValues>& of_rank, int rank,
     }
 }
 
-// Gives each tensor to the candidate with the fewest bytes so far, largest tensor first. Tensors
-// with a single candidate come before all others.
+// Each tensor goes to the candidate with the fewest bytes so far: tensors with a single candidate
+// first, then the largest.
 void choose_writers(std::vector<PlannedTensor>& tensors,
                     const std::vector<std::vector<int>>& candidates, std::size_t ranks) {
   std::vector<std::size_t> order(tensors.size());

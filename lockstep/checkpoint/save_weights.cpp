@@ -42,17 +42,15 @@ using checkpoint::CheckpointRanks;
 constexpr std::string_view weights_part = "model";
 constexpr std::string_view staging_name = ".weights.tmp";
 
-// A tensor of the model as it is stored.
 struct Output {
   std::string source;  // Name in the model.
   bool is_transposed = false;
   at::Tensor meta;  // Has the type and shape in the file.
 };
 
-// The tensors of one file, by their names in it.
+// By their names in the file.
 using Shard = std::map<std::string, Output>;
 
-// Returns a tensor of the model.
 using Read = std::function<at::Tensor(const std::string& name)>;
 
 at::Tensor meta_of(const at::Tensor& tensor, bool is_transposed,
@@ -64,9 +62,9 @@ at::Tensor meta_of(const at::Tensor& tensor, bool is_transposed,
                    at::dtype(converts ? *options.type : tensor.scalar_type()).device(at::kMeta));
 }
 
-// Divides the tensors into files in their order, as huggingface_hub does. Uses only types and
-// shapes. Errors: misuse unless `options` maps the names to different ones; unsupported for types
-// that safetensors lacks.
+// Divides the tensors into files in their order, as huggingface_hub does, by types and shapes.
+// Errors: misuse unless `options` maps the names to different ones; unsupported for types that
+// safetensors lacks.
 std::vector<Shard> divided(const NamedTensors& tensors, const SaveWeightsOptions& options) {
   std::vector<Shard> shards(1);
   std::map<std::string, std::string> sources;  // By name in the files.
@@ -101,8 +99,8 @@ std::string file_name(std::size_t shard, std::size_t shards) {
   return name.data();
 }
 
-// Removes weights of an earlier save_weights(), also of a killed one. A single file is replaced
-// atomically when the new one is complete, so `kept` may stay.
+// Removes weights of an earlier save_weights(), also of a killed one. `kept` may stay, because a
+// single file is replaced atomically.
 void remove_earlier(const fs::path& folder, const std::string& kept) {
   static const std::regex pattern(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
   const std::string index = "model" + std::string(safetensors_index_ending);
@@ -143,11 +141,10 @@ void write_index(const fs::path& folder, const std::vector<Shard>& shards) {
   file.commit();
 }
 
-// Folders that a call creates. Unless the call succeeds, the destructor removes those that did not
-// exist before and are empty.
+// Folders that a call creates. Without success, the destructor removes those that are new and
+// empty.
 class NewFolders {
  public:
-  // Does not create them. Nothing is removed for an empty path.
   explicit NewFolders(const fs::path& folder) {
     std::error_code error;
     for (fs::path each = folder; !each.empty() && !fs::exists(each, error) && !error;
@@ -189,8 +186,7 @@ void write_folder(const fs::path& folder, const std::vector<Shard>& shards, cons
   created.keep();
 }
 
-// The checkpoint from which rank 0 writes the files. The destructor removes its folder, also after
-// an Error.
+// The checkpoint from which rank 0 writes the files. The destructor removes its folder.
 class StagingFolder {
  public:
   StagingFolder(fs::path path, int rank) : path_(std::move(path)), rank_(rank) {}
@@ -221,7 +217,7 @@ void require_whole(const torch::nn::Module& module) {
   });
 }
 
-// Types and shapes of the tensors in the states of all ranks, on the meta device, sorted by name.
+// Sorted by name.
 NamedTensors metas_of(const checkpoint::SavePlan& plan) {
   std::map<std::string, at::Tensor> metas;
   for (const checkpoint::PlannedTensor& tensor : plan.tensors)

@@ -26,7 +26,6 @@ struct Run {
 // The runs of one box, in the order of the file.
 class BoxRuns {
  public:
-  // In a tensor of `shape`.
   BoxRuns(const std::vector<std::int64_t>& shape, const PlacedBox& box, std::size_t element_size)
       : element_size_(static_cast<std::int64_t>(element_size)),
         sizes_(box.box.sizes),
@@ -85,7 +84,8 @@ class BoxRuns {
   bool is_done_ = false;
 };
 
-// The box whose run contains [begin, end), unless another box has a run that begins before its end.
+// The box whose run contains [begin, end), unless another box's run begins before the end of that
+// run.
 const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begin,
                            std::uint64_t end) {
   const auto holder = std::ranges::find_if(
@@ -96,13 +96,12 @@ const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begi
   return &*holder;
 }
 
-// The begin of the next run; `end` if there is none.
 std::uint64_t first_wanted(const std::vector<BoxRuns>& boxes, std::uint64_t end) {
   for (const BoxRuns& box : boxes) end = std::min(end, box.run().begin);
   return end;
 }
 
-// Copies the bytes that boxes request from `chunk`, which begins at `begin`.
+// `chunk` begins at `begin`.
 void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vector<BoxRuns>& boxes,
                  std::span<std::byte> out) {
   const std::uint64_t end = begin + chunk.size();
@@ -116,7 +115,7 @@ void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vec
     }
 }
 
-// With small pages, allocating new memory costs more than reading data into it.
+// With small pages, allocation costs more than reading data into the pages.
 void prefer_huge_pages(std::span<std::byte> bytes) {
   const std::uintptr_t page = page_size();
   const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
@@ -128,7 +127,6 @@ std::span<std::byte> bytes_of(at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-// Shape of the local tensor if all of it is requested; otherwise one dimension.
 std::vector<std::int64_t> shape_of(const StoredTensor& source, const ElementRange& range) {
   const std::int64_t count = range.end - range.begin;
   if (range.boxes.empty())

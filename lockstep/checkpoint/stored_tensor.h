@@ -1,7 +1,5 @@
-// A tensor in a checkpoint or another safetensors file. It can be read in parts.
-//
-// Thread safety: several threads may call all members at once.
-// Errors: corrupt, naming file and tensor; system if the file cannot be read.
+// A tensor in a checkpoint or another safetensors file. Thread safety: several threads may call all
+// members at once. Errors: corrupt, naming file and tensor; system if the file cannot be read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,25 +26,22 @@ struct StoredTensor {
   std::uint64_t bytes() const { return entry->end - entry->begin; }
   std::int64_t elements() const;
 
-  // Reads all bytes, verifies the checksum, and copies those of `boxes` to their places in `out`.
-  // Without a checksum, it skips gaps between the requested bytes. Boxes are not empty, and may
-  // overlap. Contiguous requests of at least 256 KB are read directly to their destination, all
-  // others through 256 KB of scratch memory. A read thus needs about one system call per 256 KB,
-  // however the boxes are cut.
+  // Copies the data of `boxes` to their places in `out`. With a checksum, reads and verifies all
+  // bytes; otherwise skips gaps between the boxes. Boxes are not empty, and may overlap. Contiguous
+  // requests of at least 256 KB need no copy; others use 256 KB of scratch memory.
   void read(const std::vector<PlacedBox>& boxes, std::span<std::byte> out) const;
 
   // Verifies the checksum without keeping data.
   void verify() const { read({}, {}); }
 
-  // Reads elements to `into`, or to a new tensor. The new tensor has the local tensor's shape if
-  // all of it is requested, otherwise one dimension. Errors: as require_fit().
+  // Reads elements to `into`, or to a new tensor. That has the local tensor's shape if all of it is
+  // requested, otherwise one dimension. Errors: as require_fit().
   at::Tensor read(const ElementRange& range) const;
 
   // Errors: misuse for boxes or elements that do not exist or do not fit `into`.
   void require_fit(const ElementRange& range) const;
 };
 
-// A tensor with the type and shape of `entry`, uninitialised.
 at::Tensor empty_of(const SafetensorsEntry& entry, at::Device device);
 
 }  // namespace lockstep::checkpoint

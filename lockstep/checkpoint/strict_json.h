@@ -1,12 +1,9 @@
-// A JSON parser that accepts only one form: the base of the readers of manifest.json and of
-// safetensors headers.
+// A JSON parser that accepts only one form, for manifest.json and safetensors headers. A reader
+// rejects the first of nlohmann's parser events that does not fit. Unlike nlohmann's own values, it
+// rejects repeated keys and does not store everything. Nesting costs one bit of memory per level,
+// and no recursion.
 //
-// A reader receives nlohmann's parser events and rejects the first one that does not fit its form.
-// nlohmann's own values would not suffice: they silently keep one of two equal keys, and store
-// everything that is read. Nesting costs one bit of memory per level, and no recursion.
-//
-// Does not depend on LibTorch, so that it can be fuzzed.
-// Errors: corrupt, naming the file and the position in it.
+// Does not depend on LibTorch, so that it can be fuzzed. Errors: corrupt, with file and position.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,18 +19,17 @@
 
 namespace lockstep::checkpoint {
 
-// Rejects all events that a derived reader does not override.
+// Rejects all events that a reader does not override.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
  public:
   using Json = nlohmann::json;
 
   // `file` is for messages and must outlive this object. `text_name` follows positions in messages,
-  // for example " of the header".
+  // such as " of the header".
   explicit StrictJson(std::string_view file, std::string_view text_name = "")
       : file_(file), text_name_(text_name) {}
 
-  // Reads all of `text`. The parser alone would stop at a zero byte and ignore the rest, and would
-  // skip a byte order mark.
+  // The parser alone would stop at a zero byte and skip a byte order mark.
   void read(std::string_view text) {
     if (text.starts_with("\xef\xbb\xbf")) refuse_syntax(1);
     if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);
@@ -55,7 +51,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   }
 
  protected:
-  // Describes the position for messages, after the name of the file.
+  // The position for messages, after the name of the file.
   virtual std::string context() const = 0;
 
   [[noreturn]] void fail(const std::string& what, Fault fault = Fault::corrupt) const {
@@ -66,7 +62,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
     fail("unexpected number " + number);
   }
 
-  // Returns `value` as an Integer. Fails if it does not fit.
+  // Fails if `value` does not fit an Integer.
   template <class Integer = std::int64_t>
   Integer small(std::uint64_t value) const {
     if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))
@@ -85,7 +81,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   const std::string_view text_name_;
 };
 
-// Returns a JSON string. `format` begins the message. Errors: misuse for text that is not UTF-8.
+// Errors: misuse, beginning with `format`, for text that is not UTF-8.
 inline std::string json_text(std::string_view format, const std::string& text) {
   try {
     return nlohmann::json(text).dump();

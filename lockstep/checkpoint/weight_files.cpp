@@ -20,7 +20,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view usual_index = "model.safetensors.index.json";
 constexpr std::string_view usual_file = "model.safetensors";
 
-// Whether files of torch.save(), or their index, have names like this.
 bool is_pickle_name(std::string_view name) {
   constexpr std::array<std::string_view, 5> endings{".bin", ".pt", ".pth", ".ckpt",
                                                     ".bin.index.json"};
@@ -170,7 +169,7 @@ bool has_weight_files(const fs::path& path) {
   if (fs::exists(path / checkpoint::manifest_name, error)) return false;
   for (const std::string_view ending : {std::string_view(".safetensors"), safetensors_index_ending})
     if (!ending_with(path, ending).empty()) return true;
-  // WeightFiles rejects pickles with a remedy. Beside checkpoints, pickles are ignored.
+  // Beside checkpoints, pickles are ignored.
   return !files_with(path, is_pickle_name).empty() && checkpoint::find_checkpoints(path).empty();
 }
 

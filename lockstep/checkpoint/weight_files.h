@@ -1,8 +1,7 @@
-// The tensors of a model in safetensors files: one file, a folder of files, or the index of such a
-// folder, as Hugging Face writes it.
-//
-// In a folder, an index (*.safetensors.index.json) decides which files and tensors are read.
-// Without an index, model.safetensors is read; without that file, all *.safetensors files together.
+// The tensors of a model in safetensors files: one file, an index, or a folder in Hugging Face's
+// layout. In a folder, an index (*.safetensors.index.json) decides which files and tensors are
+// read. Without an index, model.safetensors is read; without that file, all *.safetensors files
+// together.
 //
 // Thread safety: several threads may call const members at once.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
@@ -51,13 +50,12 @@ class LOCKSTEP_API WeightFiles {
   std::optional<std::filesystem::path> index_;
 };
 
-// Whether `path` is for WeightFiles, rather than a checkpoint or a folder of checkpoints. It is if
-// it is a file, or a folder with an index, safetensors or pickles but no manifest. WeightFiles
-// rejects pickles with a remedy. Errors: system, naming the folder.
+// Whether `path` is for WeightFiles, not for checkpoints: a file, or a folder with an index,
+// safetensors or pickles but no manifest. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
 // Returns `path` if it is for WeightFiles, otherwise the checkpoint at `path` or the newest one in
-// it. Errors: misuse, with the contents of the folder, if it has neither.
+// it. Errors: misuse, with the folder's contents, if there is neither.
 std::string place_of_weights(const std::filesystem::path& path);
 
 }  // namespace lockstep

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t most_pairs = 10;
 constexpr std::size_t most_mismatches = 5;
 
-// For at most this many names per list, the distances of all pairs are computed.
+// The distances of all pairs are computed for at most this many names per list.
 constexpr std::size_t most_compared = 1000;
 
 std::string text_of(at::ScalarType type, at::IntArrayRef shape) {
@@ -60,7 +60,7 @@ class Fitting {
   }
 
  private:
-  // Python's save_model() writes a tensor with two names only once.
+  // Python's save_model() writes a tensor with two names once.
   void find_missing() {
     const NamePatterns may_be_missing(options_.may_be_missing);
     std::set<std::string> loaded;
@@ -162,7 +162,7 @@ class Fitting {
     return text;
   }
 
-  // The prefix of all names in the file that the module lacks, such as "module."
+  // The prefix with which the file has all names of the module, such as "module."
   std::string surplus_prefix() const {
     if (targets_.empty() || missing_.empty()) return {};
     const std::string& name = missing_.front();

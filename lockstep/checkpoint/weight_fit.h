@@ -1,4 +1,4 @@
-// Compares tensors in files with those of a model, and describes the differences.
+// Compares tensors in files with those of a model.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,17 +23,14 @@ struct StoredForm {
   bool is_transposed = false;       // Whether NameTable requests a transposition.
 };
 
-// By name in the model.
 using StoredForms = std::map<std::string, StoredForm>;
 
-// Returns the names of the model's tensors that are not loaded.
-// Errors: misuse, without the path.
+// Returns the model's tensors that are not loaded. Errors: misuse, without the path.
 std::vector<std::string> fit(const StoredForms& stored, const StateTargets& targets,
                              const LoadWeightsOptions& options);
 
-// Pairs the names of both lists, the closest pairs first. The distance of two names is the length
-// of the longer one without their common prefix and suffix. Names without a partner follow, with an
-// empty text in its place.
+// Pairs the names of both lists, the closest first, by the length of the longer one without the
+// common prefix and suffix. Names without a partner follow, with an empty text.
 std::vector<std::pair<std::string, std::string>> side_by_side(
     const std::vector<std::string>& missing, const std::vector<std::string>& surplus);
 

@@ -60,8 +60,8 @@ FileDescriptor open_lock(const fs::path& file) {
 
 enum class Outcome { locked, held_by_another, unsupported };
 
-// Whether flock() fails with this errno on every file of the file system: NFS without its lock
-// manager, Lustre without the mount option flock, autofs, FUSE.
+// Whether every flock() on the file system fails with this errno: NFS without its lock manager,
+// Lustre without the mount option flock, autofs and FUSE.
 bool lacks_locks(int error) {
   constexpr int kernel_enotsupp = 524;  // ENOTSUPP, which has no name outside of the kernel.
   return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == kernel_enotsupp;
@@ -88,7 +88,7 @@ void warn_without_lock(const fs::path& root) {
           "checkpoints here, which would damage them: give each job a folder of its own");
 }
 
-// Ranks of an earlier attempt exit by themselves or are being killed.
+// Its ranks exit by themselves or are being killed.
 bool is_of_earlier_attempt(const std::optional<LockHolder>& holder, const LockHolder& self) {
   return holder && !self.job.empty() && holder->job == self.job && holder->attempt < self.attempt;
 }
@@ -100,7 +100,7 @@ std::optional<LockHolder> parse_holder(std::string_view text) {
                       .pid = json.at("pid"),
                       .job = json.at("job"),
                       .attempt = json.at("attempt")};
-    // Empty, as older versions wrote it, or overwritten by other programs.
+    // Empty, as by older versions, or written by other programs.
   } catch (const Json::exception&) {
     return std::nullopt;
   }
@@ -134,8 +134,7 @@ bool WriteLock::is_in_place() const {
          ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
-// Also returns false if the file was replaced before it was locked; the next call opens the new
-// one.
+// Also false if the file was replaced before it was locked; the next call opens the new one.
 bool WriteLock::try_lock() {
   fd_ = open_lock(file_);
   const Outcome outcome = lock(fd_, file_);
@@ -161,7 +160,7 @@ std::optional<LockHolder> WriteLock::read_holder() const {
   return parse_holder({text.data(), static_cast<std::size_t>(size)});
 }
 
-// The text is only for messages: on a full disk the lock works without it.
+// The text is only for messages.
 void WriteLock::write_holder(const LockHolder& self) const {
   const Json json{
       {"host", self.host}, {"pid", self.pid}, {"job", self.job}, {"attempt", self.attempt}};

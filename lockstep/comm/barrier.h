@@ -1,4 +1,4 @@
-// A barrier as a free function, beside those of comm/values.h and tensor/collectives.h.
+// barrier() as a free function beside those of values.h and tensor/collectives.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

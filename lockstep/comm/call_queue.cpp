@@ -17,7 +17,7 @@ namespace lockstep::comm {
 
 class CallQueue::Shared final : public Runner {
  public:
-  // `work` is null for a thread that waits for its turn: no other thread runs its call.
+  // `work` is null for a blocking call, which only its own thread runs.
   struct Call {
     std::function<void()> run = {};
     std::shared_ptr<Work::State> work = {};
@@ -37,7 +37,7 @@ class CallQueue::Shared final : public Runner {
   bool wait_for_the_end();
 
  private:
-  // Counts a thread that waits for `moved_`, starting before it checks whether it must wait.
+  // Counts a thread that waits for `moved_`, from before it checks whether it must.
   class Waiting {
    public:
     explicit Waiting(Shared& shared) : shared_(shared) { shared_.waiting_.fetch_add(1); }
@@ -57,15 +57,15 @@ class CallQueue::Shared final : public Runner {
   void remove(const void* waiter);
   void hurry_locked();
 
-  std::atomic<bool> busy_{false};  // A call is running; only its thread may start the next one.
+  std::atomic<bool> busy_{false};  // A call is running.
   std::atomic<int> queued_{0};     // Size of `calls_`.
   std::atomic<int> waiting_{0};    // Threads to wake when `busy_` ends or `calls_` moves.
   std::mutex mutex_;               // Guards the rest.
   std::condition_variable moved_;
-  std::deque<Call> calls_;  // Calls that have not started.
-  std::thread::id runner_;  // The thread that runs an asynchronous call.
+  std::deque<Call> calls_;  // Not started.
+  std::thread::id runner_;  // Runs an asynchronous call.
   bool stopping_ = false;
-  Takeover takeover_;  // For the queue's thread: due when it starts the front call.
+  Takeover takeover_;
 };
 
 // --- Turns ---------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ bool CallQueue::Shared::take_turn(std::chrono::milliseconds timeout, Deadline de
 }
 
 void CallQueue::Shared::end_turn() {
-  busy_.store(false);  // Ordered before the load; otherwise a thread about to wait could be missed.
+  busy_.store(false);  // Before the load: a thread about to wait must not be missed.
   if (waiting_.load() == 0) return;
   const std::lock_guard lock(mutex_);
   moved_.notify_all();
@@ -129,8 +129,7 @@ void CallQueue::Shared::submit(Call call, bool is_long) {
   is_long ? takeover_.hurry() : takeover_.rouse();
 }
 
-// Called by the thread that has made the queue busy. Order: release what the call keeps alive, make
-// its completion visible, start the next call. Acts may start calls themselves.
+// Called with `busy_` set. Releases what the call keeps alive before its completion is visible.
 void CallQueue::Shared::run_front(Lock& lock) {
   Call call = pop();
   call.work->begun = true;
@@ -151,7 +150,7 @@ void CallQueue::Shared::run_front(Lock& lock) {
   lock.unlock();
   end_turn();
   for (const auto& act : acts) act();
-  acts.clear();  // The objects that they keep alive may hold the last handle of this queue's group.
+  acts.clear();  // They may keep the last handle of this queue's group alive.
   call = {};
   lock.lock();
 }
@@ -200,8 +199,7 @@ void CallQueue::Shared::stop() {
   moved_.notify_all();
 }
 
-// Fails calls that have not started. False within a call, which may destroy the queue by releasing
-// what it kept alive.
+// Fails calls that have not started. False within a call, which may destroy the queue.
 bool CallQueue::Shared::wait_for_the_end() {
   const Waiting waiting(*this);
   Lock lock(mutex_);

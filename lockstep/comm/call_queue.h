@@ -1,10 +1,10 @@
 // Runs a group's collectives one at a time, in the order in which they were started.
 //
-// A blocking call runs on its caller's thread. An asynchronous call runs on the thread that first
-// waits for it or for a later call. The queue's thread takes over calls for which no thread waits
-// (takeover.h), and long calls immediately.
+// A blocking call runs on its caller's thread, an asynchronous call on the first thread that waits
+// for it or for a later call. The queue's thread runs long calls immediately, and calls for which
+// no thread waits (takeover.h).
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread may call any member.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,13 +26,13 @@ class CallQueue {
 
  public:
   CallQueue();
-  // Waits for the running call, unless that call runs the destructor. Calls that have not started
-  // fail with Error(aborted).
+  // Waits for the running call, unless called by it. Calls that have not started fail with
+  // Error(aborted).
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // The right to run a call on this thread, until this object is destroyed. May be empty.
+  // The right to run a call on this thread. May be empty.
   class Turn {
    public:
     Turn() = default;
@@ -51,22 +51,21 @@ class CallQueue {
   // Returns the right if no call is running or waiting; otherwise empty.
   Turn try_turn();
 
-  // Blocks until all earlier calls have ended. Runs those that have not started, if their time
-  // limit is at most `timeout`. Empty if one of them still has to run at the deadline.
+  // Blocks until all earlier calls have ended; runs those not started whose limit is at most
+  // `timeout`. Empty if the deadline passes first.
   Turn take_turn(std::chrono::milliseconds timeout, Deadline deadline);
   Turn take_turn() { return take_turn(std::chrono::milliseconds::max(), no_deadline); }
 
   struct Options {
-    std::chrono::milliseconds timeout = default_timeout;  // Upper limit of the call's time.
-    bool is_long = false;                                 // Compared with a hand-over.
+    std::chrono::milliseconds timeout = default_timeout;
+    bool is_long = false;  // Compared with a hand-over.
   };
 
-  // Runs `call` after all earlier ones. The first submit() starts the thread. Errors: system when
-  // the thread cannot start.
+  // Runs `call` after all earlier ones. Errors: system when the queue's thread cannot start.
   Work submit(std::function<void()> call, Options options);
 
  private:
-  const std::shared_ptr<Shared> shared_;  // The thread and the Works may outlive this object.
+  const std::shared_ptr<Shared> shared_;  // The thread and Works may outlive this object.
   std::mutex starting_;
   Thread thread_;
 };

@@ -71,7 +71,7 @@ std::size_t total(const Counts& counts) {
   return sum;
 }
 
-// Elements of all parts, of this rank's part, and of the parts before it.
+// In elements.
 struct Extent {
   std::size_t all;
   std::size_t mine;
@@ -89,7 +89,6 @@ Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& gro
   return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
 }
 
-// Returns the number of bytes in both buffers.
 std::size_t overlap_of(const Buffer& a, const Buffer& b) {
   const auto begin_of = [](const Buffer& one) {
     return reinterpret_cast<std::uintptr_t>(one.data);
@@ -99,7 +98,6 @@ std::size_t overlap_of(const Buffer& a, const Buffer& b) {
   return end > begin ? end - begin : 0;
 }
 
-// Whether `part` is exactly this rank's part of `whole`.
 bool is_own_part(const Buffer& part, const Buffer& whole, const Extent& extent) {
   return part.data ==
          static_cast<const std::byte*>(whole.data) + extent.before * size_of(whole.dtype);
@@ -117,7 +115,7 @@ void require_apart(const Buffer& input, const Buffer& output, std::string_view w
 
 // --- Signatures ----------------------------------------------------------------------------------
 
-// Returns a hash that is neither 0 nor a reserved layout.
+// Neither 0 nor a reserved layout.
 template <class Number>
 std::uint64_t layout_of(const std::vector<Number>& numbers) {
   return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
@@ -136,8 +134,7 @@ Signature signature_of(Operation operation, DType dtype, std::size_t each, const
 
 // --- Parts ---------------------------------------------------------------------------------------
 
-// One of the two buffers, `part`, is this rank's part of the other, `whole`. gather and scatter
-// have a whole buffer on the root only.
+// `part` is this rank's part of `whole`, which gather and scatter have on the root only.
 Collective in_parts(Operation operation, const Buffer& input, const Buffer& output,
                     const Counts& counts, const ProcessGroup& group, bool has_whole = true) {
   const std::string_view what = name(operation);

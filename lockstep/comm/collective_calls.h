@@ -1,8 +1,6 @@
-// Builds the calls of a ProcessGroup: checks the arguments, and describes them for the comparison
-// with other ranks.
+// Checks the arguments of a ProcessGroup's calls, and describes them for comparison.
 //
-// Errors: misuse and unsupported, on this rank alone: the call is not numbered, nothing is sent,
-// and the group is not broken.
+// Errors: misuse and unsupported, on this rank alone. Nothing is sent, and the group stays usable.
 // Lifetime: a Collective refers to its buffers and counts.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -33,12 +31,12 @@ Collective gather_of(const Buffer& input, const Buffer& output, int root, const 
 Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                       const ProcessGroup& group);
 
-// `pairs` is empty, or has the counts sent to each rank, then those received from each.
+// `pairs`: the counts sent to each rank, then those received from each; or empty.
 Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
                          const ProcessGroup& group);
 Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, const ProcessGroup& group);
 
-// Rejects device buffers with which `backend` cannot do `collective`.
+// Rejects device buffers that `backend` does not support.
 void require_possible(const Collective& collective, Backend& backend);
 
 // --- Messages and groups -------------------------------------------------------------------------
@@ -47,12 +45,10 @@ void require_possible(const Collective& collective, Backend& backend);
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
                                     std::int64_t tag, const ProcessGroup& group);
 
-// Returns this rank's index in the `ranks` of a new group; nothing if absent. Error messages start
-// with `what`.
+// This rank's index in `ranks`, if listed. Error messages start with `what`.
 std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group,
                             const char* what);
 
-// Returns Signature::layout for the `ranks` of a new group.
 std::uint64_t layout_of_ranks(const std::vector<int>& ranks);
 
 }  // namespace lockstep::comm

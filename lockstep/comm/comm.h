@@ -1,4 +1,4 @@
-// Includes every public header for communication between ranks. Needs no LibTorch.
+// All public headers for communication between ranks. Needs no LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -29,7 +29,7 @@ std::string text_of(const std::vector<MeshDim>& dims) {
   return parts.empty() ? "no axes" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
-// Returns ranks whose text differs from the majority's; all ranks without a majority.
+// Ranks whose text differs from the majority's; all ranks without a majority.
 std::vector<int> ranks_to_blame(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> by_text;
   std::vector<int> all;
@@ -70,7 +70,7 @@ void require_names(const std::vector<MeshDim>& dims, const std::string& what) {
   }
 }
 
-// The product of the given sizes; the largest number on overflow.
+// The largest number on overflow.
 std::int64_t product_of(const std::vector<MeshDim>& dims) {
   std::int64_t product = 1;
   for (const MeshDim& dim : dims)
@@ -79,7 +79,7 @@ std::int64_t product_of(const std::vector<MeshDim>& dims) {
   return product;
 }
 
-// Checks the sizes, and returns them with -1 replaced.
+// Replaces -1.
 std::vector<int> sizes_of(const std::vector<MeshDim>& dims, int ranks, const std::string& what) {
   std::vector<int> sizes;
   std::optional<std::size_t> inferred;
@@ -153,7 +153,7 @@ class DeviceMesh::State {
     return axes;
   }
 
-  // The lock is held during the collective, so that two threads do not make one group twice.
+  // Locked, so that two threads do not make one group twice.
   ProcessGroup group_of(const Axes& axes) {
     const std::lock_guard lock(mutex_);
     const auto found = groups_.find(axes);

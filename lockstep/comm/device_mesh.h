@@ -1,19 +1,18 @@
 // Named axes of a group: rank r has the coordinates of element r of an n-dimensional array.
 //
-//   lockstep::DeviceMesh mesh(world, {{"dp", -1}, {"tp", 2}});  // Of 8 ranks: dp=4, tp=2.
+//   lockstep::DeviceMesh mesh(world, {{"dp", -1}, {"tp", 2}});  // With 8 ranks: dp=4, tp=2.
 //   mesh["tp"]            // The group of the ranks that differ in tp alone: ranks 2 and 3.
 //   mesh[{"dp", "tp"}]    // The group of the ranks that differ in these two alone.
 //   mesh.rank("tp")       // This rank's coordinate, equal to mesh["tp"].rank().
 //
-// Coordinates and groups are those of PyTorch's init_device_mesh(): row-major, the last axis varies
-// fastest. Ranks that differ only in the last axis are neighbours and usually share a host.
+// As in PyTorch's init_device_mesh(), the last axis varies fastest: its ranks usually share a host.
 // Thread safety: any thread may call any member.
-// Blocking: the constructor, and operator[] with a new set of axes. Both are collective over the
-// mesh's whole group.
-// Errors: misuse, on all ranks and before any group is made: the product of the sizes is not the
-// number of ranks; two sizes are -1; a name is empty or repeated. Mismatch, on all ranks, when the
-// axes differ between ranks; the given group stays usable. Misuse for an unknown axis.
-// Lifetime: a copyable handle; copies share the groups. The groups end with the mesh's group.
+// Blocking: the constructor, and operator[] with a new set of axes; both are collective over the
+// whole group.
+// Errors: misuse, on all ranks, before any group is made, when the product of the sizes is not the
+// number of ranks. The same for two sizes of -1, and for an empty or repeated name. Mismatch, on
+// all ranks, when their axes differ; the given group stays usable. Misuse for an unknown axis.
+// Lifetime: copies share the groups, which end with the mesh's group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,25 +30,24 @@ namespace lockstep {
 
 struct MeshDim {
   std::string name;
-  int size = -1;  // -1, for at most one axis: as many as the other axes leave.
+  int size = -1;  // -1, for at most one axis: inferred.
 };
 
 class LOCKSTEP_API DeviceMesh {
  public:
-  // Splits `group` once for each axis, in their order. All ranks pass the same `dims`.
+  // Splits `group` once per axis, in their order. All ranks pass the same `dims`.
   DeviceMesh(const ProcessGroup& group, const std::vector<MeshDim>& dims);
 
-  // The ranks that differ from this one only in axis `name`, ordered by their coordinate. An
-  // ordinary group, named after the axis: "world.2.tp:3".
+  // The group of the ranks that differ from this one only in axis `name`, ordered by coordinate.
+  // Its name is, for example, "world.2.tp:3".
   ProcessGroup operator[](std::string_view name) const;
 
-  // The ranks that differ from this one only in axes `names`, in the mesh's row-major order,
-  // whatever the order of `names`. The first call with a set of several axes is collective: all
-  // ranks make these first calls in the same order. Later calls return the same group.
+  // The group of the ranks that differ from this one only in axes `names`, in the mesh's row-major
+  // order, whatever the order of `names`. The first call with a set of several axes is collective:
+  // all ranks make these first calls in the same order. Later calls return the same group.
   ProcessGroup operator[](std::initializer_list<std::string_view> names) const;
   ProcessGroup operator[](const std::vector<std::string>& names) const;
 
-  // The group of all ranks of the mesh.
   const ProcessGroup& group() const;
 
   const std::vector<std::string>& names() const;

@@ -1,7 +1,8 @@
-// Lets other components follow a group's life: the end of a training step, the group's failure and
-// its end, and objects that live as long as the group.
+// Hooks into a group's life for other components.
 //
-// Thread safety: any thread.
+// Thread safety: any thread may call any function.
+// Errors: tell_why_it_ends(), and the functions that follow it, throw misuse for a destroyed group
+// and in a fork()ed child.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,48 +22,42 @@ namespace lockstep {
 
 class StepClock;
 
-// Finishes background work before its group ends: the thread that destroys `group`, or the group it
-// was made from, first calls `act`. It is called only while a handle of `act` exists. `act` returns
-// when it no longer uses the group, and must not throw.
+// The thread that destroys `group` or its parent group first calls `act`, if a handle of it still
+// exists. `act` ends background work, returns when it no longer uses the group, and must not throw.
 LOCKSTEP_API void before_end(const ProcessGroup& group,
                              const std::shared_ptr<const std::function<void()>>& act);
 
-// Returns the job's number for a rank of `group`, as in Failure::rank.
+// The job's number for a rank of `group`, as in Failure::rank.
 LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
 
-// The default time limit of calls of `group`.
+// The default timeout of calls of `group`.
 LOCKSTEP_API std::chrono::milliseconds timeout_of(const ProcessGroup& group);
 
-// A thread that gets a call's Error, and then makes another call, shows that the program continues.
-// A later end of the process then has another cause. Where another thread runs the calls, mark the
-// first thread when it gets the Error. Its next call moves the mark to the thread that runs that
-// call. take_met_break() returns whether there was a mark.
+// For code that runs calls on another thread than the caller's: moves the mark of
+// group/met_break.h. Mark the thread that gets a call's Error. When it makes its next call, move
+// the mark to the thread that runs that call. take_met_break() clears the mark and returns whether
+// it was set.
 LOCKSTEP_API void note_met_break();
 LOCKSTEP_API bool take_met_break();
 
-// Call it when this process ends without leaving `group`. If the cause is another rank, it reports
-// that rank to the ranks of other hosts, once for all groups of the world. They detect the end of
-// this process itself. Errors: misuse for a destroyed group, and in a fork()ed child.
+// Call it when this process ends without leaving `group`. If another rank is the cause, reports
+// that rank to other hosts, once for all groups of the world.
 LOCKSTEP_API void tell_why_it_ends(const ProcessGroup& group);
 
-// Collective. Returns the host of each rank of `group`, numbered in the order of their first ranks.
+// Collective. The host of each rank of `group`, numbered in the order of their first ranks.
 LOCKSTEP_API std::vector<int> host_of_ranks(const ProcessGroup& group);
 
-// Returns the bytes that this rank has passed to all_reduce() and reduce_scatter(), in all groups.
-// Errors: misuse for a destroyed group.
+// Bytes that this rank has passed to all_reduce() and reduce_scatter() in all groups.
 LOCKSTEP_API std::shared_ptr<const std::atomic<std::uint64_t>> reduced_bytes(
     const ProcessGroup& group);
 
-// Counts a training step for a program that does not report steps. Does nothing after
-// ProcessGroup::set_step() was called on any group of this rank. The clock of the training loop
-// counts the step too: `loop`, or the calling thread's, if any. Errors: misuse for a destroyed
-// group.
+// Counts a training step, unless this rank has called ProcessGroup::set_step(). The training loop's
+// clock always counts it: `loop`, or the calling thread's, if any.
 LOCKSTEP_API void count_step(const ProcessGroup& group);
 LOCKSTEP_API void count_step(const ProcessGroup& group, StepClock* loop);
 
-// Returns the object of type T that `group` owns on this rank; the first call makes it. The group
-// releases it when it is destroyed, or with its last handle. The object must not hold a handle of
-// the group. Not collective. Errors: misuse for a destroyed group, and in a fork()ed child.
+// The object of type T that `group` owns on this rank; the first call makes it, the group's end
+// releases it. It must not hold a handle of the group. Not collective.
 template <class T>
 std::shared_ptr<T> attachment_of(const ProcessGroup& group);
 

@@ -57,7 +57,7 @@ Work GroupMessages::start(const std::shared_ptr<Message>& message,
     return messages->start(message, group_.describe(*message), in(timeout),
                            [this, number, message, timeout, owner = std::move(owner),
                             kept = std::move(keep_alive)](std::exception_ptr error) {
-                             // The group may have been destroyed with what the message kept alive.
+                             // The group may have been destroyed with `kept`.
                              if (const auto strong = owner.lock())
                                note_end(number, *message, error, timeout);
                            });
@@ -117,7 +117,7 @@ void GroupMessages::close(const std::exception_ptr& error) {
   std::shared_ptr<PointToPoint> messages;
   const std::lock_guard lock(mutex_);
   messages.swap(messages_);
-  in_job_.reset();  // The group has it, too.
+  in_job_.reset();
 }
 
 }  // namespace lockstep::comm

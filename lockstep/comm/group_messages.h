@@ -1,6 +1,6 @@
 // The messages of one group on this rank, and their record.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread may call any member.
 // Errors: misuse after the group's end. Every Error of a message breaks the group, unless its peer
 // has left.
 
@@ -28,25 +28,24 @@ namespace lockstep::comm {
 
 class GroupMessages {
  public:
-  // All arguments must outlive this object.
+  // The referenced objects must outlive this one.
   GroupMessages(const GroupIdentity& group, const GroupLife& life, GroupFailure& failure,
                 std::shared_ptr<Backend> backend);
 
-  // Blocks until `message` is complete, and returns its origin.
   Source run(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout);
 
-  // Like run(), in the background; releases `keep_alive` at the end. This object exists while
-  // `owner` does. A message may outlive it.
+  // As run(), in the background; releases `keep_alive` at the end. `owner` keeps this object alive;
+  // a message may outlive both.
   Work start(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout,
              std::shared_ptr<const void> keep_alive, std::weak_ptr<const void> owner);
 
-  // Number of messages to or from this rank that were sent but not received. Call before close().
+  // Number of messages sent to or from this rank but not received. Call it before close().
   std::size_t pending() const { return messages_->pending(); }
 
   // Makes all messages fail with `error`. False after close().
   bool end(const std::exception_ptr& error);
 
-  // Calls end() and releases the backend. No messages follow.
+  // Calls end() and releases the backend.
   void close(const std::exception_ptr& error);
 
   const FlightRecorder& record() const { return record_; }
@@ -55,7 +54,7 @@ class GroupMessages {
   std::shared_ptr<PointToPoint> usable() const;
   enum class Call { blocking, asynchronous };
 
-  // Shows the message as this rank's current or started one. Returns its number in the record.
+  // Publishes the message; returns its number in the record.
   std::uint64_t note_begin(const Message& message, Call call);
   void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
                 std::chrono::milliseconds timeout);

@@ -21,7 +21,7 @@
 namespace lockstep {
 namespace {
 
-// Bytes of a collective that takes about as long as a hand-over between threads.
+// Takes about as long as a hand-over between threads.
 constexpr std::size_t worth_a_thread = std::size_t{256} << 10;
 
 std::uint64_t hash_of_label(std::string_view label) {
@@ -47,8 +47,8 @@ comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backe
   return identity;
 }
 
-// Returns the number of a rank's latest attempt to make the group, if it still runs or
-// `counts_ended`. For an attempt that has ended, returns the number after it. Otherwise 0.
+// The number of a rank's running attempt to make the group. With `counts_ended`, the number after
+// an ended one. Otherwise 0.
 std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool counts_ended) {
   const std::uint64_t before = making.state.load();
   for (std::size_t i = 0; i < name.size(); ++i)
@@ -59,7 +59,7 @@ std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool cou
   return counts_ended ? number + 1 : 0;
 }
 
-// Returns the latest attempt of these ranks of the job that this rank can see.
+// The latest among these ranks of the job.
 std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& ranks,
                         const GroupName& name, bool counts_ended) {
   std::uint64_t latest = 0;
@@ -69,14 +69,13 @@ std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& r
   return latest;
 }
 
-// Publishes in this rank's activity which group it makes, and in which attempt. Other threads may
-// publish their groups here too: the last one counts.
+// Publishes which group this rank makes, and in which attempt. The last of several threads counts.
 class ShownMaking {
  public:
   ShownMaking(Activity& activity, const GroupName& name, std::uint64_t number)
       : making_(activity.making), name_(name), number_(number) {
-    // Like ShownCall::enter(), but seq_cst, so that shown_try() does not take an old number for
-    // this name's.
+    // Like ShownCall::enter(), but seq_cst: shown_try() must not take an old number for this
+    // name's.
     making_.state.store(0);
     for (std::size_t i = 0; i < name_.size(); ++i) making_.group[i].store(name_[i]);
     making_.since.store(ticks_now());
@@ -114,8 +113,7 @@ ChildTries::Turn::Turn(ChildTries& all, const std::string& name, const std::vect
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
             if (state->identity_.pid == this_process()) return delete state;
-            // This belongs to the parent: a fork()ed child must not access it. Kept, so that no
-            // leak is reported.
+            // A fork()ed child must not access the parent's state. Kept: no leak is reported.
             static std::mutex mutex;
             static auto& parents = *new std::vector<State*>;
             const std::lock_guard lock(mutex);
@@ -142,12 +140,12 @@ ProcessGroup::State::State(Parts parts)
 
 ProcessGroup::State::~State() {
   if (life_.is_over()) return;
-  abandon_();  // First, so that peers see the rank's exit and not only that the group is over.
+  abandon_();  // First: peers then see the rank's exit, not only the group's end.
   life_.abort(
       {.fault = Fault::peer_lost,
        .ranks = {identity_.rank},
        .reason = fmt::format("rank {} left it without destroy_process_group()", identity_.rank)});
-  // Its thread may outlive this object for a moment, but no longer accesses the users' memory.
+  // Its thread may outlive this object, but no longer accesses the users' memory.
   messages_.end(std::make_exception_ptr(
       Error(Fault::aborted, fmt::format("group {} was left", identity_.name))));
 }
@@ -167,7 +165,7 @@ std::string ProcessGroup::State::flight_record() const {
 
 // --- Collectives --------------------------------------------------------------------------------
 
-// The right to run `collective`, whose timeout becomes the time that earlier calls have left.
+// Reduces the timeout of `collective` to the time that earlier calls have left.
 comm::CallQueue::Turn ProcessGroup::State::take_turn(comm::Collective& collective) {
   identity_.require_own_process();
   auto turn = calls_.try_turn();
@@ -277,10 +275,8 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
   return child;
 }
 
-// Takes no turn: other ranks of this group may be in calls meanwhile.
-//
-// An attempt that fails on one member fails on all, but a late member does not know of it. Members
-// therefore publish their attempts, and catch up with the latest attempt of members on this host.
+// Takes no turn: other ranks may be in calls. A late member cannot detect failed attempts, so
+// members publish theirs and catch up with the latest one on this host.
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::vector<int>& ranks,
                                                                    std::string_view name,
                                                                    const CallOptions& options) {
@@ -337,8 +333,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   Parts parts;
   try {
     parts.backend = backend->among(members, name, timeout, watch);
-  } catch (const comm::GroupAborted&) {  // This group was aborted; the ranks in the error are this
-                                         // group's.
+  } catch (const comm::GroupAborted&) {  // The error has this group's ranks.
     throw;
   } catch (const Error& error) {
     if (error.ranks().empty()) throw;
@@ -383,7 +378,7 @@ void ProcessGroup::State::destroy() {
   retire(End::with_all);
 }
 
-// A broken group can be left too. Running calls have their own time limits.
+// Also for a broken group. Running calls have their own time limits.
 void ProcessGroup::State::leave() {
   identity_.require_own_process();
   const auto turn = calls_.take_turn();
@@ -407,8 +402,8 @@ std::shared_ptr<void> ProcessGroup::State::attachment(
   return found;
 }
 
-// In reverse order: the timeline, which was registered first, sends what the others have written.
-// Without the lock, because acts may wait for calls of this group.
+// In reverse order: the timeline, registered first, sends what the others have written. Not locked:
+// acts may wait for calls.
 void ProcessGroup::State::run_last_acts() {
   std::unique_lock lock(last_acts_mutex_);
   const auto acts = last_acts_;
@@ -419,15 +414,15 @@ void ProcessGroup::State::run_last_acts() {
     if (const auto act = weak->lock()) (*act)();
 }
 
-// Ends the use of everything shared with other ranks, though handles may remain. If a rank dies
-// while it waits for the turn of a child, peers must see it as lost. It must not have left yet.
+// Ends the use of everything shared with other ranks. A rank that dies while it waits for a child's
+// turn must not have left yet: peers must see it as lost.
 void ProcessGroup::State::retire(End end) {
   life_.begin_end();
   for (const auto& child : children()) {
     const auto turn = child->calls_.take_turn();
     if (!child->life_.is_over()) child->retire(end);
   }
-  // Another thread may be sending. Nothing may follow from a rank that is known to have left.
+  // Another thread may be sending. Nothing may follow from a rank that has left.
   messages_.close(std::make_exception_ptr(
       Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
   if (end == End::alone) {
@@ -442,13 +437,13 @@ void ProcessGroup::State::retire(End end) {
 void ProcessGroup::State::abort(std::string_view reason) {
   identity_.require_own_process();
   if (failure_.is_broken()) return;  // All ranks have the reason or will receive it.
-  // A consequence of a loss must not appear as an abort. The other ranks receive the loss, too.
+  // A consequence of a loss must not appear as an abort.
   const Fault fault = life_.knows_of_loss() ? Fault::peer_lost : Fault::aborted;
   life_.note_abort();
   end_with(fault, reason);
 }
 
-// Ends all calls, here and on the other ranks, with the Error that is returned.
+// Ends all calls, on all ranks, with the returned Error.
 std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view reason) {
   auto error = std::make_exception_ptr(
       Error(fault, fmt::format("group {}: rank {}: {}", identity_.name, identity_.rank, reason)));

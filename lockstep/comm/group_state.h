@@ -1,5 +1,4 @@
-// The state that all copies of a ProcessGroup share: the parts of the group, the order of its
-// calls, the groups made from it, and its end.
+// The state that all copies of a ProcessGroup share.
 //
 // Thread safety, Blocking, Errors: as ProcessGroup.
 
@@ -34,8 +33,8 @@
 
 namespace lockstep {
 
-// Counts the attempts of group_of(). Each attempt needs a new name, because stores and connections
-// keep messages of earlier ones. Thread safety: any thread may call it.
+// Counts the attempts of group_of(). Each needs a new name: stores and connections keep messages of
+// earlier ones. Thread safety: any thread may call it.
 class ChildTries {
   struct Tries {
     std::timed_mutex mutex;
@@ -43,14 +42,14 @@ class ChildTries {
   };
 
  public:
-  // The right of one thread at a time to make a group of this name and these ranks.
-  // Errors: timeout, if another thread still makes one.
+  // The right to make this group, for one thread at a time. Errors: timeout, if another thread
+  // still makes it.
   class Turn {
    public:
     Turn(ChildTries& all, const std::string& name, const std::vector<int>& ranks,
          Deadline deadline);
 
-    // Returns the number of the next attempt: from 1, and at least `least`.
+    // The number of the next attempt: from 1, and at least `least`.
     std::uint64_t next(std::uint64_t least) {
       return tries_.last = std::max(tries_.last + 1, least);
     }
@@ -72,18 +71,16 @@ class ChildTries {
 
 class ProcessGroup::State : public std::enable_shared_from_this<State> {
  public:
-  // The parts of a new group.
   struct Parts {
     comm::GroupIdentity identity;  // All but the backend's name and place.
     std::shared_ptr<comm::Backend> backend;
     std::shared_ptr<comm::RankInJob> in_job;
-    std::function<void()> finish = [] {};   // Ends the group in order, on all ranks.
+    std::function<void()> finish = [] {};   // Ends the group on all ranks.
     std::function<void()> leave = [] {};    // Leaves it in order, on this rank.
-    std::function<void()> abandon = [] {};  // Ends this rank's part in any other case.
+    std::function<void()> abandon = [] {};  // Ends this rank's part otherwise.
   };
 
-  // A fork()ed child has copies of the handles but is no member of the group: destroying the last
-  // handle there leaves the State unchanged.
+  // In a fork()ed child, destroying the last handle leaves the State unchanged.
   static std::shared_ptr<State> make(Parts parts);
   ~State();
   State(const State&) = delete;
@@ -94,11 +91,11 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   // Errors: misuse in a fork()ed child, and for a destroyed group.
   std::shared_ptr<comm::RankInJob> in_job() const;
 
-  // Runs the collective on this thread, after all earlier calls, whose time counts for this call
-  // too. Counts and options belong to the caller.
+  // Runs the collective on this thread after all earlier calls, whose time counts too. The caller
+  // owns counts and options.
   void run(comm::Collective&& collective, const CallOptions& options);
 
-  // Submits the collective to the queue. `counts` owns what collective.counts refers to.
+  // `counts` owns what collective.counts refers to.
   Work submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
               const CallOptions& options);
 
@@ -108,12 +105,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   Source message(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
   Work message_async(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
 
-  // Makes a group of the ranks with this rank's `color`, ordered by key and rank; null without a
-  // color. `layout` is a hash of the arguments that must be equal on all ranks.
+  // Null without a color. `layout` is a hash of the arguments that must be equal on all ranks.
   std::shared_ptr<State> split(std::optional<int> color, int key, std::uint64_t layout,
                                const CallOptions& options);
 
-  // Makes a group of those `ranks`; only they call it.
   std::shared_ptr<State> group_of(const std::vector<int>& ranks, std::string_view name,
                                   const CallOptions& options);
 
@@ -163,7 +158,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   comm::CallQueue calls_;  // Last: its thread must end before the members it uses.
 };
 
-// Lets the rest of the library make groups, and reach their shared state.
+// Lets the rest of the library make groups and reach their state.
 struct GroupAccess {
   static ProcessGroup::State& state_of(const ProcessGroup& group) { return group.state(); }
 

@@ -64,7 +64,7 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
   for (int rank = 0; rank < world_size; ++rank) {
     try {
       threads.emplace_back([&live, rank] { live(rank); });
-    } catch (...) {  // The host has no more threads: the other ranks must not wait for this one.
+    } catch (...) {  // The other ranks must not wait for this one.
       keep_first_error();
       team->lose(rank);
     }

@@ -1,5 +1,4 @@
-// A group whose ranks are threads of this process: for unit tests of communicating programs, and
-// for running them under ThreadSanitizer or a debugger.
+// A group whose ranks are threads of this process, for unit tests, ThreadSanitizer and debuggers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,11 +11,11 @@
 
 namespace lockstep {
 
-// Calls `body` on each of `world_size` threads, with a group of all of them. The group supports all
-// features of a group of processes, and is destroyed when `body` returns.
+// Calls `body` on each of `world_size` threads with a group of all of them, which is destroyed when
+// `body` returns.
 // Blocking: until all threads have ended.
-// Errors: the exception of the first `body` that throws. Calls on the other threads then fail with
-// peer_lost, as if that rank had died. Misuse when world_size is not positive.
+// Errors: the exception of the first `body` that throws; other threads' calls then fail with
+// peer_lost. Misuse when world_size is not positive.
 LOCKSTEP_API void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& body,
                                  std::chrono::milliseconds timeout = default_timeout);
 

@@ -48,7 +48,7 @@ LaunchEnvironment identify(const InitOptions& options) {
   return who;
 }
 
-// The worlds of this process. Its fork()ed children have no part in them.
+// The worlds of this process; its fork()ed children have none.
 class Worlds {
  public:
   void require_not_forked() {
@@ -99,8 +99,8 @@ void require_no_plan() {
           "lockstep::plan_if_asked() before init_process_group()");
 }
 
-// Whether the launcher's variables suffice for a rendezvous of all ranks on this host. An agent of
-// `lockstep run` takes precedence over the variables.
+// Whether the launcher's variables suffice for a rendezvous on this host. An agent takes
+// precedence.
 bool is_on_one_host(const LaunchEnvironment& who, const InitOptions& options) {
   const bool told = who.local_world_size == who.world_size || (who.agent_fd && who.store.empty());
   return told && !options.store && options.mpi_communicator == nullptr &&
@@ -111,13 +111,12 @@ bool is_simple(const LaunchEnvironment& who, const InitOptions& options) {
   return is_on_one_host(who, options) && comm::is_shared_memory(comm::backend_asked_for(options));
 }
 
-// Whether MASTER_ADDR or MASTER_PORT is missing: an error for ranks on several hosts, but not on
-// one host.
+// Whether MASTER_ADDR or MASTER_PORT is missing, which is no error on one host.
 bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
   return who.launcher == "environment" && who.master.empty() && is_simple(who, options);
 }
 
-// Runs `act`. Reports errors that living ranks caused to the host, the agent and the log.
+// Reports errors that living ranks caused to the host, the agent and the log.
 template <class Act>
 auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::milliseconds timeout,
                                Act act) {
@@ -133,8 +132,8 @@ auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::mil
   }
 }
 
-// Ranks on one host compare their settings there, even if they then use an engine. `number` counts
-// this process's groups from 1.
+// Ranks on one host compare their settings there, even for an engine. `number` counts this
+// process's groups from 1.
 comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
                        int number, comm::LateRanks& late) {
   if (!is_on_one_host(who, options)) return comm::join_hosts(who, options, name, late);

@@ -42,7 +42,6 @@ constexpr std::int64_t file_tag = clock_tag - 1;
 
 Buffer buffer_of(std::int64_t& number) { return {&number, 1, DType::int64}; }
 
-// The first rank of `host`.
 int leader_of(int host, const std::vector<int>& host_of_rank) {
   return static_cast<int>(std::ranges::find(host_of_rank, host) - host_of_rank.begin());
 }
@@ -64,8 +63,8 @@ struct ClockBounds {
   std::int64_t high = 0;
 };
 
-// An answer's time lies between the question and the arrival of the answer. All answers together
-// give tighter bounds than the fastest one.
+// Rank 0's time lies between question and answer. All answers together give tighter bounds than the
+// fastest.
 ClockBounds ask_for_clock(const ProcessGroup& world) {
   ClockBounds bounds{std::numeric_limits<std::int64_t>::min(),
                      std::numeric_limits<std::int64_t>::max()};
@@ -113,7 +112,7 @@ std::string receive_text(const ProcessGroup& world, int peer) {
   return text;
 }
 
-// A file's content; empty if it does not exist.
+// Empty if the file does not exist.
 std::string content_of(const fs::path& file) {
   return fs::exists(file) ? read_file(file.string()) : "";
 }
@@ -130,11 +129,11 @@ bool is_file_of(const fs::path& file, std::uint64_t stamp) {
   try {
     return stamp_of_rank_timeline(file) == stamp;
   } catch (const Error&) {
-    return false;  // Another program wrote it.
+    return false;
   }
 }
 
-// Marks with 'x' the ranks whose files rank 0 does not see. The same on all ranks.
+// 'x' for ranks whose files rank 0 does not see. The same on all ranks.
 std::string missing_at_rank_0(const ProcessGroup& world, int attempt, const fs::path& folder) {
   const auto stamps = all_gather_value(TimelineRecorder::current()->stamp(), world);
   std::string missing(stamps.size(), '-');
@@ -165,7 +164,7 @@ void bring_files_to_rank_0(const ProcessGroup& world, int attempt) {
   }
 }
 
-// Called before `world` is destroyed. Otherwise the timeline lacks ranks of other hosts.
+// Called before `world` is destroyed.
 void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>& host_of_rank) {
   try {
     align_clocks(world, host_of_rank);
@@ -176,8 +175,7 @@ void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>
   }
 }
 
-// Distinguishes a job's files from others in the folder. `lockstep run` gives each job its own id,
-// which a restart keeps. Other launchers may reuse an id for the next job.
+// `lockstep run` gives each job its own id, which a restart keeps. Other launchers may reuse ids.
 std::uint64_t number_of_job(const LaunchEnvironment& who) {
   if (who.agent_fd) return hash_of_elements(who.job_id);
   return random_number();
@@ -188,7 +186,7 @@ std::uint64_t number_of_job(const LaunchEnvironment& who) {
 void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who) {
   const char* const folder = read_variable(TimelineRecorder::variable);
   if (folder == nullptr) return;
-  // If other ranks run without a timeline, a mismatch or timeout shows this label.
+  // Shown by a mismatch or timeout if other ranks run without a timeline.
   const std::uint64_t job = broadcast_value(
       number_of_job(who), world, 0,
       {.label = "timeline: LOCKSTEP_TIMELINE_DIR is to be set on all ranks or on none"});

@@ -246,11 +246,11 @@ const Ranks one_too_many("one too many", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST(Mismatch, OfARankThatRank0DoesNotExpectConcernsThatRankAlone) {
+TEST(Mismatch, ARankThatRank0DoesNotExpectFailsAlone) {
   EXPECT_TRUE(all_succeeded(one_too_many.run(3)));
 }
 
-TEST(Mismatch, OfAMessageIsNamedOnBothSides) {
+TEST(Mismatch, BothSidesOfAMessageNameIt) {
   const auto expect_named = [](auto call) {
     std::string text;
     EXPECT_EQ(fault_of(call, &text), Fault::mismatch);
@@ -273,7 +273,7 @@ TEST(Mismatch, OfAMessageIsNamedOnBothSides) {
             Fault::mismatch);
 }
 
-TEST(Mismatch, OfAMessageThatNobodyReceivesIsNamedAtTheEnd) {
+TEST(Mismatch, AMessageThatNobodyReceivesIsNamedAtTheEnd) {
   std::string text;
   EXPECT_EQ(fault_of(
                 [&] {

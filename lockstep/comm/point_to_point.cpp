@@ -75,9 +75,8 @@ class PointToPoint::Shared final : public Runner {
   bool may_drive() const { return !is_driven() || driver_ == std::this_thread::get_id(); }
   bool needs_thread() const { return !started_.empty() && (helpers_ == 0 || stopping_); }
 
-  std::mutex moving_;        // Guards the backend's messages, which one thread moves at a time, and
-                             // `over_`.
-  std::exception_ptr over_;  // The reason why messages no longer move; null while they do.
+  std::mutex moving_;        // Guards the backend's messages and `over_`.
+  std::exception_ptr over_;  // Why messages no longer move; null while they do.
 
   std::atomic<int> ending_{0};  // Threads that complete Works.
 
@@ -87,7 +86,7 @@ class PointToPoint::Shared final : public Runner {
   int helpers_ = 0;         // Threads in help().
   std::thread::id driver_;  // One of them, or the background thread: it advances all messages.
   bool stopping_ = false;
-  Takeover takeover_;  // For the background thread: it becomes the driver if there is none.
+  Takeover takeover_;
 };
 
 // --- All messages --------------------------------------------------------------------------------
@@ -122,14 +121,14 @@ PointToPoint::Shared::Acts PointToPoint::Shared::complete(Started& one,
                                                           const std::exception_ptr& failure) {
   const std::exception_ptr error = has_own_end(*one.message) ? one.message->error : failure;
   one.done(error);
-  one.done = nullptr;  // Releases the objects it keeps alive before the completion is visible.
+  one.done = nullptr;  // Releases what it keeps alive before the completion is visible.
   if (one.message->operation == Operation::recv && !error)
     one.work->source = {one.message->peer, one.message->tag};
   return one.work->finish(error);
 }
 
-// Returns the messages that are complete. Returns all messages, and sets `failure` to the reason,
-// when one has failed or timed out, or the group is over.
+// The complete messages. If one has failed or timed out, or `failure` is set, returns all and sets
+// `failure`.
 std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     std::exception_ptr& failure) {
   const std::lock_guard lock(mutex_);
@@ -150,7 +149,6 @@ std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
   return ended;
 }
 
-// Moves all messages as far as possible. Returns whether some have completed.
 bool PointToPoint::Shared::advance() {
   ending_.fetch_add(1);
   std::exception_ptr failure;
@@ -191,8 +189,8 @@ void PointToPoint::Shared::start(Started started) {
 
 // --- Who advances them ---------------------------------------------------------------------------
 
-// Another thread may have moved the last bytes, which rings the bell, and complete the Work only
-// afterwards. An act of advance() may wait for a message, and then drives inside the outer call.
+// Another thread may have moved the last bytes and rung the bell, and complete the Work afterwards.
+// An act of advance() may wait for a message, and then drives inside the outer call.
 template <class GoesOn>
 void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
   const auto outer = std::exchange(driver_, std::this_thread::get_id());

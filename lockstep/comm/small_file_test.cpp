@@ -89,7 +89,7 @@ TEST(SmallFile, OnAFullDiskNothingIsLeftOfItAndWhatWasThereStays) {
   EXPECT_EQ(files_in(scratch.path()).size(), 1U);
 }
 
-const Ranks records_in_vain("records its flight in vain", [](const Rank& rank) {
+const Ranks records_in_vain("cannot write its flight record", [](const Rank& rank) {
   const fs::path folder = rank.scratch / "records";
   fs::create_directory(folder);
   ::setenv("LOCKSTEP_LOG", "info", 1);
@@ -113,7 +113,7 @@ TEST(FlightRecord, ThatCannotBeSavedIsLoggedInsteadAndLeavesNoFile) {
   EXPECT_TRUE(all_succeeded(records_in_vain.run(1)));
 }
 
-const Ranks throws_in_vain("records its exception in vain", [](const Rank& rank) {
+const Ranks throws_in_vain("cannot write its exception", [](const Rank& rank) {
   const fs::path folder = rank.scratch / "errors";
   fs::create_directory(folder);
   ::setenv("TORCHELASTIC_ERROR_FILE", (folder / "error.json").c_str(), 1);

@@ -1,9 +1,8 @@
 // Decides when a group's background thread takes over calls that their callers do not run.
 //
-// A caller usually runs its call itself when it waits for it. The thread first gives callers
-// `patience`, because a hand-over between threads costs as much as a hundred short calls. While
-// calls keep coming, the thread polls, because waking it for each call would cost more than the
-// call. Without new calls it sleeps until it is woken.
+// Callers usually run their calls when they wait. The thread first gives them `patience`: a
+// hand-over costs as much as a hundred short calls. While calls keep coming, it polls, because
+// waking it costs more than a call.
 //
 // Thread safety: its owner calls all members under one lock.
 
@@ -28,16 +27,14 @@ class Takeover {
   // Callers get `patience` from now on.
   void give_time() { due_ = Clock::now() + patience; }
 
-  // Whether that time is over.
   bool is_due() const { return Clock::now() >= due_; }
 
-  // The thread takes over immediately.
   void hurry();
 
   // Wakes the thread if it sleeps without a time limit. Call it when there may be work.
   void rouse();
 
-  // Puts the thread to sleep until it should look again. `has_work`: a call exists, not yet due.
+  // Sleeps until there may be work. `has_work`: a call exists, not yet due.
   void sleep(std::unique_lock<std::mutex>& lock, bool has_work);
 
  private:

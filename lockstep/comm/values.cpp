@@ -12,7 +12,7 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-// Makes a Buffer of read-only text, for calls that do not write to it.
+// For calls that do not write to the text.
 Buffer text_buffer(std::string_view bytes) {
   return {.data = const_cast<char*>(bytes.data()), .count = bytes.size(), .dtype = DType::uint8};
 }
@@ -24,7 +24,7 @@ void require_within_limit(std::size_t total, std::string_view what) {
   });
 }
 
-// Returns the lengths as elements of a Buffer. Checks each against the limit before adding.
+// Checks each length against the limit before adding.
 Counts counts_of(const Lengths& lengths, std::string_view what) {
   Counts counts;
   std::size_t total = 0;

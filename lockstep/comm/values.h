@@ -5,16 +5,13 @@
 //   const std::string settings = broadcast_bytes(group.rank() == 0 ? read(path) : "", group);
 //   const auto hosts = all_gather_bytes(host_name(), group);  // hosts[r] is rank r's.
 //
-// Values are numbers, enumerations, and plain structs of these. Their bytes are sent unchanged, so
-// they must contain no pointer. Send other types as byte strings, for example
-// json::parse(broadcast_bytes(settings.dump(), group)).
-// Byte strings have any length: names, settings, file lists, JSON. Each call is two collectives
-// with one timeout each; the first sends the lengths. Limit: 1 GiB for all strings of a call
-// together, checked before allocation. Send large data with Buffers or tensors.
+// Values must contain no pointer: their bytes are sent unchanged. Send other types as byte strings,
+// such as settings.dump(). Each call for byte strings is two collectives with one timeout each.
+// Limit: 1 GiB for all strings of a call.
 // Blocking: as ProcessGroup.
-// Errors: as ProcessGroup. Mismatch when values have different sizes. Misuse beyond the limit of
-// byte strings: on the sender, before anything is sent; on all ranks if only the sum is too large.
-// Corrupt for an impossible length.
+// Errors: as ProcessGroup. Mismatch when values have different sizes. Misuse beyond the limit: on
+// the sender, before it sends; on all ranks if only the sum is too large. Corrupt for an impossible
+// length.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,7 +36,6 @@ template <class T>
 concept PlainValue = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
                      !std::is_member_pointer_v<T> && !std::is_convertible_v<T, std::string_view>;
 
-// Returns rank `root`'s value.
 template <PlainValue T>
 T broadcast_value(const T& value, const ProcessGroup& group, int root = 0,
                   const CallOptions& options = {}) {
@@ -49,7 +45,6 @@ T broadcast_value(const T& value, const ProcessGroup& group, int root = 0,
   return std::bit_cast<T>(bytes);
 }
 
-// Returns all ranks' values, in rank order.
 template <PlainValue T>
 std::vector<T> all_gather_value(const T& value, const ProcessGroup& group,
                                 const CallOptions& options = {}) {
@@ -72,7 +67,6 @@ inline constexpr std::size_t byte_strings_limit = std::size_t{1} << 30;
 LOCKSTEP_API std::string broadcast_bytes(std::string_view bytes, const ProcessGroup& group,
                                          int root = 0, const CallOptions& options = {});
 
-// Returns all ranks' bytes, in rank order.
 LOCKSTEP_API std::vector<std::string> all_gather_bytes(std::string_view bytes,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
@@ -82,8 +76,7 @@ LOCKSTEP_API std::vector<std::string> gather_bytes(std::string_view bytes,
                                                    const ProcessGroup& group, int root = 0,
                                                    const CallOptions& options = {});
 
-// Returns part rank() of rank `root`'s `parts`, which has one entry for each rank; ignores `parts`
-// of other ranks.
+// Returns part rank() of rank `root`'s `parts`, one for each rank; ignores `parts` of other ranks.
 LOCKSTEP_API std::string scatter_bytes(const std::vector<std::string>& parts,
                                        const ProcessGroup& group, int root = 0,
                                        const CallOptions& options = {});

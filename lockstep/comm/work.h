@@ -19,34 +19,33 @@ class PointToPoint;
 class Runner;
 }  // namespace comm
 
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread may call any member.
 // Errors: misuse in a fork()ed child, where no operation of the parent runs.
-// Lifetime: a copyable handle. Destroying it neither waits nor cancels; the operation's buffers
-// must stay valid until it is complete.
+// Lifetime: copies share the operation. Destruction neither waits nor cancels; buffers must stay
+// valid until the operation is complete.
 class LOCKSTEP_API Work {
  public:
-  // Has no operation: only copying and destruction do not throw misuse.
+  // Has no operation: all members throw misuse.
   Work() = default;
 
-  // Blocks until the operation is complete. Without a deadline, this thread runs the operation and
-  // those before it that have not started, so it costs little more than the blocking call. Errors:
-  // the operation's; timeout when `deadline` passes first, after which the operation continues.
+  // Blocks until the operation is complete. Without a deadline, this thread runs the operation, and
+  // those before it, if they have not started. Errors: the operation's; timeout when `deadline`
+  // passes first, after which the operation continues.
   void wait(Deadline deadline = no_deadline) const;
 
-  // True when it is complete or has failed. Otherwise a background thread starts to run it.
+  // True after success or failure. Otherwise a background thread starts the operation.
   bool completed() const;
 
-  // Calls `act` once when the operation is complete or has failed: on the completing thread, or
-  // immediately on this thread if it has already ended. A background thread runs what has not
-  // started. `act` must not throw. It may start operations and wait for them, but not for another
-  // thread that waits for messages of the group. Acts registered before the end are called in
-  // order.
+  // Calls `act` once when the operation ends: on the completing thread, or here if it has ended. A
+  // background thread starts an operation that has not started. `act` must not throw. It may start
+  // operations and wait for them, but not for another thread that waits for messages of the group.
+  // Acts registered before the end keep their order.
   void on_completion(std::function<void()> act) const;
 
-  // Returns the operation's exception; null before it ends and after success.
+  // The operation's exception; null before it ends and after success.
   std::exception_ptr error() const;
 
-  // Returns the origin of a completed receive; otherwise any_source and any_tag.
+  // The origin of a completed receive; otherwise any_source and any_tag.
   Source source() const;
 
  private:

@@ -1,4 +1,4 @@
-// The state that a Work's copies share, created by the code that runs the operation.
+// The state that a Work's copies share.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,8 +19,7 @@ namespace lockstep {
 
 namespace comm {
 
-// Runs operations of one kind for a group.
-// Thread safety: any thread may call any member at any time.
+// Runs a group's operations of one kind. Thread safety: any thread may call it.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -38,7 +37,7 @@ class Runner {
 struct Work::State {
   explicit State(std::shared_ptr<comm::Runner> runs) : runner(std::move(runs)) {}
 
-  const pid_t pid = this_process();  // Process whose threads run the operation.
+  const pid_t pid = this_process();  // Its threads run the operation.
   const std::shared_ptr<comm::Runner> runner;
   bool begun = false;  // Used only by the runner.
 

@@ -866,7 +866,7 @@ TEST(OnCompletion, MayStartCollectivesOfAnyGroup) {
     std::promise<Work> next, last;
     begin.on_completion([&] {
       next.set_value(other.all_reduce_async(buffer_of(second)));
-      last.set_value(world.all_reduce_async(buffer_of(third)));  // Of the same group.
+      last.set_value(world.all_reduce_async(buffer_of(third)));  // In the same group.
     });
     begin.wait();
     next.get_future().get().wait();

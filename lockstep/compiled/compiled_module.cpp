@@ -43,7 +43,6 @@ struct StepResults {
   std::vector<at::Tensor> gradients;  // For the trained parameters.
 };
 
-// Computes the loss together with the gradients that its backward() returns.
 class CompiledStep : public torch::autograd::Function<CompiledStep> {
  public:
   static at::Tensor forward(AutogradContext* context, const std::function<StepResults()>& compute,
@@ -53,8 +52,8 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
     return results.loss;
   }
 
-  // Multiplies even by a factor of 1: DistributedDataParallel makes autograd store the products in
-  // registered memory, where they are averaged. That is faster than averaging elsewhere.
+  // Multiplies even by 1: DistributedDataParallel makes autograd store the products in registered
+  // memory, where averaging is faster.
   static variable_list backward(AutogradContext* context, const variable_list& outputs) {
     require(
         !at::GradMode::is_enabled(),
@@ -73,7 +72,7 @@ class CompiledStep : public torch::autograd::Function<CompiledStep> {
 
 // --- Names ---------------------------------------------------------------------------------------
 
-// The first of a tensor's names in the file is used; the others are ignored.
+// Uses the first of a tensor's names in the file, and ignores the others.
 NameTable names_for(const std::vector<ParameterForm>& parameters,
                     const std::filesystem::path& weights) {
   const WeightFiles files(weights);
@@ -126,14 +125,13 @@ bool fits(const at::Tensor& tensor, const InputForm& input) {
   return true;
 }
 
-// The compiled code uses these strides and ignores the tensor's own, as well as pending operations.
+// The compiled code uses these strides and ignores the tensor's own, and pending operations.
 at::Tensor laid_out(const at::Tensor& tensor, const TensorForm& form) {
   const auto strides = form.strides_for(tensor.sizes());
   if (has_strides(tensor, strides) && !tensor.is_conj() && !tensor.is_neg()) return tensor;
   return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
 }
 
-// Returns the inputs in the layout of the export.
 std::vector<at::Tensor> checked(const std::vector<at::Tensor>& inputs,
                                 const std::vector<InputForm>& forms, const GraphForm& graph) {
   require(inputs.size() == forms.size(), [&] {
@@ -224,11 +222,11 @@ at::Tensor CompiledModule::train_on(const std::vector<at::Tensor>& inputs) {
     std::vector<at::Tensor> results = call(*package_->train, inputs);
     return StepResults{results[0], {results.begin() + 1, results.end()}};
   };
-  // Autograd differentiates the tensors of a TensorList, but silently not those of a vector.
+  // Autograd silently ignores the tensors of a vector, unlike those of a TensorList.
   return CompiledStep::apply(compute, at::TensorList(trained));
 }
 
-// Returns the loss and the gradients. Requires: autograd is off.
+// Requires that autograd is off.
 std::vector<at::Tensor> CompiledModule::call(const compiled::Code& code,
                                              const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> all = state_;

@@ -35,7 +35,6 @@ constexpr const char* description = "extra/lockstep.json";
   throw Error(Fault::corrupt, file + ": " + what);
 }
 
-// Distinguishes another kind of file from a package with a missing part.
 void require_archive(const fs::path& file) {
   const std::string name = file.string();
   std::error_code ignored;  // Opening it reports the cause.
@@ -49,7 +48,7 @@ void require_archive(const fs::path& file) {
     refuse(name, "it is no archive, and so no package of lockstep_export");
 }
 
-// The files of an archive in the form of torch.save(). LibTorch's own messages mention checkpoints.
+// The files of an archive in the form of torch.save(), with messages that fit packages.
 class Archive {
  public:
   explicit Archive(const fs::path& file) : name_(file.string()) {

@@ -18,11 +18,10 @@ class AOTIModelContainerRunnerCpu;
 
 namespace lockstep::compiled {
 
-// Compiled code of one graph, loaded into this process.
-// Thread safety: one call at a time.
+// Compiled code of one graph. Thread safety: one call at a time.
 class Code {
  public:
-  // Loads the shared library `file`, which may be removed afterwards.
+  // `file`, a shared library, may be removed afterwards.
   Code(const std::filesystem::path& file, GraphForm form);
   ~Code();
   Code(const Code&) = delete;
@@ -46,10 +45,9 @@ struct LoadedPackage {
   std::unique_ptr<const Code> eval;
 };
 
-// Loads a package's code into this process, using a temporary folder in TMPDIR. A package is a
-// program: load only packages from trusted sources.
-// Errors: system if the file cannot be read, or the folder cannot be written; corrupt, naming the
-// file, if it is damaged or not such a package; unsupported as require_runnable().
+// Loads a package's code, using a temporary folder in TMPDIR. Load only packages from trusted
+// sources. Errors: system if the file cannot be read, or the folder cannot be written. corrupt,
+// naming the file, if it is damaged or not such a package. unsupported as require_runnable().
 LoadedPackage load_package(const std::filesystem::path& file);
 
 }  // namespace lockstep::compiled

@@ -1,5 +1,5 @@
-// The description of a compiled step: its parameters, buffers, inputs and results. Exporters write
-// it into the package (python/lockstep_export/package.py).
+// The description of a compiled step in its package (python/lockstep_export/package.py):
+// parameters, buffers, inputs and results.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +17,6 @@
 
 namespace lockstep::compiled {
 
-// Element type, sizes and layout of a tensor for which code was compiled.
 struct TensorForm {
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> sizes = {};
@@ -27,7 +26,6 @@ struct TensorForm {
   // Strides of a dense tensor of other sizes with the same layout.
   std::vector<std::int64_t> strides_for(at::IntArrayRef other_sizes) const;
 
-  // Returns an uninitialised tensor of this form.
   at::Tensor make() const;
 };
 
@@ -51,8 +49,8 @@ struct InputForm {
   std::optional<std::size_t> batch_dim = {};  // The dimension of variable size.
 };
 
-// Results of one graph: the new values of changed buffers, the loss, further outputs and, in
-// training mode, the gradients of the trained parameters.
+// Results of one graph: new values of changed buffers, the loss, further outputs and, in training
+// mode, the gradients of the trained parameters.
 struct GraphForm {
   std::vector<std::size_t> updated = {};  // Indices of these buffers.
   std::size_t outputs = 1;                // With the loss.
@@ -73,13 +71,11 @@ struct Signature {
   GraphForm eval = {};
 };
 
-// Reads the description in JSON. `file` is for messages.
-// Errors: corrupt, naming the file, if the form is not the exporter's; unsupported for another
-// version of the form.
+// `file` is for messages. Errors: corrupt, naming it, if the form is not the exporter's;
+// unsupported for another version of the form.
 Signature read_signature(std::string_view file, std::string_view json);
 
-// Errors: unsupported if this process cannot run the code: LibTorch has another minor version, or
-// the CPU lacks instruction sets.
+// Errors: unsupported if LibTorch has another minor version, or the CPU lacks instruction sets.
 void require_runnable(std::string_view file, const Signature& signature,
                       const std::vector<std::string>& cpu);
 

@@ -15,7 +15,7 @@ std::string text_of(const Setting& setting, std::uint64_t value) {
   return text += !setting.is_truth ? std::to_string(value) : value != 0 ? "true" : "false";
 }
 
-// Returns the values of all ranks, one rank after the other.
+// Returns the values of all ranks, rank by rank.
 std::vector<std::uint64_t> gather(const std::vector<std::uint64_t>& mine, std::string_view owner,
                                   const ProcessGroup& group) {
   std::vector<std::uint64_t> sent = mine;

@@ -14,11 +14,11 @@ namespace lockstep::data {
 struct Setting {
   std::string_view name;
   std::uint64_t value;
-  bool is_truth = false;  // If true, the value is 0 for false or 1 for true.
+  bool is_truth = false;  // The value is printed as false or true.
 };
 
-// Collective. All ranks pass settings with the same names; `owner` is the class that has them.
-// Errors: mismatch on all ranks if a value differs. The message names two ranks and both values.
+// Collective, with the same names on all ranks; `owner` is the class that has the settings.
+// Errors: mismatch on all ranks if a value differs, naming two ranks and both values.
 void require_agreement(std::string_view owner, const std::vector<Setting>& settings,
                        const ProcessGroup& group);
 

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Each epoch has 2^32 groups of four numbers in its own section of the sample's sequence.
+// An epoch has 2^32 groups of four numbers of the sample's sequence.
 constexpr int epoch_shift = 32;
 
 }  // namespace
@@ -26,7 +26,7 @@ double SampleRandom::uniform(double from, double to) {
 
 std::int64_t SampleRandom::below(std::int64_t count) {
   require(count > 0, "SampleRandom: the count must be positive");
-  // Numbers below 2^64 mod count are drawn again, so that all results are equally probable (Lemire,
+  // Draws numbers below 2^64 mod count again, so that all results are equally probable (Lemire,
   // "Fast random integer generation in an interval", 2019).
   const auto range = static_cast<std::uint64_t>(count);
   const std::uint64_t surplus = -range % range;

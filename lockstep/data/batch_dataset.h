@@ -1,5 +1,4 @@
-// The interface of datasets for lockstep::Loader. A dataset writes its samples directly into the
-// rows of a batch, so that no tensor per sample is allocated or stacked.
+// The interface of datasets for lockstep::Loader, which write samples directly into a batch's rows.
 //
 // Thread safety: fill() and all other const members must allow concurrent calls.
 
@@ -20,8 +19,7 @@
 namespace lockstep {
 
 // Random numbers of one sample in one epoch, by Philox 4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011). They depend only on seed, epoch and sample, not on the
-// number of threads, ranks or resumes.
+// numbers: as easy as 1, 2, 3", SC 2011). They depend only on seed, epoch and sample.
 class LOCKSTEP_API SampleRandom {
  public:
   SampleRandom(std::uint64_t seed, std::int64_t epoch, std::size_t sample);
@@ -29,7 +27,7 @@ class LOCKSTEP_API SampleRandom {
   // Uniform in [from, to), with 53 random bits.
   double uniform(double from = 0, double to = 1);
 
-  // Uniform in 0, 1, ..., count - 1, without bias. `count` is positive.
+  // Uniform in [0, count), without bias. `count` is positive.
   std::int64_t below(std::int64_t count);
 
  private:
@@ -44,10 +42,10 @@ struct SampleSpec {
   at::ScalarType type = at::kFloat;
 };
 
-// The rows of a batch that one call of fill() writes: one row per index, in this order.
+// The rows that one call of fill() writes, one per index.
 struct BatchRows {
   std::span<const std::size_t> indices;
-  at::Tensor data;    // Has the strides of the loader's memory format.
+  at::Tensor data;    // In the loader's memory format.
   at::Tensor target;  // Contiguous.
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
@@ -63,12 +61,11 @@ class LOCKSTEP_API BatchDataset {
   virtual SampleSpec data_spec() const = 0;
   virtual SampleSpec target_spec() const = 0;
 
-  // Writes all rows.
-  // Errors: any. The loader throws them when the loop reaches the batch.
+  // Writes all rows. Errors: any. The loader throws them when the loop reaches the batch.
   virtual void fill(const BatchRows& rows) const = 0;
 
-  // Announces the samples that fill() reads next on this rank, in this order, so that a dataset can
-  // prefetch them. Must return at once. Most datasets ignore it.
+  // Announces the samples that fill() reads next on this rank, in order, for prefetching. Must
+  // return at once.
   virtual void will_read(std::span<const std::size_t> indices) const = 0;
 
   // Name of a sample for messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".

@@ -75,7 +75,7 @@ TEST(SampleRandom, GivesEachOfAFewNumbersEquallyOften) {
   EXPECT_EQ(random.below(1), 0);
 }
 
-// Of 64 random bits modulo 3 * 2^61, three quarters would be below 2^62, instead of two thirds.
+// Three quarters of 64 random bits modulo 3 * 2^61 would be below 2^62, instead of two thirds.
 TEST(SampleRandom, IsUnbiasedForARangeThatIsNotAPowerOfTwo) {
   SampleRandom random(5, 0, 2);
   int low = 0;

@@ -37,8 +37,7 @@ using Nanoseconds = std::chrono::duration<double, std::nano>;
 
 constexpr Nanoseconds chunk_time = std::chrono::microseconds(250);
 
-// A training thread gets the larger share of a core that it shares with these threads. While it
-// waits for them, they have the whole core.
+// Gives a training thread the larger share of a core that it shares with these threads.
 constexpr int lower_priority = 10;
 
 void lower_own_priority() {
@@ -46,8 +45,8 @@ void lower_own_priority() {
   ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + lower_priority);
 }
 
-// at::set_num_threads() would also change the default of other threads. OpenMP's function changes
-// only the calling thread. A LibTorch without OpenMP does not have it.
+// at::set_num_threads() would also change the default of other threads; OpenMP's function does not.
+// A LibTorch without OpenMP lacks it.
 void use_one_intra_op_thread() {
   at::get_num_threads();  // The first call in a thread resets the number.
   const auto set = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -60,8 +59,7 @@ void prepare_thread() {
   use_one_intra_op_thread();
 }
 
-// Operations of a dataset neither record gradients nor autocast, on any thread: the caller may
-// iterate with gradients, autocast or inference mode enabled.
+// Disables gradients, autocast and inference mode, which the caller's loop may have enabled.
 class PlainOperations {
   c10::InferenceMode ordinary_{false};  // Enables gradients, so it must precede the next guard.
   at::NoGradGuard no_grad_;
@@ -97,7 +95,7 @@ std::string name_of(const BatchDataset& dataset, std::size_t index) {
   return text;
 }
 
-// Returns the text of `error` without a file's name at its beginning that `samples` has, too.
+// Returns the text of `error` without a leading file name that `samples` also has.
 std::string text_beside(const std::string& samples, const Error& error) {
   const std::string text = bare_text(error);
   const auto end = text.find(": ");
@@ -106,7 +104,7 @@ std::string text_beside(const std::string& samples, const Error& error) {
   return repeats ? text.substr(end + 2) : text;
 }
 
-// Returns `error` as an Error that names the samples, with `error` nested in it.
+// Returns an Error that names the samples and nests `error`.
 std::exception_ptr named(const std::exception_ptr& error, const std::string& samples) {
   try {
     try {
@@ -132,7 +130,6 @@ std::exception_ptr named(const std::exception_ptr& error, const std::string& sam
 
 }  // namespace
 
-// Shared by the caller and the threads.
 struct BatchFiller::Shared {
   Shared(const BatchDataset& d, std::uint64_t s) : dataset(d), seed(s) {}
 
@@ -154,8 +151,8 @@ struct BatchFiller::Shared {
   std::mutex mutex;  // Guards the members below, and the counts in batches.
   std::condition_variable given;
   std::condition_variable done;
-  std::deque<PendingBatch*> batches;  // Batches with unassigned rows, in order.
-  int under_way = 0;                  // Number of chunks that are being filled.
+  std::deque<PendingBatch*> batches;  // Those with unassigned rows, in order.
+  int under_way = 0;                  // Chunks that are being filled.
   Nanoseconds row_time = chunk_time;  // The first chunk has one row, to measure the cost.
   bool stop = false;
 };
@@ -183,7 +180,7 @@ std::exception_ptr BatchFiller::Shared::error_of(const PendingBatch& batch, std:
   }
 }
 
-// Fills rows. After a failure, fills them one by one to find the first row that fails.
+// After a failure, fills the rows one by one to find the first that fails.
 std::optional<Failure> BatchFiller::Shared::failure_of(const PendingBatch& batch, std::size_t begin,
                                                        std::size_t end) const {
   const std::exception_ptr all = error_of(batch, begin, end);
@@ -268,7 +265,7 @@ BatchFiller::~BatchFiller() {
     return;
   }
   for (Thread& thread : threads_) thread.forget();
-  // A thread may have held the mutex, or waited, at the time of the fork.
+  // A thread may have held the mutex, or waited, at the fork.
   shared_.release();  // NOLINT(bugprone-unused-return-value)
 }
 

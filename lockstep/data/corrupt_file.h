@@ -14,8 +14,7 @@
 
 namespace lockstep::data {
 
-// Throws Fault::corrupt with a message such as "train-labels-idx1-ubyte: byte 3: expected 1 to 8
-// dimensions, found 9".
+// Throws Fault::corrupt, such as "train.idx: byte 3: expected 1 to 8 dimensions, found 9".
 [[noreturn]] inline void throw_corrupt(
     std::string_view file, std::uint64_t offset, std::string_view expected, std::string_view found,
     std::source_location where = std::source_location::current()) {
@@ -25,7 +24,7 @@ namespace lockstep::data {
   throw Error(Fault::corrupt, message, where);
 }
 
-// Returns 'text' in quotes, without control characters, cut to `most` bytes.
+// Returns `text` in quotes, without control characters, cut to `most` bytes.
 inline std::string quoted(std::string_view text, std::size_t most = std::string_view::npos) {
   std::string result("'");
   result += clean_text(text, most);

@@ -1,4 +1,4 @@
-// The highest ratio of deflate, the compression of gzip and PNG, to check claimed sizes.
+// The highest compression ratio of deflate, which gzip and PNG use, to check claimed sizes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,7 @@
 
 namespace lockstep::data {
 
-// Decompressed bytes per compressed byte, at most. RFC 1951: a match of 258 bytes costs at least
-// two bits.
+// Decompressed bytes per compressed byte: a match of 258 bytes takes at least two bits (RFC 1951).
 inline constexpr std::int64_t most_bytes_for_one = 1032;
 
 }  // namespace lockstep::data

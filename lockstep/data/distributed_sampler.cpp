@@ -24,13 +24,12 @@
 namespace lockstep {
 namespace {
 
-// The position at which a pass starts.
 struct Start {
   std::int64_t epoch = 0;
   std::size_t offset = 0;  // In the epoch's order over all ranks.
 };
 
-// Counts of this rank's samples in the current pass.
+// This rank's samples in the current pass.
 struct Taken {
   std::size_t drawn = 0;
   std::size_t consumed = 0;
@@ -62,13 +61,12 @@ void require_same(const StateDict& saved, const char* name, T ours) {
   });
 }
 
-// 0 without groups, as in checkpoints of versions without groups.
+// 0 without groups, as in older checkpoints.
 std::uint64_t digest_of_order(const DistributedSamplerOptions& options) {
   return options.order ? data::digest_of(*options.order) : 0;
 }
 
-// Requires equal numbers of groups on all ranks. Errors: mismatch on all ranks, with the first
-// group that differs.
+// Errors: mismatch on all ranks, with the first group that differs.
 void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
   struct Digests {
     std::uint64_t sizes, samples;
@@ -101,8 +99,7 @@ void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
                     "their names or their places differ");
 }
 
-// Throws unless all settings agree: otherwise ranks would train on some samples twice and on others
-// never. Returns `size`.
+// Requires equal settings, so that ranks train on each sample once. Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                         const DistributedSamplerOptions& options) {
   data::require_agreement(
@@ -130,17 +127,17 @@ struct DistributedSampler::State {
   const std::size_t num_replicas;
   const std::size_t rank;
   const DistributedSamplerOptions options;
-  bool begun = false;          // Set by reset().
-  bool ever_consumed = false;  // Set by consume().
+  bool begun = false;
+  bool ever_consumed = false;
   Start current = {};
   Taken taken = {};
   std::optional<Start> coming;  // Set by set_epoch() or load() since the last reset().
   bool loaded = false;          // Whether load() has set `coming`.
-  at::Tensor order;             // Order of the current pass; undefined if it is 0, 1, 2, ...
+  at::Tensor order;             // Undefined for the order 0, 1, 2, ...
 
   const Start& start() const { return coming ? *coming : current; }
 
-  // Number of samples of this rank in the epoch from `offset` on.
+  // This rank's samples in the epoch from `offset` on.
   std::size_t samples(std::size_t offset) const {
     const std::size_t left = size - std::min(offset, size);
     if (options.drop_last) return left / num_replicas;
@@ -152,8 +149,8 @@ struct DistributedSampler::State {
     if (coming) return coming->offset;
     std::size_t consumed = taken.consumed;
     if (consumed == samples(current.offset)) {
-      // This rank has consumed all its samples. Without padding, other ranks may have one more.
-      // They have consumed it in the same batch if that batch had space for it.
+      // Without padding, other ranks may have one more sample. They have consumed it in the same
+      // batch if that batch had space for it.
       if (options.pad) return size;
       consumed += taken.missing;
     }
@@ -179,8 +176,8 @@ struct DistributedSampler::State {
     if (groups.at_pass) groups.at_pass(epoch.groups);
   }
 
-  // Samples [begin, end) of this rank in the current pass. Padding repeats the epoch's order from
-  // its start, as in Python, even if the pass starts later.
+  // This rank's samples [begin, end) in the current pass. As in Python, padding repeats the epoch's
+  // order from its start, even if the pass starts later.
   std::vector<std::size_t> indices(std::size_t begin, std::size_t end) const {
     const auto* shuffled = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
     std::vector<std::size_t> result(end - begin);
@@ -229,7 +226,6 @@ struct DistributedSampler::State {
   }
 };
 
-// The sampler as a part of a checkpoint.
 class DistributedSampler::Part : public Stateful {
  public:
   explicit Part(const DistributedSampler& sampler) : sampler_(sampler) {}

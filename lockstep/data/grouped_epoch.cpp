@@ -23,7 +23,6 @@ std::vector<std::int64_t> first_samples(const GroupedOrder& order) {
   return firsts;
 }
 
-// Shuffles `samples` in place.
 void shuffle_block(std::span<std::int64_t> samples, const at::Generator& generator) {
   const at::Tensor places =
       at::randperm(static_cast<std::int64_t>(samples.size()), generator, at::kLong);

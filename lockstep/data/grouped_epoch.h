@@ -18,14 +18,12 @@ struct GroupedEpoch {
   at::Tensor samples;               // int64; undefined for 0, 1, 2, ...
 };
 
-// Without `shuffle`, the samples are in the order of their numbers.
 GroupedEpoch draw_grouped_epoch(const GroupedOrder& order, bool shuffle, std::uint64_t seed,
                                 std::int64_t epoch);
 
-// Number of samples of all groups.
 std::size_t samples_in(const GroupedOrder& order);
 
-// Identifies the groups and samples of an order. Frozen: checkpoints contain it.
+// Identifies the groups and samples. Frozen: checkpoints contain it.
 std::uint64_t digest_of(const GroupedOrder& order);
 
 }  // namespace lockstep::data

@@ -27,7 +27,7 @@ namespace {
 
 using Path = std::filesystem::path;
 
-// Null when none is set.
+// May be null.
 const char* folder_of_datasets() { return read_variable("LOCKSTEP_DATA"); }
 
 bool is_name(const Path& directory) { return !directory.has_parent_path() && !directory.empty(); }
@@ -40,13 +40,13 @@ std::vector<Path> places(const Path& directory) {
   return all;
 }
 
-// The files of a dataset. With `packed`, each file may also exist as NAME.gz.
+// With `packed`, each file may also exist as NAME.gz.
 struct DatasetFiles {
   std::vector<std::string> names;
   bool packed = false;
 };
 
-// A file that exists but cannot be examined counts as present; opening it then reports the reason.
+// A file that cannot be examined counts as present; opening it then reports the reason.
 bool is_there(const Path& file) {
   std::error_code failure;
   return std::filesystem::exists(file, failure) || failure;
@@ -60,10 +60,9 @@ std::optional<Path> find_file(const Path& file, bool packed) {
   return std::nullopt;
 }
 
-// Returns the path of each file, all in one directory. This is `directory` itself or, for a bare
-// name such as "fashion-mnist", the directory of that name below $LOCKSTEP_DATA or
-// /usr/share/datasets. Errors: system, listing every searched place, if none of them has all files.
-// `remedy` ends the message.
+// Returns the path of each file, all in one directory: `directory` or, for a bare name, the folder
+// of that name below $LOCKSTEP_DATA or /usr/share/datasets.
+// Errors: system, listing every searched place. `remedy` ends the message.
 std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
                                const std::string& remedy = "") {
   std::string looked_at;
@@ -260,8 +259,7 @@ torch::data::Example<> ImageDataset::get(std::size_t index) {
   if (index >= samples_.size())
     throw Error(Fault::misuse, "ImageDataset: there is no sample " + std::to_string(index));
 
-  // Fills both tensors in one pass. Tensor operations that select, convert and divide would cost
-  // several times as much, for every sample of every epoch.
+  // One pass: operations that select, convert and divide would take several times as long.
   const std::array indices{index};
   torch::data::Example<> example{at::empty(images().sizes().slice(1), at::kFloat),
                                  at::empty({}, at::kLong)};

@@ -1,13 +1,12 @@
-// Datasets of labelled images in memory: MNIST and similar formats, CIFAR, or your own images. They
-// are datasets of torch::data and convert to datasets of lockstep::Loader, which is many times as
-// fast.
+// Datasets of labelled images in memory, for torch::data and the faster lockstep::Loader: MNIST and
+// similar formats, CIFAR, or your own images.
 //
-// `directory` is a path, or a bare name such as "fashion-mnist" or "cifar-10-batches-bin", which is
-// also searched below $LOCKSTEP_DATA and /usr/share/datasets.
+// `directory` is a path, or a bare name such as "fashion-mnist", which is also searched below
+// $LOCKSTEP_DATA and /usr/share/datasets.
 //
 // Thread safety: several threads may call get() at once.
 // Errors: corrupt, with file, byte, expected and found value, before memory of a claimed size is
-// allocated; system if the files are not found, or do not fit into memory.
+// allocated. System if the files are not found, or do not fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,25 +25,22 @@
 
 namespace lockstep {
 
-// A value type. Copies share the tensors, so each worker of a data loader may have a copy.
+// A value type. Copies share the tensors.
 class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDataset> {
  public:
-  // `images` are uint8 [N, channels, height, width], `targets` int64 [N]. Both are on the CPU;
-  // contiguous tensors are not copied. Errors: misuse.
+  // `images` are uint8 [N, channels, height, width], `targets` int64 [N], both on the CPU.
+  // Contiguous tensors are not copied. Errors: misuse.
   ImageDataset(const at::Tensor& images, const at::Tensor& targets);
 
-  // Takes ownership of `pixels`: N images of channels * height * width values, and one label per
-  // image.
+  // `pixels` are N images of channels * height * width values; `labels` are one per image.
   ImageDataset(std::vector<std::uint8_t> pixels, std::int64_t channels, std::int64_t height,
                std::int64_t width, const std::vector<std::uint8_t>& labels);
 
-  // For torch::data: returns a float tensor [channels, height, width] with value / 255, and an
-  // int64 scalar. Both are newly allocated.
+  // For torch::data: a float [channels, height, width] with value / 255, and an int64 scalar.
   torch::data::Example<> get(std::size_t index) override;
   std::optional<std::size_t> size() const override;
 
-  // For Loader: the same values. To normalise them, create a TensorDataset from images() and
-  // targets().
+  // For Loader: the same values. To normalise, make a TensorDataset of images() and targets().
   operator const TensorDataset&() const& { return samples_; }
   operator const TensorDataset&() const&& = delete;  // Deleted: the dataset would dangle.
 
@@ -55,28 +51,24 @@ class LOCKSTEP_API ImageDataset : public torch::data::datasets::Dataset<ImageDat
   TensorDataset samples_;
 };
 
-// The two IDX files of a dataset, compressed by gzip or not.
 struct IdxFiles {
   std::filesystem::path images;
   std::filesystem::path labels;
 };
 
-// MNIST and similar datasets (Fashion-MNIST, KMNIST, EMNIST): labelled grey images in IDX files.
-// Images and labels are as stored. As in torchvision, EMNIST's images are thus transposed, and the
-// labels of its letters begin with 1.
+// MNIST and similar datasets (Fashion-MNIST, KMNIST, EMNIST): labelled grey images in IDX files. As
+// in torchvision, EMNIST's images are transposed, and the labels of its letters begin with 1.
 class LOCKSTEP_API IdxDataset : public ImageDataset {
  public:
-  // Reads {train,t10k,test}-images-idx3-ubyte and -labels-idx1-ubyte, compressed (.gz) or not, also
-  // with a dot before idx. If `directory` does not exist, it is a prefix: "data/emnist-letters"
-  // stands for data/emnist-letters-train-images-idx3-ubyte and so on. If all files of a folder have
-  // one prefix, it may be omitted. `classes` is the number of classes of the model: a label beyond
-  // it would silently count as wrong.
-  // Errors: in addition, unsupported for elements other than unsigned bytes; corrupt if the numbers
-  // of labels and images differ, and for a label beyond `classes`, which the message names.
+  // Reads {train,t10k,test}-images-idx3-ubyte and -labels-idx1-ubyte, also with .gz, or with a dot
+  // before idx. If `directory` does not exist, it is a prefix: "data/emnist-letters" stands for
+  // data/emnist-letters-train-images-idx3-ubyte and so on. A prefix that all files of a folder
+  // share may be omitted. `classes` is the model's number of classes: a label beyond it would
+  // silently count as wrong. Errors: in addition, unsupported for elements other than unsigned
+  // bytes; corrupt for a label beyond `classes`, or if the numbers of labels and images differ.
   IdxDataset(const std::filesystem::path& directory, bool train,
              std::optional<int> classes = std::nullopt);
 
-  // Reads these files.
   explicit IdxDataset(const IdxFiles& files, std::optional<int> classes = std::nullopt);
 };
 

@@ -17,16 +17,15 @@ namespace {
 
 // --- IDX -----------------------------------------------------------------------------------------
 
-// The file format, http://yann.lecun.com/exdb/mnist: two zero bytes, the element type, the number
-// of dimensions, then each dimension in four bytes, big-endian.
+// The format (http://yann.lecun.com/exdb/mnist): two zero bytes, the element type, the number of
+// dimensions, then each dimension in four bytes, big-endian.
 constexpr std::size_t magic_size = 4;
 constexpr std::size_t dimension_size = 4;
 constexpr std::uint8_t unsigned_byte = 0x08;
 constexpr std::array<std::uint8_t, 5> other_types{0x09, 0x0b, 0x0c, 0x0d, 0x0e};
 constexpr std::uint8_t most_dimensions = 8;  // Our own limit.
 
-// Bytes read at a time. A compressed file that claims a thousand times its size thus needs only the
-// memory for its real contents.
+// Bytes read at a time, so that a false size in a compressed file costs no memory.
 constexpr std::size_t step = 1 << 20;
 
 bool can_hold(const InputFile& file, std::uint64_t size) { return file.size() == size; }
@@ -37,7 +36,7 @@ std::string stated_size(const GzipFile& file) {
   return std::to_string(file.stated_size()) + " in its gzip trailer";
 }
 
-// Describes an empty file, or one of another format; returns `otherwise` for an unknown format.
+// Describes an empty file, or one of another known format; otherwise returns `otherwise`.
 std::string found_in(const InputFile& file, std::string otherwise) {
   if (file.size() == 0) return "an empty file";
   const auto format = file_format_of(MappedFile(file.name()).bytes());
@@ -82,7 +81,7 @@ std::vector<std::uint32_t> read_shape(File& file) {
   return shape;
 }
 
-// Total bytes of the header and all values.
+// Bytes of the header and all values.
 template <class File>
 std::uint64_t claimed_size(const File& file, std::span<const std::uint32_t> shape) {
   const std::uint64_t header = magic_size + shape.size() * dimension_size;

@@ -1,7 +1,7 @@
 // Readers of image datasets: IDX files, compressed by gzip or not, and CIFAR.
 //
 // Errors: corrupt, with file, byte, expected and found value, before memory of a claimed size is
-// allocated; system, also if the data does not fit into memory.
+// allocated. System, also if the data does not fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,21 +14,19 @@
 
 namespace lockstep::data {
 
-// An IDX file, the format of MNIST and similar datasets.
 struct IdxArray {
   std::vector<std::uint32_t> shape;  // 1 to 8 dimensions, outermost first.
-  std::vector<std::uint8_t> values;  // Row-major: the last dimension is contiguous.
+  std::vector<std::uint8_t> values;  // Row-major.
 };
 
-// Reads a file, compressed or not. gzip is detected by the contents: browsers decompress a .gz and
-// keep its name.
+// Detects gzip by the contents: browsers decompress a .gz and keep its name.
 // Errors: in addition, unsupported for elements other than unsigned bytes.
 LOCKSTEP_API IdxArray read_idx(const std::filesystem::path& file);
 
 inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
 inline constexpr int cifar_side = 32;
 
-// A file with more images is not CIFAR: the largest published one has 50,000.
+// The largest published CIFAR has 50,000 images.
 inline constexpr std::uint64_t most_cifar_images = 1'000'000;
 
 // The binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).

@@ -16,7 +16,7 @@
 namespace lockstep::data {
 namespace {
 
-// RFC 1952: the shortest file is a header of 10 bytes, an empty block of 2, and the trailer of 8.
+// The shortest file (RFC 1952): a header of 10 bytes, an empty block of 2, and the trailer of 8.
 constexpr std::uint64_t smallest_file = 20;
 
 // Any gzip wrapper, with the largest window (zlib.h, inflateInit2).

@@ -20,20 +20,19 @@ namespace lockstep::data {
 
 // Guards against claimed sizes: a sparse file may have any size, and the kernel overcommits memory.
 // `file` is the dataset's first file.
-// Errors: system, with both numbers, if a dataset of `bytes` exceeds the memory that this process
-// may still allocate.
+// Errors: system, with both numbers, if `bytes` exceed the memory that this process may allocate.
 void require_memory_for(std::string_view file, std::uint64_t bytes);
 
-// Errors: system, with the file's name, if it cannot be opened or read.
+// Errors: system, with the file's name.
 class InputFile {
  public:
-  // `path` must be a regular file: only its size can be compared with the sizes in a header.
+  // `path` must be a regular file: its size is compared with the sizes in a header.
   explicit InputFile(std::filesystem::path path);
 
   const std::string& name() const { return path_.native(); }
-  std::uint64_t size() const { return size_; }  // Size when the file was opened.
+  std::uint64_t size() const { return size_; }  // When the file was opened.
 
-  // Fills `out` and returns the number of bytes. Fewer than out.size() means the end of the file.
+  // Fills `out` and returns the number of bytes: fewer than out.size() only at the end of the file.
   std::size_t read(std::span<std::uint8_t> out);
 
   void seek(std::uint64_t offset);
@@ -47,8 +46,7 @@ class InputFile {
 // Whether the file starts with gzip's magic number. Rewinds the file.
 bool is_gzip(InputFile& file);
 
-// A gzip file with one member, decompressed while it is read. Errors: those of InputFile; corrupt
-// if the data is not valid gzip.
+// A gzip file with one member. Errors: those of InputFile; corrupt for invalid gzip.
 class GzipFile {
  public:
   explicit GzipFile(InputFile file);
@@ -62,12 +60,11 @@ class GzipFile {
   // The decompressed size modulo 2^32, from the trailer.
   std::uint32_t stated_size() const { return stated_size_; }
 
-  // Whether the file can contain `size` decompressed bytes: the trailer agrees, and the compression
-  // ratio is possible for deflate.
+  // Whether the file can contain `size` decompressed bytes, by trailer and deflate's highest ratio.
   bool can_hold(std::uint64_t size) const;
 
-  // Fills `out` with decompressed bytes and returns their number. It is smaller than out.size()
-  // only at the end, when the checksum is verified and no data follows.
+  // Returns the number of decompressed bytes. It is smaller than out.size() only at the end, when
+  // the checksum is verified and no data follows.
   std::size_t read(std::span<std::uint8_t> out);
 
  private:

@@ -24,11 +24,11 @@
 namespace lockstep {
 namespace {
 
-// Batches that start in each step of the loop. More than one, so that the loader gets ahead; few,
-// so that the first batch does not wait until all memory is allocated.
+// Batches that start in each step of the loop. More than one gets the loader ahead; few do not
+// delay the first batch by allocations.
 constexpr int starts_per_step = 2;
 
-// Estimated memory of a batch besides its values: tensors, storages and allocator overhead.
+// Estimated memory of a batch besides its values.
 constexpr std::size_t bytes_beside_values = 1024;
 
 std::size_t bytes_of(const SampleSpec& spec) {
@@ -42,7 +42,6 @@ bool is_sole_owner(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
 
-// Memory for a whole batch, and the rows in use.
 struct Slot {
   at::Tensor data;
   at::Tensor target;
@@ -81,12 +80,12 @@ void require_batches(const DistributedSampler& sampler, const LoaderOptions& opt
 
 }  // namespace
 
-// The current pass, and what is reused by later passes: threads and memory of batches.
+// The current pass, and the threads and memory that later passes reuse.
 class Loader::Pass {
  public:
   Pass(const BatchDataset& dataset, DistributedSampler sampler, const LoaderOptions& options);
 
-  // Call it before the first pass. Slots are in `region` while it has space.
+  // Call it before the first pass.
   void set_region(std::shared_ptr<RegisteredRegion> region) { region_ = std::move(region); }
   RegisteredMemory region() const { return region_ ? region_->memory() : RegisteredMemory(); }
   std::size_t region_bytes() const;
@@ -124,7 +123,7 @@ class Loader::Pass {
   std::deque<Slot*> started_;  // In the order of their batches.
   Slot* current_ = nullptr;    // The batch in the loop.
   Batch batch_;
-  std::int64_t epoch_ = 0;    // Current epoch: the program may already have set the next one.
+  std::int64_t epoch_ = 0;    // The program may already have set the next one.
   std::size_t left_ = 0;      // Unconsumed samples of the pass.
   bool is_running_ = false;   // Whether an iterator exists.
   bool is_drawn_ = false;     // Whether the sampler has no more batches in this pass.
@@ -165,8 +164,7 @@ void Loader::Pass::consume(const Batch& batch) {
   sampler_.consume(batch.indices);
   left_ -= batch.indices.size();
   if (!options_.drop_last || left_ >= options_.batch_size) return;
-  // The remaining samples are dropped permanently: fewer ranks could otherwise form a batch of
-  // them.
+  // Drops the remaining samples permanently: fewer ranks could otherwise form a batch of them.
   sampler_.next(options_.batch_size);  // Draws them if the loop has not.
   sampler_.consume(std::exchange(left_, 0));
 }
@@ -183,8 +181,8 @@ void Loader::Pass::begin() {
 }
 
 void Loader::Pass::advance() {
-  // A loop in inference mode also gets ordinary tensors, which threads can write and a later loop
-  // can differentiate.
+  // In inference mode, too, the loop gets ordinary tensors: threads can write them, and a later
+  // loop can differentiate.
   const c10::InferenceMode ordinary(false);
   if (current_ != nullptr) take_back(*std::exchange(current_, nullptr));
   try {
@@ -255,7 +253,6 @@ Slot& Loader::Pass::free_slot() {
   return slot;
 }
 
-// Allocates memory for the rows of a whole batch.
 at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat format) const {
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
   sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
@@ -264,7 +261,7 @@ at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat form
   return at::empty(sizes, at::dtype(spec.type).pinned_memory(options_.device.is_cuda()), format);
 }
 
-// Bytes in the region for all slots that a pass may need; 0 for ordinary memory.
+// Bytes in the region for all slots of a pass; 0 for ordinary memory.
 std::size_t Loader::Pass::region_bytes() const {
   if (!options_.device.is_cpu()) return 0;
   const std::size_t slots = std::min(most_slots_, std::max<std::size_t>(1, batches_of_epoch()));
@@ -284,7 +281,7 @@ void Loader::Pass::present(Slot& slot) {
             .epoch = slot.batch.epoch};
 }
 
-// Returns pinned memory to LibTorch, whose allocator reuses it once its copy is complete.
+// LibTorch's allocator reuses pinned memory once its copy is complete.
 void Loader::Pass::take_back(Slot& slot) noexcept {
   batch_ = {};
   slot.batch.data.reset();
@@ -300,8 +297,7 @@ void Loader::Pass::take_back(Slot& slot) noexcept {
 
 namespace {
 
-// Collective. All ranks have a region of the same size, or none has one. `bytes` is 0 on a rank
-// that needs none.
+// Collective: all ranks get a region of the same size, or none. `bytes` may be 0 on some ranks.
 std::shared_ptr<RegisteredRegion> region_of(std::size_t bytes, const ProcessGroup& group) {
   const auto all = all_gather_value(bytes, group, {.label = "memory of a Loader"});
   if (group.size() == 1 || std::ranges::min(all) == 0) return nullptr;
@@ -315,8 +311,7 @@ std::shared_ptr<RegisteredRegion> region_of(std::size_t bytes, const ProcessGrou
   }
 }
 
-// Throws unless all ranks have the same options. Ranks compare them before one of them rejects its
-// own.
+// Ranks compare their options before one of them rejects its own.
 void require_same_on_all(const BatchDataset& dataset, const LoaderOptions& options,
                          const ProcessGroup& group) {
   data::require_agreement("Loader",

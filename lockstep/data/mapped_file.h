@@ -1,11 +1,9 @@
-// A file mapped into memory, so that all processes of a host share the page cache. Also functions
-// to read files.
+// A file mapped into memory, so that all processes of a host share the page cache.
 //
 // Thread safety: several threads may call const members at once.
 // Errors: system, with the file's name.
-// Lifetime: do not truncate the file while it is mapped: reads beyond the end raise SIGBUS.
-// require_unchanged() detects a change between two reads. No descriptor stays open, because a
-// dataset may have more files than the limit of descriptors.
+// Lifetime: do not truncate the file while it is mapped: reads beyond the end raise SIGBUS. No
+// descriptor stays open, because a dataset may have more files than the limit of descriptors.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,26 +28,24 @@ struct FileStamp {
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
-// Opens a file for reading. Errors: system.
 FileDescriptor open_to_read(const std::filesystem::path& path);
 
 // `name` is for messages. Errors: system, also if `fd` is no regular file.
 struct stat status_of(const FileDescriptor& fd, const std::string& name);
 FileStamp stamp_of(const FileDescriptor& fd, const std::string& name);
 
-// Fills `out` with the next bytes of `fd` and returns their number. Fewer than out.size() means the
-// end of the file. Errors: system.
+// Fills `out` with the next bytes of `fd`, and returns their number: fewer than out.size() only at
+// the end of the file. Errors: system.
 std::size_t read_next(const FileDescriptor& fd, std::span<std::uint8_t> out,
                       const std::string& name);
 
-// Fills all of `out` from byte `offset` on. Errors: system; corrupt if the file ends too early.
+// Fills `out` from byte `offset` on. Errors: system; corrupt if the file ends too early.
 void read_exactly_at(const FileDescriptor& fd, const std::string& name, std::uint64_t offset,
                      std::span<std::byte> out);
 
 class MappedFile {
  public:
-  // copy_on_write: this process may write to the pages. Written pages become private, and the file
-  // does not change.
+  // copy_on_write: this process may write; written pages become private.
   enum class Pages { read_only, copy_on_write };
 
   explicit MappedFile(std::filesystem::path path, Pages pages = Pages::read_only);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t byte_values = 256;
 
-// The layout of one sample: where each channel's values are in a row of the batch.
+// Where each channel's values are in a row of the batch.
 struct Layout {
   std::int64_t channels;
   std::int64_t pixels;  // Values per channel.
@@ -41,9 +41,8 @@ Layout layout_of(const at::Tensor& rows) {
   return {channels, pixels, 1, channels};
 }
 
-// Prefetches the beginning of a sample. The processor does not predict a random order, but then
-// prefetches the rest of a long sample. Without this, a sample of 784 bytes takes 2.5 times as
-// long.
+// Prefetches the beginning of a sample, because the processor does not predict a random order. It
+// prefetches the rest of a long sample itself.
 template <class Value>
 void prefetch(const Value* sample, std::int64_t values) {
   constexpr std::size_t most_bytes = 4096;
@@ -52,7 +51,7 @@ void prefetch(const Value* sample, std::int64_t values) {
   for (std::size_t at = 0; at < end; at += cache_line) __builtin_prefetch(bytes + at);
 }
 
-// Writes one channel of a sample; `convert(value)` returns the value in the batch.
+// `convert(value)` returns the value in the batch.
 template <class From, class To, class Convert>
 void write_channel(const From* __restrict from, To* __restrict to, const Layout& layout,
                    const Convert& convert) {
@@ -62,7 +61,7 @@ void write_channel(const From* __restrict from, To* __restrict to, const Layout&
     for (std::int64_t p = 0; p < layout.pixels; ++p) to[p * layout.pixel_stride] = convert(from[p]);
 }
 
-// Writes each sample into its row. `conversion(channel)` returns the function for its values.
+// `conversion(channel)` returns the function for its values.
 template <class To, class From, class Conversion>
 void gather(const From* samples, const BatchRows& rows, const Conversion& conversion) {
   const Layout layout = layout_of(rows.data);

@@ -1,5 +1,5 @@
 // A dataset of two tensors in memory. It gathers, converts, normalises and lays out (channels_last)
-// a batch in one pass, without tensors for single samples.
+// a batch in one pass.
 //
 // Thread safety: any thread may call any const member at any time.
 
@@ -19,8 +19,8 @@
 
 namespace lockstep {
 
-// Normalisation as by torchvision's Normalize: (value - mean) / std for each channel, the first
-// dimension of a sample. Both lists have one entry per channel, or are empty.
+// As torchvision's Normalize: (value - mean) / std for each channel, the first dimension of a
+// sample. Both lists have one entry per channel, or are empty.
 struct TensorDatasetOptions {
   std::vector<double> mean = {};
   std::vector<double> std = {};
@@ -29,9 +29,9 @@ struct TensorDatasetOptions {
 // A value type. Copies share the tensors.
 class LOCKSTEP_API TensorDataset : public BatchDataset {
  public:
-  // `data` is [N, ...] and `target` [N, ...], both dense on the CPU; contiguous tensors are not
-  // copied. uint8 data become floats, value / 255, as by torchvision's ToTensor. Other types do not
-  // change; of these, only float can be normalised. Errors: misuse.
+  // `data` and `target` are [N, ...], dense, on the CPU; contiguous tensors are not copied. uint8
+  // data become floats, value / 255, as by torchvision's ToTensor. Other types do not change, and
+  // only float can be normalised. Errors: misuse.
   TensorDataset(at::Tensor data, at::Tensor target, TensorDatasetOptions options = {});
 
   std::size_t size() const override;

@@ -7,7 +7,7 @@
 
 namespace lockstep::data {
 
-// Active on this thread while the object exists. Does nothing if the system lacks the locale.
+// Active on this thread while the object exists. No effect if the system lacks the locale.
 class ThreadLocale {
  public:
   explicit ThreadLocale(const char* name)

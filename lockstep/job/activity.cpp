@@ -17,7 +17,7 @@ namespace {
 
 const Moment loaded = moment_now();
 
-// Returns nanoseconds of the clock per tick.
+// Nanoseconds per tick.
 double scale() {
   static const double measured = [] {
     std::this_thread::sleep_until(loaded.time + std::chrono::milliseconds(5));
@@ -43,8 +43,8 @@ std::string name_of(const Activity& activity, const ShownCall& call) {
 
 }  // namespace
 
-// Takes the fastest of several readings. If the thread loses its core between the two clocks, that
-// reading is wrong by the lost time.
+// The fastest of several readings: a thread that loses its core between the clocks reads a wrong
+// pair.
 Moment moment_now() {
   Moment best{};
   Ticks shortest = std::numeric_limits<Ticks>::max();

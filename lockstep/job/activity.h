@@ -1,6 +1,5 @@
-// A rank's current operation, in shared memory for peers that wait for the rank.
-//
-// Only that rank writes it, with relaxed stores, so readers may see a mixed state.
+// A rank's current operation, in shared memory for peers that wait for it. Only the rank writes it,
+// with relaxed stores, so readers may see a mixed state.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,9 +18,8 @@
 
 namespace lockstep {
 
-// Time stamps that cost a few nanoseconds, for display only; deadlines use Clock. On x86-64 they
-// are the time stamp counter, which runs at a constant rate on all cores of current processors.
-// Elsewhere they are the steady clock.
+// Time stamps that cost a few nanoseconds, for display only. On x86-64 they are the time stamp
+// counter, which runs at a constant rate on all cores; elsewhere the steady clock.
 using Ticks = std::uint64_t;
 
 inline Ticks ticks_now() {
@@ -39,10 +37,10 @@ struct Moment {
 };
 LOCKSTEP_API Moment moment_now();
 
-// Converts ticks of any process on this host to the steady clock.
+// The time of ticks from any process on this host.
 LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 
-// Converts a difference.
+// The duration of a difference of ticks.
 LOCKSTEP_API std::chrono::nanoseconds time_in(Ticks ticks);
 
 // A group's name, cut to 48 bytes.
@@ -51,10 +49,10 @@ LOCKSTEP_API GroupName pack_group_name(std::string_view name);
 
 // A rank's latest collective, or its latest message.
 struct ShownCall {
-  // sequence << 16 | operation << 8 | 1 while it runs. 0 before the first.
+  // sequence << 16 | operation << 8 | running; 0 before the first.
   std::atomic<std::uint64_t> state;
-  std::atomic<Ticks> since;                         // When it began or ended.
-  std::array<std::atomic<std::uint64_t>, 6> group;  // Name of its group.
+  std::atomic<Ticks> since;  // When it began or ended.
+  std::array<std::atomic<std::uint64_t>, 6> group;
 
   void enter(const GroupName& name, Operation what, std::uint64_t number, Ticks now) {
     for (std::size_t i = 0; i < name.size(); ++i)
@@ -78,23 +76,18 @@ struct ShownCall {
 };
 
 struct Activity {
-  std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second while the process runs.
+  std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second.
   ShownCall collective;
-  ShownCall message;                // Numbered separately from collectives, on each rank of its
-                                    // group.
-  std::atomic<std::int32_t> peer;   // The message's peer, as a rank of its group; negative for any.
-  std::atomic<Ticks> aborted_at;    // Time of the latest ProcessGroup::abort(); 0 if never.
-  std::atomic<std::uint64_t> step;  // From ProcessGroup::set_step(); 0 before the first.
-  ShownCall making;  // The creation of a sub-group; its name contains the list of ranks, its number
-                     // counts attempts.
-  // Calls begun after the group broke, by threads that had received its Error. Calls of other
-  // threads do not count.
+  ShownCall message;                // Numbered separately from collectives.
+  std::atomic<std::int32_t> peer;   // The message's peer in its group; negative for any.
+  std::atomic<Ticks> aborted_at;    // Latest ProcessGroup::abort(); 0 if never.
+  std::atomic<std::uint64_t> step;  // From ProcessGroup::set_step(); 0 before it.
+  ShownCall making;  // A sub-group: the name contains its ranks, the number counts attempts.
+  // Calls begun after the group broke, by threads that had received its Error.
   std::atomic<std::uint64_t> resumed;
 
-  // Whether the rank may be waiting for others.
   bool inside() const { return collective.inside() || message.inside() || making.inside(); }
 
-  // Its latest collective or message; sequence() is 0 before the first.
   const ShownCall& latest() const {
     if (collective.inside() != message.inside()) return collective.inside() ? collective : message;
     return message.since.load(std::memory_order_relaxed) >
@@ -104,15 +97,13 @@ struct Activity {
   }
 };
 
-// Returns the name of the call's group; empty before the first call.
+// The name of the call's group; empty before the first call.
 LOCKSTEP_API std::string group_of(const ShownCall& call);
 
-// Fills in the rank's current or latest operation.
 LOCKSTEP_API void note_latest(Failure& failure, const Activity& activity);
 
-// Returns text such as "in all_reduce #812 of group world for 3.2 s", "in recv #3 from rank 1 of
-// group world for 3.2 s", "making group world.x of ranks 0,1 for 3.2 s", "outside of collectives
-// for 34.0 s, after all_reduce #811 of group world" or "yet to call its first collective".
+// Returns text such as "in all_reduce #812 of group world for 3.2 s", or "outside of collectives
+// for 34.0 s".
 LOCKSTEP_API std::string describe(const Activity& activity);
 
 }  // namespace lockstep

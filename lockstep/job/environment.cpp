@@ -28,7 +28,7 @@ constexpr const char* loopback = "127.0.0.1";
 constexpr const char* use_srun =
     "Start the program with srun, which makes each task a rank: srun PROGRAM ARGS...";
 
-// Whether an agent set RANK and WORLD_SIZE. An agent may run inside another launcher's job.
+// An agent may run inside another launcher's job.
 bool is_of_agent(const Variables& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") || variables.has("LOCKSTEP_JOB_ID") ||
          variables.has("LOCKSTEP_AGENT_FD");
@@ -41,10 +41,9 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
   });
 }
 
-// Returns the launcher outside of variables that were set by hand. A single SLURM task does not
-// count, because it is the shell of `srun --pty`. The script of sbatch is not a task and does not
-// count either. Sets that take WORLD_SIZE from the user do not count: they do not show whether the
-// launcher started more than one process.
+// The launcher outside of variables that were set by hand. A single SLURM task, the shell of `srun
+// --pty`, and the script of sbatch do not count. Sets with the user's WORLD_SIZE do not show
+// whether the launcher started several processes.
 const LauncherVariables* outer_launcher(const Variables& variables) {
   for (const LauncherVariables& set : job::launcher_variables()) {
     const bool has_own_size = std::string_view(set.world_size) != "WORLD_SIZE";
@@ -71,7 +70,6 @@ void require_outer_launcher_agrees(const LaunchEnvironment& found, const Variabl
   });
 }
 
-// Whether `set` gives this process the same rank and number of ranks as the selected variables.
 bool agrees(const LauncherVariables& set, const LaunchEnvironment& found,
             const Variables& variables) {
   return set.is_complete(variables) && (!set.is_slurm() || job::is_task_of_srun(variables)) &&
@@ -79,7 +77,6 @@ bool agrees(const LauncherVariables& set, const LaunchEnvironment& found,
          variables.number(set.world_size) == found.world_size;
 }
 
-// The number of ranks on this host, from one set of variables.
 struct LocalPlace {
   const LauncherVariables* set;
   int world_size;
@@ -95,22 +92,19 @@ std::optional<LocalPlace> local_place_in(const LauncherVariables& set, int world
   if (size) return LocalPlace{&set, *size};
   const auto hosts = number(set.hosts);
   if (!hosts || *hosts < 1) return std::nullopt;
-  // Some hosts may have more ranks if ranks are unevenly distributed.
   const int even = (world_size + *hosts - 1) / *hosts;
   return LocalPlace{&set,
                     std::min(world_size, std::max(even, number(set.local_rank).value_or(0) + 1))};
 }
 
-// A launcher's variables that this process uses. Variables of other launchers may complete them.
 struct Chosen {
-  const LauncherVariables* set;     // Gives RANK and WORLD_SIZE.
-  std::optional<LocalPlace> local;  // Empty if no launcher's variables give the ranks per host.
-  bool is_by_slurm;                 // The ranks are the tasks of a step of SLURM.
+  const LauncherVariables* set;
+  std::optional<LocalPlace> local;  // Empty if no launcher gives the ranks per host.
+  bool is_by_slurm;
 };
 
-// `set` may lack the number of ranks per host. That number is then read from the variables of the
-// first other launcher that gives this process the same rank and world size. The variables of an
-// agent of `lockstep run` are complete, so no others are read.
+// If `set` lacks the number of ranks per host, takes it from the first other launcher with the same
+// rank and world size. Variables of `lockstep run` are complete.
 Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
                 const Variables& variables) {
   Chosen chosen{&set, local_place_in(set, found.world_size, variables), set.is_slurm()};
@@ -123,10 +117,8 @@ Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
   return chosen;
 }
 
-// Returns the number of ranks per host if no variable gives it: 1 if ranks may be on several hosts.
-// The ranks then detect at the rendezvous which of them share a host. A launcher may always use
-// several hosts. Without a launcher, a MASTER_ADDR other than loopback may mean several hosts.
-// Kubernetes operators set only the rank and rank 0's address in a pod.
+// If no variable gives it: 1 if ranks may be on several hosts, which then detect at the rendezvous
+// who shares a host. This is so under a launcher, or with a MASTER_ADDR other than loopback.
 int unknown_local_world_size(const Chosen& chosen, int world_size, const Variables& variables) {
   if (!chosen.set->is_bare()) return 1;
   const auto master = variables.text("MASTER_ADDR");
@@ -155,7 +147,6 @@ void read_local(LaunchEnvironment& found, const Chosen& chosen, const Variables&
   });
 }
 
-// The sets whose variables identify the job.
 std::vector<const LauncherVariables*> sets_of(const Chosen& chosen) {
   if (!chosen.local || chosen.local->set == chosen.set) return {chosen.set};
   return {chosen.set, chosen.local->set};
@@ -173,7 +164,6 @@ std::string job_id(const Chosen& chosen, const Variables& variables) {
   return id;
 }
 
-// Whether a variable distinguishes this job from all others of this host.
 bool has_job_id(const Chosen& chosen, const Variables& variables) {
   const auto is_set = [&](const char* key) { return key != nullptr && variables.has(key); };
   return is_set("LOCKSTEP_JOB_ID") ||
@@ -182,9 +172,8 @@ bool has_job_id(const Chosen& chosen, const Variables& variables) {
          });
 }
 
-// MPICH's mpiexec sets no job id. On each host, one server process serves all ranks there, each
-// through a socket pair that it created. Returns that process; empty if no ancestor of this process
-// created the socket.
+// MPICH's mpiexec sets no job id. On each host, one process creates socket pairs to all ranks.
+// Empty if no ancestor of this process created the socket.
 std::optional<pid_t> server_of_pmi(const Variables& variables) {
   const auto fd = variables.number("PMI_FD");
   const auto maker = fd ? peer_of(*fd) : std::nullopt;
@@ -197,8 +186,7 @@ std::optional<pid_t> server_of_pmi(const Variables& variables) {
   return above > 0 ? std::optional(above) : std::nullopt;
 }
 
-// Returns a port that other jobs of this host are unlikely to use; empty if no variable
-// distinguishes them from this job.
+// Unlikely to be used by other jobs of this host; empty if no variable distinguishes them.
 std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables) {
   if (chosen.is_by_slurm) return job::slurm_port(variables);
   std::string id = job_id(chosen, variables);
@@ -210,8 +198,7 @@ std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables)
   return job::job_port(hash_of_elements(id), 0);
 }
 
-// An explicit address for rank 0 is optional if all ranks are on one host. MASTER_PORT alone
-// distinguishes jobs on one host.
+// If all ranks are on one host, MASTER_PORT alone distinguishes jobs.
 std::string master(const LaunchEnvironment& found, const Chosen& chosen,
                    const Variables& variables) {
   const bool several_hosts = found.local_world_size < found.world_size;
@@ -251,7 +238,7 @@ std::string launcher_name(const LauncherVariables& set, const Variables& variabl
   return std::string(set.launcher);
 }
 
-// sbatch starts its script once. A rank in it would wait for other tasks, which do not exist.
+// sbatch starts its script once: a rank in it would wait for tasks that do not exist.
 void require_not_in_script(const LauncherVariables& set, int tasks, const Variables& variables) {
   require(!set.is_slurm() || job::is_task_of_srun(variables) || tasks == 1, [&] {
     return fmt::format(
@@ -286,7 +273,6 @@ LaunchEnvironment read(const LauncherVariables& set, bool is_asked_for,
   return found;
 }
 
-// A job of this process only, regardless of its launcher.
 LaunchEnvironment alone() {
   LaunchEnvironment found;
   found.launcher = "none";

@@ -149,7 +149,7 @@ const std::vector<Row> rows{
      2,
      true,
      "127.0.0.1:"},
-    {"PMI without ranks per host, which is not one host",
+    {"PMI without ranks per host, which may be several hosts",
      {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_JOBID", "7"}},
      "PMI",
      1,

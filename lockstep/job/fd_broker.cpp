@@ -34,14 +34,13 @@ struct Address {
   socklen_t length = 0;
 };
 
-// The name contains a hash, because the identity may be long. Clients send the full identity.
+// A hash, because the identity may be long. Clients send the full identity.
 Address address_of(std::string_view identity) {
   const std::string name =
       fmt::format("lockstep/{}/{:016x}", ::geteuid(), std::hash<std::string_view>{}(identity));
   Address address;
   address.value.sun_family = AF_UNIX;
-  std::memcpy(address.value.sun_path + 1, name.data(), name.size());  // A leading 0 makes it
-                                                                      // abstract.
+  std::memcpy(address.value.sun_path + 1, name.data(), name.size());  // A leading 0: abstract.
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -54,7 +53,7 @@ FileDescriptor make_socket() {
 
 struct Connected {
   FileDescriptor socket = {};  // Empty when nobody listens, or `is_busy`.
-  bool is_busy = false;        // Too many processes are connecting.
+  bool is_busy = false;
 };
 
 Connected connect_to_abstract_socket(std::string_view identity) {
@@ -72,7 +71,6 @@ bool peer_is_this_user(int socket) {
   return peer && peer->user == ::geteuid();
 }
 
-// Sends the first packet on a new connection.
 bool begin_with(const Packet& packet, int socket) {
   return peer_is_this_user(socket) && send_packet(socket, packet) == Sent::whole;
 }
@@ -81,7 +79,7 @@ Packet hello_of(std::string_view identity) {
   return make_packet(Packet::Kind::hello, "", identity);
 }
 
-// The kernel drops a descriptor if the receiver has no free descriptor number.
+// The kernel drops a descriptor that the receiver has no number for.
 [[noreturn]] void throw_without_descriptor(std::string_view key) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -91,7 +89,7 @@ Packet hello_of(std::string_view identity) {
                           key, limit.rlim_cur));
 }
 
-// Connects to a broker and requests `key`; empty when nobody listens.
+// Empty when nobody listens.
 FileDescriptor ask(std::string_view identity, std::string_view key) {
   FileDescriptor socket = connect_to_abstract_socket(identity).socket;
   const Packet want = make_packet(Packet::Kind::want, key, identity);
@@ -198,10 +196,10 @@ FileDescriptor fetch(const std::function<std::string()>& identity, std::string_v
                      Deadline deadline, const std::function<void()>& check) {
   constexpr std::chrono::milliseconds slice{20};
   constexpr std::chrono::microseconds longest_pause{5000};
-  std::chrono::microseconds pause{100};  // Before the next try to connect; grows.
+  std::chrono::microseconds pause{100};
   FileDescriptor socket;
   while (true) {
-    bool is_absent = false;  // If true, identity() has already waited.
+    bool is_absent = false;  // Then identity() has already waited.
     if (!socket) {
       const std::string name = identity();
       is_absent = name.empty();
@@ -246,7 +244,7 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
 
 FdBroker::FdBroker(int job_control_block) : job_control_block_(job_control_block) {}
 
-// Each rank needs the job control block first. If it cannot be sent now, the rank will request it.
+// If this fails, the rank will request it.
 void FdBroker::connect(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
   send_packet(socket.get(), make_packet(Packet::Kind::given, job_control_block_key),
@@ -282,8 +280,8 @@ void FdBroker::accept_all() {
     if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
 }
 
-// A process without free descriptors accepts one connection at a time, with its spare one. It then
-// still serves what it has published, and its own calls fail for what it could not receive.
+// Without free descriptors, accepts one connection at a time with the spare one: the broker still
+// serves what it has published.
 FileDescriptor FdBroker::accept_next() {
   const auto accept = [this] {
     return FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -299,7 +297,7 @@ FileDescriptor FdBroker::accept_next() {
   return socket;
 }
 
-// The number stays in use meanwhile, so no other thread can take it.
+// The number stays in use, so no other thread can take it.
 void FdBroker::keep_as_spare(FileDescriptor socket) {
   if (::dup3(job_control_block_, socket.get(), O_CLOEXEC) < 0) return;
   spare_ = std::move(socket);
@@ -390,7 +388,6 @@ void FdBroker::offer(std::string key, Offer offer) {
   for (Client& client : clients_) give(client, key);
 }
 
-// Sends `key` to `client` if it waits for the key and the key is there.
 void FdBroker::give(Client& client, const std::string& key) {
   const auto wanted = std::find(client.wanted.begin(), client.wanted.end(), key);
   const auto found = offers_.find(key);

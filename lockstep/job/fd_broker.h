@@ -1,14 +1,12 @@
 // The fd broker: passes descriptors of shared memory between the ranks of one host over Unix
 // sockets.
 //
-// Each rank runs one in the poll() loop of its liveness thread. A rank publishes a descriptor, or a
-// refusal with a reason, under a key; peers fetch() it before or after. A peer can also deliver() a
-// descriptor to the receiving rank's own broker, which works even after the sender has exited. The
-// agent, or rank 0 without an agent, runs one more, which sends the job control block
-// (JobControlBlock) to ranks that join (HostLink).
+// Each rank runs one in its liveness thread. A rank publishes a descriptor or a refusal under a key
+// for fetch(), or sends it to one peer by deliver(). The agent, or rank 0 without an agent, runs
+// one more, which sends the job control block. See docs/internals/communication.md.
 //
-// Thread safety: any thread may call any member or function; watch() and serve() are for the thread
-// that runs the loop.
+// Thread safety: any thread may call any member or function, but only the thread of the loop may
+// call watch() and serve().
 // Blocking: listen_on_abstract_socket() for at most two seconds; fetch(); deliver() while too many
 // others connect to the same rank. A rank that does not read its replies is disconnected.
 
@@ -33,16 +31,14 @@
 
 namespace lockstep {
 
-// A packet between a broker and a rank, with a fixed size and at most one descriptor. It is a plain
-// struct, because both ends are the same build on the same host.
+// A packet between a broker and a rank, which are the same build on one host.
 struct Packet {
   enum class Kind : std::uint32_t {
     hello,   // rank -> broker: `text` is the job's identity.
     offer,   // rank -> broker: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
-    want,    // rank -> broker: requests `key`, now or when it is published. May be the first
-             // packet, with the identity in `text`.
+    want,    // rank -> broker: requests `key`. As a first packet: the identity is in `text`.
     given,   // broker -> rank: the descriptor.
-    refused  // broker -> rank: the publishing rank refused, with the reason in `text`.
+    refused  // broker -> rank: the publishing rank refused; `text` is the reason.
   };
 
   std::uint32_t magic = 0x4c530002;  // Changes with the layout.
@@ -58,87 +54,78 @@ enum class Received { packet, nothing_yet, closed };
 
 enum class Sent { whole, not_now, closed };
 
-// Never blocks: not_now when the peer has too much unread data.
+// Never blocks. not_now: the peer has too much unread data.
 Sent send_packet(int socket, const Packet& packet, int fd = -1);
 
-// Never blocks. Anything but one complete packet of this format counts as closed.
+// Never blocks. Anything but one complete packet counts as closed.
 Received receive_packet(int socket, Packet& packet, FileDescriptor& fd);
 
 // The descriptor in a broker's reply. Errors: system when the publishing rank refused, or this
-// process had no free descriptor to receive it.
+// process had no free descriptor for it.
 FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd);
 
-// Listens on the abstract Unix socket named by this user and `identity`, the rendezvous of ranks
-// without an agent. The kernel removes the name when its process ends. Errors: misuse when another
-// process still holds the name after two seconds.
+// Listens on the abstract Unix socket named by this user and `identity`. Errors: misuse when
+// another process still holds the name after two seconds.
 FileDescriptor listen_on_abstract_socket(std::string_view identity);
 
-// Reserves this name without listening; empty when another process has it. Closing the descriptor,
-// or the end of this process, releases the name.
+// Reserves this name without listening, until the result is closed or this process ends. Empty when
+// another process has it.
 LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
 
-// Connects to the broker on that socket and sends hello; empty when no process of this user
-// listens.
+// Connects to that socket and sends hello; empty when no process of this user listens.
 FileDescriptor connect_to_fd_broker(std::string_view identity);
 
-// Blocks until another process's broker has sent the descriptor that it publishes under `key`;
-// empty at the deadline. fetch() calls `identity`, the name of that broker's socket, before each
-// attempt to connect. `identity` may block briefly, and returns an empty text while the other
-// process has no broker. fetch() calls `check` every 20 ms, also after the other process has
-// ended; `check` may throw. Keeps no connection. Errors: system when this process has too many
-// open files, or the other one has published a refusal.
+// Blocks until another process's broker has sent the descriptor of `key`; empty at the deadline.
+// `identity` returns the name of its socket, empty without a broker, and may block briefly. `check`
+// is called every 20 ms, also after the other process has ended, and may throw. Errors: system when
+// this process has too many open files, or the other one has published a refusal.
 FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
                      Deadline deadline, const std::function<void()>& check);
 
-// Sends `fd` to the broker on the abstract socket of `identity`, under `key`, and returns. The
-// kernel keeps `fd` until the other process reads it, even if this one ends first. The caller keeps
-// `fd`. Returns false if no process listens there, or `is_there` returns false.
+// Sends `fd`, which the caller keeps, to the broker of `identity` under `key`. The kernel keeps it
+// until the other process reads it, even if this one ends first. False if no process listens, or
+// `is_there` returns false.
 bool deliver(std::string_view identity, std::string_view key, int fd,
              const std::function<bool()>& is_there);
 
-// The key of the job control block.
 constexpr std::string_view job_control_block_key = "job page";
 
-// The key under which an agent publishes the job's token to its ranks: host_link.h.
+// Key of the job's token, from an agent to its ranks (host_link.h).
 constexpr std::string_view job_token_key = "job token";
 
-// The key under which ranks send their agent the control block of a session across several agents.
-// Its slots are the ranks of all these agents. Every rank does this for every session.
+// Key of the control block of a session across several agents, from each rank to its agent.
 constexpr std::string_view session_page_key = "session page";
 
 class LOCKSTEP_API FdBroker {
  public:
-  // Sends `job_control_block` to every rank that requests it; it must outlive the broker.
+  // `job_control_block`, sent to every rank that requests it, must outlive the broker.
   explicit FdBroker(int job_control_block);
 
-  // Adds a rank, whose end of the socket pair only this process gave it. Sends it the job control
-  // block.
+  // Adds a rank at the other end of a socket pair, and sends it the control block.
   void connect(FileDescriptor socket);
 
-  // Any process can connect to `listener`, so a client must run as this user and send `identity`
-  // first. Others are disconnected. A second call replaces the listener.
+  // Any process can connect to `listener`: clients that do not run as this user or do not send
+  // `identity` first are disconnected. A second call replaces the listener.
   void listen(FileDescriptor listener, std::string identity);
 
-  // Publishes `fd` of this process, or a refusal, for any number of readers. A second call with the
-  // same key replaces the first.
+  // Publishes `fd`, or a refusal, for any number of readers. The last call for a key counts.
   void publish(std::string_view key, FileDescriptor fd);
   void publish_refusal(std::string_view key, std::string_view reason);
 
-  // Returns and removes the latest descriptor that a rank sent to this process under `key`; empty
-  // if there is none. Errors: system when this process had no free descriptor to receive it.
+  // Returns and removes the latest descriptor that a rank sent here under `key`; empty without one.
+  // Errors: system when this process had no free descriptor for it.
   FileDescriptor take(std::string_view key);
 
-  // Removes what was published or offered under `key`. Never throws.
+  // Removes what was published or offered under `key`.
   void withdraw(std::string_view key) noexcept;
 
-  // Removes what a rank offers to this process under `key`: the offer that has arrived, or the next
-  // one. Never throws.
+  // Removes the offer that has arrived here under `key`, or the next one.
   void drop(std::string_view key) noexcept;
 
   // Removes all offers, disconnects all clients and accepts no more.
   void close();
 
-  // watch() adds entries for poll(); serve() handles their results and ignores other entries.
+  // watch() adds entries for poll(); serve() handles their results and ignores others.
   void watch(std::vector<pollfd>& entries) const;
   void serve(const std::vector<pollfd>& entries);
 
@@ -146,15 +133,14 @@ class LOCKSTEP_API FdBroker {
   struct Client {
     FileDescriptor socket;
     bool trusted = false;
-    bool lost = false;                     // Will be removed at the end of serve().
-    std::vector<std::string> wanted = {};  // Requested keys that nobody has offered yet.
+    bool lost = false;  // Removed at the end of serve().
+    std::vector<std::string> wanted = {};
   };
   static constexpr int everybody = -1;
   struct Offer {
-    FileDescriptor fd = {};    // Empty for a refusal.
-    std::string refusal = {};  // The reason.
-    int readers = 0;           // Number of ranks that have not taken it, or `everybody` for no
-                               // limit.
+    FileDescriptor fd = {};  // Empty for a refusal.
+    std::string refusal = {};
+    int readers = 0;  // Ranks yet to take it, or `everybody`.
   };
 
   void accept_all();
@@ -166,14 +152,14 @@ class LOCKSTEP_API FdBroker {
   void give(Client& client, const std::string& key);
 
   const int job_control_block_;
-  mutable std::mutex mutex_;  // Guards the members below.
+  mutable std::mutex mutex_;
   FileDescriptor listener_;
-  FileDescriptor spare_;      // Closed to accept a connection when no other descriptor is free.
-  Deadline deaf_until_ = {};  // Without a descriptor for a new client, poll() would return at once.
+  FileDescriptor spare_;      // Closed to accept when no descriptor is free.
+  Deadline deaf_until_ = {};  // Without one, poll() would return at once.
   std::string identity_;
   std::vector<Client> clients_;
   std::map<std::string, Offer, std::less<>> offers_;
-  std::set<std::string, std::less<>> unwanted_;  // Keys of drop() whose offer is still to come.
+  std::set<std::string, std::less<>> unwanted_;  // Keys of drop() whose offer has not arrived.
 };
 
 }  // namespace lockstep

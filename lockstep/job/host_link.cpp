@@ -17,7 +17,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::milliseconds slice{20};
-constexpr std::chrono::seconds patience{30};  // Limit for a broker that gets no CPU time.
+constexpr std::chrono::seconds patience{30};  // For a broker without CPU time.
 
 [[noreturn]] void throw_gone() {
   throw Error(Fault::peer_lost,
@@ -49,7 +49,6 @@ void HostLink::send(const Packet& packet, int fd) {
   }
 }
 
-// Returns nothing before the reply has arrived.
 FileDescriptor HostLink::take(std::string_view key) {
   const auto found = replies_.find(key);
   if (found == replies_.end()) return {};
@@ -59,7 +58,7 @@ FileDescriptor HostLink::take(std::string_view key) {
 }
 
 FileDescriptor HostLink::obtain(std::string_view key, Deadline deadline) {
-  bool asked = false;  // The broker sends the job control block without a request.
+  bool asked = false;  // The broker sends the job control block unasked.
   while (true) {
     const bool is_there = read_replies();
     if (FileDescriptor fd = take(key)) return fd;
@@ -119,7 +118,7 @@ FileDescriptor duplicate_agent_fd(int agent_fd) {
 FileDescriptor share_job_token(const std::optional<JobToken>& token) {
   const std::string_view text = token ? token->text() : std::string_view();
   const auto memory = SharedMapping::create("job token", text.size() + 1);
-  std::memcpy(memory.data(), text.data(), text.size());  // The mapping already ends with a zero.
+  std::memcpy(memory.data(), text.data(), text.size());  // The mapping ends with a zero.
   return duplicate(memory.descriptor());
 }
 

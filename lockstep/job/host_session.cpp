@@ -28,7 +28,6 @@ namespace {
 
 constexpr int heartbeat_ms = 100;
 
-// Half of the time within which ranks must detect a failure.
 constexpr std::chrono::milliseconds time_for_exit_report{50};
 
 FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
@@ -43,7 +42,7 @@ FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
   }
 }
 
-// Equal keys mean the same failure. On a mismatch, calls that differ have the same number.
+// Equal keys mean the same failure. On a mismatch, different calls have the same number.
 std::string key_of(const Failure& failure) {
   if (!failure.fault)
     return fmt::format("{} {}{}", failure.rank, failure.pid, failure.left ? " left" : "");
@@ -60,13 +59,12 @@ static_assert(std::atomic<bool>::is_always_lock_free);  // Signal handlers need 
 
 void keep(int) { signalled.store(true); }
 
-// Updates a rank's StepReport. Measures how long its process was stopped: a heartbeat that is later
-// than a busy host explains.
+// Updates a rank's StepReport. A heartbeat that is later than a busy host explains means that the
+// process was stopped.
 class StepReporter {
  public:
   explicit StepReporter(StepReport& page) : page_(page) {}
 
-  // Call it every heartbeat_ms.
   void beat(Clock::time_point now) {
     constexpr std::chrono::milliseconds late{500};
     const auto gap = now - std::exchange(last_beat_, now);
@@ -77,7 +75,6 @@ class StepReporter {
     next_report_ = in(RecentTimes::interval);  // Does not catch up after a stop.
   }
 
-  // Call it at the end, too.
   void report() {
     const StepTimes whole = StepClock::of_process().since_first_step();
     if (whole.total().count() == 0) stood_still_ = {};
@@ -115,7 +112,7 @@ LivenessThread::LivenessThread(JobControlBlock& page, int slot, std::vector<FdBr
 }
 
 LivenessThread::~LivenessThread() {
-  // Writing 1 to an eventfd with no other writer always succeeds. If it failed, join() would hang.
+  // Cannot fail without another writer. If it did, join() would hang.
   if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
   if (thread_.joinable()) thread_.join();
 }
@@ -133,15 +130,14 @@ void LivenessThread::live(std::promise<void> entered) {
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
     reporter.beat(Clock::now());
-    if (how_ == JobControlBlock::Phase::abandoned)
-      look_();  // `how_` is abandoned until leave_as().
+    if (how_ == JobControlBlock::Phase::abandoned) look_();  // Until leave_as().
     entries.assign(1, {stop_.get(), POLLIN, 0});
     watch_fd_brokers(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
     if (entries.front().revents != 0) break;
     for (FdBroker* const board : brokers_) board->serve(entries);
   }
-  reporter.beat(Clock::now());  // The process may have been stopped until now.
+  reporter.beat(Clock::now());
   reporter.report();
   serve_what_is_left(entries);
   page_.leave(slot_, how_);
@@ -151,7 +147,6 @@ void LivenessThread::watch_fd_brokers(std::vector<pollfd>& entries) const {
   for (const FdBroker* const board : brokers_) board->watch(entries);
 }
 
-// Sends this rank's remaining offers and refusals to the others.
 void LivenessThread::serve_what_is_left(std::vector<pollfd>& entries) {
   for (int turn = 0; turn < 100; ++turn) {
     entries.clear();
@@ -165,9 +160,8 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
   return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
 }
 
-// Only the ranks of one start of a job have this identity; other processes cannot guess it. It does
-// not contain the number of ranks: ranks with different numbers must connect to report the
-// mismatch. Core dumps contain this text, so it has fingerprints of secrets only.
+// Only the ranks of one start of a job have this identity. It does not contain the number of ranks,
+// so that a mismatch is reported. It is in core dumps, so it has only fingerprints of secrets.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
   std::string identity =
@@ -202,8 +196,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
     page_ = std::make_shared<JobControlBlock>(
         JobControlBlock::attach(link.obtain(job_control_block_key, deadline)));
   }
-  const bool compares = meeting_ > 0 && rank_ < size();  // All ranks compare the sizes later, so
-                                                         // all of them report a mismatch.
+  const bool compares = meeting_ > 0 && rank_ < size();  // All ranks will compare and report it.
   if (size() != meeting.size && !compares)
     throw Error(Fault::mismatch,
                 fmt::format("rank {} expects {} ranks, {} expects {} (WORLD_SIZE)", rank_,
@@ -220,7 +213,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
   }
   liveness_ =
       std::make_unique<LivenessThread>(*page_, rank_, std::move(boards), [this] { look(); });
-  // Set it after entering the slot: a process of another job with the same name does not get there.
+  // After entering the slot: a process of another job with the same name does not get there.
   page_->set_memory_number(rank_, number);
   if (compares) page_->announce(rank_, meeting.announced);
 }
@@ -255,14 +248,13 @@ std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const
   offer(key, fd);
   const auto end = [board = std::weak_ptr(own_memory_), pid = this_process(),
                     key = std::move(key)](const void*) {
-    // In a child, the broker's lock may stay locked by a thread that does not exist there.
+    // In a child, the lock may stay held by a thread that does not exist.
     const auto strong = pid == this_process() ? board.lock() : nullptr;
     if (strong) strong->withdraw(key);
   };
   return {own_memory_.get(), end};
 }
 
-// Another process that takes the slot has another number.
 FileDescriptor HostSession::fetch(int slot, std::string_view key, Deadline deadline,
                                   const std::function<void()>& check) const {
   constexpr std::chrono::milliseconds longest_wait{20};
@@ -303,14 +295,14 @@ void HostSession::leave() {
 void HostSession::throw_if_peer_lost(std::string_view context) const {
   const auto failure = find_failure();
   if (!failure) return;
-  // The agent does not have this fact: the rank that this one waits for has exited in order.
+  // The agent does not have this: the awaited rank has exited in order.
   if (!page_->failure()) page_->note_break(rank_, *failure);
   log_once(*failure);
   throw Error(context, *failure);
 }
 
-// Returns the job's first failure, which this process may be the first to detect. While a slot is
-// vacant, all ranks wait for its process, which may have exited in order.
+// The job's first failure, perhaps detected here first. While a slot is vacant, all ranks wait for
+// its process, which may have exited in order.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
   auto end = page_->first_end();
@@ -325,20 +317,19 @@ std::optional<Failure> HostSession::find_failure() const {
   return std::nullopt;
 }
 
-// Does nothing if this process has lost its group.
 void HostSession::look() noexcept {
   if (page_->phase(rank_) != JobControlBlock::Phase::alive || is_speaking_) return;
   try {
     const auto failure = find_failure();
     const bool is_new = failure && (failure->rank != rank_ || failure->fault);
     if (!is_new || is_logged(*failure)) return;
-    if (speaker_.joinable()) speaker_.join();  // The thread has finished.
+    if (speaker_.joinable()) speaker_.join();
     is_speaking_ = true;
     speaker_ = start_thread([this, failure = *failure] {
       log_once(failure);
       is_speaking_ = false;
     });
-  } catch (...) {  // No memory or thread for it. The next call that waits reports the failure.
+  } catch (...) {  // No memory or thread: the next call that waits reports the failure.
     is_speaking_ = false;
   }
 }
@@ -348,7 +339,7 @@ bool HostSession::is_logged(const Failure& failure) const {
   return logged_.contains(key_of(failure));
 }
 
-// Does not log ranks that ended at the agent's request: this rank may be the next.
+// Omits ranks that ended at the agent's request: this one may be next.
 void HostSession::log_once(const Failure& failure) const {
   {
     const std::lock_guard lock(logged_mutex_);
@@ -369,9 +360,9 @@ void HostSession::note_break(Failure failure) {
   log_once(failure);
 }
 
-// Waits up to 50 ms for more details. After losing its group by an exception, a rank writes its
-// exit report only when the stack is unwound. The agent may have to report the exit status: it is
-// no longer visible here if a parent, such as a shell, has reaped the rank.
+// Waits up to 50 ms for more. A rank that lost its group by an exception writes its exit report
+// when the stack is unwound. If a parent, such as a shell, has reaped it, only the agent has its
+// exit status.
 Failure HostSession::examine(int peer) const {
   const Deadline deadline = in(time_for_exit_report);
   Failure seen = page_->examine(peer);
@@ -384,8 +375,8 @@ Failure HostSession::examine(int peer) const {
   return seen;
 }
 
-// Another rank may be recording the same failure. The record stays incomplete if that rank was
-// killed meanwhile.
+// Another rank may be recording the same failure; the record stays incomplete if that rank was
+// killed.
 std::optional<Failure> HostSession::recorded_failure() const {
   const Deadline deadline = in(std::chrono::milliseconds(100));
   while (!page_->failure() && Clock::now() < deadline) std::this_thread::yield();
@@ -398,7 +389,7 @@ void keep_preemption_signals() {
   if (keeps) return;
   struct sigaction action {};
   action.sa_handler = keep;
-  action.sa_flags = SA_RESTART;  // Restarts the program's interrupted reads and writes.
+  action.sa_flags = SA_RESTART;
   ::sigfillset(&action.sa_mask);
   for (const int signal : {SIGTERM, SIGUSR1})
     if (::sigaction(signal, &action, nullptr) != 0) throw_errno("installing a signal handler");

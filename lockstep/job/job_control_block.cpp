@@ -24,20 +24,18 @@ constexpr std::uint64_t magic = 0x5041474553504c38;  // Changes with this layout
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
-// A process's exit report.
 struct Words {
-  std::int32_t fault;  // -1 if the exception is not an Error of this library.
+  std::int32_t fault;  // -1: not an Error of this library.
   char text[most_words + 1];
 };
 
 struct ExitReport {
-  // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot continues with the next
-  // multiple of 4.
+  // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot continues at a multiple
+  // of 4.
   std::atomic<std::uint32_t> state;
   job::SharedValue<Words> value;
 };
 
-// A Failure as plain data.
 struct FailureValue {
   static constexpr std::int32_t no_peer = -2;
 
@@ -47,31 +45,30 @@ struct FailureValue {
   std::int32_t pid;
   Cause cause;
   std::int32_t value;
-  std::int32_t oom;  // -1 unknown, 0 no, 1 yes.
+  std::int32_t oom;  // -1: unknown.
   std::int32_t detected_by;
   std::uint64_t sequence;
-  std::int32_t peer;    // `no_peer` if empty.
-  Clock::rep reported;  // Time of the steady clock, which all processes of a host share.
+  std::int32_t peer;
+  Clock::rep reported;  // On the steady clock, which all processes of a host share.
   std::int32_t fault;   // -1 for none.
-  std::int32_t blamed;  // Number of entries in `ranks`.
+  std::int32_t blamed;  // Entries in `ranks`.
   std::int32_t ranks[most_blamed];
   char call[256];
   char host[64];
   char operation[32];
   char group[sizeof(GroupName) + 1];
   char what[most_words + 1];
-  std::uint64_t resumed;  // Of a break: Activity::resumed at the time.
+  std::uint64_t resumed;  // For a break: Activity::resumed then.
 };
 
-// A Failure in shared memory.
 struct FailureRecord {
-  // 0: empty. Odd: being written. Even: complete, with another number for each value.
+  // 0: empty. Odd: being written. Even: complete, a new number for each value.
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> forgotten;  // Values up to this state are outdated.
   job::SharedValue<FailureValue> value;
 };
 
-// A JobControlBlock::Announced. Its `meeting` is 0 while the value is being written.
+// `meeting` is 0 while the value is being written.
 struct Settings {
   std::int32_t world_size;
   char backend[48];
@@ -86,22 +83,19 @@ struct Slot {
   alignas(64) pthread_mutex_t life;
   std::atomic<JobControlBlock::Phase> phase;
   std::atomic<std::int32_t> pid;
-  std::atomic<std::int64_t> started;  // Process start time; identifies the process together with
-                                      // the pid.
-  std::atomic<std::int32_t> expects_preemption;  // Pid of the process that expects it; a successor
-                                                 // must set it again.
-  std::atomic<std::uint64_t> memory_number;      // JobControlBlock::memory_number().
-  std::atomic<std::uint32_t> memory_changes;     // Number of its changes, for futex_wait().
-  // The next three belong to the process that the agent started for this slot, whichever process
-  // enters it: enter() keeps them.
+  std::atomic<std::int64_t> started;  // Start time: identifies the process together with the pid.
+  std::atomic<std::int32_t> expects_preemption;  // Pid of the process that does.
+  std::atomic<std::uint64_t> memory_number;
+  std::atomic<std::uint32_t> memory_changes;
+  // These three belong to the process that the agent started for this slot: enter() keeps them.
   std::atomic<bool> is_told_to_end;
   std::atomic<bool> awaits_group;
-  FailureRecord end;  // JobControlBlock::note_end().
+  FailureRecord end;
   alignas(64) Activity activity;
   alignas(64) StepReport steps;
   alignas(64) ExitReport words;
   Announcement announcement;
-  FailureRecord broke;  // Break of its group.
+  FailureRecord broke;
 };
 
 void make_robust(pthread_mutex_t& mutex) {
@@ -114,8 +108,7 @@ void make_robust(pthread_mutex_t& mutex) {
   if (result != 0) throw_errno("making a robust mutex", result);
 }
 
-// Returns the wait status of a process that has begun to exit, long before waitpid() would return.
-// Empty when it has been reaped.
+// Set from the start of the exit, long before waitpid() returns, until the process is reaped.
 std::optional<int> wait_status_of(int pid, std::int64_t started) {
   const auto process = process_stat(pid);
   // The pid may belong to another process now, or be from another PID namespace.
@@ -206,11 +199,11 @@ struct JobControlBlock::Layout {
   std::uint64_t magic;
   std::int32_t slots;
   std::int32_t world_size;
-  std::int64_t oom_kills;  // Count before the job began; -1 when unknown.
+  std::int64_t oom_kills;  // At the start; -1 when unknown.
   char job_id[384];        // Fits all variables of torchrun with the longest host name.
   std::atomic<bool> preemption_agreed;
   alignas(64) FailureRecord failure;
-  alignas(64) Slot slot[1];  // One for each rank of the host.
+  alignas(64) Slot slot[1];
 
   static std::size_t bytes_for(int slots) {
     return sizeof(Layout) + static_cast<std::size_t>(slots - 1) * sizeof(Slot);
@@ -220,7 +213,7 @@ struct JobControlBlock::Layout {
 JobControlBlock JobControlBlock::create(int slots, std::string_view job_id, int world_size) {
   require(slots > 0, "a job control block needs at least one slot");
   JobControlBlock page(SharedMapping::create("job page", Layout::bytes_for(slots)));
-  Layout& layout = page.layout();  // All zeros: the initial value of every atomic in it.
+  Layout& layout = page.layout();  // All zeros: the initial value of every atomic.
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
   copy_text(layout.job_id, cut_text(job_id, sizeof layout.job_id - 1));
@@ -303,7 +296,7 @@ bool JobControlBlock::lost(int slot) const {
   if (other.phase != Phase::alive) return false;
   const int result = ::pthread_mutex_trylock(&other.life);
   // Unlocking without pthread_mutex_consistent() marks the mutex as lost for all processes,
-  // permanently.
+  // forever.
   if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.life);
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }
@@ -325,7 +318,7 @@ std::optional<JobControlBlock::Announced> JobControlBlock::announced(int slot, i
   const Announcement& theirs = layout().slot[slot].announcement;
   if (meeting == 0 || theirs.meeting != meeting) return std::nullopt;
   const Settings settings = theirs.value.load();
-  if (theirs.meeting != meeting) return std::nullopt;  // Overwritten meanwhile.
+  if (theirs.meeting != meeting) return std::nullopt;
   return Announced{meeting, settings.world_size, settings.backend};
 }
 
@@ -338,7 +331,7 @@ void JobControlBlock::set_memory_number(int slot, std::uint64_t number) const {
 
 std::uint64_t JobControlBlock::memory_number(int slot, std::chrono::nanoseconds limit) const {
   const Slot& other = layout().slot[slot];
-  const std::uint32_t seen = other.memory_changes;  // Read first: a later change wakes this thread.
+  const std::uint32_t seen = other.memory_changes;  // First: a later change wakes this thread.
   if (limit.count() > 0 && other.memory_number == 0) futex_wait(other.memory_changes, seen, limit);
   return other.memory_number;
 }
@@ -400,7 +393,7 @@ std::string JobControlBlock::exit_report(int slot) const {
 }
 
 bool JobControlBlock::follows_abort(int slot) const {
-  const Ticks own = activity(slot).aborted_at;  // A later abort may follow from the first one.
+  const Ticks own = activity(slot).aborted_at;  // A later abort may follow from the first.
   const Clock::time_point now = Clock::now();
   for (int other = 0; other < slots(); ++other) {
     const Ticks aborted_at = activity(other).aborted_at;

@@ -4,12 +4,12 @@
 namespace lockstep::job {
 namespace {
 
-// A launcher that may run inside another launcher's job precedes it: mpirun inside a SLURM step
-// sets its variables in addition to SLURM's.
+// A launcher that may run inside another's job precedes it: mpirun inside a SLURM step sets its
+// variables in addition.
 //
-// PALS and PMIx have no number of ranks. Their launchers usually also set PMI's, Open MPI's or
-// SLURM's variables; otherwise the user passes WORLD_SIZE. SLURM gives the ranks of each host as a
-// list: see slurm_local_world_size().
+// PALS and PMIx have no number of ranks: they usually come with PMI's, Open MPI's or SLURM's
+// variables, or the user's WORLD_SIZE. SLURM lists the ranks of each host:
+// slurm_local_world_size().
 constexpr LauncherVariables sets[] = {
     {"env",
      "environment",
@@ -140,8 +140,7 @@ bool is_named(const LauncherVariables& set, std::string_view value) {
 }
 
 bool is_task_of_srun(const Variables& variables) {
-  constexpr std::uint64_t last_step = 0xffff'fff0;  // Higher numbers are special steps, such as a
-                                                    // script or an interactive shell.
+  constexpr std::uint64_t last_step = 0xffff'fff0;  // Above: a script or an interactive shell.
   const auto step = variables.id("SLURM_STEP_ID");
   return step && *step <= last_step;
 }

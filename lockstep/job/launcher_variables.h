@@ -14,16 +14,16 @@
 
 namespace lockstep::job {
 
-// One set of variables. A name is null if the launcher has no such variable.
+// A name is null if the launcher has no such variable.
 struct LauncherVariables {
-  std::string_view name;      // Its value of LOCKSTEP_LAUNCHER; several sets may share it.
+  std::string_view name;      // A value of LOCKSTEP_LAUNCHER; several sets may share it.
   std::string_view launcher;  // LaunchEnvironment::launcher.
   bool is_mpi;                // MPI_Init() connects the ranks.
   const char* rank;
   const char* world_size;
   const char* local_rank;
   const char* local_world_size;
-  const char* hosts;                        // Number of hosts, if ranks are evenly distributed.
+  const char* hosts;                        // Number of hosts, with evenly distributed ranks.
   std::array<const char*, 2> job = {};      // Each distinguishes this job from others on the host.
   std::array<const char*, 4> further = {};  // These do so only together, and not always.
 
@@ -34,13 +34,12 @@ struct LauncherVariables {
   bool is_complete(const Variables& variables) const;
 };
 
-// All sets, in order of precedence.
 std::span<const LauncherVariables> launcher_variables();
 
-// Returns all values of LOCKSTEP_LAUNCHER, separated by commas: "none, env, mpi, openmpi, ...".
+// All values of LOCKSTEP_LAUNCHER: "none, env, mpi, openmpi, ...".
 std::string launcher_names();
 
-// Whether a value of LOCKSTEP_LAUNCHER selects `set`: by its own name, or as "mpi".
+// Whether LOCKSTEP_LAUNCHER selects `set`: by its own name, or as "mpi".
 bool is_named(const LauncherVariables& set, std::string_view value);
 
 // Whether srun started this process as a task. The script of sbatch and a shell of salloc have the

@@ -11,12 +11,12 @@
 
 namespace lockstep {
 
-// Whether MPI_Init() connects the ranks that `launcher`, a LaunchEnvironment::launcher, started.
-// Flux may run without PMI and PMIx, so their own variables decide.
+// Whether MPI_Init() connects the ranks of this LaunchEnvironment::launcher. For Flux, the
+// variables of PMI and PMIx decide.
 LOCKSTEP_API bool is_mpi_launcher(std::string_view launcher);
 
-// Whether LOCKSTEP_LAUNCHER is set, or this process was started by a launcher that sets variables
-// other than RANK. A script of sbatch does not count.
+// Whether LOCKSTEP_LAUNCHER or a launcher's variable other than RANK is set. A script of sbatch
+// does not count.
 LOCKSTEP_API bool is_launched();
 
 }  // namespace lockstep

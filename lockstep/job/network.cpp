@@ -72,7 +72,7 @@ bool share_bits(std::string_view left, std::string_view right, std::size_t bits)
   return (different >> (8 - bits % 8)) == 0;
 }
 
-// A network such as "10.0.0.0/8". An address is a network of one host.
+// "10.0.0.0/8", or one host.
 struct Network {
   SocketAddress address;
   std::size_t bits = 0;
@@ -91,7 +91,7 @@ std::optional<SocketAddress> numeric(const std::string& text) {
   }
 }
 
-// Returns nothing if `text` is neither a network nor an address, and therefore an interface name.
+// Empty if `text` is an interface name.
 std::optional<Network> network_of(std::string_view text) {
   const auto slash = text.find('/');
   const auto address = numeric(std::string(text.substr(0, slash)));
@@ -132,7 +132,7 @@ const NetworkInterface* named(const std::vector<NetworkInterface>& interfaces,
   return first(interfaces, [&](const NetworkInterface& each) { return each.name == text; });
 }
 
-// Accepts an interface without a link: no other has this address.
+// Also without a link: no other interface has this address.
 const NetworkInterface* with_address(const std::vector<NetworkInterface>& interfaces,
                                      const SocketAddress& address) {
   const Network only{address, 8 * bytes_of(address).size()};
@@ -141,8 +141,8 @@ const NetworkInterface* with_address(const std::vector<NetworkInterface>& interf
   return found == interfaces.end() ? nullptr : &*found;
 }
 
-// Returns the interface that has the address `there`, else the one that routes packets to it.
-// Connecting a datagram socket queries the kernel's route and sends nothing.
+// The interface that has the address `there`, else the one that routes to it. Connecting a datagram
+// socket queries the kernel's route and sends nothing.
 const NetworkInterface* with_route_to(const std::vector<NetworkInterface>& interfaces,
                                       const SocketAddress& there) {
   if (const NetworkInterface* ours = with_address(interfaces, there)) return ours;
@@ -151,8 +151,7 @@ const NetworkInterface* with_route_to(const std::vector<NetworkInterface>& inter
   return with_address(interfaces, local_address(socket.get()));
 }
 
-// Whether `master` is a name for 127.0.1.1, as Debian's installer sets it. Such a name does not
-// show the address that other hosts use.
+// Debian maps the host's name to 127.0.1.1.
 bool says_nothing(const SocketAddress& address, const std::string& master) {
   return address.is_loopback() && master != "localhost" && !numeric(master);
 }
@@ -175,7 +174,6 @@ const NetworkInterface* usual(const std::vector<NetworkInterface>& interfaces) {
   return first(interfaces, [](const NetworkInterface&) { return true; });
 }
 
-// Returns more about why `text` selected no usable interface; may be empty.
 std::string state_of(const std::vector<NetworkInterface>& interfaces, std::string_view text) {
   if (network_of(text)) return {};
   const std::string name(text);
@@ -211,7 +209,7 @@ std::vector<NetworkInterface> network_interfaces() {
   for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
     const auto address = address_of(*entry);
     if (!address || is_link_local(*address)) continue;
-    constexpr unsigned up = IFF_UP | IFF_RUNNING;  // Enabled and with a link.
+    constexpr unsigned up = IFF_UP | IFF_RUNNING;
     found.push_back({.name = entry->ifa_name,
                      .address = host_text(*address),
                      .is_up = (entry->ifa_flags & up) == up,

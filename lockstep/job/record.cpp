@@ -34,20 +34,20 @@
 namespace lockstep {
 namespace {
 
-// The content of the file where torchrun and `lockstep run` look for a rank's error. Its JSON
-// format is that of torch.distributed.elastic.multiprocessing.errors.
+// Contents of the file where torchrun and `lockstep run` look for a rank's error, in the JSON
+// format of torch.distributed.elastic.multiprocessing.errors.
 struct ErrorReport {
   std::string message = {};     // "Type: text".
-  std::string call_stack = {};  // Connections, shown before the message; may be empty.
-  std::string traceback = {};   // As printed by another language; replaces both if not empty.
+  std::string call_stack = {};  // Shown before the message; may be empty.
+  std::string traceback = {};   // Another language's; replaces both unless empty.
 
-  // The error is caused by another rank's error, so its time must be later, whatever the clock
-  // returns. torchrun shows the error with the earliest second first, as the root cause.
+  // torchrun shows the error with the earliest second first, so a consequence needs a later time,
+  // whatever the clock returns.
   bool is_consequence = false;
 };
 
-// torchrun assigns to a rank without a file the second in which it detects the rank's end, up to
-// one second after its death.
+// To a rank without a file, torchrun assigns the second in which it detects the end, up to 1 s
+// late.
 constexpr std::time_t time_of_consequences = 2;
 
 std::string json(const ErrorReport& report) {
@@ -66,22 +66,20 @@ std::string json(const ErrorReport& report) {
 }
 
 FileDescriptor open_file(const std::string& path) {
-  // Links made by the kernel to files this process has open.
   const bool own = path.starts_with("/proc/self/fd/") || path.starts_with("/dev/fd/");
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC | (own ? 0 : O_NOFOLLOW);
   return FileDescriptor(::open(path.c_str(), flags, 0600));
 }
 
-// A link, a pipe or a device must not be replaced by a file.
+// Links, pipes and devices must not.
 bool may_be_replaced(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT;
   return S_ISREG(status.st_mode);
 }
 
-// Replaces the file in TORCHELASTIC_ERROR_FILE atomically, mode 0600. Symbolic links are not
-// followed, except /proc/self/fd/N. Without that variable, or if the write fails, does nothing: the
-// caller already handles a more important error.
+// Replaces the file in TORCHELASTIC_ERROR_FILE atomically, mode 0600. Follows no symbolic links
+// except /proc/self/fd/N. Ignores errors: the caller already handles a more important one.
 void write_error_file(const ErrorReport& report) noexcept {
   const char* path = read_variable("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr) return;
@@ -89,11 +87,10 @@ void write_error_file(const ErrorReport& report) noexcept {
     const std::string text = json(report);
     if (may_be_replaced(path)) return write_small_file(path, text);
     if (const FileDescriptor file = open_file(path)) write_all(file.get(), text);
-  } catch (...) {  // A full disk, or no memory: the error cannot be reported.
+  } catch (...) {  // A full disk, or no memory.
   }
 }
 
-// A slot in a job control block.
 struct Place {
   std::shared_ptr<const JobControlBlock> page;
   int slot = 0;
@@ -102,10 +99,9 @@ struct Place {
   JobControlBlock::Phase phase() const { return page->phase(slot); }
 };
 
-// This process's slots in the control blocks of its jobs. Never destroyed: static objects may throw
-// at exit.
+// Never destroyed: static objects may throw at exit.
 struct Places {
-  std::atomic<pid_t> pid{0};  // Pid of the rank's process, not of its fork()ed children.
+  std::atomic<pid_t> pid{0};  // The rank's, not that of its fork()ed children.
   std::mutex mutex;
   std::vector<Place> taken;
 };
@@ -115,8 +111,8 @@ Places& places() {
   return ours;
 }
 
-// A fork()ed child must not report for the rank. In it, a mutex that another thread of the rank
-// held at the fork() stays locked.
+// A fork()ed child must not report for the rank. In it, a mutex that another thread held at the
+// fork() stays locked.
 bool is_child_of_rank() {
   Places& ours = places();
   const pid_t rank = ours.pid;
@@ -128,7 +124,7 @@ bool is_child_of_rank() {
   });
 }
 
-// `is_ending`: this process will not return, so peers must not wait; nothing unwinds its stack.
+// `is_ending`: this process will not return, so peers must not wait.
 void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
   Places& ours = places();
   const std::lock_guard lock(ours.mutex);
@@ -160,15 +156,14 @@ void tell(const std::exception_ptr& error, bool is_ending) noexcept {
   tell_once([&] {
     ErrorReport report{.message = exception_text(error), .is_consequence = is_consequence(error)};
     if (!report.is_consequence) tell_peers(report.message, fault_in(error), is_ending);
-    if (is_ending) report.call_stack = call_stack(2);  // Skips this function and the handler.
+    if (is_ending) report.call_stack = call_stack(2);
     write_error_file(report);
   });
 }
 
 std::terminate_handler handler_before = nullptr;
 
-// Calls the previous handler, which usually prints the exception's type. For an Error of a type
-// that only this library uses, the handler gets a plain Error.
+// Usually prints the exception's type, so an Error of a derived type is passed as a plain Error.
 void call_handler_before() {
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
@@ -184,8 +179,8 @@ void call_handler_before() {
   handler_before();
 }
 
-// Called at the throw, before the stack is unwound. The previous handler ends the process, so other
-// terminating threads wait here until the report is complete.
+// Called at the throw. The previous handler ends the process, so other terminating threads wait
+// here until the report is complete.
 void on_terminate() {
   const Deadline deadline = in(std::chrono::seconds(1));
   if (telling == Telling::not_yet) tell(std::current_exception(), true);

@@ -1,16 +1,10 @@
-// Wraps main() of a rank and reports its exception to the other ranks, the launcher and stderr:
+// Wraps main() of a rank and reports its exception to the other ranks, the launcher and stderr.
 //
-//   int main(int argc, char** argv) {
-//     return lockstep::record([&] { train(argc, argv); });
-//   }
+//   int main() { return lockstep::record([] { train(); }); }
 //
 // The other ranks quote the exception in their Errors; the launcher shows it first. It is written
-// to TORCHELASTIC_ERROR_FILE, as by torchrun's @record, so that `lockstep run` and torchrun find
-// it.
-//
-// Without record(), an uncaught exception also reaches the other ranks and the launcher, before the
-// stack is unwound. init_process_group() installs a terminate handler for this first, so that its
-// own exceptions are reported too. That handler then calls the previous one.
+// to TORCHELASTIC_ERROR_FILE, as by torchrun's @record. Without record(), the terminate handler of
+// init_process_group() reports uncaught exceptions and then calls the previous handler.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,16 +29,16 @@ LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
 
 // As record_exception(), for an exception of another language that ends this process. The other
 // ranks then fail at once. `text` is "Type: text"; `traceback` has the lines that this language
-// prints. `fault` is that of an Error of this library. Pass peer_lost or aborted for an Error that
-// only reports another rank's failure; the other ranks do not quote it.
+// prints; `fault` is that of an Error. With peer_lost or aborted, which only report another rank's
+// failure, the other ranks do not quote it.
 LOCKSTEP_API void record_last_exception(std::string_view text, std::string_view traceback,
                                         std::optional<Fault> fault) noexcept;
 
-// Non-template form of record(). Returns body's exit code; after an Error of this library
-// exit_code_of() its Fault, after any other exception 1.
+// record() without a template. Returns body's exit code; exit_code_of() after an Error, 1 after
+// another exception.
 LOCKSTEP_API int record_main(const std::function<int()>& body) noexcept;
 
-// Runs `body` as main(). `body` returns an exit code, or nothing for 0.
+// Runs `body`, which returns an exit code, or nothing for 0. Returns as record_main().
 template <std::invocable Body>
 int record(Body&& body) noexcept {
   if constexpr (std::is_void_v<std::invoke_result_t<Body>>)
@@ -53,14 +47,12 @@ int record(Body&& body) noexcept {
     return record_main([&]() -> int { return body(); });
 }
 
-// For init_process_group(): installs the terminate handler, once. An uncaught exception of this
-// process is then written to TORCHELASTIC_ERROR_FILE.
+// For init_process_group(): installs the terminate handler, once.
 LOCKSTEP_API void report_uncaught_exceptions();
 
-// For init_process_group(): record_exception() then also writes this process's exit report to
-// `slot` of `page`, which this process holds. Slots of other groups that it has not left in order
-// stay registered. The slot stays registered after its group has ended, because an exception often
-// ends the group before it is caught. Calls report_uncaught_exceptions().
+// For init_process_group(): record_exception() then also writes the exit report to `slot`, and to
+// this process's other slots that it has not left in order. The slot stays registered after its
+// group has ended, because an exception often ends the group before it is caught.
 LOCKSTEP_API void send_exit_report_to(std::shared_ptr<const JobControlBlock> page, int slot);
 
 }  // namespace lockstep

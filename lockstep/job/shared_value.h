@@ -1,13 +1,10 @@
 // A value in memory that processes share, which a writer may overwrite while readers copy it.
 //
-// Each word is atomic, so a copy taken during a write may mix old and new words. The owner keeps a
-// version beside the value. The writer changes the version before store() and again after it. A
-// reader loads the version before and after load(), and drops the copy if the two differ. Words are
-// stored with release, so a reader that has a new word also has the version from before it. Words
-// are loaded with acquire, so they come before the second load of the version. Fences would do the
-// same, but ThreadSanitizer does not know them.
-//
-// Source: H. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012.
+// A copy taken during a write may mix old and new words. The owner keeps a version beside the
+// value, which the writer changes before and after store(). A reader loads it before and after
+// load(), and drops the copy if it has changed. For the memory orders see
+// docs/internals/memory-order.md, and H. Boehm, "Can seqlocks get along with programming language
+// memory models?", MSPC 2012.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

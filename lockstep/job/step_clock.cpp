@@ -16,7 +16,6 @@ namespace {
 thread_local StepClock* of_thread = nullptr;
 std::atomic<bool> is_process_taken{false};
 
-// A thread's exclusive use of the process's clock, until the thread ends.
 struct Adoption {
   bool has_it = false;
 
@@ -43,7 +42,7 @@ std::size_t index(StepPhase phase) { return static_cast<std::size_t>(phase); }
 StepClock* StepClock::of_this_thread() { return of_thread; }
 
 StepClock& StepClock::of_process() {
-  static StepClock& clock = *new StepClock;  // Other threads may read it while the process exits.
+  static StepClock& clock = *new StepClock;  // Other threads may read it during exit.
   static const int registered =
       ::pthread_atfork(nullptr, nullptr, [] { clock.end_interrupted_change(); });
   static_cast<void>(registered);
@@ -58,8 +57,6 @@ StepClock* StepClock::adopted() {
   return of_thread;
 }
 
-// --- Phases -------------------------------------------------------------------------------------
-
 // times() retries if the version was odd or has changed.
 template <class Change>
 void StepClock::change(Change change) {
@@ -69,8 +66,8 @@ void StepClock::change(Change change) {
   put(version_, before + 2);
 }
 
-// For a fork()ed child, where the thread that was changing the clock does not exist. The time since
-// the last change may count twice there.
+// For a fork()ed child, without the thread that was changing the clock. The time since the last
+// change may count twice.
 void StepClock::end_interrupted_change() {
   const std::uint64_t version = version_.load(std::memory_order_relaxed);
   version_.store(version + version % 2, std::memory_order_relaxed);
@@ -87,7 +84,6 @@ void StepClock::spend(StepPhase phase, Ticks until) {
   put(since_, until);
 }
 
-// Ranks that are threads have no timeline.
 void StepClock::record(TimelineRecorder& recorder, StepPhase phase, Ticks begin, Ticks end) const {
   if (phase != StepPhase::other && this == &of_process()) recorder.phase(phase, begin, end);
 }
@@ -131,7 +127,7 @@ StepTimes StepClock::times() const {
     return version % 2 != 0 || version_.load(std::memory_order_relaxed) != version;
   };
   for (bool first = true; first || has_changed(); first = false) {
-    if (!first) std::this_thread::yield();  // The writing thread may need the core.
+    if (!first) std::this_thread::yield();
     version = get(version_);
     std::transform(spent_.begin(), spent_.end(), spent.begin(), get<Ticks>);
     std::transform(waited_.begin(), waited_.end(), waited.begin(), get<Ticks>);
@@ -154,8 +150,6 @@ std::array<Ticks, step_phases> StepClock::spent_until(Ticks now) const {
   if (since != 0 && now > since) spent[index(phase_.load(relaxed))] += now - since;
   return spent;
 }
-
-// --- Other threads ------------------------------------------------------------------------------
 
 StepClock::OfThread::OfThread() { of_thread = &clock_; }
 
@@ -181,11 +175,9 @@ void StepClock::book_wait_of_helper(int last, Ticks begin, Ticks end) {
   StepClock& clock = of_process();
   const Ticks since = clock.lent_since_;
   if (since == 0 || end <= since) return;
-  clock.lent_last_ = last;  // First: the loop that sees the wait takes it to be for this rank.
+  clock.lent_last_ = last;  // First: a loop that sees the wait attributes it to this rank.
   clock.lent_wait_ += end - std::max(begin, since);
 }
-
-// --- What others see ----------------------------------------------------------------------------
 
 void SharedStepTimes::show(const StepTimes& times) {
   constexpr auto relaxed = std::memory_order_relaxed;

@@ -23,7 +23,7 @@ class TimelineRecorder;
 
 class LOCKSTEP_API StepClock {
  public:
-  // The clock of the training loop on the calling thread; null on any other thread.
+  // The clock of the training loop on this thread; null on any other thread.
   static StepClock* of_this_thread();
 
   // As above, but a thread without a clock gets that of the process, unless another thread has it.
@@ -44,7 +44,7 @@ class LOCKSTEP_API StepClock {
   std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   void count_step();
 
-  // While it exists, the loop waits in `reduce` for collectives of another thread of this process.
+  // While it exists, the loop waits in `reduce` for collectives of another thread.
   class Lent;
 
   // Records that this other thread waited from `begin` to `end` for the rank `last`.
@@ -52,12 +52,10 @@ class LOCKSTEP_API StepClock {
 
   StepTimes times() const;
 
-  // The ticks of each phase until `now`, for the thread that changes the phases. Costs a few
-  // nanoseconds.
+  // The ticks of each phase until `now`, for the thread that changes the phases.
   std::array<Ticks, step_phases> spent_until(Ticks now) const;
 
-  // The times since the end of the first step, which is excluded because ranks start at different
-  // times. Empty before that.
+  // Excludes the first step, because ranks start at different times; empty before its end.
   StepTimes since_first_step() const;
 
  private:
@@ -77,7 +75,7 @@ class LOCKSTEP_API StepClock {
   std::array<std::atomic<Ticks>, most_ranks> waited_{};
 
   std::atomic<std::int64_t> steps_{0};
-  StepTimes first_step_;  // Constant once it is known.
+  StepTimes first_step_;
   std::atomic<bool> first_step_is_known_{false};
   std::atomic<Ticks> lent_since_{0};  // Start of the current Lent; 0 without one.
   std::atomic<Ticks> lent_wait_{0};
@@ -108,8 +106,6 @@ class LOCKSTEP_API StepClock::Lent {
   Ticks begin_ = 0;
 };
 
-// --- What others see ----------------------------------------------------------------------------
-
 // A rank's StepTimes in shared memory. A reader may see a mixture of two calls of show().
 class LOCKSTEP_API SharedStepTimes {
  public:
@@ -136,7 +132,6 @@ struct StepReport {
   SharedStepTimes whole;                  // StepClock::since_first_step().
   std::atomic<std::int64_t> stood_still;  // Nanoseconds, as in RankTimes, within `whole`.
 
-  // For a new process.
   void reset() {
     recent.show({});
     whole.show({});
@@ -144,7 +139,7 @@ struct StepReport {
   }
 };
 
-// The times of the last ten seconds.
+// Times of the last ten seconds.
 class LOCKSTEP_API RecentTimes {
  public:
   static constexpr std::chrono::seconds interval{1};

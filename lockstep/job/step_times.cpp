@@ -12,7 +12,6 @@
 namespace lockstep {
 namespace {
 
-// The order of the output: that of a step.
 constexpr std::array<StepPhase, step_phases> in_order{
     StepPhase::data, StepPhase::forward,   StepPhase::backward,   StepPhase::reduce,
     StepPhase::wait, StepPhase::optimizer, StepPhase::checkpoint, StepPhase::other};

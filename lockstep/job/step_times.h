@@ -1,23 +1,14 @@
 // Measures where the time of a training loop goes.
 //
-//   const lockstep::StepTimes before = lockstep::step_times();
-//   train();
-//   std::cerr << describe(lockstep::step_times() - before) << '\n';
+// Example: with `before` from step_times(), describe(step_times() - before) returns
+// "data 3 %, forward 83 %, wait 5 % for rank 3, optimizer 9 %".
 //
-// prints "data 3 %, forward 31 %, backward 52 %, reduce 4 %, wait 5 % for rank 3, optimizer 5 %".
+// Loader, parallel modules, Pipeline, this library's optimizers, Checkpointer and collectives enter
+// their phases. All other time is `other`, unless the program declares a phase with InPhase. Phases
+// nest; time counts for the innermost one.
 //
-// Times are always measured. Loader, DistributedDataParallel and other parallel modules, Pipeline,
-// this library's optimizers, Checkpointer and all collectives enter their phases. All other time is
-// `other`, unless the program declares a phase:
-//
-//   const lockstep::InPhase phase(lockstep::StepPhase::data);  // Until the end of the scope.
-//
-// Phases nest. Time counts for the innermost phase only, so the phases add up to the elapsed time.
-// A change of phase costs some ten nanoseconds.
-//
-// One thread of the process is measured: the first that enters a phase other than by a collective.
-// After it ends, another thread may follow. While it waits for a background collective, that
-// collective's times count for it.
+// One thread is measured: the first that enters a phase other than by a collective; after it ends,
+// another may follow. While it waits for a background collective, that collective's times count.
 //
 // Thread safety: any thread may call any function.
 
@@ -40,12 +31,12 @@ class StepClock;
 enum class StepPhase : std::uint8_t {
   other,
   data,        // Waiting for a batch, or making it without a prefetching thread.
-  forward,     // forward() of a parallel module.
-  backward,    // backward(), from the gradient of such a forward()'s output on.
+  forward,     // A parallel module's forward().
+  backward,    // From the gradient of a parallel module's output on.
   reduce,      // Collectives and messages, after all ranks have joined.
   wait,        // Waiting for ranks that join a collective or send a message later.
   optimizer,   // Steps of optimizers, clipping and unscaling of gradients.
-  checkpoint,  // The part of saving and loading that blocks the loop.
+  checkpoint,  // Saving and loading, as far as it blocks the loop.
 };
 
 inline constexpr std::size_t step_phases = 8;
@@ -53,8 +44,7 @@ inline constexpr std::size_t step_phases = 8;
 LOCKSTEP_API const char* name(StepPhase phase);
 
 struct LOCKSTEP_API StepTimes {
-  std::int64_t steps = 0;                                     // Backward passes with gradient
-                                                              // averaging.
+  std::int64_t steps = 0;  // Backward passes that average gradients.
   std::array<std::chrono::nanoseconds, step_phases> spent{};  // By phase.
 
   // The waiting time, by the last rank to join, numbered in the job. For a rank on another host,
@@ -65,25 +55,24 @@ struct LOCKSTEP_API StepTimes {
     return spent[static_cast<std::size_t>(phase)];
   }
 
-  // The elapsed time.
   std::chrono::nanoseconds total() const;
 
   // The rank with the longest wait; -1 without any.
   int latest_rank() const;
 };
 
-// Times since the loop's first phase, including the current phase.
+// The times since the loop's first phase, including the current phase.
 LOCKSTEP_API StepTimes step_times();
 
 LOCKSTEP_API StepTimes operator-(StepTimes end, const StepTimes& begin);
 
-// All phases of half a percent or more, as above. Empty without any time.
+// All phases of half a percent or more; empty without any time.
 LOCKSTEP_API std::string describe(const StepTimes& times);
 
 // The share of `phase`, such as "data 3 %" or "wait 5 % for rank 3".
 LOCKSTEP_API std::string describe(const StepTimes& times, StepPhase phase);
 
-// This thread's loop is in `phase` while this object exists, unless an inner one exists.
+// While it exists, this thread's loop is in `phase`, unless an inner InPhase exists.
 class LOCKSTEP_API InPhase {
  public:
   explicit InPhase(StepPhase phase);

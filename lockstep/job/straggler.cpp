@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Phases of a rank's own work. In the other two it waits or communicates.
+// In the other two a rank waits or communicates.
 constexpr StepPhase own_phases[] = {StepPhase::data,       StepPhase::forward,
                                     StepPhase::backward,   StepPhase::optimizer,
                                     StepPhase::checkpoint, StepPhase::other};
@@ -39,10 +39,9 @@ std::chrono::nanoseconds longest_wait_for(int rank, std::span<const RankTimes> r
   return longest;
 }
 
-// Removes the time of a stop from the waits of the stopped rank. A rank that is stopped while it
-// waits in a collective counts the whole stop as a wait. The last rank may have arrived long
-// before. A rank that is stopped elsewhere counts its own waits correctly; the others wait for it
-// then.
+// Removes a stop from the waits of the stopped rank. A stop in a collective counts as a wait,
+// although the last rank may have arrived long before. If it was stopped elsewhere, the others
+// waited for it.
 void remove_stop(RankTimes& stopped, std::span<const RankTimes> all) {
   auto rest = stopped.stood_still - longest_wait_for(stopped.rank, all);
   auto& waits = stopped.times.waited_for;
@@ -57,7 +56,6 @@ void remove_stop(RankTimes& stopped, std::span<const RankTimes> all) {
   }
 }
 
-// The ranks that have completed a minimum of steps.
 class Ranks {
  public:
   Ranks(std::span<const RankTimes> all, std::int64_t steps) {
@@ -66,7 +64,7 @@ class Ranks {
     for (RankTimes& each : ranks_) remove_stop(each, all);
   }
 
-  // Returns the mean of `value` over all ranks but one; 0 without any.
+  // The mean over all ranks but one; 0 without any.
   template <class Value>
   double mean_without(int rank, const Value& value) const {
     double sum = 0;
@@ -83,8 +81,7 @@ class Ranks {
     return mean_without(rank, [&](const RankTimes& each) { return wait_for(each, rank); });
   }
 
-  // Returns the rank with the longest wait of the others, which may not be in `ranks_`; -1 without
-  // any.
+  // The rank for which the others waited longest, which may not be in `ranks_`; -1 without any.
   int most_waited_for() const {
     std::map<int, double> waits;
     for (const RankTimes& each : ranks_)
@@ -100,7 +97,6 @@ class Ranks {
     return found == ranks_.end() ? nullptr : &*found;
   }
 
-  // Returns the phases in which `late` is slower than the others.
   std::vector<std::pair<StepPhase, double>> late_phases(const RankTimes& late, double wait) const {
     std::vector<std::pair<StepPhase, double>> phases;
     for (const StepPhase phase : own_phases) {
@@ -114,7 +110,6 @@ class Ranks {
     return phases;
   }
 
-  // Returns the mean time that the others lost in all steps.
   double lost_for(int rank) const {
     return mean_without(rank, [&](const RankTimes& each) {
       return wait_for(each, rank) * static_cast<double>(each.times.steps);
@@ -131,7 +126,7 @@ double sum_of(const std::vector<std::pair<StepPhase, double>>& phases) {
   return sum;
 }
 
-// Two significant digits: "41", "3.8", "0.25".
+// "41", "3.8", "0.25".
 std::string short_number(double value) {
   const int decimals = value >= 9.95 ? 0 : value >= 0.995 ? 1 : 2;
   return fmt::format("{:.{}f}", value, decimals);

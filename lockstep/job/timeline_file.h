@@ -1,8 +1,8 @@
 // The file in which a rank records its spans: a header and two ring buffers. Readers must be of the
 // same version and processor architecture.
 //
-// The rank maps the file. A span therefore needs no system call, and a killed rank leaves all its
-// recorded spans. A full ring overwrites its oldest spans.
+// The rank maps the file, so a span needs no system call, and a killed rank leaves its spans. A
+// full ring overwrites its oldest spans.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,13 +18,12 @@
 
 namespace lockstep::job {
 
-// One moment on both clocks.
 struct ClockPair {
   Ticks ticks = 0;
   std::int64_t steady_ns = 0;
 };
 
-// The steady clock of this rank plus `offset_ns` is that of rank 0, within `error_ns`.
+// This rank's steady clock plus `offset_ns` is that of rank 0, within `error_ns`.
 struct ClockOffset {
   std::int64_t at_steady_ns = 0;
   std::int64_t offset_ns = 0;
@@ -32,8 +31,8 @@ struct ClockOffset {
 };
 
 struct PhaseSpan {
-  std::atomic<std::uint64_t> number;  // From 1, written last; any other number means that the span
-                                      // is being overwritten.
+  // From 1, written last. Any other number means that the span is being overwritten.
+  std::atomic<std::uint64_t> number;
   Ticks begin;
   Ticks end;
   StepPhase phase;
@@ -44,12 +43,12 @@ struct CollectiveSpan {
   Ticks begin;
   Ticks waited_until;  // When all ranks had joined.
   Ticks end;
-  std::uint64_t sequence;  // Number in its group.
+  std::uint64_t sequence;
   std::uint64_t bytes;
   GroupName group;
   std::int32_t last;     // The last rank to join, numbered in the job; -1 for none.
-  std::int32_t fault;    // The Fault that ended it; -1 on success.
-  std::uint32_t thread;  // 0 for the training loop's thread, else the kernel's thread id.
+  std::int32_t fault;    // -1 on success.
+  std::uint32_t thread;  // 0 for the training loop's thread, else the kernel's id.
   Operation operation;
 };
 
@@ -58,7 +57,7 @@ struct TimelineHeader {
   static constexpr std::size_t most_offsets = 16;
 
   std::array<char, 16> magic;
-  std::uint64_t job;  // Equal on all ranks of a job.
+  std::uint64_t job;  // Equal on all ranks.
   std::int32_t rank;
   std::int32_t world_size;
   std::int32_t attempt;
@@ -66,7 +65,7 @@ struct TimelineHeader {
   char host[64];
   std::uint64_t phase_capacity;
   std::uint64_t collective_capacity;
-  std::atomic<std::uint64_t> phases;  // Number recorded so far.
+  std::atomic<std::uint64_t> phases;
   std::atomic<std::uint64_t> collectives;
 
   double ns_per_tick;  // Measured at the start.
@@ -79,7 +78,7 @@ struct TimelineHeader {
   std::atomic<std::uint32_t> offset_count;
 };
 
-// Offset of the first ring in the file.
+// Byte offset of the first ring in the file.
 inline constexpr std::size_t spans_offset = 4096;
 
 static_assert(std::is_trivially_destructible_v<TimelineHeader> &&

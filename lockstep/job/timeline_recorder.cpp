@@ -29,7 +29,7 @@ using job::CollectiveSpan;
 using job::PhaseSpan;
 using job::TimelineHeader;
 
-// Number of spans between two clock readings.
+// Spans between two clock readings.
 constexpr std::uint64_t clock_interval = 256;
 
 job::ClockPair clocks_now() {
@@ -39,8 +39,8 @@ job::ClockPair clocks_now() {
 
 std::int64_t wall_minus_steady() { return wall_time_ns() - steady_ns(Clock::now()); }
 
-// Allocates the whole file on the disk, so that later stores cannot fail. An older file loses its
-// name but keeps its memory, which another process may have mapped.
+// Allocates the whole file on the disk, so that later stores cannot fail. Unlinks an older file,
+// which another process may have mapped.
 std::byte* map_new_file(const std::filesystem::path& file, std::size_t bytes) {
   std::error_code error;
   std::filesystem::create_directories(file.parent_path(), error);
@@ -76,8 +76,7 @@ CollectiveSpan* collectives_in(std::byte* memory, std::uint64_t phases) {
   return reinterpret_cast<CollectiveSpan*>(memory + job::spans_offset + phases * sizeof(PhaseSpan));
 }
 
-// Prevents reordering by the compiler: a process killed while it writes a span leaves no span
-// there.
+// The compiler must not reorder: a process killed while it writes a span leaves none.
 template <class Span>
 void mark_as_changing(Span& span) {
   span.number.store(0, std::memory_order_relaxed);
@@ -109,7 +108,7 @@ TimelineRecorder::TimelineRecorder(const Options& options)
     : file_(options.folder / spans_name(options.attempt, options.rank)),
       bytes_(job::timeline_bytes(options.most_phases, options.most_collectives)),
       memory_(map_new_file(file_, bytes_)) {
-  std::error_code ignored;  // Removes an earlier process's operators.
+  std::error_code ignored;
   std::filesystem::remove(options.folder / operators_name(options.attempt, options.rank), ignored);
   TimelineHeader& head = *new (memory_) TimelineHeader{};
   head.job = options.job;
@@ -169,7 +168,6 @@ void TimelineRecorder::add_offset(std::chrono::nanoseconds offset, std::chrono::
   const std::lock_guard lock(clock_mutex_);
   TimelineHeader& head = header();
   const std::uint32_t count = head.offset_count.load(std::memory_order_relaxed);
-  // The last entry is overwritten by later offsets.
   const std::size_t place = std::min<std::size_t>(count, TimelineHeader::most_offsets - 1);
   head.offsets[place] = {steady_ns(Clock::now()), offset.count(), error.count()};
   head.offset_count.store(static_cast<std::uint32_t>(place) + 1, std::memory_order_release);
@@ -181,8 +179,7 @@ std::filesystem::path TimelineRecorder::operators_file() const {
 
 std::uint64_t TimelineRecorder::stamp() const { return header().first.ticks; }
 
-// A process killed meanwhile leaves the previous pair. If another thread holds the lock, it records
-// the same.
+// A process killed meanwhile leaves the previous pair. A holder of the lock records the same.
 void TimelineRecorder::note_clock() {
   const std::unique_lock lock(clock_mutex_, std::try_to_lock);
   if (!lock) return;

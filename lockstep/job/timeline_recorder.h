@@ -1,11 +1,10 @@
 // Records the phases of this process's training loop and every collective of its groups, for one
 // timeline of all ranks (docs/guide/timeline.md).
 //
-// LOCKSTEP_TIMELINE_DIR is the folder for the files of all ranks. Without it nothing is recorded; a
-// change of phase and a collective then cost one more load. The last 262,144 phases and 65,536
-// collectives of a rank are kept, in a file of 16 MiB.
+// LOCKSTEP_TIMELINE_DIR is the folder for the files of all ranks; without it nothing is recorded.
+// The last 262,144 phases and 65,536 collectives of a rank are kept, in 16 MiB.
 //
-// Thread safety: any thread may call any member at any time, start() once.
+// Thread safety: any thread may call any member; call start() once.
 // Errors: only start() throws: system, naming the file, if it cannot be written or the disk is
 // full. No file is then left.
 
@@ -33,7 +32,6 @@ namespace job {
 struct TimelineHeader;
 }
 
-// Nanoseconds of the steady clock, the unit of timeline files.
 inline std::int64_t steady_ns(Clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
@@ -43,8 +41,8 @@ class LOCKSTEP_API TimelineRecorder {
   static constexpr const char* variable = "LOCKSTEP_TIMELINE_DIR";
 
   struct Options {
-    std::filesystem::path folder;  // Created if it does not exist.
-    std::uint64_t job = 0;         // Equal on all ranks of a job; differs from other jobs.
+    std::filesystem::path folder;  // Created if absent.
+    std::uint64_t job = 0;         // Equal on all ranks, different for other jobs.
     int rank = 0;
     int world_size = 1;
     int attempt = 0;
@@ -53,7 +51,6 @@ class LOCKSTEP_API TimelineRecorder {
     std::uint64_t most_collectives = 1 << 16;
   };
 
-  // File names of a rank's spans and of its LibTorch operators.
   static std::string spans_name(int attempt, int rank);
   static std::string operators_name(int attempt, int rank);
 
@@ -78,8 +75,8 @@ class LOCKSTEP_API TimelineRecorder {
     Ticks begin = 0;
     Ticks waited_until = 0;  // When all ranks had joined.
     Ticks end = 0;
-    int last = -1;                    // The last rank to join, numbered in the job.
-    std::optional<Fault> fault = {};  // The Fault that ended it.
+    int last = -1;  // The last rank to join, numbered in the job.
+    std::optional<Fault> fault = {};
     bool is_of_loop = false;
   };
   void collective(const Collective& collective);
@@ -93,7 +90,7 @@ class LOCKSTEP_API TimelineRecorder {
   const std::filesystem::path& file() const { return file_; }
   std::filesystem::path operators_file() const;
 
-  // Distinguishes the file from an earlier process's file with the same name.
+  // Distinguishes the file from an earlier process's of the same name.
   std::uint64_t stamp() const;
 
  private:
@@ -104,7 +101,7 @@ class LOCKSTEP_API TimelineRecorder {
   const std::filesystem::path file_;
   std::size_t bytes_ = 0;
   std::byte* memory_ = nullptr;
-  std::mutex clock_mutex_;  // For the clock data in the file.
+  std::mutex clock_mutex_;
 };
 
 }  // namespace lockstep

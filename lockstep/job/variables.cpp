@@ -36,7 +36,6 @@ std::optional<std::uint64_t> Variables::id(const char* key) const {
 
 namespace {
 
-// Removes a leading number from `text` and returns it; empty without one.
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   const auto [stop, problem] = std::from_chars(text.begin(), text.end(), value);
@@ -61,8 +60,7 @@ std::optional<std::string> first_set(const Variables& variables,
 }  // namespace
 
 int job_port(std::uint64_t job, std::uint64_t step) {
-  constexpr std::uint64_t ports = job_ports;  // A prime, so that no two steps of a job share a
-                                              // port.
+  constexpr std::uint64_t ports = job_ports;  // A prime: no two steps of a job share a port.
   return first_job_port + static_cast<int>((job % ports * 61 + step % ports) % ports);
 }
 

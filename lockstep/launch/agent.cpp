@@ -20,30 +20,27 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As time_to_die, but between attempts: other hosts treat 3 s of silence as a loss of this host.
-// Processes that are left then are killed at the end of the job.
+// As time_to_die, between attempts. Other hosts treat 3 s of silence as a loss; processes that are
+// left are killed at the end of the job.
 constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 
-// Time for ranks to end after the job has ended without them. The other hosts are ending too, or
-// the coordinator is lost. Every agent guarantees to exit within 5 s.
+// For ranks to end after the job has ended without them. Every agent guarantees to exit within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
-// Time within which all hosts usually join.
 constexpr std::chrono::milliseconds time_to_remind = 10s;
 
-// Time for this agent's last messages to leave the host.
+// For this agent's last messages.
 constexpr std::chrono::milliseconds time_to_say = 2s;
 
 std::string count_of(int count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// Returns the folder two levels above a rank's file: DIRECTORY/JOB_RANDOM/attempt_K.
 std::string attempt_folder(const std::string& file) {
   return std::filesystem::path(file).parent_path().parent_path();
 }
 
-// Describes the end of a rank that was not in a group.
+// For a rank that was not in a group.
 std::string describe_end(const Failure& failure) {
   if (!failure.exit_code) return describe(failure);
   return fmt::format("rank {} (pid {} on {}) {}{}{}", failure.rank, failure.pid, failure.host,
@@ -71,7 +68,7 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
   output_.say("metrics at " + metrics_service_->url());
 }
 
-// Until the job's id is known, shows the user's id for it.
+// Until the job's id is known, `job_id` is the user's id for it.
 void Agent::answer_as(const std::string& job_id) {
   status_service_.emplace(job_id, [this] { return status(); });
 }
@@ -106,8 +103,8 @@ void Agent::turn() {
   if (metrics_service_) parts.push_back(&*metrics_service_);
   if (!ranks_) parts.push_back(&reminder_);
   if (ranks_) parts.push_back(&*ranks_);
-  parts.push_back(&signals_);  // After the ranks: a rank that has ended may have sent its session
-                               // page.
+  // After the ranks: a rank that has ended may have sent its session page.
+  parts.push_back(&signals_);
   std::vector<Pollable*> all = parts;
   if (!exit_code_) all.push_back(&rendezvous_);
   const std::vector<pollfd> entries = next_events(all);
@@ -171,7 +168,7 @@ void Agent::finish(const EndJob& order) {
   say_why(order);
 }
 
-// Makes other hosts end their ranks too. Details of the failure may follow later.
+// Makes other hosts end their ranks too.
 void Agent::report_failure() {
   if (ranks_->round().nodes == 1 || !ranks_->result().first_failure()) return;
   report(Outcome::failed, ranks_->result().exit_code());
@@ -231,15 +228,14 @@ void Agent::on_stop_signal(int signal) {
   if (stopped_by_) {
     if (signal != SIGINT) return;
     if (ranks_) ranks_->kill_all();
-    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;  // No rank is running.
+    if (!ranks_ || ranks_->running() == 0) exit_code_ = 128 + signal;
     return;
   }
   stopped_by_ = signal;
-  // An earlier failure decides how the job ends; the signal only prevents a restart.
+  // An earlier failure decides how the job ends.
   if (attempt_ < Attempt::reported && ranks_->result().first_failure())
     report(Outcome::failed, ranks_->result().exit_code());
-  // A host that is removed from an elastic job leaves it. The host with the store ends the job
-  // instead.
+  // A removed host leaves an elastic job; the host with the store ends the job.
   const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
   leaving_ = may_leave && (!ranks_ || ranks_->round().node != 0);
   if (ranks_ && !ranks_->ending() && ranks_->running() > 0)
@@ -267,8 +263,8 @@ void Agent::say_failure(const Failure& reported) {
               Level::error);
 }
 
-// Logs the failure that ended the latest attempt. Returns any other cause, as a prefix for the next
-// line. Empty on a second call.
+// Logs the failure that ended the latest attempt, once. Returns any other cause, as a prefix for
+// the next line.
 std::string Agent::say_why_ended() {
   if (!ended_because_) return "";
   const EndRanks because = std::exchange(*ended_because_, {});
@@ -277,7 +273,7 @@ std::string Agent::say_why_ended() {
 }
 
 void Agent::say_why(const EndJob& order) {
-  if (ranks_ && ranks_->result().start_error() != 0) return;  // It has already been logged.
+  if (ranks_ && ranks_->result().start_error() != 0) return;
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
   if (order.failure)
     say_failure(*order.failure);

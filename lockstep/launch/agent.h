@@ -1,7 +1,4 @@
-// The agent of one host: the parent process that starts and monitors the ranks.
-//
-// It executes the orders of the rendezvous: it starts, ends and restarts the ranks, and reports how
-// they ended. It also orders their output, forwards signals, and serves `lockstep status`.
+// The agent of one host, the parent process of the ranks. It executes the orders of the rendezvous.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,25 +25,24 @@ namespace lockstep::launch {
 
 class Agent {
  public:
-  // `options` and `binding` must outlive it; `signals` are already blocked. `lifeline` is a pipe
-  // whose other end the supervisor holds.
+  // `options` and `binding` must outlive it. `signals` are blocked. The supervisor holds the other
+  // end of the pipe `lifeline`.
   Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
         int lifeline);
 
-  // Returns run()'s exit code when the job has ended and no process of a rank is left.
+  // Returns run()'s exit code when no process of a rank is left.
   int run();
 
  private:
-  // State of the latest attempt, in this order.
+  // Ordered.
   enum class Attempt {
     running,
-    preempting,  // A stop signal was forwarded to the ranks as a preemption notice.
-    reported,    // The rendezvous has sent or received the reason why the ranks end.
-    concluded,   // The rendezvous has also received that all ranks have ended; the state before the
-                 // first attempt.
+    preempting,  // SIGTERM was forwarded to the ranks as a preemption.
+    reported,    // The rendezvous knows the reason why the ranks end.
+    // The rendezvous knows that all ranks have ended; also before the first attempt.
+    concluded,
   };
 
-  // One loop iteration: waits for an event and handles it.
   void turn();
   void write_what_is_left();
 
@@ -58,7 +54,6 @@ class Agent {
   void end(const EndRanks& order);
   void finish(const EndJob& order);
 
-  // Called when the last rank of an attempt has ended.
   void conclude();
   void report_failure();
   void report(Outcome outcome, int exit_code);
@@ -81,18 +76,15 @@ class Agent {
   LogQueue log_;
   Signals signals_;
   Rendezvous rendezvous_;
-  Reminder reminder_;  // Logs which hosts are missing, until ranks start.
+  Reminder reminder_;
   std::optional<StatusService> status_service_;
   std::optional<MetricsService> metrics_service_;
-  // Ranks of the latest attempt.
   std::optional<LocalRanks> ranks_;
   Attempt attempt_ = Attempt::concluded;
-  std::optional<EndRanks> ended_because_;  // Why the latest attempt was ended.
-  // Signal that ends the job, or this host's part of it.
+  std::optional<EndRanks> ended_because_;
   std::optional<int> stopped_by_;
-  // Whether `stopped_by_` ends this host's part only.
+  // Whether only this host's part of the job ends.
   bool leaving_ = false;
-  // Empty until the job's end.
   std::optional<int> exit_code_;
 };
 

@@ -40,7 +40,6 @@ Words words_of(const JobCommand& command) {
   return words;
 }
 
-// Returns the first word, the one at `place`, and the one before it.
 std::string excerpt(const Words& words, std::size_t place) {
   const std::size_t end = std::min(place + 1, words.size());
   std::string text = words.front();
@@ -58,7 +57,7 @@ std::string by_digest(const JobCommand& command) {
 using nlohmann::json;
 
 constexpr std::size_t length_bytes = 4;
-// JSON needs up to three bytes for one byte of a sanitised text. No frame has more than eight such
+// JSON needs up to three bytes for one byte of a sanitised text. A frame has at most eight such
 // texts in addition to a JobCommand's arguments.
 constexpr std::size_t longest_text = 1024;
 constexpr int deepest = 3;
@@ -87,7 +86,6 @@ std::string text(const json& object, const char* name) {
   return cut(raw_text(member(object, name)));
 }
 
-// A text that must not be changed.
 std::string exact_text(const json& object, const char* name) {
   const std::string& value = raw_text(member(object, name));
   if (cut(value) != value) throw_corrupt("a launcher's frame has an invalid name");
@@ -107,7 +105,6 @@ int number(const json& object, const char* name, int low, int high = largest) {
   return static_cast<int>(number(member(object, name), low, high));
 }
 
-// Empty if null.
 std::optional<int> maybe_number(const json& object, const char* name, int low, int high) {
   const json& value = member(object, name);
   if (value.is_null()) return std::nullopt;

@@ -1,6 +1,6 @@
-// The frames between the launchers of a job's hosts, after the handshake: docs/protocol.md.
+// Frames between launchers: docs/protocol.md. A frame is its length (u32, little-endian) and a JSON
+// object.
 //
-// A frame is its length (u32, little-endian) and a JSON object. No I/O and no state.
 // Errors: corrupt for bytes that encoding never produces.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -22,34 +22,30 @@
 
 namespace lockstep::launch {
 
-// The command that a launcher runs. Launchers exchange it to detect two jobs at one endpoint.
-//
-// Hosts run the same command if the digests are equal. The other texts are sanitised and cut, for
-// messages.
+// Launchers compare the digests of their commands to detect two jobs at one endpoint. The other
+// texts are sanitised and cut, for messages.
 struct JobCommand {
   static constexpr std::size_t most_arguments = 128;
   static constexpr std::size_t longest_argument = 128;  // Bytes.
 
-  std::string program = {};                 // File name only, because the folder may differ between
-                                            // hosts.
-  std::vector<std::string> arguments = {};  // First arguments of the program.
-  std::string digest = {};                  // SHA-256 of that name and all arguments, uncut.
+  std::string program = {};  // Without its folder, which may differ.
+  std::vector<std::string> arguments = {};
+  std::string digest = {};  // SHA-256 of the name and all arguments, uncut.
 };
 
 JobCommand job_command(const RunOptions& options);
 
-// Excerpts of two commands around the first difference: "`train ... --seed 1 ...`".
+// Excerpts around the first difference, such as "`train ... --seed 1 ...`".
 struct CommandDifference {
   std::string here;
   std::string there;
 };
 
-// Returns nothing if both are equal.
 std::optional<CommandDifference> difference(const JobCommand& here, const JobCommand& there);
 
 constexpr std::size_t max_agent_frame_bytes = std::size_t{64} << 10;
 
-struct AliveFrame {};  // Heartbeat, in both directions.
+struct AliveFrame {};  // Heartbeat.
 
 // To the coordinating agent.
 struct JoinFrame {
@@ -69,7 +65,7 @@ struct AllGoneFrame {
 
 // From the coordinating agent, in addition to orders.
 struct StateFrame {
-  std::string coordinator;             // Its host.
+  std::string coordinator;
   std::string text;                    // Rendezvous::state() of the receiver.
   std::chrono::milliseconds pause{0};  // If not 0, also the order StartLater.
 };
@@ -77,14 +73,13 @@ struct StateFrame {
 using AgentFrame = std::variant<AliveFrame, JoinFrame, ReportFrame, AllGoneFrame, StateFrame,
                                 StartRanks, EndRanks, EndJob>;
 
-// Returns the frame with its length. Sanitises and cuts texts and lists, so that every frame is
-// within the limit.
+// With its length. Sanitises and cuts texts and lists, so that every frame is within the limit.
 std::string encode(const AgentFrame& frame);
 
-// Returns the first frame in `bytes` without its length; empty when more bytes are needed.
+// Without the length; empty when more bytes are needed.
 std::optional<std::string_view> first_agent_frame(std::string_view bytes);
 
-// The result's texts and lists are sanitised and cut, whatever the sender did.
+// Sanitises and cuts texts and lists again.
 AgentFrame decode_agent_frame(std::string_view body);
 
 }  // namespace lockstep::launch

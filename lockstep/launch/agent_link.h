@@ -1,7 +1,5 @@
-// One end of the connection between two launchers after the handshake.
-//
-// Both ends send frames and heartbeats. Each end detects within 3 s that the other has stopped
-// responding.
+// The connection between two launchers after the handshake, with heartbeats. Each end detects
+// within 3 s that the other has stopped responding.
 //
 // Thread safety: none. Blocking: never.
 
@@ -32,18 +30,17 @@ class AgentLink {
 
   void watch(std::vector<pollfd>& entries) const;
 
-  // Returns false when the other end has closed the connection or does not read.
+  // False when the other end has closed the connection or does not read.
   bool serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
-  // Returns the next received frame. Errors: corrupt; the connection is unusable afterwards.
+  // Errors: corrupt; the connection is unusable afterwards.
   std::optional<AgentFrame> receive();
 
-  // Sends a heartbeat if one is due; deadline() is the time of the next one.
+  // Sends a heartbeat if one is due at deadline().
   void beat(Clock::time_point now);
   Deadline deadline() const;
 
-  // Whether the other end has been silent for so long that it counts as lost. Call forgive() after
-  // this process was stopped itself; it restarts the time.
+  // Call forgive() after this process itself was stopped.
   bool silent(Clock::time_point now) const { return now - heard_ >= longest_silence; }
   void forgive(Clock::time_point now) { heard_ = now; }
 
@@ -61,8 +58,8 @@ class AgentLink {
   Clock::time_point beat_at_;
 };
 
-// Detects that this process's own loop was stopped, for example by SIGSTOP; the peers' silence then
-// does not count.
+// Detects that this process itself was stopped, as by SIGSTOP: the peers' silence then does not
+// count.
 class OwnPulse {
  public:
   explicit OwnPulse(Clock::time_point now) : last_(now) {}

@@ -16,9 +16,9 @@
 namespace lockstep {
 namespace {
 
-// Cores of one line of the picture, which share all units on the line.
+// Cores on one line of the picture: they share package, node and L3 cache.
 struct Line {
-  Core shared;  // With the processors of all of them.
+  Core shared;
   int cores = 0;
 };
 
@@ -50,7 +50,7 @@ std::vector<int> common(const std::vector<int>& a, const std::vector<int>& b) {
   return both;
 }
 
-// Returns "  rank 0: 0-3  ranks 1-2: 4-7" for the ranks with processors of this line.
+// "  rank 0: 0-3  ranks 1-2: 4-7" for the ranks with processors of this line.
 std::string tenants_of(const Line& line, const std::vector<RankBinding>& ranks) {
   std::string text;
   for (std::size_t first = 0; first < ranks.size();) {
@@ -69,25 +69,23 @@ std::string tenants_of(const Line& line, const std::vector<RankBinding>& ranks) 
 
 using Cores = std::vector<Core>;
 
-// Returns the quota in whole cores, at least 1; all cores without a quota.
+// The quota in whole cores, at least 1; all cores without a quota.
 int worth(const Topology& topology, std::optional<double> quota) {
   const int cores = static_cast<int>(topology.cores.size());
   if (!quota || *quota >= cores) return cores;
   return std::max(1, static_cast<int>(std::floor(*quota)));
 }
 
-// Returns the border between two adjacent cores: 0 none (same L3), 1 L3, 2 NUMA node, 3 package.
+// The border between two adjacent cores: 0 none (same L3), 1 L3, 2 NUMA node, 3 package.
 int boundary(const Core& left, const Core& right) {
   if (left.package != right.package) return 3;
   if (left.node != right.node) return 2;
   return left.l3 != right.l3 ? 1 : 0;
 }
 
-// Cuts a row of cores into blocks whose sizes differ by at most one.
+// Cuts a row of cores into blocks whose sizes differ by at most one, preferably between packages,
+// then between nodes, then between L3s. Among equal choices the larger blocks come first.
 //
-// The larger blocks may be anywhere. The choice maximises cuts between packages, then between
-// nodes, then between L3s, so that a block spans a border only if it must. Among equal choices the
-// larger blocks come first.
 // Method: dynamic programming over the best value of `block` blocks, `larger` of them larger.
 class Division {
  public:
@@ -107,7 +105,6 @@ class Division {
       }
   }
 
-  // Returns the sizes of the blocks, from left to right.
   std::vector<std::size_t> sizes() const {
     std::vector<std::size_t> sizes(blocks_, smaller_size_);
     std::size_t larger = larger_;
@@ -147,11 +144,11 @@ class Division {
 
   std::size_t blocks_;
   std::size_t smaller_size_;
-  std::size_t larger_;  // Number of blocks with one more core.
+  std::size_t larger_;
   std::vector<std::int64_t> best_;
 };
 
-// Binds a rank to all of these cores; its share is `threads` of them.
+// `threads`: the rank's share of these cores.
 RankBinding on(const Topology& topology, const Cores& cores, int threads) {
   RankBinding binding{.threads = threads};
   for (const Core& core : cores)
@@ -164,7 +161,6 @@ RankBinding on(const Topology& topology, const Cores& cores, int threads) {
   return binding;
 }
 
-// Returns each rank's own cores.
 std::vector<Cores> divided(const Topology& topology, int ranks) {
   std::vector<Cores> blocks;
   auto next = topology.cores.begin();
@@ -176,7 +172,6 @@ std::vector<Cores> divided(const Topology& topology, int ranks) {
   return blocks;
 }
 
-// Returns all cores that share an L3 cache with one of `own`, including `own`.
 Cores of_same_caches(const Topology& topology, const Cores& own) {
   Cores near;
   for (const Core& core : topology.cores)
@@ -186,7 +181,6 @@ Cores of_same_caches(const Topology& topology, const Cores& own) {
   return near;
 }
 
-// Binds each rank to `cores_of` its own cores.
 template <class CoresOf>
 std::vector<RankBinding> by(CoresOf cores_of, const Topology& topology, int ranks, int share) {
   std::vector<RankBinding> bindings;
@@ -224,7 +218,6 @@ std::vector<RankBinding> by_node(const Topology& topology, int ranks, int share)
   return bindings;
 }
 
-// Returns a message why no rank is bound; empty if ranks are to be bound.
 std::string why_unbound(const Topology& topology, std::optional<double> quota, int ranks,
                         Binding binding) {
   const int cores = static_cast<int>(topology.cores.size());

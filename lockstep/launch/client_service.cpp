@@ -42,8 +42,7 @@ void ClientService::serve(const std::vector<pollfd>& entries) {
   if (events_of(entries, listener()) != 0) accept_client();
 }
 
-// Accepts one client per iteration, so that endless requests take at most every second iteration of
-// the loop.
+// One client per iteration, so that endless requests take at most every second iteration.
 void ClientService::accept_client() {
   FileDescriptor socket(::accept4(listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {

@@ -1,8 +1,7 @@
 // A service in the agent's loop that sends each client one response.
 //
-// Thread safety: none; used by the thread of its poll() loop.
-// Blocking: never. A client that sends no request, or does not read the response, is disconnected
-// after 2 s, or when 16 newer clients have connected.
+// Thread safety: none; used by the thread of its poll() loop. Blocking: never. A slow client is
+// disconnected after 2 s, or when 16 newer clients have connected.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,15 +37,15 @@ class ClientService : public Pollable {
 
   int listener() const { return listener_.get(); }
 
-  // Sends what the kernel accepts. False when the client has disconnected.
+  // False when the client has disconnected.
   static bool send_rest(Client& client);
 
  private:
-  // Handles a new client. Returns false to disconnect it.
+  // Returns false to disconnect the new client.
   virtual bool welcome(Client& client) = 0;
 
-  // Handles a client that has sent data or, if `rest` is not empty, can receive more. Returns false
-  // when it is done or has disconnected.
+  // Called when the client has sent data or, with `rest`, can receive more. Returns false to
+  // disconnect it.
   virtual bool go_on(Client& client) = 0;
 
   void accept_client();

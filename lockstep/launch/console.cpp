@@ -30,7 +30,7 @@ constexpr std::array rank_colors{36, 32, 33, 35, 94, 96, 92, 95};
 
 std::string name_of(int rank) { return fmt::format("[{}]", rank); }
 
-// UTC time of day, for comparison with other hosts' logs.
+// UTC, for comparison with other hosts' logs.
 std::string time_text() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
@@ -45,8 +45,8 @@ std::string line_of(const ordered_json& object) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Reopens the same pipe or terminal in non-blocking mode: O_NONBLOCK on the descriptor itself would
-// affect every process that inherited it. Empty for any other file, or a file of another user.
+// Reopens a pipe or terminal in non-blocking mode: O_NONBLOCK on the descriptor itself would affect
+// every process that inherited it. Empty for other files, or those of another user.
 FileDescriptor reopen(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !(S_ISFIFO(status.st_mode) || ::isatty(fd) == 1)) return {};
@@ -148,7 +148,7 @@ int Sink::serve(const std::vector<pollfd>& entries) {
   return reason;
 }
 
-// Returns as many complete lines as may be written at once, or the beginning of a longer line.
+// Complete lines for one write, or the beginning of a longer line.
 std::string_view Sink::next_write() const {
   const std::string_view rest = std::string_view(pending_).substr(begin_);
   if (rest.size() <= largest_write_) return rest;
@@ -156,7 +156,7 @@ std::string_view Sink::next_write() const {
   return rest.substr(0, newline == rest.npos ? largest_write_ : newline + 1);
 }
 
-// Removes written text when it is half of the buffer, so that each byte is moved at most once.
+// Erases half of the buffer or more, so that each byte is moved at most once.
 void Sink::advance(std::size_t written) {
   begin_ += written;
   if (begin_ < pending_.size() / 2) return;

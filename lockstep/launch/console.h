@@ -1,6 +1,6 @@
-// The launcher's console: line format, stdout and stderr, and a queue for this library's log lines.
+// The launcher's console: line format, stdout and stderr, and a queue for log lines.
 //
-// Thread safety: none, except for LogQueue. Blocking: never, except for say_error() and say_info().
+// Thread safety: none, except for LogQueue. Blocking: only say_error() and say_info().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,30 +22,27 @@
 
 namespace lockstep {
 
-// Level of the launcher's own lines.
 enum class Level { info, error };
 
 struct LineSource {
   int rank = 0;
   int local_rank = 0;
-  bool is_error = false;  // From its stderr.
+  bool is_error = false;
 };
 
-// Formats a line: either "[rank] " and text, in the rank's colour on a terminal with colours, or a
-// JSON object. The JSON replaces invalid UTF-8.
+// Formats a line: "[rank] " and text, in the rank's colour on a terminal with colours, or a JSON
+// object. The JSON replaces invalid UTF-8.
 class LineFormat {
  public:
-  // `colors_out` and `colors_err`: use colours for lines on stdout and stderr.
   LineFormat(LogFormat format, bool colors_out, bool colors_err)
       : json_(format == LogFormat::json), colors_out_(colors_out), colors_err_(colors_err) {}
 
   bool json() const { return json_; }
 
-  // Both return the line including its newline.
+  // Both include the newline.
   std::string line(const LineSource& source, std::string_view text) const;
   std::string own_line(Level level, std::string_view text) const;
 
-  // The text before a line, and its width in columns.
   std::string prefix(const LineSource& source) const;
   static int width_of_prefix(int rank);
 
@@ -55,8 +52,7 @@ class LineFormat {
   bool colors_err_;
 };
 
-// Writes a line of the launcher to stderr at once: for an error before an Output exists, or after
-// it.
+// Writes to stderr at once, for lines before or after an Output.
 LOCKSTEP_API void say_error(LogFormat format, std::string_view text);
 
 // As say_error(), at level info.
@@ -71,16 +67,15 @@ class Sink {
   // `fd` is borrowed and must outlive the sink.
   explicit Sink(int fd);
 
-  // Queues text. Up to 64 KiB of complete lines are written in one write(), without other text of
-  // this process in between.
+  // Queues text. Up to 64 KiB of complete lines are one write(), without other text of this process
+  // in between.
   void add(std::string_view text);
 
   bool pending() const { return begin_ < pending_.size(); }
 
-  // Too much is pending: add nothing until the reader has caught up.
+  // Add nothing until the reader has caught up.
   bool full() const { return pending_.size() - begin_ > capacity; }
 
-  // Adds the descriptor for poll(), then handles its result.
   void watch(std::vector<pollfd>& entries) const;
 
   // Returns 0, or the errno when the reader has just been lost. Pending and later text is then
@@ -100,14 +95,13 @@ class Sink {
   std::size_t largest_write_;
   bool lost_ = false;
   std::string pending_;
-  std::size_t begin_ = 0;  // Bytes before it have been written.
+  std::size_t begin_ = 0;
 };
 
-// True if both are the same pipe, terminal or file.
 bool same_file(int a, int b);
 
-// Queues this library's log lines while a launcher runs. The launcher's poll() loop writes them as
-// all other output: without blocking, and between complete lines.
+// This library's log lines, which the launcher's poll() loop writes as other output, without
+// blocking.
 //
 // Thread safety: any thread may log; the members belong to the loop's thread.
 class LogQueue final : public launch::Pollable {
@@ -128,7 +122,7 @@ class LogQueue final : public launch::Pollable {
   std::vector<Line> take();
 
   const LogSink write_;
-  FileDescriptor ready_;  // An eventfd, readable while there are lines.
+  FileDescriptor ready_;
   std::mutex mutex_;
   std::vector<Line> lines_;
 };

@@ -40,7 +40,7 @@ Coordinator::JoiningNode joining_node_of(const RunOptions& options) {
 
 class CoordinatingEnd final : public RendezvousEnd {
  public:
-  // `address`: numeric address of the rendezvous; `host`: its name for other hosts.
+  // `address` is numeric; `host` is its name for other hosts.
   CoordinatingEnd(const RunOptions& options, const std::optional<JobToken>& token,
                   std::string address, std::string host)
       : master_port_(options.hosts.most == 1 ? options.hosts.master_port : 0),
@@ -56,8 +56,8 @@ class CoordinatingEnd final : public RendezvousEnd {
   }
 
   void open(FileDescriptor listener) {
-    Door::Options options;  // A temporary would cause a false warning of GCC 12 about the order of
-                            // destruction.
+    // Not a temporary, for which GCC 12 warns falsely about the order of destruction.
+    Door::Options options;
     options.job.job_id = rules_.hosts.id;
     options.token = token_;
     options.name = "rendezvous";
@@ -102,7 +102,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   void tell_state(Id id, Member& member, std::chrono::milliseconds pause);
   void tell_states();
 
-  const int master_port_;  // 0 for any port.
+  const int master_port_;
   const std::string host_;
   const std::string address_;
   const std::optional<JobToken> token_;
@@ -112,9 +112,9 @@ class CoordinatingEnd final : public RendezvousEnd {
   std::optional<Door> door_;
   std::map<Id, Member> members_;
   Id next_id_ = 1;
-  std::vector<Order> orders_;                   // For this host.
-  std::map<Id, std::vector<RankTimes>> times_;  // This attempt's.
-  int attempt_ = -1;                            // Attempt of the port and the store.
+  std::vector<Order> orders_;
+  std::map<Id, std::vector<RankTimes>> times_;
+  int attempt_ = -1;  // The attempt of `port_` and `store_`.
   std::optional<ReservedPort> port_;
   std::optional<TcpStoreServer> store_;
   OwnPulse pulse_{Clock::now()};
@@ -160,7 +160,7 @@ void CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
 }
 
 // A member closes its connection after it has read the job's end. If this end closed first, unread
-// data from the member could reset the connection, and the message would be lost.
+// data could reset the connection and lose the message.
 bool CoordinatingEnd::flushed() const {
   return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.dismissed || entry.second.link.pending();
@@ -207,7 +207,7 @@ void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock
   }
 }
 
-// Returns why that host is refused, or nothing if it has joined.
+// Returns why that host is refused; empty if it has joined.
 std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
                                                    Clock::time_point now) {
   if (const auto other = other_command(join)) {
@@ -221,7 +221,7 @@ std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
   return coordinator_.join(id, join.node, now);
 }
 
-// Returns how the host's program and arguments differ from this host's, which are the job's.
+// How the host's command differs from the job's, which is this host's.
 std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join) const {
   const std::string& host = join.node.host;
   if (!join.command) {
@@ -263,8 +263,7 @@ void CoordinatingEnd::dispatch() {
   }
 }
 
-// Sets the address of the ranks' rendezvous. Each attempt has its own, so ranks left from an
-// earlier attempt find no peer.
+// Each attempt has its own port and store, so ranks left from an earlier attempt find no peer.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;

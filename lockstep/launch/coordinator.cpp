@@ -25,7 +25,6 @@ double seconds_of(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// Returns the cause of a stop, for the launcher's exit code.
 std::string cause_of_stop(int exit_code) {
   const std::string signal = signal_of_exit_code(exit_code);
   return signal.empty() ? "its user" : signal;
@@ -105,7 +104,7 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   settle(now);
 }
 
-// Adds how the rank ended, if its failure was reported earlier than that.
+// Adds how the rank ended, if its failure was reported earlier.
 void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
   EndJob& end = verdict_.end;
   if (!failure || !end.failure || failure->rank != end.failure->rank) return;
@@ -210,7 +209,7 @@ void Coordinator::start_after_pause(Time now) {
 }
 
 void Coordinator::start(Time now) {
-  // Hosts of the last attempt first, then the others in the order of arrival.
+  // Hosts of the last attempt first, then the others by arrival.
   std::vector<Entry*> chosen;
   for (Entry& entry : members_) chosen.push_back(&entry);
   std::sort(chosen.begin(), chosen.end(), [](const Entry* a, const Entry* b) {
@@ -247,7 +246,7 @@ void Coordinator::start(Time now) {
   }
 }
 
-// Assigns numbers: fixed numbers first, then earlier numbers, then free numbers.
+// Fixed numbers first, then earlier numbers, then free numbers.
 std::vector<Coordinator::Entry*> Coordinator::seat(const std::vector<Entry*>& chosen) {
   std::vector<Entry*> seats(chosen.size(), nullptr);
   std::vector<Entry*> standing;

@@ -1,9 +1,5 @@
-// Decides for all hosts of a job when their ranks start, end and restart.
-//
-// The caller passes each event with its time, and receives the orders from take_orders(). The
-// caller chooses the ids of hosts; 0 is the coordinating agent's own host.
-//
-// It does no I/O and reads no clock.
+// Decides for all hosts of a job when their ranks start, end and restart. Does no I/O and reads no
+// clock. The caller chooses the ids of hosts; 0 is the coordinating agent's own host.
 //
 // Thread safety: none.
 
@@ -23,14 +19,12 @@
 
 namespace lockstep::launch {
 
-// Pause before a failed program is restarted: see RunOptions::max_restart_delay. On average, starts
-// are at least that far apart.
+// Pause before a restart: see RunOptions::max_restart_delay.
 class RestartBackoff {
  public:
-  // `longest`: maximum pause; 0 for none.
   explicit RestartBackoff(std::chrono::milliseconds longest) : longest_(longest) {}
 
-  // Returns the pause after an attempt that failed after `lived`.
+  // Pause after an attempt that failed after `lived`.
   std::chrono::milliseconds after(Clock::duration lived) {
     if (lived >= longest_) next_ = none;
     return std::exchange(next_, std::clamp(2 * next_, std::min(shortest, longest_), longest_));
@@ -56,41 +50,38 @@ class Coordinator {
     std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
   };
   struct JoiningNode {
-    std::string host;  // For messages.
+    std::string host;
     int nproc = 1;
-    std::optional<int> node_rank = {};  // Set if its user set the number.
-    int least = 1;                      // Minimum and maximum number of hosts, as its user gave
-                                        // them.
+    std::optional<int> node_rank = {};  // Set if its user chose the number.
+    int least = 1;                      // As its user gave them.
     int most = 1;
   };
 
   // `now`: start of the wait for hosts.
   Coordinator(const Rules& rules, Time now);
 
-  // Returns why the host is refused, or nothing if it has joined.
+  // Returns why the host is refused; empty if it has joined.
   std::optional<std::string> join(Id id, const JoiningNode& node, Time now);
 
-  // Handles a host's report about one attempt. Ignores reports of an earlier attempt, unless the
-  // host stops or leaves the job.
+  // Ignores reports about an earlier attempt, unless the host stops or leaves the job.
   void report(Id id, int attempt, Outcome outcome, int exit_code,
               const std::optional<Failure>& failure, Time now);
   void all_gone(Id id, int attempt, Time now);
 
-  // The host is lost: its connection ended, or it stopped responding.
+  // The host's connection ended, or it stopped responding.
   void lost(Id id, Time now);
 
-  // Must be called at deadline().
+  // Call it at deadline().
   void tick(Time now);
   Deadline deadline() const;
 
-  // Returns orders and their hosts in the order of decision. The ranks' master address, port and
-  // store are not set.
+  // The ranks' master address, port and store are not set.
   std::vector<std::pair<Id, Order>> take_orders();
 
-  // True once the job has ended: take_orders() returns the last orders.
+  // True once take_orders() returns the last orders.
   bool over() const { return phase_ == Phase::over; }
 
-  std::string state(Id id) const;  // State of that host, for people.
+  std::string state(Id id) const;
 
  private:
   enum class Phase { gathering, pausing, running, ending, over };
@@ -98,18 +89,17 @@ class Coordinator {
   struct Member {
     JoiningNode said;
     int arrival = 0;
-    int number = -1;  // In this attempt or its latest one; -1 before.
+    int number = -1;  // In the latest attempt; -1 before one.
     Part part = Part::waiting;
     bool gone = true;   // No rank of this attempt is left on that host.
-    int exit_code = 0;  // Exit code of a host that leaves.
+    int exit_code = 0;  // For a host that leaves.
   };
   using Entry = std::pair<const Id, Member>;
 
-  // Decision about the job after the end of an attempt.
   struct Verdict {
-    bool restart = false;                // The job may be restarted.
-    bool counts = false;                 // The restart counts against max_restarts.
-    std::chrono::milliseconds delay{0};  // Pause before the restart.
+    bool restart = false;
+    bool counts = false;  // Against max_restarts.
+    std::chrono::milliseconds delay{0};
     EndJob end = {};
   };
 
@@ -120,7 +110,6 @@ class Coordinator {
   static std::vector<Entry*> seat(const std::vector<Entry*>& chosen);
   void end_ranks(const Verdict& verdict, const std::string& why,
                  const std::optional<Failure>& failure, Time now);
-  // Decides the next step when a host's part of the attempt has ended.
   void settle(Time now);
   void finish(const EndJob& end);
   void learn_more(int exit_code, const std::optional<Failure>& failure);
@@ -133,16 +122,16 @@ class Coordinator {
   const Rules rules_;
   Phase phase_ = Phase::gathering;
   std::map<Id, Member> members_;
-  Verdict verdict_;  // Valid in the phase `ending`, and in the pause afterwards.
+  Verdict verdict_;  // Valid while `ending`, and in the pause afterwards.
   RestartBackoff backoff_;
-  Time started_at_ = {};  // Start of the latest attempt.
-  Time not_before_ = {};  // Earliest start of the next attempt.
+  Time started_at_ = {};
+  Time not_before_ = {};
   Time gathering_since_;
   Time last_arrival_;
   int arrivals_ = 0;
   int attempt_ = -1;
   int restarts_ = 0;
-  bool anyone_is_done_ = false;  // In this attempt; includes hosts that have left since.
+  bool anyone_is_done_ = false;  // Includes hosts that have left since.
   bool anyone_was_preempted_ = false;
   std::vector<std::pair<Id, Order>> orders_;
 };

@@ -33,7 +33,6 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-// Quotes a word for a shell.
 std::string quoted(const std::string& word) {
   constexpr std::string_view unquoted =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
@@ -46,8 +45,8 @@ std::string quoted(const std::string& word) {
 
 bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 
-// Returns a rank's variables, with `seed` in place of all values that the start of a job decides. A
-// value that differs between two seeds is not yet known.
+// Uses `seed` for all values that the start of a job decides: those that differ between two seeds
+// are not yet known.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
   launch::RankPlace place;
@@ -70,11 +69,10 @@ Variables variables_of(const RunOptions& options, const RankBinding& binding, in
   return parse(launch::environment_of(place, environ));
 }
 
-// Variables of all ranks, grouped by what is known of them.
 struct Told {
-  Variables by_all;                      // Same value on every rank.
-  std::vector<Variables> by_rank;        // One value per rank.
-  std::set<std::string> only_later;      // Value not yet known.
+  Variables by_all;
+  std::vector<Variables> by_rank;
+  std::set<std::string> only_later;
   std::set<std::string> not_any_longer;  // Set for the launcher, but not for the ranks.
 };
 

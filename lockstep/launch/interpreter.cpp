@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t longest_path = 4096;
 
-// Reads up to `size` bytes at `offset`.
 std::string bytes_at(std::ifstream& file, std::uint64_t offset, std::size_t size) {
   std::string bytes(size, '\0');
   file.clear();

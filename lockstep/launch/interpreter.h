@@ -1,4 +1,4 @@
-// Finds the program that the kernel starts to execute another one.
+// The interpreter or loader that the kernel starts to execute a program.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace lockstep::launch {
 
-// Returns the interpreter in a script's first line ("#!"), or the loader of a 64-bit ELF program.
-// Empty for any other or unreadable file.
+// From a script's first line ("#!") or a 64-bit ELF program. Empty for any other or unreadable
+// file.
 std::string interpreter_of(const std::string& path);
 
 }  // namespace lockstep::launch

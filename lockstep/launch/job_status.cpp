@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// True for the group of all ranks. The job control block knows the members of no other group.
+// The job control block knows the members of no other group.
 bool in_world(const ShownCall& call) {
   static const GroupName world = pack_group_name("world");
   return std::equal(world.begin(), world.end(), call.group.begin(),
@@ -85,7 +85,7 @@ void show_whole(const StepTimes& times, RankStatus& status) {
     status.waited_for[fmt::format("{}", rank)] = in_seconds(time);
 }
 
-// Both call visit(key, field) for each field, in the order of the JSON object.
+// Call visit(key, field) in the order of the JSON object.
 template <class Rank, class Visitor>
 void visit_rank(Rank& rank, const Visitor& visit) {
   visit("rank", rank.rank);
@@ -139,7 +139,6 @@ struct FieldWriter {
   }
 };
 
-// A missing field keeps its default.
 struct FieldReader {
   const ordered_json& object;
 
@@ -159,8 +158,8 @@ ordered_json object_of(const JobStatus& job) {
   return object;
 }
 
-// A program's arguments may be any bytes. Replaces invalid UTF-8, and escapes non-ASCII and control
-// characters, because a terminal would interpret some of them.
+// Arguments may be any bytes: replaces invalid UTF-8, and escapes characters that a terminal might
+// interpret.
 std::string text_of(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
 }

@@ -23,7 +23,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's limit.
-// Limit for a launcher on this host, which responds at once.
+// For a launcher on this host, which responds at once.
 constexpr std::chrono::seconds neighbour_limit{2};
 // After this number of consecutive closes, the process on this host is not a launcher.
 constexpr int neighbours_closes = 5;
@@ -47,15 +47,14 @@ class Search {
   void watch(std::vector<pollfd>& entries) const;
   Deadline deadline() const { return std::min(join_deadline_, step_at_); }
 
-  // Returns the connection once the launcher has admitted this one, or why the search has failed.
-  // Do not call it after either.
+  // The connection, once the launcher has admitted this one, or why the search has failed. Do not
+  // call it after either.
   using Result = std::variant<std::monostate, FileDescriptor, EndJob>;
   Result serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
  private:
   enum class Phase { pausing, connecting, challenge, verdict };
 
-  // Steps of one attempt; serve() goes through its phases.
   const SocketAddress& address() const { return endpoint_.addresses[next_]; }
   Result advance(const std::vector<pollfd>& entries, Clock::time_point now);
   void connect(Clock::time_point now);
@@ -73,7 +72,7 @@ class Search {
   const Deadline join_deadline_;
 
   Phase phase_ = Phase::pausing;
-  std::size_t next_ = 0;  // Index of the next address.
+  std::size_t next_ = 0;
   FileDescriptor socket_;
   std::optional<ClientHandshake> handshake_;
   std::string input_;
@@ -135,7 +134,6 @@ void Search::connect(Clock::time_point now) {
   phase_ = Phase::connecting;
 }
 
-// Reads the next frame of the handshake; handles it once it is complete.
 Search::Result Search::shake_hands(Clock::time_point now) {
   const bool challenged = phase_ == Phase::challenge;
   const std::size_t wanted = challenged ? challenge_bytes : verdict_bytes;
@@ -216,12 +214,12 @@ class JoiningEnd final : public RendezvousEnd {
 
   const Coordinator::JoiningNode node_;
   const JobCommand command_;
-  // First the search, then the link to the coordinator; neither after the job has ended.
+  // The search, then the link to the coordinator; neither after the job has ended.
   std::optional<Search> search_;
   std::optional<AgentLink> link_;
-  std::string coordinator_;  // Name of its host; the endpoint's until received.
+  std::string coordinator_;  // Its host's name; the endpoint's until received.
   std::string state_ = "waiting for the job's other hosts";
-  std::vector<RankTimes> times_;  // For the next report.
+  std::vector<RankTimes> times_;
   std::vector<Order> orders_;
   OwnPulse pulse_{Clock::now()};
 };

@@ -19,12 +19,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time for a rank in a group to throw an Error about the failed rank and to exit. It is then sent a
-// signal.
+// For a rank in a group to throw an Error about the failed rank, and to exit, before a signal.
 constexpr std::chrono::milliseconds time_to_throw = 500ms;
 
-// Whether `end` is a shell's exit code for the signal that, as peers have `seen`, ended its child.
-// The peers' record has more details.
+// Whether `end` is a shell's exit code for the signal that peers have `seen`: their record has more
+// details.
 bool is_shells_report(const Failure& end, const Failure& seen) {
   return seen.signal && end.exit_code == 128 + *seen.signal;
 }
@@ -94,8 +93,7 @@ void LocalRanks::act_on(Termination::Step step) {
   }
 }
 
-// A rank is reaped only after its failure is in the job control block; until then its pid cannot be
-// reused.
+// A rank is reaped, and its pid reusable, only after its failure is in the job control block.
 void LocalRanks::reap() {
   processes_.reap([this](int local_rank, const siginfo_t& end) { on_end(local_rank, end); });
   act_on_aborted(Clock::now());
@@ -133,7 +131,7 @@ void LocalRanks::on_failure(int local_rank, const Failure& failure) {
   if (!aborted_) aborted_ = {local_rank, failure, in(JobControlBlock::time_for_cause)};
 }
 
-// If no other rank fails in time, uses the rank's own end as the first failure.
+// If no other rank fails in time, the rank's own end is the first failure.
 void LocalRanks::act_on_aborted(Clock::time_point now) {
   if (!aborted_ || ending() || (running() > 0 && now < aborted_->until)) return;
   take_for_first(aborted_->local_rank, aborted_->failure);
@@ -141,7 +139,7 @@ void LocalRanks::act_on_aborted(Clock::time_point now) {
 
 void LocalRanks::take_for_first(int local_rank, const Failure& failure) {
   pages_.report_end(local_rank, failure);
-  // Peers may have detected the rank's death, and failed because of it, before we could reap it.
+  // Peers may have detected the rank's death, and failed because of it, before it was reaped.
   std::optional<Failure> first = pages_.failure();
   if (first && !first->fault && first->rank == failure.rank && !is_shells_report(failure, *first)) {
     const int detected_by = first->detected_by;

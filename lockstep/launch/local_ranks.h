@@ -1,10 +1,7 @@
-// The ranks of one attempt on this host.
-//
-// Starts them, sends them the job control block and each other's descriptors, detects how each one
-// ends, and ends the remaining ones.
+// The ranks of one attempt on this host: their start, their descriptors, and their end.
 //
 // Thread safety: none; used by the thread of its poll() loop.
-// Blocking: the constructor blocks until every program runs; the other members never block.
+// Blocking: only the constructor, until every program runs.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,23 +44,21 @@ class LocalRanks final : public Pollable {
   Deadline deadline() const override;
   void serve(const std::vector<pollfd>& entries) override;
 
-  // Handles deadlines. Call it in each loop iteration, after serve() and reap().
+  // Call it in each loop iteration, after serve() and reap().
   void act_on_deadlines();
 
-  // Records processes that have ended, and reaps those that are not ranks.
   void reap();
 
-  // Forwards a signal to the ranks that handle it. Returns false when there are none.
+  // Forwards a signal to the ranks that handle it. False when there are none.
   bool pass_on(int signal);
 
-  // True if all running ranks treat SIGTERM as a notice: ProcessGroup::on_preemption().
+  // True if all running ranks handle SIGTERM as a preemption: ProcessGroup::on_preemption().
   bool expect_preemption() const;
 
   // Details may be added until the last rank has ended.
   const AttemptResult& result() const { return result_; }
 
-  // Returns this host's own record of the failure if the failed rank was here; it has more details
-  // than the first report.
+  // Returns this host's record of the failure if the failed rank was here: it has more details.
   Failure better_known(const Failure& failure) const;
 
   // Also true for ranks of other hosts.
@@ -72,8 +67,8 @@ class LocalRanks final : public Pollable {
   // `number` is a rank of the job.
   bool is_local(int number) const;
 
-  // Ends the ranks because one failed, here or on another host. They first get time to throw an
-  // Error with that failure.
+  // Ends the ranks after a failure here or on another host. They first get time to throw an Error
+  // with it.
   void end_after(const Failure& failure);
 
   // Sends `signal`, and after `patience` SIGKILL to the remaining ranks.
@@ -83,14 +78,13 @@ class LocalRanks final : public Pollable {
 
   bool ending() const { return termination_.begun(); }
 
-  // True if no rank runs, but processes in their process groups do. These get some time to end,
-  // too.
+  // True if only processes in the ranks' process groups run, and still have time to end.
   bool lingering() const;
   int running() const { return processes_.running(); }
 
   std::vector<RankStatus> status() const;
 
-  // Times of the ranks' training loops; also available after the ranks' end.
+  // Also available after the ranks' end.
   std::vector<RankTimes> times() const;
 
  private:
@@ -109,7 +103,7 @@ class LocalRanks final : public Pollable {
   RankPages pages_;
   FdBroker broker_;
   RankProcesses processes_;
-  std::vector<ErrorFile> error_files_;  // By local rank.
+  std::vector<ErrorFile> error_files_;
   AttemptResult result_;
 
   // A rank that ended after another one had called abort(). The latter is the cause, and may end

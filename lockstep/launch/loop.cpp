@@ -13,8 +13,7 @@
 namespace lockstep::launch {
 namespace {
 
-// timeout(1), systemd and others signal both this process and its process group; both count as one
-// signal.
+// timeout(1), systemd and others signal both a process and its process group.
 constexpr std::chrono::milliseconds double_signal{50};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The agent's poll() loop: the interface of its components, and three small components.
+// The agent's poll() loop and its components.
 //
 // Thread safety: none; the components belong to the loop's thread. Blocking: next_events() only.
 
@@ -22,26 +22,21 @@ class Pollable {
  public:
   virtual ~Pollable() = default;
 
-  // Adds the descriptors and events that it waits for.
   virtual void watch(std::vector<pollfd>& entries) const = 0;
 
   // Latest time of the next serve().
   virtual Deadline deadline() const = 0;
 
-  // Handles poll()'s results and what is due. Ignores entries of other components; events_of()
-  // finds its own.
+  // Handles poll()'s results, ignoring those of other components (see events_of()), and deadlines.
   virtual void serve(const std::vector<pollfd>& entries) = 0;
 };
 
-// Waits for an event or the deadline of a component, until `limit` or a signal at the latest.
-// Returns poll()'s results. Errors: system.
+// Waits for an event, a deadline or a signal, until `limit`. Errors: system.
 std::vector<pollfd> next_events(const std::vector<Pollable*>& parts, Deadline limit = no_deadline);
 
-// Receives signals to this process.
 class Signals final : public Pollable {
  public:
-  // `blocked` are the signals to receive; the caller has blocked them. serve() calls `act` for each
-  // one. Errors: system.
+  // The caller has blocked the signals `blocked`; serve() calls `act` for each one. Errors: system.
   Signals(const sigset_t& blocked, std::function<void(int signal)> act);
 
   void watch(std::vector<pollfd>& entries) const override;
@@ -75,8 +70,7 @@ class Lifeline final : public Pollable {
   bool is_cut_ = false;
 };
 
-// Calls `act` after `patience`, then at growing intervals. The loop leaves it out when it is not
-// needed.
+// Calls `act` after `patience`, then at growing intervals.
 class Reminder final : public Pollable {
  public:
   Reminder(std::chrono::milliseconds patience, std::function<void()> act)

@@ -22,7 +22,6 @@ constexpr std::size_t longest_request = std::size_t{8} << 10;
 
 // --- The text ------------------------------------------------------------------------------------
 
-// Quotes a label's value: escapes backslash, quote and newline.
 std::string quoted(const std::string& value) {
   std::string text = "\"";
   for (const char character : clean_text(value)) {
@@ -32,7 +31,7 @@ std::string quoted(const std::string& value) {
   return text + '"';
 }
 
-// One metric family: its two comment lines, and a line for each sample.
+// A metric family: two comment lines, and a line for each sample.
 class Family {
  public:
   Family(std::string_view name, std::string_view type, std::string_view help)
@@ -53,14 +52,13 @@ class Family {
 
 std::string rank_label(const RankStatus& rank) { return fmt::format("rank=\"{}\"", rank.rank); }
 
-// Adds `value` of each rank.
 template <class Value>
 std::string of_each(const JobStatus& job, Family family, const Value& value) {
   for (const RankStatus& rank : job.ranks) family.add(rank_label(rank), value(rank));
   return family.text();
 }
 
-// Adds a sample for each entry of the map `values` of each rank, whose key is the label `key`.
+// A sample for each entry of each rank's map; its key is the label `key`.
 template <class Values>
 std::string of_each(const JobStatus& job, Family family, const char* key, const Values& values) {
   for (const RankStatus& rank : job.ranks)
@@ -171,7 +169,7 @@ std::string MetricsService::url() const {
   return fmt::format("http://{}/metrics", to_text(local_address(listener())));
 }
 
-// Each loop iteration makes one system call per client, however much the client sends.
+// Makes one system call per client and loop iteration, however much the client sends.
 bool MetricsService::go_on(Client& client) {
   if (!client.rest.empty()) return send(client);
   std::array<char, 4096> buffer;
@@ -193,8 +191,8 @@ void MetricsService::answer(Client& client) const {
                     : metrics_response(client.request, [this] { return metrics_of(status_()); });
 }
 
-// Shuts down sending only. Closing the connection with unread bytes of the request would reset it,
-// and the client might lose the response.
+// Closing with unread bytes of the request would reset the connection, and the client might lose
+// the response.
 bool MetricsService::send(Client& client) {
   if (!send_rest(client)) return false;
   if (client.rest.empty()) ::shutdown(client.socket.get(), SHUT_WR);

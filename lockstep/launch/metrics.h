@@ -1,8 +1,6 @@
-// Metrics of a job for Prometheus, over HTTP: `lockstep run --metrics-port`.
-//
-// Each launcher serves the ranks of its own host. The text is Prometheus's exposition format 0.0.4
-// (prometheus.io/docs/instrumenting/exposition_formats). Counters of ranks restart at 0 with the
-// ranks, as Prometheus expects.
+// Metrics of this host's ranks for Prometheus, over HTTP in the exposition format 0.0.4
+// (prometheus.io/docs/instrumenting/exposition_formats): `lockstep run --metrics-port`. Counters of
+// ranks restart at 0 with the ranks, as Prometheus expects.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,27 +14,23 @@
 
 namespace lockstep::launch {
 
-// Returns all metrics of a job, in the order of its ranks.
 std::string metrics_of(const JobStatus& job);
 
-// Returns the HTTP response to a request, whose first line counts. Calls `metrics` only for GET and
-// HEAD of /metrics.
+// Only the request's first line counts. Calls `metrics` only for GET and HEAD of /metrics.
 std::string metrics_response(std::string_view request, const std::function<std::string()>& metrics);
 
-// The agent's side. Refuses a request of more than 8 KiB.
-//
-// Thread safety, Blocking: as ClientService.
+// Refuses a request of more than 8 KiB. Thread safety, Blocking: as ClientService.
 class MetricsService final : public ClientService {
  public:
-  // `endpoint` is ADDRESS:PORT or [IPV6]:PORT, numeric; port 0 means any free port. Errors: misuse
-  // for an invalid endpoint, and for a port in use, with its holder; system.
+  // `endpoint` is numeric; port 0 means any free port. Errors: misuse if it is invalid, or in use,
+  // with its holder; system.
   MetricsService(const std::string& endpoint, std::function<JobStatus()> status);
 
-  // "http://127.0.0.1:9100/metrics".
+  // Such as "http://127.0.0.1:9100/metrics".
   std::string url() const;
 
  private:
-  bool welcome(Client&) override { return true; }  // Its request follows.
+  bool welcome(Client&) override { return true; }
   bool go_on(Client& client) override;
   void answer(Client& client) const;
   static bool send(Client& client);

@@ -17,11 +17,11 @@
 namespace lockstep::launch {
 namespace {
 
-// A pipe of this size takes a rank's large write at once while the launcher is busy.
+// Takes a rank's large write at once while the launcher is busy.
 constexpr int large_pipe = 1 << 20;
 
-// This number of large pipes takes a quarter of a user's default limit (pipe-user-pages-soft).
-// Beyond that limit, all new pipes of the user's programs would be very small.
+// A quarter of a user's default limit (pipe-user-pages-soft). Beyond it, all new pipes of the
+// user's programs would be very small.
 constexpr std::size_t most_large_pipes = 16;
 
 std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
@@ -128,8 +128,7 @@ Output::Ends Output::add(int rank, int local_rank) {
   return {std::move(out), std::move(err)};
 }
 
-// Opens a stream's destination. As with torchrun, a stream that is both teed and redirected is
-// still shown.
+// As with torchrun, a stream that is teed and redirected is still shown.
 FileDescriptor Output::add(const LineSource& source) {
   const bool shown =
       options_.local_ranks.empty() || options_.local_ranks.contains(source.local_rank);
@@ -242,7 +241,7 @@ void Output::print(Sink& sink, std::string_view line) {
   if (around_status) sink.add(drawn(status_));
 }
 
-// Only one status line exists. The latest rank owns it, and only that rank can remove it.
+// Only the latest rank, which owns the only status line, can remove it.
 void Output::show_status(const LineSource& source, std::string_view text) {
   if (text.empty() && source.rank != status_rank_) return;
   if (!status_.empty()) err_.add(erasure);

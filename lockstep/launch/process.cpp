@@ -33,12 +33,12 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15; and MPOL_PREFERRED, which uses the
-// first of several nodes.
+// MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15; and MPOL_PREFERRED, which uses only
+// the first node.
 constexpr int prefer_many = 5;
 constexpr int prefer = 1;
 
-// Bit set in the kernel's layout: bit i of the array is CPU or NUMA node i.
+// Bit i of the array is CPU or NUMA node i, as for the kernel.
 std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
   constexpr int bits = 8 * sizeof(unsigned long);
   std::vector<unsigned long> mask;
@@ -51,8 +51,7 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
 
 constexpr const char* exec_function = "execve";
 
-// Data of the child, prepared before fork(): between fork() and exec() it must not allocate or
-// lock.
+// Prepared before fork(): between fork() and exec() the child must not allocate or lock.
 struct Prepared {
   const Command& command;
   std::vector<char*> arguments;
@@ -62,9 +61,8 @@ struct Prepared {
   pid_t parent;
 };
 
-// Takes memory from these nodes first, then from others. With MPOL_BIND the kernel would kill the
-// process although other nodes have free memory. If the call is not permitted, as in some
-// containers, first touch still places memory near the core.
+// With MPOL_BIND the kernel would kill the process although other nodes have free memory. Some
+// containers do not permit the call; first use still places memory near the core.
 void prefer_memory_of(const std::vector<unsigned long>& nodes) {
   if (nodes.empty()) return;
   // The kernel ignores the last bit of the given number.
@@ -73,10 +71,8 @@ void prefer_memory_of(const std::vector<unsigned long>& nodes) {
     ::syscall(SYS_set_mempolicy, prefer, nodes.data(), bits);
 }
 
-// Makes only async-signal-safe calls. Returns only if a call fails.
-// The kernel may distribute cores by session (sched_autogroup_enabled); one session for all ranks
-// would get the share of a single session. A nice value counts within a session only, so a job that
-// has one stays in its session.
+// Makes only async-signal-safe calls. Returns only if a call fails. A rank gets a session of its
+// own unless the job has a nice value: docs/launcher.md.
 StartFailure become(const Prepared& prepared) {
   const Command& command = prepared.command;
   const auto failed = [](const char* function) { return StartFailure{function, errno}; };
@@ -112,7 +108,6 @@ StartFailure become(const Prepared& prepared) {
 
 using namespace std::chrono_literals;
 
-// Returns true when no child is left.
 bool reap_all() {
   pid_t pid = 0;
   do {
@@ -121,8 +116,8 @@ bool reap_all() {
   return pid < 0 && errno == ECHILD;
 }
 
-// Returns at the next SIGCHLD, at the deadline, or after 0.1 s, because the adoption of an orphan
-// sends no signal.
+// Returns at the next SIGCHLD, at the deadline, or after 0.1 s: the adoption of an orphan sends no
+// signal.
 void wait_for_child(Deadline deadline) {
   sigset_t child;
   ::sigemptyset(&child);
@@ -133,7 +128,7 @@ void wait_for_child(Deadline deadline) {
   ::sigtimedwait(&child, nullptr, &time);
 }
 
-// Returns the value of `name` in /proc/PID/status; empty if the process has ended.
+// Empty if the process has ended.
 std::string status_field(pid_t pid, std::string_view name) {
   std::istringstream in(read_proc_file(fmt::format("/proc/{}/status", pid)).value_or(""));
   for (std::string line; std::getline(in, line);)
@@ -157,7 +152,7 @@ Process::Process(const Command& command) {
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("starting a process: fork");
   if (pid_ > 0) return;
-  // The child is a copy of this process: the function's name has the same address in both.
+  // The child is a copy of this process: `function` has the same address in both.
   const StartFailure failure = become(prepared);
   [[maybe_unused]] const ssize_t sent = ::write(ends[1], &failure, sizeof failure);
   ::_exit(127);

@@ -22,8 +22,7 @@ namespace {
 
 constexpr std::size_t longest_name = 100;
 
-// Returns a safe folder name for any job id: no separator, no "..", no character special to a
-// shell.
+// A safe folder name for any job id: no separator, no "..", no character special to a shell.
 std::string safe_name(std::string_view text) {
   std::string name(text.substr(0, longest_name));
   for (char& each : name)

@@ -1,8 +1,8 @@
 // Files for the ranks' output and exceptions, in torchrun's layout:
 // DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME.
 //
-// Everything below DIRECTORY is new and private to this user: folders have mode 0700, files 0600.
-// Existing files and symbolic links are never opened.
+// They are new and private to this user: folders have mode 0700, files 0600. Existing files and
+// symbolic links are never opened.
 //
 // Thread safety: none. Blocking: while the file system creates or writes a file.
 
@@ -16,7 +16,6 @@
 
 namespace lockstep::launch {
 
-// A file that is written until its disk is full.
 class LogFile {
  public:
   LogFile() = default;
@@ -41,29 +40,28 @@ class RankFiles {
 
   explicit operator bool() const { return !directory_.empty(); }
 
-  // Begins the files of an attempt, whose number must be new. Errors: system.
+  // The number must be new. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
   // Errors: system when the file already exists, or cannot be created.
   LogFile create(int local_rank, std::string_view name) const;
 
-  // Creates the rank's folder. Returns an empty path without a directory, or before the first
-  // attempt.
+  // Creates the rank's folder. Empty without a directory, or before the first attempt.
   std::string path_of(int local_rank, std::string_view name) const;
 
  private:
   FileDescriptor folder_of(int local_rank) const;
 
   std::string directory_;
-  // The open folders of the job and of the attempt, because their paths may be replaced.
+  // Open, because the paths may be replaced.
   FileDescriptor job_;
   std::string job_path_;
   FileDescriptor attempt_;
   std::string attempt_path_;
 };
 
-// The file where a rank writes the exception that ends it, like torchrun's error.json. It is among
-// the rank's logs or, without logs, a memfd shared by that rank and its agent.
+// For a rank's exception, like torchrun's error.json: among its logs or, without logs, a memfd
+// shared with its agent.
 class ErrorFile {
  public:
   ErrorFile() = default;
@@ -71,11 +69,10 @@ class ErrorFile {
   // `path` is the file that the rank may create; empty for a memfd. Errors: system.
   explicit ErrorFile(std::string path);
 
-  // Path passed to the rank, which inherits descriptor().
   const std::string& path() const { return path_; }
   int descriptor() const { return memory_.get(); }  // -1 when there is a path.
 
-  // Returns the exception's type and text; empty if the rank has written no valid one.
+  // Type and text; empty if the rank has written no valid exception.
   std::string message() const;
 
  private:

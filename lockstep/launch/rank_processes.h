@@ -1,4 +1,4 @@
-// The processes of a host's ranks, and the steps by which their agent ends them.
+// The processes of a host's ranks, and the steps that end them.
 //
 // Thread safety: none. Blocking: never.
 
@@ -16,27 +16,26 @@
 
 namespace lockstep::launch {
 
-// Tracks which processes run, and signals them. Each one leads its own process group, which also
-// contains its children. Ranks are local ones, in the order of add().
+// The ranks' processes, each the leader of its own process group. Ranks are local ones, in the
+// order of add().
 class RankProcesses {
  public:
   void add(pid_t pid);
 
   int size() const { return static_cast<int>(processes_.size()); }
   int running() const { return running_; }
-  std::vector<int> left() const;  // Running ranks.
+  std::vector<int> left() const;
   pid_t pid(int rank) const { return at(rank).pid; }
   bool has_ended(int rank) const { return at(rank).ended; }
 
-  // True if tell() sent the rank a signal to end it.
   bool was_told(int rank) const { return at(rank).told; }
 
   // Reaps all ended children of this process. Calls `act` for those that are ranks, before their
   // pid can be reused.
   void reap(const std::function<void(int rank, const siginfo_t& end)>& act);
 
-  // Sends a signal to the process group of one rank, or of all running ranks, to end it. A rank
-  // gets one such signal, and then only SIGKILL.
+  // Signal the process group of one rank, or of all running ranks, to end. A rank gets one such
+  // signal, and then only SIGKILL.
   void tell(int rank, int signal);
   void tell_all(int signal);
 
@@ -59,17 +58,17 @@ class RankProcesses {
   int running_ = 0;
 };
 
-// The steps: time to end by themselves, then a signal and a grace period, then SIGKILL. Decides
-// when each step is due, independently of processes.
+// Times the steps that end ranks: time to end by themselves, then a signal and a grace period, then
+// SIGKILL.
 class Termination {
  public:
   enum class Step { none, terminate, kill, abandon };
 
-  // Gives the ranks `time` to end by themselves; then Step::terminate is due.
+  // Step::terminate is due after `time`.
   void begin(std::chrono::milliseconds time);
 
-  // Call it when the ranks get a signal; Step::kill is due after `grace`, which may be infinite. Do
-  // not call it after kill().
+  // Call it when the ranks get a signal, not after kill(). Step::kill is due after `grace`, perhaps
+  // infinite.
   void begin_grace(std::chrono::milliseconds grace);
 
   // Call it when the ranks get SIGKILL; Step::abandon is due after time_to_die.
@@ -78,11 +77,10 @@ class Termination {
   bool begun() const { return next_ != Step::none; }
   bool killed() const { return next_ == Step::abandon; }
 
-  // The latest begin_grace()'s, and whether it is running; an infinite one is not.
+  // An infinite grace period is not running.
   std::chrono::milliseconds grace() const { return grace_; }
   bool in_grace(Clock::time_point now) const;
 
-  // Time of the next step, and that step once it is due.
   Deadline deadline() const { return deadline_; }
   Step due(Clock::time_point now) const { return now < deadline_ ? Step::none : next_; }
 

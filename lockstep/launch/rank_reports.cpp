@@ -13,7 +13,7 @@ int code_of(const Failure& failure) {
   return failure.signal ? 128 + *failure.signal : failure.exit_code.value_or(0);
 }
 
-// True when no more details of the failure can follow.
+// No more details of the failure can follow.
 bool is_complete(const Failure& failure) {
   return failure.signal || failure.exit_code || failure.fault;
 }

@@ -34,7 +34,7 @@ VariableMap parse(const char* const* environment) {
   return variables;
 }
 
-// One host is one torchrun node, and all ranks have one role.
+// A host is a torchrun node, and all ranks have one role.
 VariableMap torchrun_variables(const RankPlace& place) {
   const Round& round = place.round;
   const std::string rank = std::to_string(round.first_rank + place.local_rank);
@@ -58,11 +58,9 @@ VariableMap torchrun_variables(const RankPlace& place) {
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
 
-// A training step frees and allocates the same tens of megabytes repeatedly. By default glibc
-// returns such memory to the kernel, which must then clear every page again: a fifth of the step at
-// large batches. The memory is in huge pages where the kernel provides them on request
-// (/sys/kernel/mm/transparent_hugepage/enabled); elsewhere, and before glibc 2.35, that setting has
-// no effect. A user's own malloc settings are kept.
+// Each training step frees and allocates the same memory. By default glibc returns it to the
+// kernel, which clears every page again: a fifth of the step at large batches. Huge pages need
+// glibc 2.35. A user's own malloc settings are kept.
 void set_malloc(VariableMap& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
@@ -129,8 +127,7 @@ std::vector<std::string> environment_of(const RankPlace& place, const char* cons
     variables.erase(secret);  // A rank gets the token from its agent.
   variables.insert_or_assign("LOCKSTEP_JOB_ID", place.round.job_id);
   variables.insert_or_assign("LOCKSTEP_ATTEMPT", std::to_string(place.round.attempt));
-  // The variable selects the launcher of programs that other launchers start. These ranks are this
-  // launcher's.
+  // For programs that other launchers start, unlike these ranks.
   variables.erase("LOCKSTEP_LAUNCHER");
   variables.erase("LOCKSTEP_STORE");
   if (!place.round.store.empty()) variables.emplace("LOCKSTEP_STORE", place.round.store);
@@ -154,8 +151,8 @@ StartedRank RankStarter::start(int local_rank) {
   const FileDescriptor nothing = open_dev_null();
   const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
   const int rank = round_.first_rank + local_rank;
-  // A terminal would stop a rank that reads from it, because no rank is in the foreground. After a
-  // restart, input that an earlier attempt has read is lost.
+  // A terminal would stop a rank that reads from it, because no rank is in the foreground. A
+  // restarted rank would miss input that an earlier attempt has read.
   const bool keeps_stdin = rank == 0 && round_.attempt == 0 && ::isatty(STDIN_FILENO) == 0;
   const Output::Ends ends = output_.add(rank, local_rank);
   ErrorFile error_file(output_.error_file(local_rank));
@@ -193,7 +190,6 @@ void RankStarter::wait() {
   while (!starting_.empty()) wait_for_first();
 }
 
-// Also closes its descriptor.
 void RankStarter::wait_for_first() {
   Starting first = std::move(starting_.front());
   starting_.pop_front();

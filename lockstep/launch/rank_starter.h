@@ -1,5 +1,4 @@
-// Starts the programs of a host's ranks, with environment variables for each rank's place in the
-// job.
+// Starts the programs of a host's ranks.
 //
 // Thread safety: none. Blocking: until the programs run.
 
@@ -21,29 +20,25 @@
 
 namespace lockstep::launch {
 
-// A rank's place in the job.
 struct RankPlace {
   int local_rank = 0;
   int local_world_size = 1;
-  Round round = {};      // Rank 0 may listen on master_port of master_addr.
-  int max_restarts = 0;  // As given to the launcher.
-  // File where the rank, or torchrun's @record in it, writes its exception.
+  Round round = {};
+  int max_restarts = 0;
+  // Where the rank, or torchrun's @record in it, writes its exception.
   std::string error_file = {};
   int agent_fd = -1;  // The rank's end of its socket to the agent.
-  int threads = 1;    // Value of OMP_NUM_THREADS, unless the user has set it.
+  int threads = 1;    // OMP_NUM_THREADS, unless the user has set it.
 
   // Width of the rank's lines on a terminal; empty without a terminal.
   std::optional<int> columns = {};
 };
 
-// Returns a rank's variables as "KEY=value": torchrun's, so that programs for torchrun run
-// unchanged, and some of Lockstep's own. `inherited` ends with a null pointer, as environ does.
-// Unless `inherited` configures malloc, it is set to keep freed memory for the next step, in huge
-// pages.
+// Returns a rank's variables as "KEY=value": torchrun's, and Lockstep's own. `inherited` ends with
+// a null pointer. Unless `inherited` configures malloc, malloc keeps freed memory for the next
+// step, in huge pages.
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited);
 
-// Returns the launcher's message about a program that could not be started, and the job's exit
-// code.
 std::string describe(const StartFailure& failure, int rank, const std::string& program);
 int exit_code_of(const StartFailure& failure);
 
@@ -59,13 +54,12 @@ class RankStarter {
   RankStarter(const RunOptions& options, const Round& round, const BindingPlan& binding,
               Output& output);
 
-  // Returns before the program runs, unless many others are still starting. Errors: system.
+  // May return before the program runs. Errors: system.
   StartedRank start(int local_rank);
 
-  // Waits until all started programs run.
   void wait();
 
-  // Exit code of the job after a logged failure to start a program; else 0.
+  // Exit code of a program that could not be started; else 0.
   int error() const { return error_; }
 
  private:

@@ -31,8 +31,8 @@ void require_reachable(const launch::Endpoint& endpoint, const SocketAddress& ad
   });
 }
 
-// The launcher that listens at the endpoint coordinates: that of node 0 or, without node ranks, the
-// first one on the endpoint's host.
+// The launcher that listens at the endpoint coordinates: node 0's or, without node ranks, the first
+// one on its host.
 std::unique_ptr<launch::RendezvousEnd> make_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token) {
   require_hosts(options);

@@ -1,4 +1,4 @@
-// Implementations of Rendezvous: the coordinating end, and the joining ends.
+// Implementations of Rendezvous, with the same contracts.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,6 @@
 
 namespace lockstep::launch {
 
-// The members have the same contracts as those of Rendezvous.
 class RendezvousEnd : public Pollable {
  public:
   virtual void report(int attempt, Outcome outcome, int exit_code,
@@ -28,20 +27,20 @@ class RendezvousEnd : public Pollable {
   virtual std::string state() const = 0;
 };
 
-// HOST:PORT as given, and its addresses as resolved here.
+// `addresses` are as resolved on this host.
 struct Endpoint {
   std::string host;
   int port = 0;
   std::vector<SocketAddress> addresses;
 };
 
-// Returns 128 random bits as 32 hexadecimal digits: no two jobs have the same id.
+// 128 random bits as 32 hexadecimal digits: no two jobs have the same id.
 std::string random_job_id();
 
 // Errors: misuse.
 Endpoint parse_endpoint(const std::string& text);
 
-// End for a job of one host, which no other host joins.
+// For a job of one host.
 std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options);
 
 // `listener` listens at `address`, one of the endpoint's addresses.
@@ -51,7 +50,7 @@ std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
                                                      const SocketAddress& address,
                                                      FileDescriptor listener);
 
-// `taken_here`: a process on this host, possibly another launcher of the job, uses the endpoint's
+// `taken_here`: a process on this host, perhaps another launcher of the job, uses the endpoint's
 // port.
 std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
                                                 const std::optional<JobToken>& token,

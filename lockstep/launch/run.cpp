@@ -25,7 +25,6 @@
 namespace lockstep {
 namespace {
 
-// Parses all of `text` as a non-negative number.
 std::optional<int> number_in(std::string_view text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -39,7 +38,7 @@ std::optional<Streams> streams_in(std::string_view text) {
   return static_cast<Streams>(*number);
 }
 
-// Returns 0 when `path` can be executed, else the errno.
+// The errno; 0 if `path` can be executed.
 int why_not_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno;
@@ -76,7 +75,7 @@ ProgramSearch with_interpreter(const std::string& path) {
           .exit_code = exit_not_found};
 }
 
-// Returns how to start `name`, which PATH lacks, if it is a file of the current folder.
+// How to start `name`, which PATH lacks, if it is a file of the current folder.
 std::string hint_of_this_folder(const std::string& name) {
   const int problem = name.empty() ? ENOENT : why_not_executable("./" + name);
   if (problem == 0) return fmt::format("; did you mean ./{}?", name);

@@ -48,7 +48,7 @@ bool may_ask(const FileDescriptor& socket) {
   return peer && (peer->user == ::geteuid() || peer->user == 0);
 }
 
-// Parts of an agent's address, lockstep/UID/agent/PID.N/JOB.
+// Parts of lockstep/UID/agent/PID.N/JOB.
 struct AgentName {
   unsigned user = 0;
   int pid = 0;
@@ -67,7 +67,6 @@ std::optional<AgentName> parse(const std::string& name) {
   return agent;
 }
 
-// An agent that has been sent a request.
 struct Asked {
   AgentName name;
   FileDescriptor socket;  // Empty after the response or a failure.
@@ -75,7 +74,7 @@ struct Asked {
   bool ended = false;
 };
 
-// Returns the names of listening sockets; accepted sockets have the same names.
+// Accepted sockets have the same names.
 std::vector<std::string> listening_names() {
   constexpr const char* listening = "00010000";  // __SO_ACCEPTCON
   std::ifstream table("/proc/self/net/unix");
@@ -95,7 +94,7 @@ bool is_of_user(const Asked& agent) {
   return peer && peer->user == agent.name.user;
 }
 
-// Returns nothing if the agent belongs to another user, or has ended.
+// Empty if the agent belongs to another user, or has ended.
 std::optional<Asked> ask(const std::string& address_name) {
   const auto name = parse(address_name);
   if (!name || (name->user != ::geteuid() && ::geteuid() != 0)) return std::nullopt;

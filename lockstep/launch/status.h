@@ -1,5 +1,4 @@
-// `lockstep status` reads a user's jobs from their agents: each agent serves an abstract Unix
-// socket, whose name ends with the agent.
+// `lockstep status` reads a user's jobs from the abstract Unix sockets of their agents.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,14 +31,13 @@ struct RankStatus {
   std::vector<int> waits_for = {};  // Ranks that have not joined, where known.
   std::uint64_t step = 0;
   std::string last = {};  // Text of describe(Activity).
-  // The training loop's phases in the last ten seconds: text of describe(StepTimes), each phase's
-  // share by name, and the rank with the longest wait. Empty and -1 without any.
+  // In the last ten seconds: text of describe(StepTimes), each phase's share by name, and the rank
+  // with the longest wait. Empty and -1 without any.
   std::string phases = {};
   std::map<std::string, double> shares = {};
   int latest_rank = -1;
   double steps_per_second = 0;  // In the last ten seconds.
-  // Times since the first step, in seconds; `waited_for` by rank, only the longest waits. `steps`
-  // are those in that time.
+  // Since the first step, in seconds. `waited_for`, by rank, has only the longest waits.
   std::int64_t steps = 0;
   std::map<std::string, double> seconds = {};
   std::map<std::string, double> waited_for = {};
@@ -60,39 +58,34 @@ struct JobStatus {
   int restarts = 0;                    // After failures.
   std::string state = {};              // "running", "ending", "waiting for hosts"; or no_answer.
   double seconds = 0;                  // Since the agent started.
-  std::vector<RankStatus> ranks = {};  // Ranks of this host.
+  std::vector<RankStatus> ranks = {};  // Only this host's.
 };
 
-// State of a job whose agent is stopped or stuck. Only its job_id, program, agent_pid and host are
-// known.
+// State of a job whose agent does not respond: only job_id, program, agent_pid and host are known.
 inline constexpr const char* no_answer = "does not answer";
 
-// Returns the block's data on the rank in `slot`. `first_rank` is the rank of slot 0. A rank that
-// has never taken its slot has pid 0; the process that started it knows the pid.
+// `first_rank` is the rank of slot 0. The pid is 0 if the rank has never taken its slot.
 RankStatus status_of(const JobControlBlock& page, int slot, int first_rank = 0);
 
-// Returns the times since the first step.
+// The times since the first step.
 LOCKSTEP_API RankTimes times_of(const RankStatus& rank);
 
-// Describes the rank's activity: "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
+// The rank's activity, such as "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
 LOCKSTEP_API std::string describe(const RankStatus& rank);
 
-// The client's side: returns this user's jobs on this host, or every user's for root, oldest first.
-// Jobs whose agents do not respond within a second are last. Blocking: about a second.
+// This user's jobs on this host, or every user's for root, oldest first. Jobs whose agents do not
+// respond within a second are last. Blocking: about a second.
 LOCKSTEP_API std::vector<JobStatus> running_jobs();
 
 LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
 
-// A JobStatus as one JSON object, sent by an agent to a client. Both are on the same host, but
-// versions may differ: missing fields have their defaults.
+// Sent by an agent to a client, whose version may differ: missing fields have their defaults.
 std::string to_json_object(const JobStatus& job);
 
-// Empty when `text` is not a job's status.
 std::optional<JobStatus> job_status_in(const std::string& text);
 
-// The agent's side: sends the status to processes of the same user, and of root, when they connect.
-//
-// Thread safety, Blocking: as ClientService. Errors: system.
+// Sends the status to processes of the same user and of root. Thread safety, Blocking: as
+// ClientService. Errors: system.
 class StatusService final : public launch::ClientService {
  public:
   StatusService(const std::string& job_id, std::function<JobStatus()> status);
@@ -106,8 +99,8 @@ class StatusService final : public launch::ClientService {
 
 // --- Addresses -----------------------------------------------------------------------------------
 
-// Socket names of agents: lockstep/UID/agent/PID.N/JOB in the abstract namespace, where JOB is cut
-// to fit. N distinguishes agents with the same pid in different PID namespaces.
+// Sockets of agents are lockstep/UID/agent/PID.N/JOB in the abstract namespace; JOB is cut to fit.
+// N distinguishes agents with the same pid in different PID namespaces.
 inline constexpr std::string_view status_root = "lockstep/";
 inline constexpr std::string_view status_service = "/agent/";
 
@@ -118,7 +111,7 @@ inline constexpr int status_socket = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 inline constexpr std::size_t longest_status = std::size_t{4} << 20;
 
 struct StatusAddress {
-  // `name` omits the leading zero byte, and has at most 100 bytes.
+  // `name` has at most 100 bytes, without the leading zero byte.
   explicit StatusAddress(std::string_view name) {
     value.sun_family = AF_UNIX;
     name = name.substr(0, sizeof value.sun_path - 1);

@@ -38,7 +38,6 @@ void open_standard_streams() {
   ::close(fd);
 }
 
-// Ranks must not inherit this process's descriptors.
 void close_all_on_exec() {
   for (const std::string& name : names_in("/proc/self/fd")) {
     int fd = 0;
@@ -47,12 +46,11 @@ void close_all_on_exec() {
   }
 }
 
-// Blocks the signals that this launcher handles with sigwaitinfo().
 sigset_t take_signals(const RunOptions& options) {
   ::signal(SIGCHLD, SIG_DFL);  // An inherited SIG_IGN would lose all exit codes.
   sigset_t signals;
   ::sigemptyset(&signals);
-  // SIGUSR1 and SIGUSR2 are only forwarded, to ranks that handle them.
+  // Only forwarded, to ranks that handle them.
   for (const int signal : {SIGCHLD, SIGUSR1, SIGUSR2}) ::sigaddset(&signals, signal);
   const std::vector<int> usual{SIGINT, SIGTERM, SIGQUIT, SIGHUP};
   for (const int signal : options.signals_to_handle.empty() ? usual : options.signals_to_handle)
@@ -91,7 +89,7 @@ int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset
   }
 }
 
-// Reaps all ended children; returns the agent's wait status if it is one of them.
+// Returns the agent's wait status if it has ended.
 std::optional<int> reap(pid_t agent) {
   std::optional<int> agents_status;
   int status = 0;
@@ -108,8 +106,8 @@ void forget_job_token() {
   }
 }
 
-// `inherited` are children that this process already had, for example from a shell that became the
-// launcher by exec.
+// `inherited` are earlier children of this process, for example of a shell that became the launcher
+// by exec.
 int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
           LogFormat format) {
   forget_job_token();
@@ -137,7 +135,6 @@ int run(const RunOptions& options) {
   require(!options.program.empty() && !options.arguments.empty(), "there is no program to run");
   require(options.max_restarts >= 0, "the number of restarts is negative");
   require_hosts(options);
-  // Checks the options first.
   const BindingPlan binding = plan_binding(options.nproc_per_node, options.bind);
   open_standard_streams();
   close_all_on_exec();

@@ -20,8 +20,8 @@ namespace {
 
 using Machine = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
 
-// hwloc's plugins examine devices. Their libraries (OpenCL's, X11's) take about 20 ms to load and
-// may start threads, but a process must have no other threads when it forks.
+// hwloc's plugins load libraries (OpenCL's, X11's), in about 20 ms, which may start threads. A
+// process that forks must have no other threads.
 class WithoutPlugins {
  public:
   WithoutPlugins() {
@@ -38,8 +38,7 @@ class WithoutPlugins {
   const bool alone_ = std::getenv(variable) == nullptr;  // Otherwise keeps the user's value.
 };
 
-// Examines processors, caches and nodes only. Devices, and visits to every core, would take most of
-// the time.
+// Devices, and visits to every core, would take most of the time.
 Machine load(const char* synthetic) {
   const WithoutPlugins only_what_is_built_in;
   hwloc_topology_t raw = nullptr;
@@ -78,7 +77,7 @@ Core core_of(hwloc_topology_t machine, hwloc_obj_t processor) {
 Topology topology_of(hwloc_topology_t machine, const std::vector<int>& mask) {
   Topology topology;
   topology.nodes = ::hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_NUMANODE);
-  hwloc_obj_t last = nullptr;  // Core of the latest processor.
+  hwloc_obj_t last = nullptr;
   for (hwloc_obj_t processor = nullptr;
        (processor = ::hwloc_get_next_obj_by_type(machine, HWLOC_OBJ_PU, processor)) != nullptr;) {
     const int cpu = static_cast<int>(processor->os_index);
@@ -97,7 +96,6 @@ Topology topology_of(hwloc_topology_t machine, const std::vector<int>& mask) {
 
 namespace fs = std::filesystem;
 
-// True if `word` is in the comma-separated list `text`.
 bool lists(const std::string& text, std::string_view word) {
   std::istringstream words(text);
   for (std::string each; std::getline(words, each, ',');)
@@ -105,10 +103,9 @@ bool lists(const std::string& text, std::string_view word) {
   return false;
 }
 
-// A cgroup hierarchy that limits CPU time, and this process's group in it.
 struct Hierarchy {
   bool unified = false;    // Version 2.
-  std::string group = {};  // Group of the process.
+  std::string group = {};  // This process's.
   std::string root = {};   // Group that is mounted.
   fs::path mount = {};     // Where `root` is mounted.
 };
@@ -160,7 +157,7 @@ std::optional<double> limit_of(const fs::path& group, bool unified) {
   return ratio(quota, period);
 }
 
-// Returns the folders of the process's group and its ancestors, from the mounted one down.
+// The process's group and its ancestors, from the mounted one down.
 std::vector<fs::path> folders(const Hierarchy& hierarchy, const fs::path& root) {
   std::vector<fs::path> found{root / hierarchy.mount.relative_path()};
   const fs::path below = fs::path(hierarchy.group).lexically_relative(hierarchy.root);

@@ -34,8 +34,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Tensors = std::vector<at::Tensor>;
 
-// --- The order of a sequence ---------------------------------------------------------------------
-
 void require_length(std::int64_t length, int ranks, SequenceOrder order) {
   const bool has_tails = order == SequenceOrder::head_tail && ranks > 1;
   const std::string mismatch =
@@ -54,7 +52,6 @@ at::Tensor positions_of(int rank, std::int64_t length, int ranks, SequenceOrder 
                   at::arange(tail * half, (tail + 1) * half, at::kLong)});
 }
 
-// The positions of all ranks' parts, in rank order.
 at::Tensor positions_of_all(std::int64_t length, int ranks, SequenceOrder order) {
   Tensors all;
   for (int rank = 0; rank < ranks; ++rank) all.push_back(positions_of(rank, length, ranks, order));
@@ -65,9 +62,6 @@ at::Tensor selected(const at::Tensor& x, std::int64_t dim, const at::Tensor& pos
   return x.index_select(dim, positions.to(x.device()));
 }
 
-// --- A call --------------------------------------------------------------------------------------
-
-// The data of a call that its backward needs.
 struct Call : torch::CustomClassHolder {
   Call(const AttentionOptions& the_options, std::string the_name)
       : options(the_options), group(*the_options.context), name(std::move(the_name)) {}
@@ -78,7 +72,7 @@ struct Call : torch::CustomClassHolder {
 
   const AttentionOptions options;
   const ProcessGroup group;
-  const std::string name;  // Contains all that must be equal on all ranks.
+  const std::string name;  // Has all that must be equal on all ranks.
   const std::string backward_name = name + " backward";
 };
 
@@ -111,8 +105,6 @@ std::string name_of_call(const Tensors& qkv, const AttentionOptions& options) {
   return name + ')';
 }
 
-// --- What cannot be done -------------------------------------------------------------------------
-
 std::string shapes_mismatch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const AttentionOptions& options) {
   for (const at::Tensor& x : {q, k, v})
@@ -137,15 +129,13 @@ std::string shapes_mismatch(const at::Tensor& q, const at::Tensor& k, const at::
   return "";
 }
 
-// If options differ, only some ranks may refuse a call. A refusing rank calls a collective, so that
-// all ranks get an Error.
+// If options differ, only some ranks may refuse. A refusing rank calls a collective, so that all
+// ranks get an Error.
 void refuse(const Call& call, Fault fault, const std::string& why) {
   if (why.empty()) return;
   naming_errors(call.name, [&] { call.group.barrier(call.collective()); });
   throw Error(fault, call.name + ": " + why);
 }
-
-// --- Ulysses -------------------------------------------------------------------------------------
 
 at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    const Call& call) {
@@ -153,7 +143,7 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   const int ranks = call.group.size();
   const std::int64_t repeats = k.size(1) % ranks == 0 ? 1 : q.size(1) / k.size(1);
   const bool is_reordered = options.is_causal && options.order == SequenceOrder::head_tail;
-  // q, k and v have the same order: a causal mask implies one length.
+  // Same order: a causal mask implies one length.
   const at::Tensor order =
       is_reordered ? positions_of_all(q.size(2) * ranks, ranks, options.order) : at::Tensor();
   const at::Tensor places = is_reordered ? order.argsort() : at::Tensor();
@@ -173,21 +163,17 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   return all_to_all_in_region(y, call.group, 2, 1, call.collective());
 }
 
-// --- Ring ----------------------------------------------------------------------------------------
-
-// Iterates over one tensor of each rank, in the order rank(), rank() + 1, ..., back to rank().
+// Iterates over one tensor of each rank, from rank() up and back to rank().
 class Rotation {
  public:
-  // `tensors` are those of all ranks, in shared memory, or only the own one, which is then passed
-  // from rank to rank. With `is_written`, one rank at a time writes a tensor: the one that holds
-  // it.
+  // `tensors`: all ranks', in shared memory, or only the own one, which is passed from rank to
+  // rank. With `is_written`, the one rank that holds a tensor writes it.
   Rotation(const Call& call, Tensors tensors, bool is_backward, bool is_written)
       : call_(call),
         options_(call.collective(is_backward)),
         tensors_(std::move(tensors)),
         is_written_(is_written) {}
 
-  // Returns the next rank's tensor.
   at::Tensor next() {
     const int size = call_.group.size();
     ++step_;
@@ -212,7 +198,6 @@ class Rotation {
   int step_ = 0;
 };
 
-// The tensors of a rotation, which begins with this rank's `values`.
 Tensors shared(const Tensors& values, const Call& call, bool is_backward) {
   if (!all_share_memory(call.group, call.name)) return {at::stack(values)};
   return attachment_of<SharedSlots>(call.group)
@@ -223,7 +208,7 @@ const at::Tensor& own_of(const Tensors& tensors, const ProcessGroup& group) {
   return tensors.size() == 1 ? tensors[0] : tensors[static_cast<std::size_t>(group.rank())];
 }
 
-// The unmasked part of a block of scores: these queries, and the first keys.
+// The unmasked part of a block of scores.
 struct Sight {
   std::int64_t first_query = 0, queries = 0, keys = 0;
   bool is_causal = false;
@@ -232,7 +217,6 @@ struct Sight {
   at::Tensor of_keys(const at::Tensor& x) const { return x.narrow(2, 0, keys); }
 };
 
-// The block of this rank's queries and the keys of rank `source`.
 Sight sight_of(const Call& call, int step, std::int64_t queries, std::int64_t keys) {
   const int rank = call.group.rank(), source = (rank + step) % call.group.size();
   if (!call.options.is_causal) return {0, queries, keys, false};
@@ -330,7 +314,7 @@ struct Ring : torch::autograd::Function<Ring> {
       sight.of_keys(sum[0]).add_(part_of_k);
       sight.of_keys(sum[1]).add_(part_of_v);
     }
-    const at::Tensor sum = sums.next();  // This rank's own sums, complete after the last barrier.
+    const at::Tensor sum = sums.next();  // This rank's, complete after the last barrier.
     const auto mine = [&](const at::Tensor& x) {
       return x.to(q.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     };
@@ -372,7 +356,7 @@ at::Tensor sequence_part(const at::Tensor& x, std::int64_t dim, const ProcessGro
 
 at::Tensor whole_sequence(const at::Tensor& part, std::int64_t dim, const ProcessGroup& context,
                           SequenceOrder order) {
-  // Parts of different sizes cause a mismatch, because the label contains the shape.
+  // Different sizes cause a mismatch by the label.
   const std::string label = "whole_sequence of " + shape_text(part);
   const at::Tensor all = gather_from_parallel_region(part, context, dim, {.label = label});
   require_length(all.size(dim), context.size(), order);

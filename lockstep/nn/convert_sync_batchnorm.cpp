@@ -33,7 +33,7 @@ template <class BatchNorm>
 std::shared_ptr<SyncBatchNormImpl> synced_if(const Module& module) {
   if (typeid(module) != typeid(BatchNorm)) return nullptr;
   const auto& plain = static_cast<const BatchNorm&>(module);
-  torch::nn::BatchNormOptions as_made = plain.options;  // The program may have changed these since
+  torch::nn::BatchNormOptions as_made = plain.options;  // May have changed since.
   as_made.affine(plain.weight.defined()).track_running_stats(plain.running_mean.defined());
   auto sync = std::make_shared<SyncBatchNormImpl>(as_made);
   sync->options = plain.options;
@@ -43,7 +43,7 @@ std::shared_ptr<SyncBatchNormImpl> synced_if(const Module& module) {
   return sync;
 }
 
-// Returns null for a class derived from BatchNorm, which may do something else.
+// Null for a derived class, which may do something else.
 std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   auto sync = synced_if<torch::nn::BatchNorm1dImpl>(module);
   if (!sync) sync = synced_if<torch::nn::BatchNorm2dImpl>(module);
@@ -51,7 +51,7 @@ std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   return sync;
 }
 
-// A plan of all replacements. It is complete before any change, so a refusal changes nothing.
+// All replacements, complete before any change.
 class Conversion {
  public:
   void plan(Module& module, const std::string& path) {
@@ -90,10 +90,10 @@ class Conversion {
  private:
   void refuse(const std::string& path) { refused_ += (refused_.empty() ? "" : ", ") + path; }
 
-  // Returns false if `child` is registered with the Sequential, which does not run it.
+  // Returns false if the Sequential does not run `child`.
   bool plan_element(SequentialImpl& sequential, const std::string& key,
                     const std::shared_ptr<Module>& child, const std::string& path) {
-    auto& sync = replacements_[child.get()];  // A module held several times gets one replacement.
+    auto& sync = replacements_[child.get()];
     const bool is_new = sync == nullptr;
     if (is_new) sync = synced(*child);
     if (!sync) return false;

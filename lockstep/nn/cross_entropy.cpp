@@ -29,12 +29,12 @@ using torch::autograd::variable_list;
 
 constexpr std::string_view function = "cross_entropy";
 
-// This rank's classes: [begin, begin + count) of `all`.
+// This rank's: [begin, begin + count) of `all`.
 struct Classes {
   std::int64_t begin = 0, count = 0, all = 0;
 };
 
-// The label contains the digest, so ranks with different targets get a mismatch.
+// With the digest in the label, different targets cause a mismatch.
 Classes classes_of(const at::Tensor& logits, const at::Tensor& target, const ProcessGroup& group) {
   const std::string label = std::string(function) + " of " + std::to_string(target.size(0)) +
                             " targets with digest " + std::to_string(digest_of(target));
@@ -52,7 +52,7 @@ void require_shapes(const at::Tensor& logits, const at::Tensor& target) {
           "cross_entropy: logits are [N, classes], targets [N] of int64");
 }
 
-// All ranks get the same result, because targets are equal.
+// Targets are equal, and so are the results of all ranks.
 void require_classes(const at::Tensor& target, const at::Tensor& ignored, const Classes& classes) {
   const at::Tensor bad =
       ((target < 0).logical_or_(target >= classes.all)).logical_and_(ignored.logical_not());
@@ -63,8 +63,7 @@ void require_classes(const at::Tensor& target, const at::Tensor& ignored, const 
   });
 }
 
-// Per row of this rank's logits: softmax = exp(x - largest) / sum, with the sum of the
-// exponentials.
+// Per row of this rank's logits: softmax = exp(x - largest) / sum.
 struct OwnSoftmax {
   at::Tensor softmax, largest, sum;
 };
@@ -78,8 +77,8 @@ OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
     return own;
   }
   own.largest = logits.amax(1).to(type);
-  own.sum = own.softmax.amax(1).reciprocal_();        // The largest one is exp(0) / sum.
-  const at::Tensor empty = own.largest == -infinity;  // Other ranks may have logits in these rows.
+  own.sum = own.softmax.amax(1).reciprocal_();  // The largest one is exp(0) / sum.
+  const at::Tensor empty = own.largest == -infinity;
   if (empty.any().item<bool>()) {
     own.softmax.masked_fill_(empty.unsqueeze(1), 0);
     own.sum.masked_fill_(empty, 0);
@@ -87,8 +86,8 @@ OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
   return own;
 }
 
-// The type of the result. Under autocast it is float32, like LibTorch's losses: GradScaler's
-// initial scale, 65536, is infinite in float16.
+// Under autocast float32, like LibTorch's losses: GradScaler's initial scale, 65536, is infinite in
+// float16.
 at::ScalarType type_of_loss(const at::Tensor& logits, at::ScalarType computed) {
   return at::autocast::is_autocast_enabled(logits.device().type()) ? computed
                                                                    : logits.scalar_type();
@@ -139,7 +138,7 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &softmax = saved[0], &index = saved[1], &elsewhere = saved[2];
     const at::Tensor rows = (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);
-    at::Tensor gradient = softmax * (rows * saved[4].unsqueeze(1));  // Over all classes.
+    at::Tensor gradient = softmax * (rows * saved[4].unsqueeze(1));
     if (gradient.size(1) > 0)
       gradient.scatter_add_(1, index, rows.neg().masked_fill_(elsewhere.unsqueeze(1), 0));
     return {gradient.to(context->saved_data["type"].toScalarType()), {}, {}, {}};

@@ -18,7 +18,7 @@
 namespace lockstep::nn {
 namespace {
 
-// The mask of at::dropout(): 0, or the factor that preserves the mean.
+// 0, or the factor that preserves the mean, as at::dropout().
 at::Tensor& drawn(at::Tensor& mask, double p, const std::optional<at::Generator>& generator) {
   return p == 1 ? mask.zero_() : mask.bernoulli_(1 - p, generator).div_(1 - p);
 }

@@ -22,7 +22,6 @@ EmbeddingImpl::EmbeddingImpl(torch::nn::EmbeddingOptions embedding)
   reset();
 }
 
-// As torch::nn::Embedding's.
 void EmbeddingImpl::reset() {
   if (options.padding_idx() && *options.padding_idx() < 0)
     options.padding_idx(options.num_embeddings() + *options.padding_idx());
@@ -65,7 +64,7 @@ torch::Tensor EmbeddingImpl::forward(const torch::Tensor& indices) {
              : part;
 }
 
-// Returns rows of this rank's part of the vocabulary, and zeros for other indices.
+// Rows of this rank's part of the vocabulary, and zeros for other indices.
 torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
   const Box& box = layouts().at("weight").boxes.list.at(0);
   const std::int64_t begin = box.offsets[0], rows = box.sizes[0];
@@ -78,7 +77,7 @@ torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
                      " are not all in a vocabulary of " + std::to_string(options.num_embeddings());
             });
   }
-  if (rows == 0) {  // Defines a gradient here, as on the other ranks.
+  if (rows == 0) {  // Defines a gradient, as on other ranks.
     auto shape = indices.sizes().vec();
     shape.push_back(options.embedding_dim());
     return at::zeros(shape, weight.options()) + weight.sum();

@@ -1,4 +1,4 @@
-// Implements require_equal_inputs() of cut.h.
+// For cut.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/grad_mode.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t most_elements = 1024;
 
-// For integers, the halves of a digest. For other numbers, evenly spaced elements.
+// For integers, the halves of a digest; otherwise evenly spaced elements.
 std::vector<double> sample_of(const at::Tensor& input) {
   if (input.is_complex()) return sample_of(at::view_as_real(input.resolve_conj()));
   if (!input.is_floating_point()) {
@@ -57,7 +57,7 @@ bool are_near(const double* one, const double* other, std::size_t count) {
   return true;
 }
 
-// Returns the ranks whose samples differ from the majority's; all ranks if there is no majority.
+// Ranks that differ from the majority; without one, all ranks.
 std::vector<int> differing_ranks(const std::vector<double>& all, std::size_t count, bool is_exact,
                                  int ranks) {
   const auto differ = [&](int one, int other) {
@@ -82,7 +82,7 @@ void require_equal_inputs(const at::Tensor& input, const CutTo& cut, std::uint64
   const int ranks = cut.group.size();
   if (!cut.checks_inputs || ranks == 1 || !std::has_single_bit(call)) return;
   const at::NoGradGuard no_grad;
-  // Hides this check's operators from activation_checkpoint(), which compares the runs of a block.
+  // Hides these operators from activation_checkpoint(), which compares the runs of a block.
   const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
   std::vector<double> mine = sample_of(input);
   std::vector<double> all(mine.size() * static_cast<std::size_t>(ranks));

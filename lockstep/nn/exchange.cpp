@@ -20,8 +20,8 @@ using torch::nn::Module;
 
 template <class Theirs, class Ours>
 bool exchange_if(const Module& module, AnyModule& result) {
-  if (typeid(module) != typeid(Theirs)) return false;  // A derived class may behave differently.
-  const KeptGenerator kept;  // Initial weights of a layer must not advance the generator.
+  if (typeid(module) != typeid(Theirs)) return false;
+  const KeptGenerator kept;  // Initial weights must not advance the generator.
   const auto& plain = static_cast<const Theirs&>(module);
   auto ours = std::make_shared<Ours>(plain.options);
   auto theirs = plain.named_parameters(/*recurse=*/false);

@@ -13,14 +13,14 @@
 
 namespace lockstep::nn {
 
-// Returns the lockstep::nn layer that computes the same as `module` and shares its parameters;
-// empty if there is none.
+// The lockstep::nn layer that computes the same as `module` and shares its parameters; empty
+// without one.
 torch::nn::AnyModule exchanged(const torch::nn::Module& module);
 
 class Exchange {
  public:
-  // Changes nothing. Empty if `owner` is not a Sequential, or registers its child `key` but does
-  // not run it. Lifetime: `owner` outlives the result.
+  // Changes nothing. Empty if `owner` is not a Sequential, or does not run its child `key`.
+  // Lifetime: `owner` outlives the result.
   static std::optional<Exchange> of(torch::nn::Module& owner, const std::string& key,
                                     torch::nn::AnyModule replacement);
 

@@ -30,10 +30,8 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-// --- Routing -------------------------------------------------------------------------------------
-
 struct Routing {
-  torch::Tensor scores;         // [tokens, experts]: the router's, at least float32.
+  torch::Tensor scores;         // [tokens, experts], at least float32.
   torch::Tensor probabilities;  // [tokens, experts]
   torch::Tensor weights;        // [tokens, top_k]
   torch::Tensor chosen;         // [tokens, top_k]: experts.
@@ -55,11 +53,10 @@ Routing route(const torch::Tensor& x, const torch::Tensor& router, const Experts
   return routing;
 }
 
-// The choices of this rank's tokens that experts take, in the order of sending: by expert, then by
-// choice, then by token.
+// The choices of this rank's tokens that experts take, by expert, then by choice, then by token.
 struct Rows {
-  Numbers chosen;         // Choices of each expert.
-  Numbers taken;          // Rows of each expert.
+  Numbers chosen;
+  Numbers taken;
   torch::Tensor tokens;   // [rows]
   torch::Tensor choices;  // [rows]: choice * tokens + token.
 };
@@ -97,20 +94,17 @@ Rows rows_of(const torch::Tensor& chosen, const ExpertsOptions& options) {
   return rows;
 }
 
-// --- Numbers of all ranks ------------------------------------------------------------------------
-
 struct Census {
   torch::Tensor taken;   // [ranks of the group, experts]: rows.
-  torch::Tensor chosen;  // [experts]: choices on all ranks and replicas.
-  std::int64_t tokens;   // Over all ranks.
-  std::int64_t dropped;  // Choices on all ranks.
+  torch::Tensor chosen;  // [experts]
+  std::int64_t tokens;
+  std::int64_t dropped;
 };
 
 const std::optional<ProcessGroup>& replicas_of(const CutTo& cut) {
   return std::get<ExpertParallel>(cut.style).replicas;
 }
 
-// The number of ranks that have their own tokens.
 int ranks_of(const std::optional<CutTo>& cut) {
   if (!cut) return 1;
   return cut->group.size() * (replicas_of(*cut) ? replicas_of(*cut)->size() : 1);
@@ -140,7 +134,6 @@ Numbers numbers_of(const torch::Tensor& tensor) {
   return {data, data + flat.numel()};
 }
 
-// Selects the columns of this rank's experts from counts [ranks, experts].
 torch::Tensor of_own_experts(const torch::Tensor& counts, const std::optional<CutTo>& cut) {
   if (!cut) return counts;
   const std::int64_t experts = counts.size(1) / cut->group.size();
@@ -148,8 +141,6 @@ torch::Tensor of_own_experts(const torch::Tensor& counts, const std::optional<Cu
 }
 
 }  // namespace
-
-// --- The layer -----------------------------------------------------------------------------------
 
 ExpertsOptions::ExpertsOptions(std::int64_t features, std::int64_t hidden_features,
                                std::int64_t num_experts)
@@ -237,8 +228,7 @@ ExpertsOutput ExpertsImpl::forward(const torch::Tensor& input) {
   };
 }
 
-// Sends `rows` to the ranks of their experts and returns the results. `counts`: [ranks, experts],
-// each rank's rows.
+// Sends `rows` to the ranks of their experts and returns the results. `counts`: [ranks, experts].
 torch::Tensor ExpertsImpl::sent(const torch::Tensor& rows, const torch::Tensor& counts) const {
   if (!cut()) return computed(rows, counts);
   const ProcessGroup& group = cut()->group;
@@ -250,8 +240,8 @@ torch::Tensor ExpertsImpl::sent(const torch::Tensor& rows, const torch::Tensor& 
   return all_to_all_rows_in_region(computed(received, own), group, here, there, label_of(*cut()));
 }
 
-// Computes this rank's experts. `counts`: [ranks, experts], in the order of `rows`. Experts without
-// rows are included, so that gradients are defined on all ranks.
+// `counts`: [ranks, experts], in the order of `rows`. Experts without rows are included, so that
+// gradients are defined on all ranks.
 torch::Tensor ExpertsImpl::computed(const torch::Tensor& rows, const torch::Tensor& counts) const {
   const auto split = [](const torch::Tensor& parameter) { return parameter.unbind(0); };
   const auto gates = gate.defined() ? split(averaged(gate, "gate")) : std::vector<torch::Tensor>{};
@@ -273,14 +263,14 @@ torch::Tensor ExpertsImpl::computed(const torch::Tensor& rows, const torch::Tens
   return at::cat(parts);
 }
 
-// A parameter of this rank's experts, whose gradient becomes the mean over all ranks' losses.
+// Its gradient becomes the mean over all ranks' losses.
 torch::Tensor ExpertsImpl::averaged(const torch::Tensor& parameter, const char* what) const {
   if (!cut()) return parameter;
   const auto& replicas = replicas_of(*cut());
   const std::string name = cut()->name + "." + what;
   const torch::Tensor here =
       replicas ? copy_to_parallel_region(parameter, *replicas, {.label = name}) : parameter;
-  const torch::Tensor result = here.view_as(here);  // An autograd node of this pass, for the hook.
+  const torch::Tensor result = here.view_as(here);
   const int ranks = ranks_of(cut());
   if (result.requires_grad())
     result.register_hook([ranks](const torch::Tensor& gradient) { return gradient / ranks; });

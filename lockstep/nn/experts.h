@@ -1,27 +1,25 @@
 // A mixture of experts: a router sends each token to the top_k of num_experts MLPs.
 //
 //   lockstep::nn::Experts experts(lockstep::nn::ExpertsOptions(512, 2048, /*num_experts=*/8));
-//   const auto [y, balance_loss, z_loss, tokens_per_expert, dropped] = experts(x);
+//   const auto [y, balance_loss, z_loss, tokens_per_expert, dropped] = experts(x);  // See below.
 //   loss = loss + 0.01 * balance_loss;
 //
 // A linear router and a softmax give each token a probability per expert. The output is the sum of
 // the outputs of the top_k experts, weighted by their probabilities. Among equal probabilities, the
 // first expert is chosen.
 //
-// Expert parallelism: parallelize_module(model, mesh["ep"], {{"...", ExpertParallel()}}) leaves
-// num_experts / ranks experts on each rank. Ranks process their own tokens, as in data parallelism;
-// a rank may have none. forward() sends tokens to the ranks of their experts and back, in two
-// all_to_all without padding. An all_gather of the counts precedes them, and with replicas an
-// all_reduce follows for the balance loss. Results equal those of the whole layer.
+// Expert parallelism (docs/guide/model-parallel.md): ExpertParallel leaves num_experts / ranks
+// experts on each rank. Ranks process their own tokens; a rank may have none. forward() sends
+// tokens to their experts and back, in an all_gather of counts and two all_to_all. Results equal
+// those of the whole layer.
 //
 // Gradients are those of the mean of all ranks' losses. backward() averages an expert's gradient
-// itself, also over replicas and under no_sync(). DistributedDataParallel over all these ranks
-// averages the other parameters. See docs/guide/model-parallel.md.
+// itself, also over replicas and under no_sync(); DistributedDataParallel over all these ranks
+// averages the other parameters.
 //
-// Determinism: results have the same bits in every run. The order of sums over tokens depends on
-// the number of ranks.
-// Blocking, Thread safety, Errors: as nn/layers.h. Once the layer is cut, forward() and backward()
-// are collective over the group.
+// Determinism: results have the same bits in every run with the same number of ranks.
+// Blocking, Thread safety, Errors: as nn/layers.h. In a cut layer, forward() and backward() are
+// collective.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,41 +46,39 @@ struct LOCKSTEP_API ExpertsOptions {
   TORCH_ARG(std::int64_t, num_experts);
   TORCH_ARG(std::int64_t, top_k) = 2;
 
-  // Divides the top_k probabilities by their sum (Mixtral, Jiang et al., 2024). Has no effect for
-  // top_k = 1, where the router would get no gradient (Switch Transformer: Fedus, Zoph and Shazeer,
+  // Divides the top_k probabilities by their sum (Mixtral, Jiang et al., 2024). No effect for top_k
+  // = 1, where the router would get no gradient (Switch Transformer: Fedus, Zoph and Shazeer,
   // 2021).
   TORCH_ARG(bool, normalize) = true;
 
   // An expert is down(silu(gate(x)) * up(x)) (Shazeer, 2020); otherwise down(gelu(up(x))).
   TORCH_ARG(bool, swiglu) = false;
 
-  // Such as 1.25. By default no choice is dropped. Otherwise an expert takes at most
+  // By default no choice is dropped. Otherwise an expert takes at most
   //   ceil(capacity_factor * top_k * tokens / num_experts)
-  // tokens of one call on one rank (a "group" of GShard, Lepikhin et al., 2020, algorithm 1). First
-  // choices have priority over second choices, and so on; then earlier tokens over later ones. A
-  // dropped choice adds nothing to its token's output; the token's other weights do not change.
-  // Megatron-Core's drop_policy "position" is the same without the priority of first choices.
+  // choices of one call on one rank. First choices have priority over second choices, and so on;
+  // then earlier tokens (GShard, Lepikhin et al., 2020, algorithm 1). A dropped choice adds nothing
+  // to the output; the token's other weights do not change.
   TORCH_ARG(std::optional<double>, capacity_factor) = std::nullopt;
 };
 
-// Losses are scalars in float32, or float64 if the input is. Before the layer is cut, losses and
-// counts are those of this rank's tokens. Afterwards the mean of a loss over ranks and replicas is
-// the loss of all their tokens.
+// Losses are float32 scalars, or float64 if the input is. Before the layer is cut, losses and
+// counts are those of this rank's tokens. In a cut layer, the mean of a loss over ranks and
+// replicas is the loss of all their tokens.
 struct ExpertsOutput {
   at::Tensor output;  // Shape and type of the input.
 
-  // The loss of Switch Transformer (equation 4) without its factor alpha: num_experts * the sum
-  // over experts of (the expert's fraction of all choices) * (its mean probability). It is 1 when
-  // all are equal. Dropped choices count, as in Megatron-Core's switch_load_balancing_loss_func().
-  // A cut layer balances the tokens of all ranks together (Qiu et al., 2025); the tokens of one
-  // rank may be unbalanced.
+  // The loss of Switch Transformer (equation 4) without its factor alpha. It is num_experts * the
+  // sum over experts of (the expert's fraction of all choices) * (its mean probability): 1 when all
+  // are equal. Dropped choices count. A cut layer balances the tokens of all ranks together (Qiu et
+  // al., 2025).
   at::Tensor balance_loss;
 
-  // The loss of ST-MoE (Zoph et al., 2022): the mean of logsumexp(logits)^2. It keeps the logits
-  // small.
+  // The loss of ST-MoE (Zoph et al., 2022), which keeps the logits small: the mean of
+  // logsumexp(logits)^2.
   at::Tensor z_loss;
 
-  // Counts over all ranks and replicas, equal on all of them.
+  // In a cut layer, counts over all ranks and replicas, equal on all of them.
   at::Tensor tokens_per_expert;  // [num_experts], int64, before drops.
   std::int64_t dropped = 0;
 };
@@ -100,8 +96,8 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   ExpertsImpl(std::int64_t features, std::int64_t hidden_features, std::int64_t num_experts)
       : ExpertsImpl(ExpertsOptions(features, hidden_features, num_experts)) {}
 
-  // Errors: misuse for sizes that are not positive, for a top_k outside 1 to num_experts, and for a
-  // capacity_factor that is not positive.
+  // Errors: misuse for sizes or a capacity_factor that are not positive, and a top_k outside 1 to
+  // num_experts.
   explicit ExpertsImpl(ExpertsOptions options);
 
   void reset() override;
@@ -110,8 +106,8 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Errors: misuse if the input's last size is not `features`; the message names a cut layer.
-  // Unsupported if the input is not in CPU memory.
+  // Input: [..., features]. Errors: misuse, naming a cut layer, if the last size is not `features`.
+  // Unsupported for an input outside of CPU memory.
   ExpertsOutput forward(const torch::Tensor& input);
 
   std::string mismatch(const ParallelStyle& style, int ranks) const override;

@@ -1,17 +1,17 @@
 // LibTorch's layers in a form that parallelize_module() can cut over ranks. Names, options, initial
 // weights, results and checkpoints are those of torch::nn.
 //
-//   lockstep::nn::Linear in(512, 2048), out(2048, 512);    // As torch::nn::Linear, until cut.
+//   lockstep::nn::Linear in(512, 2048), out(2048, 512);  // As torch::nn::Linear, until cut.
 //
-// A layer that is not cut needs no group. In a cut layer, forward() is collective over the group:
-// all ranks call the same layers in the same order, with equal whole inputs or with their parts.
-// Autograd: backward() sums gradients over ranks itself. Afterwards the gradient of a whole
-// parameter is equal on all ranks; the gradient of a part belongs to that part.
-// Random numbers: all ranks of a group start with equal generators (torch::manual_seed()). Layers
-// keep them in step.
+// In a cut layer, forward() is collective: all ranks call the same layers in the same order, with
+// equal whole inputs or with their parts.
+// Autograd: backward() sums gradients over ranks itself. A whole parameter's gradient is equal on
+// all ranks; the gradient of a part belongs to that part.
+// Random numbers: all ranks of a group must start with equal generators (torch::manual_seed()).
+// Layers keep them in step.
 // Thread safety: as LibTorch's modules; one thread per rank calls.
-// Errors: those of LibTorch and tensor/differentiable.h; a cut layer adds its name. At calls 1, 2,
-// 4, 8 and so on of a cut Linear or Embedding: mismatch if whole inputs differ between ranks.
+// Errors: those of LibTorch and tensor/differentiable.h, with the name of a cut layer. In a cut
+// Linear or Embedding also mismatch if whole inputs differ between ranks (CutTo::checks_inputs).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -52,8 +52,8 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
 
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
-  // Registers the adapter's parameters as the layer's own; forward() adds the adapter's result.
-  // Replaces an earlier adapter; null removes it. Requires: the layer is not cut.
+  // Registers the adapter's parameters as the layer's own; forward() adds its result. Replaces an
+  // earlier adapter; null removes it. Requires: the layer is not cut.
   void adapt(std::shared_ptr<LoraAdapter> adapter);
   const std::shared_ptr<LoraAdapter>& adapter() const { return adapter_; }
 
@@ -71,8 +71,7 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
 };
 TORCH_MODULE(Linear);
 
-// RowwiseParallel cuts the vocabulary, if necessary in uneven parts. ColwiseParallel cuts the
-// features.
+// RowwiseParallel cuts the vocabulary, if necessary unevenly; ColwiseParallel the features.
 class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
                                    public ParallelLayer {
  public:
@@ -84,12 +83,12 @@ class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Maps integers of any shape to [..., embedding_dim]. Errors: in a cut layer, misuse for an index
-  // outside the vocabulary.
+  // Maps integers of any shape to [..., embedding_dim]. Errors: misuse for an index outside the
+  // vocabulary of a cut layer.
   torch::Tensor forward(const torch::Tensor& indices);
 
-  // The logits of an output layer that is tied to the embedding's weight. Maps [..., embedding_dim]
-  // to [..., num_embeddings], or to this rank's part of the vocabulary. For nn::cross_entropy().
+  // The logits of an output layer that is tied to this weight, for lockstep::cross_entropy(). Maps
+  // [..., embedding_dim] to [..., num_embeddings], or to this rank's part of the vocabulary.
   torch::Tensor as_linear(const torch::Tensor& input) const;
 
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
@@ -117,12 +116,11 @@ class LOCKSTEP_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl>,
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   torch::nn::LayerNormOptions options;
-  torch::Tensor weight;  // normalized_shape; undefined without affine parameters.
+  torch::Tensor weight;  // normalized_shape; undefined if not affine.
   torch::Tensor bias;
 };
 TORCH_MODULE(LayerNorm);
 
-// Options of torch.nn.RMSNorm, which LibTorch's C++ API lacks.
 struct RMSNormOptions {
   RMSNormOptions(std::vector<std::int64_t> shape)  // NOLINT(google-explicit-constructor)
       : normalized_shape(std::move(shape)) {}
@@ -132,8 +130,8 @@ struct RMSNormOptions {
   bool elementwise_affine = true;
 };
 
-// torch.nn.RMSNorm: x / sqrt(mean(x^2) + eps) * weight, with the mean over normalized_shape (Zhang
-// and Sennrich, 2019).
+// torch.nn.RMSNorm, which LibTorch's C++ API lacks: x / sqrt(mean(x^2) + eps) * weight, with the
+// mean over normalized_shape (Zhang and Sennrich, 2019).
 class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, public ParallelLayer {
  public:
   explicit RMSNormImpl(RMSNormOptions options);
@@ -147,14 +145,13 @@ class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, publi
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
   RMSNormOptions options;
-  torch::Tensor weight;  // normalized_shape; undefined without affine parameters.
+  torch::Tensor weight;  // normalized_shape; undefined if not affine.
 };
 TORCH_MODULE(RMSNorm);
 
 // For whole activations, all ranks draw the same mask from the default generator. For parts
-// (SequenceParallel), each rank draws its own mask: each call seeds a generator with a number from
-// the default generator and the rank. So only the default generator has to be saved, and it stays
-// in step on all ranks.
+// (SequenceParallel), each rank draws its own mask, seeded by that generator and the rank. So only
+// the default generator has to be saved.
 class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, public ParallelLayer {
  public:
   explicit DropoutImpl(double p) : DropoutImpl(torch::nn::DropoutOptions(p)) {}
@@ -170,7 +167,7 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
   torch::nn::DropoutOptions options;
 
   // For parts: each rank draws the whole mask and takes its part. Results then equal those of one
-  // process, at the cost of drawing a whole mask on each rank.
+  // process.
   bool exact = false;
 
  private:
@@ -178,9 +175,9 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 };
 TORCH_MODULE(Dropout);
 
-// Converts between the placements of a Redistribution; the identity before it is cut. Corresponds
-// to PyTorch's PrepareModuleInput in front of modules, and to PrepareModuleOutput behind them. It
-// is needed because LibTorch's modules have no forward hooks. No parameters.
+// Converts between the placements of a Redistribution; the identity before it is cut. It replaces
+// PyTorch's PrepareModuleInput and PrepareModuleOutput, because LibTorch's modules have no forward
+// hooks.
 class LOCKSTEP_API RedistributeImpl : public torch::nn::Cloneable<RedistributeImpl>,
                                       public ParallelLayer {
  public:

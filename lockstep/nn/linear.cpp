@@ -29,7 +29,6 @@ void LinearImpl::reset() {
   reset_parameters();
 }
 
-// As torch::nn::Linear's.
 void LinearImpl::reset_parameters() {
   torch::nn::init::kaiming_uniform_(weight, std::sqrt(5));
   if (!bias.defined()) return;

@@ -27,7 +27,7 @@ void require_options(const LoraOptions& options) {
   require(options.dropout >= 0 && options.dropout < 1, "Lora: dropout is in [0, 1)");
 }
 
-// The layers that get adapters. It is complete before any change.
+// The layers that get adapters, complete before any change.
 class Choice {
  public:
   Choice(Module& model, const std::vector<std::string>& patterns) : unused_(patterns) {
@@ -88,7 +88,6 @@ class Choice {
   std::string refusals_;
 };
 
-// True if this parameter belongs to a layer that one of `patterns` matches.
 bool belongs_to(const std::string& parameter, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
     return matching_parent(pattern, parameter).has_value();
@@ -130,8 +129,6 @@ bool Lora::is_of_adapter(const at::Tensor& parameter) const {
       if (matrix->weight.is_same(parameter)) return true;
   return false;
 }
-
-// --- Merging -------------------------------------------------------------------------------------
 
 void Lora::require_own_weights(const char* call) const {
   require(!OneRankEdit::is_running(), [&] {
@@ -177,8 +174,6 @@ void Lora::remove() {
   layers_.clear();
   is_merged_ = false;
 }
-
-// --- State ---------------------------------------------------------------------------------------
 
 void Lora::require_separate(const char* call) const {
   require(!is_merged_, [&] {

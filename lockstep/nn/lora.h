@@ -1,23 +1,18 @@
-// LoRA (Hu et al., 2021): fine-tunes a model by training two small matrices for each chosen weight,
-// which is frozen: y = x W^T + b + (alpha / rank) x A^T B^T.
+// LoRA (Hu et al., 2021): freezes a model and trains two small matrices for each chosen weight.
 //
-//   lockstep::Lora lora(*model, {"blocks.*.attention.query", "blocks.*.attention.value"},
-//                       {.rank = 8, .alpha = 16});
+//   lockstep::Lora lora(*model, {"blocks.*.attention.query"}, {.rank = 8, .alpha = 16});
 //   lockstep::DistributedDataParallel ddp(model, world);  // Averages the adapters alone.
 //   lockstep::AdamW adamw(lora.parameters(), 1e-4);
-//   state.add("lora", lora);                              // Checkpoints of a few megabytes.
-//   ...
-//   lora.merge();                                         // forward() costs as before LoRA.
 //
-// Create it after loading the weights, and before the optimizer and DistributedDataParallel. It
-// accepts any lockstep::nn::Linear, and a torch::nn::Linear in a torch::nn::Sequential, which it
-// replaces. All other parameters except `also_train` are frozen. The model's state includes the
-// adapters unless they are merged. See docs/guide/lora.md.
+// It computes y = x W^T + b + (alpha / rank) x A^T B^T. Create it after loading the weights, before
+// the optimizer and DistributedDataParallel. It accepts any lockstep::nn::Linear, and replaces a
+// torch::nn::Linear in a torch::nn::Sequential. All other parameters except `also_train` are
+// frozen. The model's state includes the adapters unless they are merged. See docs/guide/lora.md.
 //
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: misuse, before any change, for a pattern that matches no layer. Also for a layer that is
 // not such a Linear, is cut over ranks, has an adapter, or shares its parameters between ranks.
-// Also for a rank or alpha that is not positive, and a dropout outside [0, 1).
+// Also for a rank or alpha that is not positive, or a dropout outside [0, 1).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -50,9 +45,9 @@ struct LoraOptions {
   std::int64_t rank = 8;
 
   double alpha = 16;   // The adapter's result is multiplied by alpha / rank.
-  double dropout = 0;  // Share of the adapter's inputs that is dropped during training.
+  double dropout = 0;  // Share of the adapter's inputs that is dropped in training.
 
-  // Patterns of layers whose parameters are all trained and saved too, such as a new "head".
+  // Patterns of layers that are wholly trained and saved too, such as a new "head".
   std::vector<std::string> also_train = {};
 };
 
@@ -64,20 +59,19 @@ class LOCKSTEP_API Lora final : public Stateful {
   Lora(torch::nn::Module& model, const std::vector<std::string>& layers,
        const LoraOptions& options = {});
 
-  // The trained parameters, under their names in the model; for example for save_safetensors().
+  // The trained parameters, under their names in the model, for example for save_safetensors().
   const NamedTensors& named_parameters() const { return parameters_; }
   std::vector<at::Tensor> parameters() const;
 
-  // merge() adds the adapters to the weights and removes them from the model. unmerge() subtracts
-  // them again, which restores the weights up to rounding. Every rank calls these.
+  // merge() adds the adapters to the weights and removes them from the model; unmerge() restores
+  // the weights up to rounding. Every rank calls these.
   // Errors of merge(), unmerge() and remove(): misuse, before any change, for weights that ranks
-  // share, and within edit_parameters(), which runs on rank 0 only: end DistributedDataParallel
-  // first. unmerge(): also misuse if a layer has another adapter now.
+  // share, and within edit_parameters(): end DistributedDataParallel first. unmerge(): also misuse
+  // if a layer has another adapter now.
   void merge();
   void unmerge();
 
-  // Merges permanently. Do not use optimizers and DistributedDataParallel objects of the adapters
-  // afterwards.
+  // Merges permanently. Do not use the adapters' optimizers and DistributedDataParallel afterwards.
   void remove();
 
   // named_parameters() only. Errors: misuse while they are merged.

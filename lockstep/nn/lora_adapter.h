@@ -17,15 +17,14 @@ namespace lockstep::nn {
 
 class LoraAdapter {
  public:
-  // Initial values are those of PEFT: a Linear's, and zeros, so that results do not change at
-  // first.
+  // Initial values are PEFT's: a Linear's, and zeros, so that results do not change at first.
   LoraAdapter(const torch::nn::LinearOptions& layer, const at::Tensor& weight,
               const LoraOptions& options);
 
   // scale * B(A(dropout(input)))
   at::Tensor forward(const at::Tensor& input, bool is_training) const;
 
-  // The matrix that a merge adds to the layer's weight: scale * B A.
+  // A merge adds it to the weight: scale * B A.
   at::Tensor delta() const;
 
   // Under PEFT's names.

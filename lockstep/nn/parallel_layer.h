@@ -10,9 +10,8 @@
 //   ExpertParallel      some of experts    the rank's own    the rank's own    in both
 //   Redistribution      none               any placement     any other one     in both
 //
-// A RowwiseParallel Embedding has some rows of the vocabulary. A SequenceParallel LayerNorm or
-// RMSNorm has whole weights; backward() sums their gradients over the ranks. A SequenceParallel
-// Dropout draws a different mask on each rank.
+// A RowwiseParallel Embedding has some rows of the vocabulary. A SequenceParallel Dropout draws a
+// different mask on each rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,9 +29,8 @@
 
 namespace lockstep {
 
-// Placement of an activation: whole on each rank, or a part along `dim`. The parts are those of
-// chunk_sizes(): if they are uneven, earlier ranks have the larger ones. Other parts cause an error
-// of LibTorch. Negative dims count from the end.
+// Placement of an activation: whole on each rank, or a part, as chunk_sizes() defines, along `dim`.
+// Negative dims count from the end.
 struct Placement {
   std::optional<std::int64_t> dim = {};
 
@@ -42,13 +40,12 @@ struct Placement {
 inline constexpr Placement replicated{};
 constexpr Placement sharded(std::int64_t dim) { return {dim}; }
 
-// Converts the placement of an activation from `from` to `to`. Returns `x` if they are equal.
+// Converts the placement of an activation. Returns `x` if `from` equals `to`.
 //   from        to          forward     backward
 //   replicated  sharded     own part    all_gather
 //   sharded     replicated  all_gather  own part
 //   sharded     sharded     all_to_all  all_to_all
-// A gradient has the placement of its activation.
-// Blocking, Errors: as the collectives of tensor/differentiable.h.
+// A gradient has its activation's placement. Blocking, Errors: as in tensor/differentiable.h.
 LOCKSTEP_API at::Tensor redistribute(const at::Tensor& x, Placement from, Placement to,
                                      const ProcessGroup& group, const CallOptions& options = {});
 
@@ -64,7 +61,7 @@ struct ColwiseParallel {
       replicated;  // Or sharded(dim), such as sharded(1) after a SequenceParallel norm.
   Placement output = sharded(-1);  // Or replicated, for one segment.
 
-  // Allows parts of unequal sizes, as for a vocabulary. Cannot be combined with heads.
+  // Allows unequal parts, as for a vocabulary. Cannot be combined with heads.
   bool uneven = false;
 };
 
@@ -80,8 +77,7 @@ struct SequenceParallel {
 
 // For nn::Experts only (experts.h).
 struct ExpertParallel {
-  // The ranks that have the same experts as this one, such as mesh["dp"] beside mesh["ep"].
-  // Default: only this rank.
+  // The ranks with the same experts, such as mesh["dp"] beside mesh["ep"]. Default: only this rank.
   std::optional<ProcessGroup> replicas = {};
 };
 
@@ -93,16 +89,14 @@ struct Redistribution {
 using ParallelStyle = std::variant<ColwiseParallel, RowwiseParallel, SequenceParallel,
                                    ExpertParallel, Redistribution>;
 
-// Returns the style's name, such as "ColwiseParallel".
 LOCKSTEP_API std::string name_of(const ParallelStyle& style);
 
-// How and over which ranks a layer is cut.
 struct CutTo {
   ParallelStyle style;
   ProcessGroup group;
   std::string name;  // The layer's name in the model, for Errors.
 
-  // Compares whole inputs over the ranks at calls 1, 2, 4, 8 and so on of the layer.
+  // Whether whole inputs are compared over the ranks, at calls 1, 2, 4, 8 and so on of the layer.
   bool checks_inputs = true;
 };
 
@@ -115,8 +109,7 @@ struct PartialOutput {
 // A layer that parallelize_module() can cut. An interface of a torch::nn::Module.
 class LOCKSTEP_API ParallelLayer : public ShardedModule {
  public:
-  // Returns why this style cannot cut the layer over `ranks` ranks, with the numbers; empty if it
-  // can. Changes nothing.
+  // Why this style cannot cut the layer over `ranks` ranks, with the numbers; empty if it can.
   virtual std::string mismatch(const ParallelStyle& style, int ranks) const = 0;
 
   // Cuts the layer. Parameters remain the same tensors, with this rank's part of their values.
@@ -129,8 +122,8 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // The part of the features that forward() returns; empty if it returns all.
   std::optional<PartialOutput> partial_output() const;
 
-  // Sets the layer's name, and the last layer before it that returns a part. For Errors, in a model
-  // that is cut; the layer itself need not be.
+  // For Errors, in a model that is cut: the layer's name, and the last layer before it that returns
+  // a part.
   void place(std::string name, std::optional<PartialOutput> before);
 
  protected:
@@ -142,8 +135,7 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // and the one that probably produced the input.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
 
-  // Calls `compute`. In a cut model, errors of LibTorch, such as for types that do not match, get
-  // this layer's name.
+  // Calls `compute`. In a cut model, errors of LibTorch get this layer's name.
   template <class Compute>
   auto naming_layer(const Compute& compute) const {
     try {
@@ -154,21 +146,19 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
     }
   }
 
-  // Compares whole inputs of forward() between the ranks, at calls 1, 2, 4, 8 and so on of a cut
-  // layer. It detects ranks that load different batches. Collective. Errors: mismatch, on all
-  // ranks.
+  // Compares whole inputs of forward() as CutTo::checks_inputs requests, to detect ranks that load
+  // different batches. Collective. Errors: mismatch, on all ranks.
   void compare_whole(const at::Tensor& input);
 
-  // Ends a pretty_print(): such as ", ColwiseParallel over 2 ranks)", or ")" before the layer is
-  // cut.
+  // Ends a pretty_print(): writes ", ColwiseParallel over 2 ranks)", or ")" before a cut.
   void print_end(std::ostream& stream) const;
 
  private:
   std::optional<CutTo> cut_;
   Layouts layouts_;
-  std::string name_;  // Empty before place().
+  std::string name_;
   std::optional<PartialOutput> before_;
-  std::uint64_t compared_ = 0;  // Calls of compare_whole().
+  std::uint64_t compared_ = 0;
 };
 
 }  // namespace lockstep

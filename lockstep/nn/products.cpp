@@ -26,8 +26,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// True for a plain matrix product, without side effects of at::linear(): autocast changes types,
-// and an activation checkpoint that keeps products searches for at::linear().
+// Without side effects of at::linear(): autocast changes types, and an activation checkpoint that
+// keeps products searches for it.
 bool is_plain(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
               const CutTo& cut) {
   const auto type = weight.scalar_type();
@@ -50,7 +50,6 @@ std::vector<std::int64_t> with_width(const at::Tensor& x, std::int64_t width) {
   return sizes;
 }
 
-// Sums x times `matrix` over the ranks, in the memory of the product.
 at::Tensor summed_product(const at::Tensor& x, const at::Tensor& matrix, const ProcessGroup& group,
                           const std::string& name) {
   return naming_errors(name, [&] {
@@ -62,7 +61,6 @@ at::Tensor summed_product(const at::Tensor& x, const at::Tensor& matrix, const P
   });
 }
 
-// Data of backward() that are not tensors.
 struct Where : torch::CustomClassHolder {
   Where(const CutTo& cut, bool with_bias) : group(cut.group), name(cut.name), has_bias(with_bias) {}
 
@@ -124,8 +122,7 @@ struct ProductOfColumns : torch::autograd::Function<ProductOfColumns> {
     return bias ? sum.add_(*bias) : sum;
   }
 
-  // The gradient of the sum is the gradient of each rank's product, whose own gradient is again a
-  // sum.
+  // The gradient of the sum is that of each rank's product, whose own gradient is again a sum.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto where = saved_place(context);

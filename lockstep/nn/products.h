@@ -1,5 +1,5 @@
-// The product of a Linear whose weight is cut, with the sum over the ranks computed in place.
-// Results and gradients equal those of at::linear() and tensor/differentiable.h, bit for bit.
+// The product of a Linear whose weight is cut, summed over the ranks in place. Results and
+// gradients equal those of at::linear() and tensor/differentiable.h, bit for bit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@ namespace lockstep::nn {
 at::Tensor product_of_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                            const CutTo& cut);
 
-// Multiplies this rank's part of the features of x by its columns of a weight, sums over the ranks,
-// and adds a whole bias, which may be undefined: [..., own in] to [..., out].
+// This rank's features of `x` times its columns of a weight, summed over the ranks, plus a whole
+// bias. The bias may be undefined. [..., own in] to [..., out].
 at::Tensor product_of_columns(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                               const CutTo& cut);
 

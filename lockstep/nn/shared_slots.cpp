@@ -20,7 +20,7 @@ std::vector<at::Tensor> SharedSlots::publish(at::TensorList values, const Proces
   std::vector<std::int64_t> sizes = first.sizes().vec();
   sizes.insert(sizes.begin(), static_cast<std::int64_t>(values.size()));
   const std::size_t bytes = values.size() * first.nbytes();
-  // Sizes are powers of two, so all outgrown slots together are smaller than the current ones.
+  // Powers of two: all outgrown slots together are smaller than the current ones.
   const std::size_t stride = std::bit_ceil(std::max(bytes, cache_line));
   const auto place_of = [&](std::int64_t slot, int rank) {
     const std::lock_guard lock(mutex_);
@@ -70,7 +70,7 @@ std::size_t SharedSlots::bytes() const {
       [](std::size_t sum, const Slot& slot) { return sum + slot.memory.bytes(); });
 }
 
-// Takes the smallest free slot that is large enough.
+// The smallest that is large enough.
 std::optional<std::size_t> SharedSlots::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   std::optional<std::size_t> best;
@@ -89,7 +89,7 @@ void SharedSlots::release(std::size_t slot) {
   slots_[slot].released = calls_;
 }
 
-// Returns the slots of all ranks; -1 for a rank without one. All ranks' writes to them are visible.
+// All ranks' slots; -1 without one. Their writes are visible.
 std::vector<std::int64_t> SharedSlots::exchange(std::optional<std::size_t> slot,
                                                 const ProcessGroup& group,
                                                 const CallOptions& options) {

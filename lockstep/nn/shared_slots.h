@@ -16,30 +16,29 @@
 
 namespace lockstep::nn {
 
-// Reusable blocks of shared memory. Each group has one such object (attachment_of()). The group
-// frees the memory when it ends; remaining tensors keep their block.
-// Reuse: a rank enters a later publish() only after it has read the earlier blocks. A rank reuses a
-// block once its own tensor is freed and all ranks have entered a later call. So nobody waits after
+// Reusable blocks of shared memory, one object per group (attachment_of()), which frees the memory
+// when it ends; remaining tensors keep their block. A rank reuses a block once its own tensor is
+// freed and all ranks have entered a later call, which they do after reading. So nobody waits after
 // reading.
 // Thread safety: one thread of each rank calls publish(). Any thread may free its tensors.
 class SharedSlots : public std::enable_shared_from_this<SharedSlots> {
  public:
-  // Copies `values` to shared memory; shapes and types are equal on all ranks and for all values.
-  // Returns all ranks' copies, of shape [values.size(), ...], in rank order. This rank's block is
-  // in use until the tensor and all its views are freed.
+  // Copies `values`, of one shape and type on all ranks, to shared memory. Returns all ranks'
+  // copies, [values.size(), ...], in rank order. This rank's block is in use until the tensor and
+  // all its views are freed.
   // Blocking: collective over `group`, which owns this object.
   // Errors: as ProcessGroup's; system, on all ranks, if the host has too little memory.
   std::vector<at::Tensor> publish(at::TensorList values, const ProcessGroup& group,
                                   const CallOptions& options);
 
-  std::size_t bytes() const;  // Total over all ranks.
+  std::size_t bytes() const;
 
  private:
   struct Slot {
     RegisteredMemory memory;  // Rank r's block begins at r * bytes_of_rank.
     std::size_t bytes_of_rank = 0;
     bool is_used = false;
-    std::uint64_t released = 0;  // The value of calls_ at its release.
+    std::uint64_t released = 0;  // calls_ at its release.
   };
 
   std::optional<std::size_t> take(std::size_t bytes);
@@ -48,7 +47,7 @@ class SharedSlots : public std::enable_shared_from_this<SharedSlots> {
                                      const CallOptions& options);
 
   mutable std::mutex mutex_;  // Guards the next two.
-  std::vector<Slot> slots_;   // Sizes are equal on all ranks; each rank chooses its own free slot.
+  std::vector<Slot> slots_;   // Equal sizes on all ranks; each rank chooses its own free slot.
   std::uint64_t calls_ = 0;   // Calls that all ranks have entered.
 };
 

@@ -28,21 +28,18 @@ using nn::Moments;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// --- Statistics ----------------------------------------------------------------------------------
-
-// The data of one forward() over all ranks, kept for its backward().
 struct Call : torch::CustomClassHolder {
   Call(ProcessGroup all, std::string name_of_layer)
       : group(std::move(all)), name(std::move(name_of_layer)) {}
 
   const ProcessGroup group;
   const std::string name;
-  double count = 0;     // Values per channel over all ranks.
+  double count = 0;     // Per channel over all ranks.
   at::Tensor mean;      // Mean and biased variance of each
   at::Tensor variance;  // channel, in double precision.
 };
 
-// The ranks compare only hashes of tags, so this adds the layer's name to messages.
+// Adds the layer's name: ranks compare only hashes of tags.
 template <class Collective>
 auto naming_mismatch(const Call& call, const Collective& collective) {
   try {
@@ -53,8 +50,8 @@ auto naming_mismatch(const Call& call, const Collective& collective) {
   }
 }
 
-// Collective. Exchanges double precision: counts beyond 2^24 are exact, and joined moments are
-// exact to a float. All ranks join all moments in rank order and get the same bits.
+// Collective, in double precision: counts beyond 2^24 are exact, and joined moments exact to a
+// float. All ranks join in rank order and get the same bits.
 std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& call) {
   std::vector<Moments> moments = nn::channel_moments(input);
   const std::size_t channels = moments.size();
@@ -100,10 +97,6 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
   if (running.defined()) running.mul_(1 - momentum).add_(value, momentum);
 }
 
-// --- Autograd ------------------------------------------------------------------------------------
-
-// Converts per-channel values to the type that ATen expects with this input. `values` may be
-// undefined.
 at::Tensor of_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.defined() ? values.to(nn::channel_type(input.scalar_type())) : values;
 }
@@ -176,8 +169,6 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 
 }  // namespace
 
-// --- The module ----------------------------------------------------------------------------------
-
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& batch_norm,
                                      std::optional<ProcessGroup> group)
     : NormImplBase(batch_norm), group_(std::move(group)), has_own_group_(group_.has_value()) {}
@@ -188,7 +179,7 @@ void SyncBatchNormImpl::synchronize(const ProcessGroup& group, std::string name)
 }
 
 // register_parameter() would make a frozen weight require a gradient. A buffer cannot be registered
-// again, so buffers share memory only.
+// again.
 void SyncBatchNormImpl::share(const State& state) {
   weight = parameters_["weight"] = state.weight;
   bias = parameters_["bias"] = state.bias;

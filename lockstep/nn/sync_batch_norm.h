@@ -1,27 +1,23 @@
 // Batch normalisation with statistics over the batches of all ranks.
 //
 //   torch::nn::Sequential net(Conv2d(...), lockstep::SyncBatchNorm(64), ReLU(), ...);
-//   lockstep::convert_sync_batchnorm(*net, world);        // Gives every one of them the group.
-//   lockstep::DistributedDataParallel ddp(net, world);
+//   lockstep::convert_sync_batchnorm(*net, world);  // Before DistributedDataParallel.
 //
-// Semantics are those of torch.nn.SyncBatchNorm 2.13, which does not support CPUs. Outputs, running
-// statistics and input gradients equal those of torch::nn::BatchNorm on the batches of all ranks.
-// Gradients of weight and bias are this rank's part of the sum; DistributedDataParallel averages
-// them. Without a group, with one rank and in evaluation it is plain batch norm. BatchNorm and
-// SyncBatchNorm can load each other's checkpoints.
+// Semantics are those of torch.nn.SyncBatchNorm 2.13. Outputs, running statistics and input
+// gradients equal those of BatchNorm on the batches of all ranks. Gradients of weight and bias are
+// this rank's part of the sum. Without a group, with one rank and in evaluation it is plain batch
+// norm. BatchNorm and SyncBatchNorm can load each other's checkpoints.
 //
-// Input: [N, C] to [N, C, D, H, W], as for BatchNorm1d, 2d and 3d, in CPU memory. N (also 0) and
-// the sizes after C may differ between ranks. The type is that of the weights, or float16 or
-// bfloat16 with float32 weights.
+// Input: [N, C] to [N, C, D, H, W], in CPU memory. N (also 0) and the sizes after C may differ
+// between ranks. The type is that of the weights, or float16 or bfloat16 with float32 weights.
 //
-// In training, all ranks call the same layers in the same order, and backward() equally often. A
-// rank without data must continue with empty batches; other methods of joining uneven inputs ignore
-// these collectives.
+// In training, all ranks call the same layers in the same order, and backward() equally often: a
+// rank without data continues with empty batches.
 //
 // Blocking: in training, forward() waits in an all_gather of 2 C + 1 numbers. backward() waits in
 // an all_reduce of 2 C numbers, unless the input needs no gradient.
-// Errors: misuse if all ranks together have one value per channel; unsupported for backward() with
-// create_graph; those of ProcessGroup, such as mismatch if ranks call different layers.
+// Errors: misuse if all ranks together have one value per channel. Unsupported for backward() with
+// create_graph. Those of ProcessGroup, such as mismatch if ranks call different layers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,16 +44,14 @@ class LOCKSTEP_API SyncBatchNormImpl
 
   const std::optional<ProcessGroup>& group() const { return group_; }
 
-  // True if the layer was created with a group; convert_sync_batchnorm() leaves such a layer
-  // unchanged.
+  // Whether the layer was created with a group, which convert_sync_batchnorm() then keeps.
   bool has_own_group() const { return has_own_group_; }
 
-  // Synchronises training over `group` from now on. `name` identifies this layer's collectives in
-  // their tags and in messages.
+  // Synchronises training over `group` from now on. `name` identifies this layer's collectives.
   void synchronize(const ProcessGroup& group, std::string name);
 
-  // Takes over the tensors of a BatchNorm made with the same options. The parameters are the same
-  // objects, so existing optimizers stay valid. The buffers share memory.
+  // Takes over the tensors of a BatchNorm with the same options: the same parameters, so optimizers
+  // stay valid, and buffers that share memory.
   struct State {
     torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
   };
@@ -80,19 +74,16 @@ class LOCKSTEP_API SyncBatchNormImpl
 
 TORCH_MODULE(SyncBatchNorm);
 
-// Synchronises every lockstep::SyncBatchNorm in `module`, itself included, over `group` and sets
-// its name. A layer that was created with a group keeps that group.
+// Synchronises every lockstep::SyncBatchNorm in `module`, itself included, over `group`, unless the
+// layer was created with a group.
 // Replaces every BatchNorm1d, 2d and 3d in a torch::nn::Sequential, at any depth, by a
-// SyncBatchNorm with the same options, mode and tensors. Existing optimizers stay valid. Not
-// collective, but all ranks must call it, as in Python before they create DistributedDataParallel.
+// SyncBatchNorm with the same options, mode and tensors. Optimizers stay valid. Not collective, but
+// all ranks must call it before they create DistributedDataParallel. A handle to a replaced module
+// remains a plain BatchNorm.
 //
-// In C++, other batch norms cannot be replaced: a member of type BatchNorm2d is called by that
-// type, and an element of a ModuleList or ModuleDict after a cast to it. The same applies to
-// derived classes. A handle to a replaced module remains a plain BatchNorm with the same tensors:
-// access the new layer through its Sequential.
-//
-// Errors: unsupported, before any change, if `module` is or contains a batch norm that cannot be
-// replaced; the message names all of them.
+// Errors: unsupported, before any change, naming all batch norms that cannot be replaced. These are
+// typed members, which C++ calls by their type, elements of a ModuleList or ModuleDict, and derived
+// classes.
 LOCKSTEP_API void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace lockstep

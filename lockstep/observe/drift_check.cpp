@@ -25,7 +25,6 @@
 namespace lockstep {
 namespace {
 
-// A digest of the state that must be equal on all ranks.
 struct ReplicaState {
   Facts settings;      // Types and shapes of tensors, and hyperparameters.
   Facts fingerprints;  // XXH3, 64 bits, of each tensor's elements.
@@ -55,7 +54,6 @@ Hashes hashes_of(const ReplicaState& state) {
           hash_of_elements(encode(state.parts)), hash_of_elements(state.boxes)};
 }
 
-// Returns whether a member is equal on all ranks.
 bool agree(const std::vector<Hashes>& all, std::uint64_t Hashes::*member) {
   return std::all_of(all.begin(), all.end(),
                      [&](const Hashes& each) { return each.*member == all.front().*member; });
@@ -99,10 +97,9 @@ ReplicaState state_of(const NamedTensors& tensors, const Layouts& layouts,
   return state;
 }
 
-// Collective. Sends 24 bytes per rank, and all of `state` only if these differ. Parts of parameters
-// are compared if all ranks have the same ones. `call` names the caller; ranks with another name
-// get a mismatch from `group`.
-// Errors: mismatch, on all ranks with the same text, if the states differ; `group` stays usable.
+// Collective. Sends 24 bytes per rank, and all of `state` only if these differ. Errors: mismatch,
+// on all ranks with the same text, if the states differ; `group` stays usable. A different `call`,
+// the caller's name, is a mismatch of `group`.
 void require_equal(const ReplicaState& state, const ProcessGroup& group, std::string_view call) {
   const std::vector<Hashes> hashes = all_gather_value(hashes_of(state), group, {.label = call});
   const bool with_parts = agree(hashes, &Hashes::boxes);

@@ -1,24 +1,17 @@
-// Detects ranks whose weights, buffers or hyperparameters differ from the others'.
+// Detects ranks whose weights, buffers or hyperparameters differ from the others'. Replicas with
+// equal gradients stay equal bit for bit, unless a rank changes its learning rate or a weight, or
+// its memory fails.
 //
 //   lockstep::DriftCheck drift(*model, adam, world, {.every = 100});
-//   for (auto& batch : *loader) {
-//     ...
-//     adam.step();
-//     drift.step();
-//   }
+//   ...
+//   adam.step();
+//   drift.step();
 //
-// Replicas with equal gradients stay equal bit for bit, unless a rank changes its learning rate or
-// a weight, or its memory fails. The Error reports all differences together:
-//   drift check after step 300: the replicas have drifted apart:
-//     rank 1 differs from ranks 0, 2 in 7 tensors: conv.weight, conv.bias, out.weight and 4 more
-//     param group 0: lr 0.001 on ranks 0, 2; 0.01 on rank 1
-//
-// Thread safety: none; one training loop uses it.
-// Blocking: a comparison waits for all ranks.
-// Errors: mismatch, on all ranks with the same text, if replicas differ; the group stays usable, so
-// a program may save its state. If ranks call step() unequally often, ProcessGroup throws a
-// mismatch, which breaks the group. Misuse for a tensor that is not dense. Unsupported for an
-// optimizer whose options override neither serialize() nor get_lr().
+// Thread safety: none. Blocking: a comparison waits for all ranks.
+// Errors: mismatch, on all ranks, with all differences of tensors and param groups. The group stays
+// usable, so a program may save its state. If ranks call step() unequally often, ProcessGroup
+// throws a mismatch, which breaks the group. Misuse for a tensor that is not dense. Unsupported for
+// an optimizer whose options override neither serialize() nor get_lr().
 // Lifetime: module and optimizer must outlive a DriftCheck.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -40,28 +33,25 @@ class Optimizer;
 namespace lockstep {
 
 struct DriftCheckOptions {
-  // Calls of step() per comparison; equal on all ranks. A drift is detected at most this many steps
-  // later. A comparison reads all weights once and sends 24 bytes: 0.3 ms for 8.5 MB, and 0.1 ms
-  // for the options of an optimizer (measured, 27 GB/s). Calls in between cost 3 ns.
+  // Calls of step() per comparison; equal on all ranks. A comparison reads all weights and sends 24
+  // bytes. It takes 0.3 ms for 8.5 MB (27 GB/s), and 0.1 ms for the options of an optimizer.
   int every = 100;
 
-  // Compares buffers too. Set it if buffers never change or change equally on all ranks: tables,
-  // masks, step counters. The running statistics of a plain BatchNorm differ between ranks after a
-  // training forward. With DistributedDataParallel's broadcast_buffers, they differ until the next
-  // forward. For such buffers `true` reports an intended drift.
+  // Whether buffers are compared too. Set it only if buffers never change or change equally on all
+  // ranks. The running statistics of a plain BatchNorm differ between ranks after a training
+  // forward, with broadcast_buffers until the next forward.
   bool buffers = false;
 };
 
 class LOCKSTEP_API DriftCheck {
  public:
   // Compares names, types, shapes and bits of the tensors: -0.0 is not 0.0, and a NaN equals the
-  // same NaN. Also the optimizer's class, param groups and all serialised options, such as learning
-  // rate, betas, momentum and weight decay; only the learning rate if options override only
-  // get_lr(). Ignores strides and the optimizer's state, whose differences affect the weights one
-  // step later.
+  // same NaN. Also compares the optimizer's class, param groups and serialised options; without
+  // serialize(), only the learning rate. Ignores strides and the optimizer's state, whose
+  // differences affect the weights one step later.
   // Parameters that are cut over ranks (sharded_module.h) are compared if all ranks of the group
-  // have the same parts, as in mesh["dp"]. Over mesh["tp"], only whole parameters are compared.
-  // The constructors do not communicate.
+  // have the same parts, as in mesh["dp"]. Over mesh["tp"], only whole parameters are compared. The
+  // constructors do not communicate.
   DriftCheck(const torch::nn::Module& module, const ProcessGroup& group,
              DriftCheckOptions options = {});
   DriftCheck(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
@@ -78,8 +68,7 @@ class LOCKSTEP_API DriftCheck {
   std::int64_t steps_ = 0;
 };
 
-// Collective: makes one such comparison, for example of named_tensors(model) after loading a
-// checkpoint.
+// Collective: makes one such comparison, for example after loading a checkpoint.
 LOCKSTEP_API void require_equal_replicas(const NamedTensors& tensors, const ProcessGroup& group);
 LOCKSTEP_API void require_equal_replicas(const NamedTensors& tensors,
                                          const torch::optim::Optimizer& optimizer,

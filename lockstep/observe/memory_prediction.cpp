@@ -51,8 +51,8 @@ bool shares_parameters(MemorySharing sharing) {
 
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
 
-// Bytes on one rank, as allocated by GradientBuckets, GradientSlices and GradientPool. A single
-// rank has no pool, and buckets only for SharedOptimizer. ZeRO stage 2 has no buckets.
+// Allocated by GradientBuckets, GradientSlices and GradientPool. A single rank has no pool, and
+// buckets only for SharedOptimizer. ZeRO stage 2 has no buckets.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::fully_sharded)
     return bytes_of_unit_gradients(trained, plan.units, plan.ranks);
@@ -69,7 +69,6 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
 }
 
 // Gradients outside the buckets and the pool, on a rank that steps `stepped` bytes of parameters.
-// SharedOptimizer leaves none.
 std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
                                const MemoryPlan& plan) {
   if (shares_parameters(plan.sharing) || plan.deterministic > 0) return 0;
@@ -81,8 +80,7 @@ std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
   return bytes;
 }
 
-// Autograd sums the gradients of a parameter with several names, such as a tied embedding's
-// weights. A large sum is outside the pool.
+// Autograd sums the gradients of a parameter with several names. A large sum is outside the pool.
 std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& plan) {
   const bool keeps_gradients =
       plan.sharing == MemorySharing::none || plan.sharing == MemorySharing::zero_stage_1;
@@ -96,7 +94,7 @@ std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& 
   return bytes;
 }
 
-// Bytes of the parameters that each rank steps, and whose state it therefore has.
+// Bytes of the parameters that each rank steps.
 std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sharing,
                                        std::size_t ranks) {
   const std::size_t all = bytes_of(tensors);

@@ -32,7 +32,6 @@ using Extents = std::vector<observe::Extent>;
 enum Part : std::size_t { parameters, gradients, optimizer_state, buckets, caches };
 constexpr std::array all_parts{parameters, gradients, optimizer_state, buckets, caches};
 
-// The findings of one rank.
 struct Found {
   std::array<Extents, all_parts.size()> extents;
   ResidentMemory resident;
@@ -41,7 +40,6 @@ struct Found {
 
 // --- Tensors ------------------------------------------------------------------------------------
 
-// The optimizer that has the state.
 const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
   const auto* sharded = dynamic_cast<const ShardedOptimizer*>(&optimizer);
   return sharded != nullptr ? sharded->local() : optimizer;
@@ -113,7 +111,6 @@ class Finder {
                        });
   }
 
-  // Returns whether `mapping` contains anything of `part`.
   bool has(Part part, const Mapping& mapping) const {
     const auto& extents = found_.extents[part];
     return std::any_of(extents.begin(), extents.end(), [&](const observe::Extent& extent) {
@@ -177,8 +174,7 @@ MemoryTable measure(const Found& mine, const ProcessGroup& group) {
   return table;
 }
 
-// Collects the tables of all ranks of `all`, from each rank's table of its replicas. The first
-// replica provides the host's.
+// Collects the tables of all ranks of `all`. The first replica provides the host's.
 MemoryTable gather(const MemoryTable& mine, const ProcessGroup& replicas, const ProcessGroup& all) {
   MemoryTable table;
   table.ranks = all_gather_value(mine.ranks[static_cast<std::size_t>(replicas.rank())], all);
@@ -188,7 +184,7 @@ MemoryTable gather(const MemoryTable& mine, const ProcessGroup& replicas, const 
   return table;
 }
 
-// Predicts the bytes that the caches' options give.
+// The prediction of a cache is its measured value.
 void predict_caches(MemoryReport& report) {
   for (std::size_t rank = 0; rank < report.predicted.ranks.size(); ++rank)
     report.predicted.ranks[rank].caches = report.measured.ranks[rank].caches;
@@ -231,7 +227,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
     if (!parameter.is_cpu())
       throw Error(Fault::unsupported, "memory_report: only CPU memory is measured, but parameter " +
                                           name + " is on " + parameter.device().str());
-  // Measures only while all ranks are here and no rank accesses new memory.
+  // While all ranks are here, no rank accesses new memory.
   all.barrier({.label = "memory_report"});
   const Found mine = Finder(ddp, optimizer, given).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, all);

@@ -1,21 +1,12 @@
 // The memory of data-parallel training on each rank and on the host: predicted and measured.
 //
-//   loss.backward();
-//   adam.step();
-//   const auto report = lockstep::memory_report(ddp, adam);          // on all ranks
+//   const auto report = lockstep::memory_report(ddp, adam);  // After adam.step(), on all ranks.
 //   if (world.rank() == 0) std::cout << to_string(report);
 //
-//   // With parameters that are cut over mesh["tp"]: all ranks, not those of mesh["dp"] alone.
-//   memory_report(ddp, adam, world);
-//
-//   // And for a machine that is not there yet:
-//   std::cout << to_string(lockstep::predict_memory(
-//       *net, {.ranks = 8, .sharing = MemorySharing::shared_parameters}));
-//
 // Byte counts are sizes of storages. Memory that several tensors share counts once; on the host,
-// memory that several ranks have mapped counts once. For a parameter that is cut over ranks, each
-// rank counts its part; each rank counts whole parameters. The table excludes activations, the
-// module's buffers (for example running means) and LibTorch itself; resident memory includes them.
+// memory that several ranks have mapped counts once. Each rank counts its part of a parameter that
+// is cut over ranks. The table excludes activations, the module's buffers and LibTorch itself;
+// resident memory includes them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -41,19 +32,18 @@ class DataParallelBase;
 
 // In bytes.
 struct MemoryParts {
-  // The module's parameters, including frozen ones. For a rank: all that it has mapped, also if
-  // others have mapped it too.
+  // The module's parameters, including frozen ones. For a rank: all that it has mapped.
   std::size_t parameters = 0;
 
-  // `.grad` of these parameters, without those in the buckets.
+  // `.grad` of these parameters outside the buckets.
   std::size_t gradients = 0;
 
-  // Tensors of the optimizer for parameters: for Adam, two of each parameter's size.
+  // The optimizer's tensors for parameters: for Adam, two of each parameter's size.
   std::size_t optimizer_state = 0;
 
-  // Memory for gradients: the buckets of small ones and a rank's own part of the pool of large
-  // ones; with `deterministic` also the sums over microbatches. It contains the gradients after
-  // backward(), and stays allocated while they are undefined.
+  // The buckets of small gradients and a rank's part of the pool of large ones. With
+  // `deterministic` also the sums over microbatches. Stays allocated while the gradients are
+  // undefined.
   std::size_t buckets = 0;
 
   // Memory for data, such as decoded images (HostCache), if it is passed to memory_report().
@@ -67,7 +57,6 @@ struct MemoryTable {
   MemoryParts host;  // Over all ranks.
 };
 
-// How the ranks of a host divide parameters, gradients and optimizer state.
 enum class MemorySharing {
   none,               // DistributedDataParallel: each rank has everything.
   shared_parameters,  // share_parameters and SharedOptimizer: shared weights and state.
@@ -81,11 +70,11 @@ struct MemoryPlan {
   int ranks = 1;
   MemorySharing sharing = MemorySharing::none;
 
-  // Tensors of the optimizer per parameter, in its type and size: 2 for Adam and AdamW, 3 with
-  // amsgrad, 1 for SGD with momentum, 0 for SGD without.
+  // Tensors of the optimizer per parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
+  // momentum, 0 for SGD without.
   int state_tensors = 2;
 
-  int deterministic = 0;  // Number of microbatches, as in the option of that name.
+  int deterministic = 0;  // Number of microbatches.
 
   std::vector<std::string> units = {};  // FullyShardedOptions::units.
 
@@ -93,22 +82,20 @@ struct MemoryPlan {
 };
 
 // Predicts the table between the optimizer's step() and zero_grad(), for the replicas of `module`:
-// if its parameters are cut, for the ranks that have the same parts. Assumes that every parameter
-// that requires a gradient has one, and that all are in one param group. A parameter with several
-// names, such as a tied embedding's weights, counts once.
+// the ranks that have the same parts. Assumes that every parameter that requires a gradient has
+// one, and that all are in one param group. A parameter with several names counts once.
 // Exact except for some cache lines, and for large gradients that autograd sums from several uses
-// of one parameter: the sum is outside the pool. Only a parameter with several names is recognised
-// as used several times.
-// Errors: misuse for no ranks or a negative number of state tensors.
+// of one parameter, outside the pool. Only a parameter with several names is recognised as used
+// several times. Errors: misuse for no ranks or a negative number of state tensors.
 LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& plan);
 
 // Proportional set size, in bytes: resident pages, each divided by the number of processes that
-// have accessed it. The host's value is the sum over its processes, so shared memory counts once.
+// have accessed it. Shared memory therefore counts once in the host's sum.
 struct ResidentMemory {
   std::size_t process = 0;  // The whole process.
 
-  // Bytes of the mappings that contain only these parts. Empty if the parts share mappings with
-  // other data, for example in memory from malloc().
+  // Bytes of the mappings that contain only these parts. Empty if other data shares the mappings,
+  // for example in memory from malloc().
   std::optional<std::size_t> parameters = {};
   std::optional<std::size_t> buckets = {};
 };
@@ -120,28 +107,28 @@ struct MemoryReport {
   ResidentMemory resident_host;          // Sum over all processes.
 };
 
-// Reports on the current state of `ddp`'s module and `optimizer`, for all ranks of ddp's group; the
-// result is equal on each rank. Collective; reads /proc/self/smaps, which takes some ms.
-// Errors: unsupported for ranks on several hosts, for parameters on a device, and for optimizers
-// other than LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad, determined by the type of their
-// state. System if /proc cannot be read; those of ProcessGroup.
+// Reports on all ranks of ddp's group, with the same result on each. Collective; reads
+// /proc/self/smaps, which takes some ms.
+// Errors: unsupported for ranks on several hosts and for parameters on a device. Also for states of
+// other optimizers than LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad. System if /proc cannot be
+// read; those of ProcessGroup.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer);
 
-// Like memory_report(), for all ranks of `all`, such as those of a whole mesh, in its order. Each
-// belongs to its own ddp's group, and `all` contains these groups completely.
+// The same for all ranks of `all`, in its order, such as a whole mesh if parameters are cut over
+// mesh["tp"]. `all` contains the group of each rank's ddp completely.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer,
                                         const ProcessGroup& all);
 
-// Like memory_report(), with the memory of caches, such as DecodedImages::cache_memory(). Their
-// prediction is their measured value. Caches that all ranks have mapped count once on the host.
+// The same with the memory of caches, such as DecodedImages::cache_memory(). Their prediction is
+// their measured value. Caches that all ranks have mapped count once on the host.
 LOCKSTEP_API MemoryReport memory_report(const DataParallelBase& ddp,
                                         const torch::optim::Optimizer& optimizer,
                                         const ProcessGroup& all,
                                         const std::vector<RegisteredMemory>& caches);
 
-// Formats tables in MiB, with some lines for each rank and for the host.
+// Tables in MiB, with some lines for each rank and for the host.
 LOCKSTEP_API std::string to_string(const MemoryTable& predicted);
 LOCKSTEP_API std::string to_string(const MemoryReport& report);
 

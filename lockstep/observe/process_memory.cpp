@@ -20,8 +20,8 @@ std::size_t bytes_of(const std::string& line, std::string_view key) {
   return std::stoull(line.substr(key.size())) << 10;  // All sizes in smaps are in KiB.
 }
 
-// Matches "7f0e00000000-7f0e00200000 rw-s 00000000 00:01 1042   /memfd:region (deleted)". Lines of
-// sizes, such as "Pss:    4 kB", and of flags have a colon before their first space.
+// Matches "7f0e00000000-7f0e00200000 rw-s 00000000 00:01 1042 /memfd:region (deleted)". Other
+// lines, such as "Pss: 4 kB", have a colon before their first space.
 bool begins_mapping(const std::string& line) {
   const std::size_t end = line.find(' ');
   return end != std::string::npos && line.find(':') > end;

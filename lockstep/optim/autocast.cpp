@@ -15,8 +15,7 @@ namespace {
 
 using namespace at::autocast;
 
-// Returns whether LibTorch passes products of float16 to oneDNN, if it has it and the program has
-// not disabled it. Otherwise it uses its own loops.
+// Otherwise LibTorch does not use oneDNN, but its own, slow loops.
 bool has_fast_float16() {
   static const bool is_supported = [] {
     const auto asked =

@@ -46,8 +46,8 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
 
 using ByType = std::vector<std::vector<at::Tensor>>;
 
-// Groups by device and type in the order of PyTorch's own grouping, which determines the last bit
-// of a total over several types.
+// In the order of PyTorch's own grouping, which determines the last bit of a total over several
+// types.
 ByType grouped(const std::vector<at::Tensor>& gradients) {
   const auto groups = at::native::_group_tensors_by_first_tensors_device_and_dtype(
       {{gradients.begin(), gradients.end()}}, /*with_indices=*/false);
@@ -92,7 +92,6 @@ void scale(const ByType& groups, const at::Tensor& total, double max_norm) {
 
 // --- Parameters that are cut over ranks ----------------------------------------------------------
 
-// Combines two norms into that of one vector.
 double joined(double one, double other, double norm_type) {
   return std::isinf(norm_type)
              ? std::max(one, other)
@@ -105,7 +104,6 @@ double norm_of(const std::vector<at::Tensor>& parameters, double norm_type) {
   return norm_of(grouped(gradients), at::kCPU, norm_type).item<double>();
 }
 
-// Combines all ranks' norms into that of one vector.
 double norm_over(const ProcessGroup& group, double own, double norm_type) {
   std::vector<double> sum{std::isinf(norm_type) ? own : std::pow(own, norm_type)};
   group.all_reduce(buffer_of(sum), std::isinf(norm_type) ? ReduceOp::max : ReduceOp::sum,
@@ -113,7 +111,6 @@ double norm_over(const ProcessGroup& group, double own, double norm_type) {
   return std::isinf(norm_type) ? sum[0] : std::pow(sum[0], 1 / norm_type);
 }
 
-// The norm of the whole gradients: parts are added over their ranks, copies count once.
 double norm_of_all(const std::vector<CountedParameters>& counted, double norm_type) {
   double total = norm_of(counted.front().parameters, norm_type);
   for (std::size_t i = 1; i < counted.size(); ++i) {

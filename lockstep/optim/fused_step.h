@@ -1,5 +1,4 @@
-// Common parts of optimizers: options of param groups, closures, the choice of parameters for
-// ATen's fused kernels, and the batch of one kernel call.
+// Common parts of optimizers: param group options, closures, and batches for ATen's fused kernels.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,34 +18,31 @@ using ParamGroup = torch::optim::OptimizerParamGroup;
 // The state of each parameter, by the address of its TensorImpl.
 using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
 
-// Runs `closure` with gradients enabled and returns its loss; undefined without a closure.
+// Runs `closure` with gradients enabled. The result is undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// Sets the options of `groups` to `given`. LibTorch merges options of its own optimizers with the
-// `defaults`, and replaces options of other types by the defaults (Optimizer::add_param_group()).
-// Errors: misuse for given options of another type than the defaults.
+// Sets the options of `groups` to `given`. LibTorch's add_param_group() does so for its own
+// optimizers only, and otherwise takes the defaults. Errors: misuse for given options of another
+// type than the defaults.
 void take_options(const std::vector<ParamGroup>& given,
                   const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups);
 
-// Removes repeated tensors from each group.
 void drop_repeated(std::vector<ParamGroup>& groups);
 
 // Checks all parameters that have a gradient, so that a refused step changes nothing. Messages
-// begin with `optimizer`.
-// Errors: unsupported if a gradient is sparse, or a parameter is not floating-point or not dense in
-// memory; misuse if the shapes of a gradient and its parameter differ.
+// begin with `optimizer`. Errors: unsupported if a gradient is sparse, or a parameter is not
+// floating-point or not dense in memory. misuse if the shapes of a gradient and its parameter
+// differ.
 void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer);
 
 // Errors: misuse if `tensor`, part of the state of `parameter`, is undefined or has another shape.
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor);
 
-// Replaces `tensor`, a gradient or state of `parameter`, by a copy with the parameter's strides if
-// necessary. The kernels iterate over both memories in parallel and ignore strides and sizes.
-// `tensor` has the parameter's shape.
+// Replaces `tensor`, a gradient or state with the shape of `parameter`, by a copy with the
+// parameter's strides if they differ: the kernels ignore strides.
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor);
 
-// The tensors of one kernel call; optimizers add the state. All tensors of a batch have the same
-// type, device, and step (or its substitute).
+// The tensors of one kernel call, with the same type, device and step. Optimizers add the state.
 struct KernelBatch {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
@@ -61,8 +57,8 @@ struct KernelBatch {
   void note_written() const;
 };
 
-// Adds the parameter and its gradient to a batch and returns it. There is one batch per type; more
-// only if some parameters had no gradient in some steps.
+// Adds the parameter and its gradient to a batch and returns it. There is one batch per type, and
+// more only if some parameters had no gradient in some steps.
 template <class B>
 B& add_to_batch(std::vector<B>& batches, const at::Tensor& parameter, std::int64_t step) {
   auto batch = std::find_if(batches.begin(), batches.end(),

@@ -43,7 +43,7 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   return distinct(std::move(parameters));
 }
 
-// The gradients of `tensors` by device and type, because a kernel call takes one group.
+// By device and type, because a kernel call takes one group.
 std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -85,7 +85,8 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   if (!options_.enabled) return outputs.vec();
   has_scaled_ = true;
-  // A copy: update() changes scale_ in place, perhaps between the backward() of two outputs.
+  // A copy, because update() changes scale_ in place, perhaps between the backward() of two
+  // outputs.
   const at::Tensor factor = scale_.clone();
   std::vector<at::Tensor> scaled;
   for (const at::Tensor& output : outputs) scaled.push_back(output * factor.to(output.device()));

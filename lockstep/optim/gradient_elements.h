@@ -9,10 +9,9 @@
 
 namespace lockstep::optim {
 
-// Returns a dense tensor with the elements of the parameter's gradient, in its memory: the gradient
-// itself, or the values of a sparse one. Empty if there is no element. Coalesces a sparse gradient
-// first, because the square of a sum is not the sum of squares.
-// Errors: unsupported for other layouts.
+// The elements of the parameter's gradient as a dense tensor in its memory; empty if there are
+// none. Coalesces a sparse gradient first, because the square of a sum is not the sum of squares.
+// Errors: unsupported for layouts other than strided and sparse COO.
 std::optional<at::Tensor> gradient_elements(const at::Tensor& parameter);
 
 }  // namespace lockstep::optim

@@ -1,20 +1,17 @@
 // LARS and LAMB: optimizers for large batches, which scale the step of each parameter by the norm
-// of its weights.
+// of its weights (docs/guide/large-batches.md).
 //
 //   const auto options = lockstep::LAMBOptions(4e-3).weight_decay(0.01);
 //   lockstep::LAMB lamb(lockstep::decayed_and_not(*net, options), options);
 //
-// They work like other optimizers: param groups, schedulers, archives and optimizer_state(). Pass
-// all groups to the constructor: LibTorch's add_param_group() ignores the options of a group. Each
-// step reads a parameter twice: for the norms and for the update. Norms are summed in double
-// precision.
+// Pass all param groups to the constructor: LibTorch's add_param_group() ignores the options of a
+// group. Norms are summed in double precision.
 //
-// They can also step parts of parameters: in SharedOptimizer and FullyShardedOptimizer, one
-// all_reduce per step adds the sums of squares, 16 bytes per parameter. Weights equal those of the
-// plain optimizer, up to the last bit: another order of the sum may round differently.
-// ZeroRedundancyOptimizer has whole parameters and sends nothing.
+// In SharedOptimizer and FullyShardedOptimizer, ranks step parts of parameters, and one all_reduce
+// per step adds the sums of squares, 16 bytes per parameter. Weights equal those of the plain
+// optimizer up to rounding, because the order of the sum differs.
 //
-// Thread safety: none; one training loop uses an optimizer.
+// Thread safety: none.
 // Errors: as Adam's (optimizers.h). Also misuse, at construction, for options that are out of range
 // and for param groups with options of another optimizer. Unsupported for parameters that are not
 // float or double in CPU memory, or are cut over ranks by tensor parallelism.
@@ -43,11 +40,10 @@ struct SquareSums {
   double update = 0;  // LARS: of the gradient. LAMB: of the unscaled step.
 };
 
-// An optimizer whose steps depend on the norms of whole parameters, and that may step parts.
+// An optimizer whose steps need the norms of whole parameters, and that may step parts of them.
 class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
  public:
-  // Adds the sums of the parts on other ranks to the sums of this optimizer's parameters, in the
-  // order of its param groups.
+  // Adds the sums of the parts on other ranks to `sums`, in the order of the param groups.
   using AddParts = std::function<void(std::vector<SquareSums>& sums)>;
 
   // Called once in each step, also if no parameter has a gradient.
@@ -61,8 +57,8 @@ class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
 
   virtual std::string_view name() const = 0;
 
-  // The two passes over a parameter with a gradient, which has the parameter's strides. The second
-  // pass gets the sums over the whole parameter.
+  // The two passes over a parameter. Its gradient has the same strides; `sums` are the whole
+  // parameter's.
   virtual SquareSums measure(const at::Tensor& parameter, const at::Tensor& gradient,
                              const torch::optim::OptimizerOptions& options) = 0;
   virtual void apply(const at::Tensor& parameter, const at::Tensor& gradient,
@@ -87,10 +83,10 @@ struct LOCKSTEP_API LARSOptions : public torch::optim::OptimizerCloneableOptions
   TORCH_ARG(double, trust_coefficient) = 0.02;
   TORCH_ARG(double, eps) = 1e-8;
 
-  // If true, scaling only shortens steps: no learning rate exceeds `lr`.
+  // Whether scaling only shortens steps, so that no learning rate exceeds `lr`.
   TORCH_ARG(bool, clip) = false;
 
-  // If false, steps are not scaled.
+  // Whether steps are scaled.
   TORCH_ARG(bool, adapt) = true;
 
  public:
@@ -109,12 +105,12 @@ struct LOCKSTEP_API LARSParamState
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// SGD with momentum and layerwise scaled gradients (You, Gitman, Ginsburg 2017), with the formula
-// of NVIDIA apex (LARC.py):
+// SGD with momentum and layerwise scaled gradients (You, Gitman, Ginsburg 2017). The formula is
+// that of NVIDIA apex (LARC.py).
 //   scale = trust_coefficient * |w| / (|g| + weight_decay * |w| + eps)
 //   scale = min(scale / lr, 1) with `clip`
 //   g = (g + weight_decay * w) * scale, where neither norm is 0; otherwise g is left as it is
-// LARC wraps another optimizer; here, groups with adapt(false) are stepped as by SGD.
+// Unlike LARC, groups with adapt(false) are stepped as by SGD.
 class LOCKSTEP_API LARS : public LayerwiseOptimizer {
  public:
   LARS(const std::vector<torch::optim::OptimizerParamGroup>& groups, LARSOptions defaults);
@@ -141,7 +137,7 @@ struct LOCKSTEP_API LAMBOptions : public torch::optim::OptimizerCloneableOptions
   TORCH_ARG(double, eps) = 1e-6;
   TORCH_ARG(double, weight_decay) = 0;
 
-  // If false, steps are not scaled.
+  // Whether steps are scaled.
   TORCH_ARG(bool, adapt) = true;
 
  public:
@@ -162,7 +158,7 @@ struct LOCKSTEP_API LAMBParamState
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// AdamW with layerwise scaled steps (You et al. 2020, algorithm 2), with Adam's m and v:
+// AdamW with layerwise scaled steps (You et al. 2020, algorithm 2), with Adam's m and v.
 //   u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w
 //   w = w - lr * |w| / |u| * u, where neither norm is 0; otherwise w - lr * u
 class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
@@ -183,9 +179,8 @@ class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
 
 // --- Which parameters ----------------------------------------------------------------------------
 
-// Returns two param groups of the module's parameters. Those with at least two dimensions get
-// `options`. The others, biases and the parameters of normalisation, get neither weight decay nor
-// scaling. Without this, large batches train clearly worse.
+// Returns two param groups: parameters with at least two dimensions get `options`. Biases and the
+// parameters of normalisation get neither weight decay nor scaling, as large batches require.
 template <class Options>
   requires requires(Options options) { options.weight_decay(0).adapt(false); }
 std::vector<torch::optim::OptimizerParamGroup> decayed_and_not(const torch::nn::Module& module,

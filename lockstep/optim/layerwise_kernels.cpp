@@ -17,14 +17,13 @@ namespace {
 // Elements that one thread processes at a time.
 constexpr std::int64_t chunk = 16384;
 
-// Calls run(begin, end) for all chunks of `count` elements.
 template <class Run>
 void for_chunks(std::int64_t count, const Run& run) {
   on_threads((count + chunk - 1) / chunk,
              [&](std::int64_t i) { run(i * chunk, std::min(count, (i + 1) * chunk)); });
 }
 
-// Parallel partial sums, which the compiler turns into vectors.
+// Parallel partial sums, so that the compiler can vectorise them.
 class Lanes {
  public:
   static constexpr std::int64_t count = 8;
@@ -49,7 +48,7 @@ class Lanes {
   std::array<double, count> updates_{};
 };
 
-// Returns the sums over all elements of weights[i] and of update(i), which is called once for each.
+// update(i) is called once for each element.
 template <class T, class Update>
 SquareSums sums_over(std::int64_t count, const T* weights, const Update& update) {
   std::vector<SquareSums> parts(static_cast<std::size_t>((count + chunk - 1) / chunk));
@@ -72,7 +71,6 @@ SquareSums sums_over(std::int64_t count, const T* weights, const Update& update)
   return total;
 }
 
-// Calls step(i) for each element.
 template <class Step>
 void for_elements(std::int64_t count, const Step& step) {
   for_chunks(count, [&](std::int64_t begin, std::int64_t end) {

@@ -1,9 +1,8 @@
 // The passes of LARS and LAMB over one parameter: sums of squares, then the step.
 //
-// All tensors of a call have one type, float or double, and the same dense layout, in CPU memory.
-// Sums have the same bits for every number of threads.
-//
-// Thread safety: any thread, for different parameters.
+// All tensors of a call are float or all double, in CPU memory, with the same dense layout. Sums
+// have the same bits for every number of threads. Thread safety: any thread, for different
+// parameters.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +13,6 @@
 
 namespace lockstep::optim {
 
-// The sums of squares of the weights and of `update`.
 SquareSums square_sums(const at::Tensor& weights, const at::Tensor& update);
 
 // d = (gradient + decay * weights) * scale

@@ -1,25 +1,11 @@
-// Mixed precision: operators compute in bfloat16 or float16; weights and their gradients stay
-// float32. Follows Python's torch.autocast and torch.amp.GradScaler.
+// Mixed precision, as Python's torch.autocast and torch.amp.GradScaler (docs/guide/precision.md).
 //
-//   for (auto& batch : *loader) {
-//     adam.zero_grad();
-//     torch::Tensor loss;
-//     {
-//       const lockstep::Autocast amp(torch::kCPU, torch::kBFloat16);
-//       loss = torch::nn::functional::cross_entropy(ddp(batch.data), batch.target);
-//     }
-//     loss.backward();
-//     adam.step();
+//   {
+//     const lockstep::Autocast amp(torch::kCPU, torch::kBFloat16);
+//     loss = loss_of(ddp(batch.data), batch.target);
 //   }
-//
-// With float16, small gradients underflow. Scale the loss to prevent that:
-//   lockstep::GradScaler scaler;
-//   ...
-//     scaler.scale(loss).backward();
-//     scaler.unscale_(adam);  // Only if code between backward() and step() reads the gradients.
-//     lockstep::clip_grad_norm_(net->parameters(), 1.0);
-//     scaler.step(adam);
-//     scaler.update();
+//   loss.backward();  // For float16: scaler.scale(loss).backward(), scaler.step(adam), and
+//   adam.step();      // scaler.update().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,18 +26,16 @@
 namespace lockstep {
 
 // During its lifetime, operators of this thread on `device` compute in `dtype` where that is faster
-// and safe: products, convolutions and attention. LibTorch casts their arguments. Objects may be
-// nested, and end in reverse order; one with `enabled` false switches autocasting off.
+// and safe: products, convolutions and attention. Objects may be nested, and end in reverse order;
+// one with `enabled` false disables autocasting.
 //
-// Use it for forward() and the loss. backward() needs none, because each operator's gradient has
-// the type of its result. The optimizer's step must be outside: casts of weights are kept until the
-// outermost object ends.
+// Use it for forward() and the loss. The optimizer's step must be outside, because casts of weights
+// are kept until the outermost object ends.
 //
-// Thread safety: it belongs to its thread. Other threads, such as a loader's, are not affected.
+// Thread safety: it affects only its own thread.
 // Errors, unless `enabled` is false: unsupported for a device without autocasting, for CUDA without
 // a CUDA device, and for types other than bfloat16 and float16. Also for float16 on a CPU that
-// emulates it, which takes 8 to 16 times as long as float32 (measured: a CNN and a GPT on Zen 4).
-// Python's torch disables itself in most of these cases.
+// emulates it, which takes 8 to 16 times as long as float32.
 class LOCKSTEP_API Autocast {
  public:
   // Default of `dtype`: the thread's type for this device, initially bfloat16 on a CPU and float16
@@ -81,28 +65,18 @@ struct GradScalerOptions {
 // Scales losses, so that small gradients do not underflow, and skips steps whose gradients
 // overflow. Scale, steps and state equal those of Python's GradScaler.
 //
-// All ranks make the same steps. DistributedDataParallel averages gradients, so all ranks have the
-// same infinities; its option `non_finite` must be NonFinite::ignore. ZeroRedundancyOptimizer also
-// needs equal gradients: otherwise ranks decide differently, and their next collectives fail. With
-// shard_gradients(), SharedOptimizer and FullyShardedOptimizer, each rank has a part of the means,
-// and step() exchanges one byte. This exchange replaces the barrier before the step, if there is
-// one: with FullyShardedOptimizer, and with SharedOptimizer after clipping. Otherwise it is an
-// additional collective, because overflows are known only after averaging. SharedOptimizer averages
-// after the reports that ranks exchange in backward(). With shard_gradients(), the reports could
-// contain it only after another pass over all means, which takes longer.
+// All ranks step or skip together. With DistributedDataParallel and ZeroRedundancyOptimizer, this
+// needs equal gradients on all ranks, and NonFinite::ignore. With shard_gradients(),
+// SharedOptimizer and FullyShardedOptimizer, step() exchanges one byte (docs/guide/precision.md).
 //
 // If ranks have different parameters, as with tensor parallel layers, experts and pipelines, pass a
-// `group` of these ranks: step() then queries all of them. All ranks unscale and step the same
-// number of optimizers, in the same order. At least one of them calls scale(): in a pipeline, the
-// rank that computes the loss.
+// `group` of these ranks. All of them unscale and step the same number of optimizers, in the same
+// order. At least one calls scale(): in a pipeline, the rank that computes the loss.
 //
-// A TrainingState saves it: state.add("scaler", scaler). Values have Python's names.
-//
-// Thread safety: none; one training loop uses it.
-// Blocking: unscale_() and step() wait for the device.
+// Thread safety: none. Blocking: unscale_() and step() wait for the device.
 // Errors: misuse for a growth_factor of at most 1, a backoff_factor of at least 1, and for calls in
-// an order that Python refuses too. If gradients cannot be unscaled on one rank, the group and that
-// of the ShardedOptimizer are aborted: the other ranks get Error(aborted).
+// an order that Python refuses. If gradients cannot be unscaled on one rank, the group and that of
+// the ShardedOptimizer are aborted: the other ranks get Error(aborted).
 class LOCKSTEP_API GradScaler : public Stateful {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
@@ -114,25 +88,25 @@ class LOCKSTEP_API GradScaler : public Stateful {
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(at::TensorList outputs);
 
-  // Divides the gradients of the optimizer by the scale and searches for infinities and NaN. Call
-  // at most once between two calls of update(), before step(), which otherwise does it. Collective
-  // for a ShardedOptimizer.
-  // Errors: misuse for the second call, for a call after step(), and for a gradient of float16;
-  // those of the optimizer's step(), because some compute their gradients here.
+  // Divides the optimizer's gradients by the scale and searches for infinities and NaN. Needed only
+  // to read or clip gradients before step(), which otherwise does it. Call it at most once between
+  // two calls of update(). Collective for a ShardedOptimizer.
+  // Errors: misuse for the second call, for a call after step(), and for a float16 gradient. Also
+  // those of the optimizer's step(), because some optimizers compute their gradients here.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   // Steps the optimizer if all gradients of all ranks are finite, and returns whether it did.
-  // Collective as unscale_() and the optimizer's step(), and if there is a group.
-  // Errors: also misuse if no rank has a gradient, and for the second call before update().
+  // Collective like the optimizer's step(), and if there is a group. Errors: as unscale_(); also
+  // misuse if no rank has a gradient, and for the second call before update().
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Lowers the scale if a step was skipped, and raises it after enough calls. Call once after the
-  // steps of all optimizers. Collective like step() for optimizers that were only unscaled.
-  // Errors: misuse if no optimizer was unscaled or stepped.
+  // Lowers the scale if a step was skipped, and raises it after growth_interval calls without a
+  // skip. Call once after the steps of all optimizers. Collective, like step(), for optimizers that
+  // were only unscaled. Errors: misuse if no optimizer was unscaled or stepped.
   void update();
 
-  // Sets the scale; with a group, to the same on all ranks. Errors: misuse before the first
-  // scale(), without a group.
+  // Sets the scale, with a group to the same on all ranks. Errors: misuse without a group before
+  // the first scale().
   void update(double new_scale);
 
   // 1 if it is not enabled.
@@ -157,7 +131,6 @@ class LOCKSTEP_API GradScaler : public Stateful {
   // In rising order: the maximum over all ranks applies.
   enum class Found : std::uint8_t { no_gradient, finite, non_finite };
 
-  // Progress of one optimizer since the last update().
   struct Step {
     const torch::optim::Optimizer* optimizer;  // May dangle.
     std::optional<ProcessGroup> apart = {};    // Ranks with different gradients.

@@ -23,13 +23,13 @@ struct ModelPart {
   std::optional<ProcessGroup> stages = {};  // Ranks that hold different parameters.
 };
 
-// Parameters that count for a norm: whole ones, or those of which the ranks of `group` have parts.
+// Parameters that count for a norm: whole ones, or ones that are cut over the ranks of `group`.
 struct CountedParameters {
   std::optional<ProcessGroup> group = {};
   std::vector<at::Tensor> parameters = {};
 };
 
-// The whole parameters, perhaps none, then those of each group. Omits copies.
+// The whole parameters, perhaps none, then those of each group, without copies.
 std::vector<CountedParameters> counted_parameters(const ModelPart& model);
 
 // Like clip_grad_norm_() for the module that all ranks' parts form.

@@ -27,7 +27,7 @@ using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 using ArchivedValues = std::vector<std::pair<std::string, IValue>>;
 
-// Calls a member of some options. Returns whether they override it.
+// Returns whether the options override the member that `call` calls.
 template <class Call>
 bool is_implemented(Call call) {
   try {
@@ -41,7 +41,7 @@ bool is_implemented(Call call) {
   return true;
 }
 
-// Values written to an archive can only be read after it was serialised to bytes.
+// An archive can only be read after serialisation to bytes.
 InputArchive readable(OutputArchive& written) {
   std::string bytes;
   written.save_to([&bytes](const void* data, std::size_t size) {
@@ -53,7 +53,6 @@ InputArchive readable(OutputArchive& written) {
   return archive;
 }
 
-// Empty if the options do not override serialize().
 std::optional<InputArchive> archive_of(const OptimizerOptions& options) {
   OutputArchive archive;
   if (!is_implemented([&] { options.serialize(archive); })) return std::nullopt;
@@ -91,7 +90,6 @@ bool is_tuple_of_doubles(const IValue& value) {
                      [](const IValue& element) { return element.isDouble(); });
 }
 
-// Empty for a value of another type.
 std::optional<StateValue> state_value_of(const IValue& value) {
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
@@ -116,7 +114,6 @@ IValue ivalue_of(const StateValue& value) {
       value);
 }
 
-// Returns whether the values have one type and, if they are tuples, one length.
 bool are_alike(const StateValue& a, const StateValue& b) {
   if (a.index() != b.index()) return false;
   const auto* numbers = std::get_if<std::vector<double>>(&a);
@@ -133,7 +130,6 @@ StateValue require_plain(const OptimizerOptions& options, const std::string& nam
   return *std::move(plain);
 }
 
-// Writes the entries of `present`, with values replaced by `values`.
 void write_all(InputArchive& present, const std::string& prefix, const StateValues& values,
                OutputArchive& archive) {
   for (const std::string& key : present.keys()) {

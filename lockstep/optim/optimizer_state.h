@@ -1,5 +1,5 @@
-// The state of LibTorch's optimizers, LARS and LAMB for one parameter, in a form common to all
-// types. Converts it to and from the state of a parameter's shards.
+// The state of LibTorch's optimizers, LARS and LAMB for one parameter, in a common form, and its
+// conversion to and from the state of shards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,23 +19,22 @@
 
 namespace lockstep {
 
-// The members of one state under their names in archives, for reading and writing. Tensors have the
-// parameter's shape; those that the optimizer's options do not need are undefined.
+// The members of one state under their names in archives. Tensors have the parameter's shape, and
+// are undefined if the options do not need them.
 struct OptimizerStateParts {
   std::string_view optimizer;  // For example "Adam", also for derived classes.
   std::vector<std::pair<std::string_view, at::Tensor*>> tensors;
   std::vector<std::pair<std::string_view, std::int64_t*>> integers;
 };
 
-// A sparse tensor, SGD's momentum for sparse gradients, becomes dense in the state itself. Further
-// steps then have the same bits as a training that is resumed from here.
-// Lifetime: the result points into `state`.
-// Errors: unsupported, with its name, for a state that does not belong to SGD, Adam, AdamW,
-// Adagrad, RMSprop, LARS or LAMB.
+// Makes a sparse tensor (SGD's momentum for sparse gradients) dense in `state` itself, so that
+// further steps have the same bits as a resumed training. Lifetime: the result points into `state`.
+// Errors: unsupported, with its name, for a state of an optimizer that optimizer_state() does not
+// support.
 OptimizerStateParts parts_of(torch::optim::OptimizerParamState& state);
 
-// Creates an empty state of the type that `optimizer` uses.
-// Errors: unsupported, with its name, for any other optimizer.
+// Creates an empty state of the type that `optimizer` uses. Errors: unsupported, with its name, for
+// others.
 std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
     const torch::optim::Optimizer& optimizer);
 
@@ -43,21 +42,19 @@ std::unique_ptr<torch::optim::OptimizerParamState> make_param_state(
 // Errors: unsupported for a parameter with gaps in memory.
 at::Tensor fragment_of(const at::Tensor& tensor, const Shard& shard, const at::Tensor& parameter);
 
-// Number of tensors that encode() needs for a shard's state.
 std::size_t encoded_size(torch::optim::OptimizerParamState& prototype);
 
-// Returns `count` tensors: the state's integers in one tensor, then its tensors. All are undefined
-// if `state` is null.
+// Returns `count` tensors: the state's integers in one, then its tensors. All are undefined for a
+// null `state`.
 std::vector<at::Tensor> encode(torch::optim::OptimizerParamState* state, std::size_t count);
 
-// Writes `encoded`, the encoded state of `shard`, into the state of the whole `parameter`.
-// Errors: unsupported for a fragment of a parameter with gaps in memory.
+// Writes `encoded`, the state of `shard`, into that of the whole `parameter`. Errors: unsupported
+// for a fragment of a parameter with gaps in memory.
 void assemble(std::span<const at::Tensor> encoded, const Shard& shard, const at::Tensor& parameter,
               torch::optim::OptimizerParamState& whole);
 
 // Creates the state of `shard` from that of the whole `parameter`. If `stepped` is the parameter
-// itself, returns the state unchanged, for any type. Otherwise `stepped` is a flat view of the
-// shard's memory.
+// itself, returns the state unchanged. Otherwise `stepped` is a flat view of the shard's memory.
 // Errors: as assemble(); misuse if a tensor has another shape than the parameter.
 std::unique_ptr<torch::optim::OptimizerParamState> cut(
     std::unique_ptr<torch::optim::OptimizerParamState> whole, const Shard& shard,

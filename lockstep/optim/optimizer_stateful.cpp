@@ -25,7 +25,6 @@ namespace {
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
-// A parameter that the optimizer steps.
 struct Parameter {
   std::string name;
   at::Tensor tensor;
@@ -55,15 +54,13 @@ StateTensor describe(const Part& part, const at::Tensor& data) {
   return tensor;
 }
 
-// Elements to read for `part`. A saved tensor counts its elements row by row, a part in memory
-// order.
+// Elements to read for `part`. Saved tensors count elements row by row, parts in memory order.
 ElementRange needed_of(const Part& part) {
   if (is_fragment(part) && part.whole.tensor.is_contiguous())
     return {part.shard.begin, part.shard.end, {}, part.whole.boxes};
   return {0, part.whole.tensor.numel(), {}, part.whole.boxes};
 }
 
-// The part's elements of `data`, which contains those of `range`. Copies only if necessary.
 at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& range) {
   const at::Tensor& parameter = part.whole.tensor;
   at::Tensor here = data.to(parameter.device());
@@ -86,7 +83,6 @@ std::string prefix_of_group(std::size_t group) {
   return "param_groups." + std::to_string(group) + '.';
 }
 
-// The values of a param group, without their prefix.
 StateValues options_in(const StateDict& saved, std::size_t group) {
   const std::string prefix = prefix_of_group(group);
   StateValues values;
@@ -96,8 +92,7 @@ StateValues options_in(const StateDict& saved, std::size_t group) {
   return values;
 }
 
-// Reports all saved names that are not in `known`. An unknown parameter is listed once, by its
-// name.
+// Reports all saved names that are not in `known`, and each unknown parameter once.
 void find_unknown_names(const StateDict& saved, const std::set<std::string>& known,
                         Mismatches& mismatches) {
   constexpr std::string_view mark = ".param_group";
@@ -160,8 +155,7 @@ class OptimizerState final : public Stateful {
   const OptimizerStateParts prototype_parts_;
 };
 
-// The parameters of all groups, in order. Collected in each call, because plain optimizers may get
-// further groups.
+// In order. Collected in each call, because plain optimizers may get further groups.
 std::vector<Parameter> OptimizerState::parameters() const {
   std::vector<Parameter> all;
   const auto& groups = optimizer_.param_groups();
@@ -321,7 +315,6 @@ StateRequest OptimizerState::request(const StateDict& saved) const {
 
 // --- Loading ------------------------------------------------------------------------------------
 
-// Returns null if nothing was saved for the parameter.
 std::unique_ptr<OptimizerParamState> OptimizerState::loaded(const Part& part,
                                                             const StateDict& state,
                                                             const StateRequest& ranges) const {

@@ -2,18 +2,17 @@
 // the same form, so each loads the other's state, with any number of ranks. Each rank describes,
 // requests and keeps only its own shards.
 //
-//   type                     "Adam", also for lockstep::Adam and classes derived from either
+//   type                     "Adam", also for classes derived from it
 //   param_groups             their number
-//   param_groups.0.lr        and all that the options serialise (optimizer_options.h)
-//   conv.weight.param_group  for each parameter
+//   param_groups.0.lr        and all other options (optimizer_options.h)
+//   conv.weight.param_group
 //   conv.weight.step         for each parameter that was stepped
 //   conv.weight.exp_avg      a tensor, shaped as the parameter
 //
-// Loading replaces the options. Parameters without saved state become as before their first step.
+// Loading replaces the options, and deletes the state of parameters without saved state.
 //
-// Thread safety: none.
-// Errors: unsupported, naming it, for an optimizer other than SGD, Adam, AdamW, Adagrad, RMSprop,
-// LARS, LAMB and classes derived from these.
+// Thread safety: none. Errors: unsupported, naming it, for an optimizer other than SGD, Adam,
+// AdamW, Adagrad, RMSprop, LARS, LAMB and classes derived from these.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,9 +29,9 @@
 namespace lockstep {
 
 // `parameters` are those of the module; the optimizer may step only some. A parameter with two
-// names is saved under the first. `layouts` are those of the module (layouts_of()): the state of a
-// parameter that is cut over ranks is saved and loaded as that of the whole one. Neither this
-// function nor the members of its result are collective.
+// names is saved under the first. `layouts` are those of the module (layouts_of()): a parameter
+// that is cut over ranks is saved and loaded as a whole one. Neither this function nor the result's
+// members are collective.
 // Lifetime: `optimizer` outlives the result.
 // Errors: misuse for a parameter without a name. wanted() throws misuse, naming each mismatch, for
 // the state of another kind of optimizer, other parameters or other param groups.

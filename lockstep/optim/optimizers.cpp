@@ -34,9 +34,7 @@ using torch::optim::SGDParamState;
 
 // --- Adam and AdamW, of which only the kernels differ --------------------------------------------
 
-// Type of at::_fused_adam_ and at::_fused_adamw_. Arguments: parameters, gradients, exp_avgs,
-// exp_avg_sqs, max_exp_avg_sqs and steps; lr, beta1, beta2, weight_decay and eps; amsgrad and
-// maximize; grad_scale and found_inf.
+// at::_fused_adam_ or at::_fused_adamw_, with its arguments.
 using AdamKernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                             at::TensorList, at::TensorList, double, double, double, double, double,
                             bool, bool, const std::optional<at::Tensor>&,
@@ -60,7 +58,7 @@ std::unique_ptr<ParamState> first_adam_state(const at::Tensor& parameter, bool a
 
 template <class Options>
 void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
-  // All parameters share one step tensor, because the kernel only reads it.
+  // The kernel only reads the step, so all parameters share one tensor.
   const at::Tensor step =
       at::scalar_tensor(batch.step, at::TensorOptions(batch.device).dtype(at::kFloat));
   const std::vector<at::Tensor> steps(batch.parameters.size(), step);
@@ -71,7 +69,6 @@ void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
   batch.note_written();
 }
 
-// Checks every group before the first one is stepped.
 template <class Options, class ParamState>
 void require_adam_states(const std::vector<ParamGroup>& groups, const ParamStates& states) {
   for (const ParamGroup& group : groups)
@@ -111,8 +108,7 @@ void adam_step(const ParamGroup& group, ParamStates& states, AdamKernel kernel) 
 
 // --- SGD -----------------------------------------------------------------------------------------
 
-// Value of KernelBatch::step for a first step. Only this value matters: the first step fills the
-// momentum, whatever it contains.
+// Value of KernelBatch::step for a first step, which fills the momentum.
 constexpr std::int64_t first_step = 0;
 constexpr std::int64_t later_step = 1;
 

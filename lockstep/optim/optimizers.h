@@ -15,15 +15,14 @@
 
 namespace lockstep {
 
-// torch::optim::Adam with the same options, state and archives. step() runs ATen's fused kernel,
-// which reads and writes parameters and state once. Weights and state equal those of Python's
-// torch.optim.Adam(fused=True), bit for bit. A gradient or state with other strides than its
-// parameter is copied first; Python pairs it with the wrong weights. A repeated parameter, such as
-// a tied weight in module.parameters(), is stepped once.
+// torch::optim::Adam with the same options, state and archives, stepped by ATen's fused kernel.
+// Weights and state equal those of Python's torch.optim.Adam(fused=True), bit for bit. A gradient
+// or state with other strides than its parameter is copied first; Python pairs it with the wrong
+// weights. A repeated parameter is stepped once.
 //
 // Errors, before any parameter is stepped: unsupported for sparse gradients, and for parameters
-// that are not floating-point or are views with gaps in memory. Misuse for a gradient of another
-// shape, and for state of another shape or without the tensors that the options need.
+// that are not floating-point or are views with gaps in memory. Misuse for a gradient or state of
+// another shape, and for state without the tensors that the options need.
 class LOCKSTEP_API Adam : public torch::optim::Adam {
  public:
   using torch::optim::Adam::Adam;
@@ -31,10 +30,7 @@ class LOCKSTEP_API Adam : public torch::optim::Adam {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// torch::optim::AdamW with the changes of Adam above. Weights and state equal those of Python's
-// torch.optim.AdamW(fused=True), bit for bit.
-//
-// Errors: as Adam's.
+// torch::optim::AdamW, likewise equal to Python's torch.optim.AdamW(fused=True). Errors: as Adam's.
 class LOCKSTEP_API AdamW : public torch::optim::AdamW {
  public:
   using torch::optim::AdamW::AdamW;
@@ -42,11 +38,9 @@ class LOCKSTEP_API AdamW : public torch::optim::AdamW {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// torch::optim::SGD with the changes of Adam above. Supports momentum, dampening, Nesterov and
-// weight decay. Weights and state equal those of Python's torch.optim.SGD(fused=True), bit for bit.
-//
-// Errors: as Adam's; also unsupported for parameters of half precision, because ATen's kernel
-// updates only the last few of their weights (FusedSGDKernel.cpp, LibTorch 2.13).
+// torch::optim::SGD, likewise equal to Python's torch.optim.SGD(fused=True). Errors: as Adam's;
+// also unsupported for parameters of half precision, because ATen's kernel updates only the last
+// few of their weights (FusedSGDKernel.cpp, LibTorch 2.13).
 class LOCKSTEP_API SGD : public torch::optim::SGD {
  public:
   using torch::optim::SGD::SGD;
@@ -57,8 +51,8 @@ class LOCKSTEP_API SGD : public torch::optim::SGD {
 template <class T, class... Types>
 concept OneOf = (std::same_as<T, Types> || ...);
 
-// True if an optimizer steps each element of a parameter independently, so that it also works on
-// fragments. Specialise it for your own type, even if it derives from one of these:
+// True if an optimizer steps each element independently, and so also fragments. Specialise it for
+// your own type, even if it derives from one of these:
 //   template <> inline constexpr bool lockstep::is_elementwise<Lion> = true;
 template <class Optimizer>
 inline constexpr bool is_elementwise =

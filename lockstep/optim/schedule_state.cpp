@@ -14,9 +14,8 @@ namespace {
 
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-// Members of LibTorch's schedules that it neither saves nor exposes, but that Python's state_dict()
-// has. A derived class can access the protected one; an explicit instantiation can access private
-// ones (C++20, [temp.spec]/6).
+// Accesses members that LibTorch does not expose: a protected one by derivation, private ones by
+// explicit instantiation (C++20, [temp.spec]/6).
 struct StepCount : torch::optim::LRScheduler {
   static constexpr unsigned torch::optim::LRScheduler::*member = &StepCount::step_count_;
 };

@@ -1,5 +1,4 @@
-// The state of a learning rate schedule. The learning rates are part of the optimizer's state.
-//
+// The state of a learning rate schedule, without the rates, which belong to the optimizer's state.
 // Errors: wanted() throws misuse if values are missing or do not belong to such a state.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -15,9 +14,8 @@
 
 namespace lockstep {
 
-// Saves the number of steps, "step_count", which is the whole state of LibTorch's schedules. Does
-// not save further state of your own type.
-// Lifetime: `schedule` outlives the result.
+// Saves the number of steps, "step_count": the whole state of LibTorch's schedules, but not that of
+// your own type. Lifetime: `schedule` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule);
 
 // Saves "best", "num_bad_epochs", "cooldown_counter" and "last_epoch".

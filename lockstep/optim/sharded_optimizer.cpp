@@ -93,8 +93,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
   return gradients;
 }
 
-// Combines powers: their sum or, for the infinity norm, their maximum, which is NaN if any power is
-// NaN.
+// The sum of the powers or, for the infinity norm, their maximum. NaN if any power is NaN.
 double sum_of(const std::vector<double>& powers, double norm_type) {
   double sum = 0;
   for (const double power : powers)
@@ -237,8 +236,7 @@ void ShardedOptimizer::make_gradients() {}
 
 std::vector<at::Tensor> ShardedOptimizer::tensors_with_gradients() { return all_parameters_; }
 
-// The ranks among which a parameter is cut add its shards, in the order of all parameters, which is
-// equal on all ranks of the optimizer.
+// The ranks among which a parameter is cut add its shards, in the same order on all ranks.
 double ShardedOptimizer::gradient_norm(const ModelPart& model, double norm_type) {
   make_gradients();
   const std::vector<CountedParameters> counted = counted_parameters(model);
@@ -312,7 +310,7 @@ double ShardedOptimizer::clip(const std::function<double()>& norm, double max_no
 
 // --- State --------------------------------------------------------------------------------------
 
-// Creates the plain optimizer. It has no state unless its constructor creates some.
+// The plain optimizer. It has no state unless its constructor creates some.
 std::unique_ptr<Optimizer> ShardedOptimizer::make_whole() const {
   auto whole = make_(param_groups_);
   copy_options(param_groups_, whole->param_groups());

@@ -1,26 +1,17 @@
-// An optimizer whose state is spread over the ranks: each rank steps its own shards of the
-// parameters.
+// An optimizer whose state is distributed: each rank steps its own shards of the parameters, with
+// an internal optimizer of the user's type. Schedulers, zero_grad() and options work as usual.
 //
-// It holds the user's param groups like any optimizer, so schedulers, zero_grad() and options work.
-// Internally, an optimizer of the user's type steps this rank's shards.
+// Archives are those of the plain optimizer, for any number of ranks: all ranks call
+// consolidate_state_dict(), then rank 0 saves. To load, all ranks read the same archive. Rank 0,
+// and each rank that loads, needs memory for the whole state; optimizer_state()
+// (optimizer_stateful.h) avoids that.
 //
-// Its archives are those of the plain optimizer: torch::load() reads them into torch::optim::Adam,
-// and any number of ranks can continue from them.
-//   optimizer.consolidate_state_dict();                                  // All ranks.
-//   if (world.rank() == 0) torch::save(optimizer, "adam.pt");
-//   ...
-//   torch::load(optimizer, "adam.pt");                                    // Every rank, the same.
-// Consolidating temporarily needs memory for the whole state on one rank; loading needs it on every
-// rank. optimizer_state() (optimizer_stateful.h) avoids both.
-//
-// Param groups are fixed at construction and equal on all ranks.
-// Thread safety: none; one training loop uses it.
+// Param groups are fixed at construction and equal on all ranks. Thread safety: none.
 // Errors: mismatch if the ranks' parameters differ; misuse for no parameters or for a parameter in
-// two groups (in one group, a repeated one counts once). Unsupported for LBFGS, which needs all
-// parameters at once, and for LARS and LAMB with fragments of parameters that are also cut over
-// other ranks. Those of ProcessGroup. If the inner optimizer's step() throws on one rank, the group
-// is aborted and step() throws Error(aborted) on the others. Exceptions of a closure do not abort
-// the group.
+// two groups. Unsupported for LBFGS, which needs all parameters at once. Also for LARS and LAMB
+// with fragments of parameters that are also cut over other ranks. Those of ProcessGroup. If the
+// inner step() throws on one rank, the group is aborted and step() throws Error(aborted) on the
+// others. An exception of a closure does not abort the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -53,29 +44,26 @@ struct Shard {
 
 class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
  public:
-  // Collective. Runs `closure` with gradients enabled, like any optimizer.
+  // Collective. Runs `closure` with gradients enabled.
   torch::Tensor step(LossClosure closure = nullptr) final;
 
-  // Multiplies the gradients by min(1, max_norm / (total + 1e-6)) and returns total: the norm of
-  // all ranks' gradient shards as one vector. For a norm_type of infinity, the norm is the largest
-  // absolute value. Use this instead of lockstep::clip_grad_norm_() if each rank has its own part
-  // of the gradients. Collective.
+  // Like lockstep::clip_grad_norm_(), for ranks that have different parts of the gradients: total
+  // is the norm of all ranks' gradient shards as one vector. Collective.
   // Errors: misuse for parameters that are cut over other ranks, a negative max_norm and a
-  // norm_type that is not positive; corrupt, on all ranks, if error_if_nonfinite is set and total
+  // norm_type that is not positive. Corrupt, on all ranks, if error_if_nonfinite is set and total
   // is not finite.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
-  // The same for parameters of `module` that may be cut over other ranks (sharded_module.h): parts
-  // are added. Also collective over the group of each layout. Errors: also misuse for a parameter
-  // that does not belong to the module.
+  // The same for parameters of `module` that may be cut over other ranks (sharded_module.h). Also
+  // collective over the group of each layout. Errors: also misuse for a parameter of another
+  // module.
   double clip_grad_norm_(const torch::nn::Module& module, double max_norm, double norm_type = 2.0,
                          bool error_if_nonfinite = false);
   double clip_grad_norm_(const ModelPart& model, double max_norm, double norm_type,
                          bool error_if_nonfinite);
 
   // Gathers all state on rank `to`, which may then save() until the next step(). Collective.
-  // Errors: unsupported for optimizers other than SGD, Adam, AdamW, Adagrad, RMSprop, LARS, LAMB
-  // and classes derived from these; misuse for a rank that does not exist.
+  // Errors: as optimizer_state(); misuse for a rank that does not exist.
   void consolidate_state_dict(int to = 0);
 
   // Writes the archive of the plain optimizer. Errors: misuse unless consolidated on this rank
@@ -89,49 +77,47 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // The optimizer over this rank's shards. Its options are those of the last step().
   const torch::optim::Optimizer& local() const { return *local_; }
 
-  // The shards of all ranks.
   const std::vector<Shard>& shards() const { return shards_; }
 
  protected:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
 
-  // Collective. `make` creates the user's optimizer, with the same `defaults`, over given tensors.
+  // Collective. `make` creates the user's optimizer over given tensors, with the same `defaults`.
   // Call set_shards() before any other member.
   ShardedOptimizer(const Groups& groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                    Make make, const ProcessGroup& group);
 
-  // Call once. `shards` are equal on all ranks; the shards of a parameter together cover it.
-  // `stepped` are the tensors that represent this rank's shards, in the same order. Each is a leaf
-  // with its own gradient: the parameter itself, or a flat view or copy of the shard's elements.
-  // `types` are the types of the stepped tensors, by parameter, if they differ from the
+  // Call once. `shards` are equal on all ranks and cover each parameter. `stepped` are the leaves
+  // for this rank's shards, in the same order: the parameter itself, or a flat view or copy of its
+  // elements. `types`: the stepped tensors' types, by parameter, if they differ from the
   // parameters'.
   void set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped,
                   std::vector<at::ScalarType> types = {});
 
-  // Called around the step of the shards, with gradients disabled, to exchange the other ranks'
-  // parts. `have_met`: all ranks have reached this step, and none reads parameters any more.
+  // Called around the step of the shards, without gradients, to exchange the other ranks' parts.
+  // `have_met`: all ranks have reached this step, and none reads parameters any more.
   virtual void before_step(bool /*have_met*/) {}
   virtual void after_step() {}
 
   // Computes the gradients of this rank's shards, unless that is done.
   virtual void make_gradients();
 
-  // The norm of all shards' gradients. May first have to compute these gradients.
+  // The norm of all shards' gradients. May compute these gradients first.
   virtual double gradient_norm(double norm_type);
 
   // The tensors on this rank whose gradients step() uses or the program may read before. Computes
-  // these gradients, unless that is done: collective.
+  // missing gradients: collective.
   virtual std::vector<at::Tensor> tensors_with_gradients();
 
-  // True if each rank has different gradients in these tensors.
+  // Whether ranks have different gradients in these tensors.
   virtual bool has_gradients_apart() const { return true; }
 
   // Replaces a step, after tensors_with_gradients(): drops gradients that step() would use up.
   virtual void omit_step() {}
 
-  // The sum of the norm_type-th powers of the tensors' gradients, or their largest absolute value
-  // for the infinity norm.
+  // The sum of the norm_type-th powers of the gradients; for the infinity norm, their largest
+  // absolute value.
   static double power_of_norm(const std::vector<at::Tensor>& tensors, double norm_type);
   static double norm_of(const std::vector<double>& powers, double norm_type);
 

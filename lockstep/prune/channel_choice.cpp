@@ -11,8 +11,7 @@
 namespace lockstep::prune {
 namespace {
 
-// Indices of channels in rising order of importance. Among equal ones the last comes first,
-// consistent with topk() of the rest.
+// In rising order of importance; among equal ones the last first, as for topk() of the rest.
 std::vector<std::size_t> ranked(const std::vector<double>& importances) {
   std::vector<std::size_t> order(importances.size());
   std::iota(order.rbegin(), order.rend(), std::size_t{0});
@@ -22,7 +21,7 @@ std::vector<std::size_t> ranked(const std::vector<double>& importances) {
   return order;
 }
 
-// Returns how many of `wanted` channels can be removed so that a multiple of `round_to` remains.
+// How many of `wanted` channels can be removed so that a multiple of `round_to` remains.
 std::size_t removable(std::size_t channels, std::size_t wanted, std::int64_t round_to) {
   const auto multiple = static_cast<std::size_t>(round_to);
   const std::size_t kept = std::max<std::size_t>(channels - std::min(wanted, channels), 1);
@@ -39,8 +38,8 @@ void choose(Choice& choice, std::size_t count) {
   choice.removed.resize(count);
 }
 
-// Selects the least important channels of all choices. Channels that stay because of round_to, or
-// as the last of their group, are not replaced by others.
+// Channels that stay because of round_to, or as the last of their group, are not replaced by
+// others.
 void choose_globally(std::vector<Choice*>& choices, const ChannelPrunerOptions& options) {
   std::vector<std::pair<double, std::size_t>> all;  // With the choice.
   for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -15,19 +15,16 @@
 
 namespace lockstep::prune {
 
-// A group, and its channels to remove.
 struct Choice {
   const TracedGroup* group;
   std::vector<double> importances = {};   // By channel; empty if the group stays whole.
-  std::optional<double> sparsity = {};    // The group's own; replaces that of the options.
+  std::optional<double> sparsity = {};    // Replaces that of the options.
   std::vector<std::size_t> removed = {};  // Channels of the group.
 };
 
-// Fills `removed`.
 void choose_channels(std::vector<Choice>& choices, const ChannelPrunerOptions& options);
 
-// The remaining indices of each dimension that loses some. Several groups may have parts of one
-// dimension.
+// The remaining indices of each dimension that loses some. Groups may share a dimension.
 std::vector<ChannelCut> cuts_of(std::span<const Choice> choices, const ChannelTrace& trace);
 
 }  // namespace lockstep::prune

@@ -33,8 +33,7 @@ std::set<Dimension> dimensions_of(const std::vector<ChannelPlace>& places) {
   return dimensions;
 }
 
-// Returns "layer1.0.conv1" for "layer1.0.conv1.weight"; a parameter of the model itself is its own
-// layer.
+// "layer1.0.conv1" for "layer1.0.conv1.weight"; the name itself for a parameter of the model.
 std::string layer_of(const std::string& tensor) {
   const std::size_t dot = tensor.rfind('.');
   return dot == std::string::npos ? tensor : tensor.substr(0, dot);
@@ -44,8 +43,7 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
-// Returns whether a layer reads the channels: its weight has them in one dimension, and filters in
-// another.
+// Whether a layer reads the channels: its weight has them in one dimension, and filters in another.
 bool is_taken(const ChannelTrace& trace, const std::set<Dimension>& filters, Dimension place) {
   if (filters.contains(place)) return false;
   const auto& dims = trace.tensors[place.first].shape.dims;

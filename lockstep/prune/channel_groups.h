@@ -1,4 +1,4 @@
-// Groups of channels that can only be removed together, derived from a trace.
+// Groups of channels that can only be removed together.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,20 +13,19 @@
 
 namespace lockstep::prune {
 
-// An index of a dimension of a tensor, which is given by its index in ChannelTrace::tensors.
+// `tensor` is an index in ChannelTrace::tensors.
 struct ChannelPlace {
   std::size_t tensor;
   std::size_t dim;
   std::size_t index;
 };
 
-// All places of one channel, which are removed together.
 struct Channel {
   std::vector<ChannelPlace> places;
   std::vector<ChannelPlace> filters;  // The places where a layer computes the channel.
 };
 
-// Channels that are in the same dimensions of the same tensors.
+// In the same dimensions of the same tensors.
 struct TracedGroup {
   std::vector<std::string> layers;  // The layers that compute the channels.
   std::vector<Channel> channels;    // In the order of the first layer.

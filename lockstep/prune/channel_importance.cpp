@@ -16,7 +16,7 @@
 namespace lockstep::prune {
 namespace {
 
-// Returns one number for each index of dimension `dim`, in double precision.
+// One number per index of `dim`, in double precision.
 at::Tensor scores_of(const LabelledTensor& held, std::size_t dim, Importance importance) {
   at::Tensor values = held.tensor.detach();
   if (importance == Importance::taylor) {

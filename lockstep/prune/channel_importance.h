@@ -12,10 +12,9 @@
 
 namespace lockstep::prune {
 
-// Returns importances by channel of the group; empty for Importance::batch_norm and a group without
-// a BatchNorm.
-// Errors: misuse, naming it, for a weight without a gradient with Importance::taylor, and for a
-// layer whose importances are not finite.
+// By channel; empty for Importance::batch_norm and a group without a BatchNorm. Errors: misuse,
+// with the name, for Importance::taylor and a weight without a gradient, and for importances that
+// are not finite.
 std::optional<std::vector<double>> importances_of(const TracedGroup& group,
                                                   const ChannelTrace& trace, Importance importance);
 

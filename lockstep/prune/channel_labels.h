@@ -1,7 +1,5 @@
-// Labels of channels: each index of each dimension of a model's tensors has one. Operations unite
-// the labels of indices that can only be removed together.
-//
-// Thread safety: none.
+// Labels for each index of each dimension of a model's tensors. Operations unite the labels of
+// indices that can only be removed together. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +14,7 @@ namespace lockstep::prune {
 
 using Label = std::int32_t;
 
-// The labels of one dimension, one for each index; empty if unknown, as for a batch.
+// One per index; empty if unknown, as for a batch.
 using LabelledDim = std::vector<Label>;
 
 // A union-find structure (Tarjan, 1975), whose sets may be pinned.
@@ -24,19 +22,19 @@ class ChannelLabels {
  public:
   LabelledDim add(std::int64_t count);
 
-  // The representative of all labels that are united with `label`.
+  // The representative of the labels that are united with `label`.
   Label set_of(Label label) const;
 
   void unite(Label one, Label other);
 
-  // Unites two dimensions index by index if both are known; if only one is, `dim` becomes known.
-  // Pins both if their sizes differ.
+  // Unites two dimensions index by index; if only one is known, `dim` becomes known. Pins both if
+  // their sizes differ.
   void unite(LabelledDim& dim, const LabelledDim& other);
 
   // Keeps these channels. The first reason is reported.
   void pin(const LabelledDim& dim, const std::string& reason);
 
-  // Returns why the set of `label` is kept; null if it may be removed.
+  // Why the set of `label` is kept; null if it may be removed.
   const std::string* pinned(Label label) const;
 
   // Marks channels that layers with weights compute: only sets with such a label are pruned.

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view made_by = "ChannelPruner";
 
-// Collective: replaces importances by their means over the ranks.
+// Collective.
 void average(std::vector<Choice>& choices, const ProcessGroup& group) {
   for (Choice& choice : choices)
     if (!choice.importances.empty())
@@ -31,7 +31,6 @@ void average(std::vector<Choice>& choices, const ProcessGroup& group) {
                  group, ReduceOp::average, {.label = made_by});
 }
 
-// The size of the model if its tensors had `cuts`.
 ModelSize size_of(const ChannelTrace& trace, const std::vector<ChannelCut>& cuts,
                   std::int64_t samples) {
   std::map<std::string, std::vector<std::int64_t>> sizes;
@@ -51,7 +50,7 @@ ModelSize size_of(const ChannelTrace& trace, const std::vector<ChannelCut>& cuts
   return size;
 }
 
-// Collective: requires equal inputs of the plan on all ranks, besides the importances.
+// Collective.
 void require_equal(const std::vector<Choice>& choices, const ChannelPrunerOptions& options,
                    const ProcessGroup& group) {
   Facts facts{{"sparsity", std::to_string(options.sparsity)},

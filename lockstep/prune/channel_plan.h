@@ -1,4 +1,4 @@
-// The plan of a traced model: groups, the choice of channels on all ranks, and sizes.
+// The plan of a traced model.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,7 @@ struct PlannedCuts {
   std::vector<std::vector<ChannelCut>> by_group;
 };
 
-// Returns the sparsity that the program set for the group of these layers, if any; 0 excludes it.
+// The sparsity that the program set for the group of these layers, if any; 0 excludes it.
 using OwnSparsity = std::function<std::optional<double>(const std::vector<std::string>& layers)>;
 
 // Collective with a group: importances are means over its ranks.

@@ -45,13 +45,12 @@ void require_sparsity(double sparsity) {
   });
 }
 
-// Also for layers that stay whole: their gradients belong to the model before pruning.
+// Also for layers that stay whole, because these gradients belong to the model before pruning.
 void forget_gradients(const torch::nn::Module& model) {
   for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
 }
 
-// Rejects an optimizer of another model, because the moments of this model's would keep their
-// sizes.
+// Otherwise the moments of this model's optimizer would keep their sizes.
 void require_of_model(const torch::optim::Optimizer& optimizer, const torch::nn::Module& model) {
   std::set<const at::TensorImpl*> own;
   for (const at::Tensor& parameter : model.parameters())
@@ -98,8 +97,7 @@ void ChannelPruner::set_sparsity(const std::string& layers, double sparsity) {
   sparsities_.emplace_back(layers, sparsity);
 }
 
-// Empty if no pattern matches one of `layers`. The smallest sparsity of the layers applies to their
-// group.
+// The smallest sparsity of the layers, if any pattern matches one.
 std::optional<double> ChannelPruner::sparsity_of(const std::vector<std::string>& layers) const {
   std::optional<double> least;
   for (const std::string& layer : layers) {
@@ -126,7 +124,7 @@ namespace {
 
 using Forward = std::function<std::vector<at::Tensor>()>;
 
-// Applies `cut` and runs forward(). If that throws, undoes the cut and returns the error.
+// If forward() throws, undoes the cut and returns the error.
 std::optional<std::string> error_after(const ModuleCut& cut, torch::nn::Module& model,
                                        const Forward& forward) {
   cut.apply();
@@ -144,7 +142,7 @@ std::optional<std::string> error_after(const ModuleCut& cut, torch::nn::Module& 
   return std::nullopt;
 }
 
-// The layers of groups that make forward() fail on their own.
+// Groups whose cut alone makes forward() fail.
 std::string culprits(const PlannedCuts& planned, torch::nn::Module& model, const Forward& forward) {
   std::string found;
   for (std::size_t i = 0; i < planned.by_group.size(); ++i) {
@@ -258,7 +256,6 @@ void ChannelPruner::load_state_dict(StateDict state) {
 
 namespace {
 
-// Errors: those of CheckpointReader.
 std::unique_ptr<CheckpointReader> undamaged(const std::filesystem::path& checkpoint) {
   auto saved = std::make_unique<CheckpointReader>(checkpoint);
   for (const std::string& part : saved->parts())

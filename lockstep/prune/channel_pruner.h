@@ -2,21 +2,15 @@
 // result is a smaller dense model, which is faster on any hardware.
 //
 //   lockstep::ChannelPruner pruner(*model, batch.data, world, {.sparsity = 0.5});
-//   pruner.exclude("layer4");
 //   std::cout << to_string(pruner.plan());  // Groups, parameters and MACs, before and after.
-//   pruner.apply(adam);                     // Weights, BatchNorm's statistics, Adam's moments.
-//   lockstep::DistributedDataParallel ddp(model, world);
-//   ...                                     // Fine-tuning.
+//   pruner.apply(adam);                     // Before DistributedDataParallel is created.
 //
-// A forward() on the example, in evaluation mode, finds in autograd's graph which channels belong
-// together: across additions, concatenations, BatchNorm, flatten(), depthwise and grouped
-// convolutions, squeeze-and-excitation. Channels of Conv and Linear layers are removed. Groups that
+// A forward() on the example, in evaluation mode, finds which channels belong together. Groups that
 // reach the output, or an unknown operation, stay whole; the plan reports why. The pruned model
 // computes the same as the whole one with zeros in place of the removed weights.
 //
-// A checkpoint of a pruned model has other shapes than the program's model. Add the pruner to the
-// TrainingState, and call apply_saved() before a resume():
-//   pruner.apply_saved("runs/a");  // Does nothing without a checkpoint.
+// Add the pruner to the TrainingState, and call apply_saved() before resume(), because a pruned
+// model's checkpoint has other shapes.
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: misuse for a pattern that matches no layer and a sparsity outside [0, 1). Also for a
 // model whose weights ranks share, that is on the meta device, or that a DistributedDataParallel
@@ -68,20 +62,20 @@ struct ChannelPrunerOptions {
 
   Importance importance = Importance::l1;
 
-  // True: the share applies to all channels together, so layers lose different shares. Importances
-  // are then divided by their mean in the group. False: each group loses the share.
+  // Whether the share applies to all channels together, so that layers lose different shares.
+  // Importances are then divided by their mean in the group.
   bool global = false;
 
-  // Each group keeps a multiple of so many channels, and at least so many. Vector instructions are
-  // efficient for multiples of 8 or 16.
+  // Each group keeps a multiple of this number of channels, and at least this number. Multiples of
+  // 8 or 16 suit vector instructions.
   std::int64_t round_to = 1;
 };
 
 class LOCKSTEP_API ChannelPruner final : public Stateful {
  public:
-  // `example` is an input of model.forward(). For several inputs, pass a function that calls it:
-  // ChannelPruner(*model, [&] { return model->forward(images, sizes); }). With a `group`, plan()
-  // and apply() are collective, importances are means over its ranks, and plans are compared.
+  // `example` is an input of model.forward(), or a function that calls it: ChannelPruner(*model,
+  // [&] { return model->forward(images, sizes); }). With a `group`, plan() and apply() are
+  // collective, and importances are means over its ranks.
   template <std::derived_from<torch::nn::Module> Model, class Example>
   ChannelPruner(Model& model, Example example, const std::optional<ProcessGroup>& group,
                 const ChannelPrunerOptions& options = {})
@@ -90,41 +84,38 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   ChannelPruner(Model& model, Example example, const ChannelPrunerOptions& options = {})
       : ChannelPruner(model, std::move(example), std::nullopt, options) {}
 
-  // Keeps all channels that these layers compute, and so their whole groups. `layers` is a pattern
-  // of names, such as "layer2" for all of a module, or "features.*.conv".
+  // Keeps the groups of these layers whole. `layers` is a pattern, such as "layer2" for all of a
+  // module, or "features.*.conv".
   void exclude(const std::string& layers);
 
-  // Sets another sparsity for the groups of these layers, also with `global`. The last call
-  // applies.
+  // Sets another sparsity for the groups of these layers. The last call applies.
   void set_sparsity(const std::string& layers, double sparsity);
 
   PruningPlan plan() const;
 
   // Executes plan(), also on the state of the optimizers, and returns it. Parameters remain the
   // same tensors; options such as out_channels are adapted. Gradients become undefined. Pass each
-  // optimizer that has made a step, as in apply(adam, sgd); moments of others keep their size.
-  // Create AveragedModel, DistributedDataParallel and other objects that depend on sizes
-  // afterwards.
+  // optimizer that has made a step, as in apply(adam, sgd). Afterwards create AveragedModel,
+  // DistributedDataParallel and other objects that depend on sizes.
   // Errors, with nothing changed: also misuse if there is no channel to remove, and for an
-  // optimizer without a parameter of the model. Also if forward() of the pruned model fails because
-  // it contains sizes, such as view({-1, 4096}): the message names the layers and the error.
-  // Unsupported for an optimizer whose state cannot be read (optimizer_stateful.h) or is spread
-  // over ranks.
+  // optimizer without a parameter of the model. Also, with the layers, if the pruned forward()
+  // fails because it contains sizes, such as view({-1, 4096}). Unsupported for an optimizer whose
+  // state cannot be read (optimizer_stateful.h) or is spread over ranks.
   template <std::derived_from<torch::optim::Optimizer>... Optimizers>
   PruningPlan apply(Optimizers&... optimizers) {
     return apply_to({&optimizers...});
   }
 
-  // Prunes like the newest undamaged checkpoint in `directory`, reading all its bytes, or like the
-  // checkpoint `directory`. If a newer, damaged checkpoint has other shapes, resume() refuses it.
-  // `part` is a pruner's. Returns whether there is a checkpoint. Not collective. Create optimizers
-  // afterwards.
+  // Prunes like the newest undamaged checkpoint in `directory`, or the checkpoint `directory`, and
+  // reads all its bytes. `part` is a pruner's. Returns whether there is a checkpoint. Not
+  // collective. Create optimizers afterwards. resume() then refuses a newer, damaged checkpoint of
+  // other shapes.
   // Errors: those of CheckpointReader; misuse if it belongs to another model, or this one is
-  // already pruned.
+  // pruned.
   bool apply_saved(const std::filesystem::path& directory, const std::string& part = "pruning");
 
-  // The channels that remain of the original model. Loading prunes a model that is not pruned; for
-  // a pruned one it checks that the same channels remain.
+  // The channels that remain. Loading prunes a whole model, and checks that a pruned one has the
+  // same channels.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;

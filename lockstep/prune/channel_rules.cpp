@@ -65,7 +65,7 @@ void elementwise(TracedCall& call) {
     if (input != nullptr) unite_aligned(call, *input, call.outputs.front());
 }
 
-// Pooling, padding and similar operations, which change the spatial sizes.
+// Operations that change the spatial sizes, such as pooling and padding.
 void over_places(TracedCall& call) {
   const LabelledShape* const input = call.inputs.front();
   if (input == nullptr) return;
@@ -225,7 +225,7 @@ LabelledDim repeated(const LabelledShape& input, std::size_t dim, std::size_t be
 }
 
 // Maps dimensions [begin, end) of the input to [out_begin, out_end) of the output. Channels can be
-// followed if they become a part of one dimension, as in flatten().
+// followed into a part of one dimension, as in flatten().
 void reshape_part(TracedCall& call, std::size_t begin, std::size_t end, std::size_t out_begin,
                   std::size_t out_end) {
   const LabelledShape& input = *call.inputs.front();
@@ -262,7 +262,6 @@ void view(TracedCall& call) {
   }
 }
 
-// The dimensions of the input in the order of `dims`.
 void reorder(TracedCall& call, const std::vector<std::size_t>& dims) {
   const LabelledShape* const input = call.inputs.front();
   if (input == nullptr) return;
@@ -291,7 +290,6 @@ void permute(TracedCall& call) {
   reorder(call, dims);
 }
 
-// Removes dimensions; the sizes of the others do not change.
 void reduce_dims(TracedCall& call, const std::vector<bool>& reduced, bool keeps_dims) {
   const LabelledShape& input = *call.inputs.front();
   LabelledShape& output = call.outputs.front();
@@ -316,7 +314,7 @@ void reduction(TracedCall& call) {
   reduce_dims(call, reduced, node.keepdim);
 }
 
-// Pins the channels, because numbers in forward() determine the slice. SelectBackward and
+// Pins the channels, because forward() has the numbers of the slice. SelectBackward and
 // UnbindBackward drop the dimension.
 template <class N>
 void divided(TracedCall& call) {

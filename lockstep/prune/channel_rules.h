@@ -1,4 +1,4 @@
-// Rules for each kind of node of the autograd graph: how operations propagate channels.
+// Rules for nodes of the autograd graph: how operations propagate channels.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,21 +14,20 @@
 
 namespace lockstep::prune {
 
-// One call of an operation.
 struct TracedCall {
   const torch::autograd::Node& node;
   std::vector<const LabelledShape*> inputs;  // By edge; null for a value without a gradient.
   std::vector<LabelledShape> outputs;        // Sizes are known; the rule adds labels.
   ChannelTrace& trace;
 
-  // Index in trace.tensors of a tensor that the operation saved; -1 if it is another one.
+  // Index in trace.tensors of a tensor that the operation saved; -1 if there is none.
   std::function<int(const at::Tensor& saved)> index_of;
 
   // The tensor with these labels, such as a layer's weight.
   std::function<std::size_t(Label label)> owner_of;
 };
 
-// Applies the rule of `call.node`. Without a rule, pins all channels of its inputs.
+// Without a rule for `call.node`, pins all channels of its inputs.
 void apply_rule(TracedCall& call);
 
 }  // namespace lockstep::prune

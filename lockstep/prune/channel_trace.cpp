@@ -20,7 +20,6 @@ namespace {
 
 using torch::autograd::Node;
 
-// The nodes that lead to `outputs`, in topological order.
 std::vector<Node*> in_order_of_forward(const std::vector<at::Tensor>& outputs) {
   std::vector<Node*> ordered;
   std::set<const Node*> seen;

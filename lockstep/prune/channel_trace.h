@@ -1,6 +1,6 @@
 // Finds the channels of a model in the autograd graph of one forward(): their places in the
-// parameters, and which belong together. Follows DepGraph (Fang et al., 2023), but with a label per
-// channel instead of mappings between layers.
+// parameters, and which belong together. Follows DepGraph (Fang et al., 2023), with a label per
+// channel.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +21,6 @@ class Module;
 
 namespace lockstep::prune {
 
-// The shape of a tensor, and labels for each of its dimensions.
 struct LabelledShape {
   std::vector<std::int64_t> sizes;
   std::vector<LabelledDim> dims;
@@ -48,8 +47,8 @@ struct ChannelTrace {
   std::vector<WeightProduct> products;
 };
 
-// Follows the graph of `outputs` of a forward() in which all parameters require a gradient. Pins
-// channels that reach a node without a rule; the reason is the node's name.
+// In the forward() of `outputs`, all parameters require a gradient. Pins channels that reach a node
+// without a rule, with the node's name as the reason.
 ChannelTrace trace_channels(const torch::nn::Module& module,
                             const std::vector<at::Tensor>& outputs);
 

@@ -1,20 +1,11 @@
-// Gradual magnitude pruning: masks with a cubic schedule (Zhu and Gupta, 2017).
-//
-//   lockstep::GradualPruner pruner(*model, world, {.final_sparsity = 0.9, .begin = 1000,
-//                                                  .end = 10'000, .every = 100});
-//   for (...) {
-//     ...
-//     adam.step();
-//     pruner.step(adam);
-//   }
-//
-// After step t the sparsity is that of torch.ao.pruning.CubicSL:
+// Gradual magnitude pruning: masks with a cubic schedule (Zhu and Gupta, 2017;
+// docs/guide/pruning.md). After step t the sparsity is that of torch.ao.pruning.CubicSL.
 //   final + (initial - final) * (1 - (t - begin) / (end - begin))^3
-// Masks are renewed every `every` steps from `begin` to `end`: they select the elements of the
-// smallest absolute value in each parameter. Otherwise zeros stay zero.
 //
-// Checkpoints save it with its step: TrainingState::add("pruner", pruner).
+//   pruner.step(adam);  // After each adam.step().
 //
+// Every `every` steps from `begin` to `end`, new masks select the smallest absolute values of each
+// parameter. In all other steps, zeros stay zero. TrainingState::add("pruner", pruner) saves it.
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: those of PruningMasks; misuse for sparsities outside [0, 1] or in the wrong order, and
 // for steps in the wrong order.
@@ -41,20 +32,19 @@ struct GradualPrunerOptions {
   double initial_sparsity = 0;
   double final_sparsity = 0.9;
 
-  // Steps of the optimizer, counted from 1. The first masks are computed after step `begin`, the
-  // last ones after step `end`.
+  // Steps of the optimizer, counted from 1, after which the first and last masks are computed.
   std::int64_t begin = 0;
   std::int64_t end = 1;
 
-  // Steps between masks. A renewal costs a search of all elements, on rank 0, and a broadcast of a
-  // byte per element.
+  // Steps between masks. Each costs a search of all elements, on rank 0, and a broadcast of a byte
+  // per element.
   std::int64_t every = 100;
 
   // Patterns of names, such as "features.*.weight". Empty: all parameters of two or more
   // dimensions.
   std::vector<std::string> parameters = {};
 
-  // True: the sparsity applies to all parameters together, so they lose different shares.
+  // Whether the sparsity applies to all parameters together, so that they lose different shares.
   bool global = false;
 };
 

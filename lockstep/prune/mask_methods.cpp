@@ -25,8 +25,7 @@ std::vector<std::int64_t> other_dims(const at::Tensor& tensor, std::int64_t dim)
   return dims;
 }
 
-// Returns the mask of `values`, with zeros at the elements that `choose` selects from the remaining
-// ones.
+// `choose` selects from the remaining elements those that become zero.
 template <class Choose>
 at::Tensor among_elements(const at::Tensor& values, const at::Tensor& mask, PruningAmount amount,
                           const Choose& choose) {
@@ -41,7 +40,7 @@ at::Tensor among_elements(const at::Tensor& values, const at::Tensor& mask, Prun
   return result;
 }
 
-// `slices_of(left, count)` selects which of the remaining slices to keep, as indices or booleans.
+// `slices_of(left, count)` selects the slices to keep, as indices or booleans.
 template <class Choose>
 at::Tensor among_slices(const at::Tensor& values, const at::Tensor& mask, PruningAmount amount,
                         std::int64_t dim, const Choose& slices_of) {

@@ -64,7 +64,6 @@ using SizedLayers =
                SyncBatchNormImpl, torch::nn::EmbeddingImpl, nn::EmbeddingImpl,
                torch::nn::PReLUImpl>;
 
-// Calls `use` with the layer, if it is of one of these types.
 template <class Use, class... Layers>
 void visit_layer(Module& module, LayerTypes<Layers...>, const Use& use) {
   const auto visit = [&](auto* layer) {
@@ -74,7 +73,7 @@ void visit_layer(Module& module, LayerTypes<Layers...>, const Use& use) {
   (visit(module.as<Layers>()) || ...);
 }
 
-// A depthwise convolution keeps the number of filters per group; others keep the number of groups.
+// A depthwise convolution keeps the filters per group; others keep the number of groups.
 template <class Conv>
 void adopt_conv(Conv& conv) {
   auto& options = conv.options;
@@ -86,7 +85,6 @@ void adopt_conv(Conv& conv) {
   options.out_channels(transposed ? columns * options.groups() : rows);
 }
 
-// Sets sizes in the options to those of the layer's tensors.
 template <class Layer>
 void adopt(Layer& layer) {
   auto& options = layer.options;

@@ -19,7 +19,6 @@
 
 namespace lockstep::prune {
 
-// A tensor that loses indices of some dimensions.
 class TensorCut {
  public:
   explicit TensorCut(at::Tensor tensor)
@@ -27,7 +26,7 @@ class TensorCut {
 
   void add(std::int64_t dim, const std::vector<std::int64_t>& kept);
 
-  // The remaining part of `values`, which have the tensor's shape before the cut.
+  // The remaining part of `values`, which have the shape before the cut.
   at::Tensor left_of(const at::Tensor& values) const;
 
   const at::Tensor& tensor() const { return tensor_; }
@@ -43,23 +42,21 @@ class TensorCut {
 
 class ModuleCut {
  public:
-  // Changes nothing. Lifetime: `module` outlives it.
-  // Errors: misuse, naming it, for a tensor that the module lacks or that has no such indices. Also
-  // for a parameter that is in use: autograd, or a DistributedDataParallel, relies on its size.
+  // Changes nothing. Lifetime: `module` outlives it. Errors: misuse, with the name, for a tensor
+  // that the module lacks or that has no such indices. Also for a parameter on whose size autograd
+  // or a DistributedDataParallel relies.
   ModuleCut(torch::nn::Module& module, const std::vector<ChannelCut>& cuts);
 
-  // Cuts tensors and adapts the options of layers, such as out_channels. Gradients of these tensors
-  // become undefined.
+  // Also adapts the options of layers, such as out_channels. Gradients of cut tensors become
+  // undefined.
   void apply() const;
 
-  // Restores all that apply() has changed.
   void undo() const;
 
   // Cuts the optimizer's state for these parameters, such as momentum.
   void cut_state(torch::optim::Optimizer& optimizer) const;
 
  private:
-  // The options of a layer that has some of the tensors.
   struct CutLayer {
     std::function<void()> adopt_sizes;
     std::function<void()> restore_sizes;

@@ -9,9 +9,9 @@
 
 namespace lockstep::prune {
 
-// Errors: misuse for a parameter without values, and, with the reason `if_shared`, for one that all
-// ranks share. Unsupported, with `if_cut`, for one that is cut over ranks. Texts begin with `call`
-// and name the parameter.
+// Errors, with `call` and the parameter's name: misuse for a parameter without values, and, with
+// the reason `if_shared`, for one that all ranks share. Unsupported, with `if_cut`, for one that is
+// cut over ranks.
 void require_own_parameters(const torch::nn::Module& model, std::string_view call,
                             std::string_view if_shared, std::string_view if_cut);
 

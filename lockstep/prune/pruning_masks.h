@@ -1,27 +1,20 @@
-// Masks that keep pruned parameters zero, as in torch.nn.utils.prune.
+// Masks that keep pruned parameters zero, as in torch.nn.utils.prune (docs/guide/pruning.md).
 //
 //   lockstep::PruningMasks masks(*model, world);
 //   masks.l1_unstructured("linear1.weight", 0.8);  // The smallest 80 %.
-//   masks.ln_structured("conv1.weight", 4, /*norm=*/2, /*dim=*/0);  // 4 filters.
-//   for (...) {
-//     ...
-//     adam.step();
-//     masks.apply(adam);  // Zeros are zero again, in weights and in Adam's moments.
-//   }
+//   masks.apply(adam);                             // After each adam.step().
 //
-// Masks equal Python's, bit for bit, for equal weights and equal generators. A second call on a
-// parameter prunes its remaining elements, as in Python. The weights themselves become zero: there
-// is no `weight_orig`, and forward() has no extra cost. To make a model faster, remove channels
-// instead (channel_pruner.h).
+// Masks equal Python's, bit for bit, for equal weights and generators. A second call on a parameter
+// prunes its remaining elements. The weights themselves become zero: there is no `weight_orig`. To
+// make a model faster, remove channels instead (channel_pruner.h).
 //
 // With a group, masks are those of rank 0, and pruning calls are collective. A tied weight has one
-// mask for all its names.
+// mask. TrainingState::add("masks", masks) saves them. Loading replaces all masks.
 //
-// Checkpoints save them: TrainingState::add("masks", masks). Loading replaces all masks.
 // Lifetime: the model outlives it. Thread safety: none.
-// Errors: misuse for a parameter that the model lacks or whose elements ranks share, an amount
-// outside [0, 1] or larger than the number of elements, and a `dim` that the parameter lacks.
-// Unsupported for a model with layers that are cut over ranks; those of ProcessGroup.
+// Errors: misuse for a parameter that the model lacks or whose elements ranks share, and for a
+// `dim` that the parameter lacks. Also for an amount outside [0, 1] or larger than the number of
+// elements. Unsupported for a model with layers that are cut over ranks; those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -66,7 +59,7 @@ class LOCKSTEP_API PruningMasks final : public Stateful {
   // Prunes the elements of the smallest absolute value.
   void l1_unstructured(const std::string& parameter, PruningAmount amount);
 
-  // Prunes the elements of the smallest absolute value of all these parameters together.
+  // The same over all these parameters together.
   void global_l1_unstructured(const std::vector<std::string>& parameters, PruningAmount amount);
 
   void random_unstructured(const std::string& parameter, PruningAmount amount);
@@ -80,11 +73,11 @@ class LOCKSTEP_API PruningMasks final : public Stateful {
   // Prunes the elements that are zero in a mask of the parameter's shape.
   void custom_from_mask(const std::string& parameter, const at::Tensor& mask);
 
-  // Removes the mask of the parameter. Its zeros stay, but may change from now on.
+  // Removes the parameter's mask. Its zeros stay, but may change from now on.
   void remove(const std::string& parameter);
 
-  // Sets masked elements to zero, also in the optimizer's state. Call after each step of it. Not
-  // collective. Reads and writes masked parameters and their state once.
+  // Sets masked elements to zero, also in the optimizer's state. Call after each of its steps. Not
+  // collective.
   void apply();
   void apply(torch::optim::Optimizer& optimizer);
 
@@ -99,7 +92,7 @@ class LOCKSTEP_API PruningMasks final : public Stateful {
   void load_state_dict(StateDict state) override;
 
  private:
-  // Returns the mask of all elements, in a parameter's type, for its values and its old mask.
+  // The new mask of all elements, in a parameter's type.
   using Method = std::function<at::Tensor(const at::Tensor& values, const at::Tensor& mask)>;
 
   // The first name in the model of a tied weight.

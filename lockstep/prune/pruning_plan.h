@@ -1,5 +1,4 @@
-// The plan of a ChannelPruner: channels that are removed together, and the model's size before and
-// after.
+// The plan of a ChannelPruner: channels that are removed together, and the model's size.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,8 +11,7 @@
 
 namespace lockstep {
 
-// Channels that can only be removed together, such as those of two convolutions whose results are
-// added. A channel is removed from every layer of the group.
+// Channels that can only be removed together, for example because results are added.
 struct ChannelGroup {
   std::vector<std::string> outputs;  // Layers that lose the channels of their output.
   std::vector<std::string> inputs;   // Layers that lose the channels of their input.
@@ -42,7 +40,7 @@ struct PruningPlan {
   ModelSize before, after;
 };
 
-// A line for each group, and the sizes:
+// A line for each group, and the sizes.
 //   conv1, bn1                         64 -> 32      read by layer1.0.conv1
 //   fc                                 1000, whole   the model's output
 //   parameters 11,689,512 -> 3,055,880, MACs 1,814,073,344 -> 483,149,824

@@ -17,8 +17,8 @@
 
 namespace lockstep::prune {
 
-// Sets evaluation mode, in which BatchNorm keeps its statistics. Its destructor restores the modes
-// of all modules and the state of the default generator.
+// Sets evaluation mode, in which BatchNorm keeps its statistics. The destructor restores all modes
+// and the default generator.
 class InEvaluation {
  public:
   explicit InEvaluation(torch::nn::Module& module);

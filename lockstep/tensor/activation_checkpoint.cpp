@@ -29,8 +29,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// --- State that both forwards need alike ---------------------------------------------------------
-
 std::vector<c10::Device> devices_of(const Tensors& tensors) {
   std::vector<c10::Device> devices{at::kCPU};
   for (const at::Tensor& tensor : tensors)
@@ -39,7 +37,6 @@ std::vector<c10::Device> devices_of(const Tensors& tensors) {
   return devices;
 }
 
-// The default generators of the devices, and `more`.
 Generators generators_of(const std::vector<c10::Device>& devices, const Generators& more) {
   Generators generators = more;
   for (const c10::Device& device : devices)
@@ -48,7 +45,6 @@ Generators generators_of(const std::vector<c10::Device>& devices, const Generato
   return generators;
 }
 
-// The autocast state of this thread.
 class Autocast {
  public:
   explicit Autocast(const std::vector<c10::Device>& devices)
@@ -80,8 +76,8 @@ class Autocast {
   bool caches_;
 };
 
-// Restores the autocast state of the first forward during its lifetime. Clears the cache of cast
-// weights at both ends: it would refer to another graph, or to old weights.
+// Restores the first forward's autocast state in its scope. Clears the cache of cast weights at
+// both ends: it would refer to another graph, or to old weights.
 class AutocastAsBefore {
  public:
   AutocastAsBefore(const Autocast& before, const std::vector<c10::Device>& devices)
@@ -103,8 +99,6 @@ class AutocastAsBefore {
   const bool clears_;
 };
 
-// Restores the generators of the first forward during its lifetime, and afterwards their previous
-// states.
 class GeneratorsAsBefore {
  public:
   GeneratorsAsBefore(const GeneratorStates& before, const Generators& generators)
@@ -119,8 +113,7 @@ class GeneratorsAsBefore {
   const GeneratorStates now_;
 };
 
-// Undoes changes of buffers during its lifetime. It keeps their versions: other graphs may have
-// saved them.
+// Undoes changes of buffers. Keeps their versions: other graphs may have saved them.
 class UnchangedBuffers {
  public:
   explicit UnchangedBuffers(const Tensors& buffers) : buffers_(buffers) {
@@ -142,7 +135,7 @@ class UnchangedBuffers {
 };
 
 // Hooks on parameters must run once, with the whole gradient. The engine would also call them for a
-// block's part of it, so this object removes them during its lifetime.
+// block's part of it.
 class WithoutHooks {
  public:
   explicit WithoutHooks(const variable_list& parameters) : parameters_(parameters) {
@@ -163,9 +156,6 @@ class WithoutHooks {
   std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> hooks_;
 };
 
-// --- Graphs --------------------------------------------------------------------------------------
-
-// The inputs as leaves of a separate graph of the block.
 Tensors as_leaves(at::TensorList inputs) {
   Tensors leaves;
   for (const at::Tensor& input : inputs)
@@ -205,9 +195,7 @@ std::int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
 
-// --- One call ------------------------------------------------------------------------------------
-
-// Returns the defined tensors of `values`; `is_defined` marks them.
+// `is_defined` marks the defined tensors, which it returns.
 Tensors defined_of(const Tensors& values, std::vector<bool>& is_defined) {
   Tensors defined;
   is_defined.clear();
@@ -234,7 +222,6 @@ struct Call : torch::CustomClassHolder {
         autocast(devices),
         kept_results(block.keep, generators, block.name) {}
 
-  // Calls the function with undefined tensors inserted, and removes them from the result.
   Tensors function(const Tensors& values) {
     std::vector<bool> is_defined;
     const Tensors all = block.function(with_undefined(values, input_is_defined));
@@ -243,7 +230,7 @@ struct Call : torch::CustomClassHolder {
     return outputs;
   }
 
-  // Properties that the second forward must reproduce.
+  // The second forward must reproduce these.
   struct Result {
     std::vector<std::int64_t> sizes;
     at::ScalarType type;
@@ -257,7 +244,7 @@ struct Call : torch::CustomClassHolder {
   KeptResults kept_results;
 
   std::vector<bool> input_is_defined, output_is_defined;
-  std::size_t inputs = 0;  // Those that are defined. Parameters follow.
+  std::size_t inputs = 0;  // The defined ones. Parameters follow.
   std::vector<Result> results;
 };
 
@@ -303,7 +290,7 @@ Tensors second_forward(Call& call, const Tensors& inputs, const Tensors& kept) {
   return outputs;
 }
 
-// Gradients of the variables that autograd requests; undefined for the others.
+// Undefined for variables that autograd does not request.
 variable_list gradients_of(const Tensors& outputs, const variable_list& gradients,
                            const variable_list& variables, const variable_list& parameters) {
   variable_list roots, root_gradients, wanted;
@@ -367,12 +354,11 @@ struct Recompute : torch::autograd::Function<Recompute> {
     const UnchangedBuffers buffers(call->block.buffers);
     const Tensors outputs = second_forward(*call, inputs, all.slice(variables).vec());
     variable_list found = gradients_of(outputs, gradients, asked, parameters);
-    found.insert(found.begin(), at::Tensor());  // For `call`.
+    found.insert(found.begin(), at::Tensor());
     return found;
   }
 };
 
-// The parameters that require a gradient, each once.
 Tensors trained(const Tensors& parameters, const std::string& name) {
   Tensors result;
   std::unordered_set<const at::TensorImpl*> seen;

@@ -2,23 +2,20 @@
 //
 //   for (auto& block : blocks) x = lockstep::activation_checkpoint(*block, x);
 //
-// Cost: one more forward of each block. Memory: a chain of blocks keeps the inputs of all blocks,
-// and the activations of one block at a time.
-// Equality: results, gradients and generators have the same bits as without checkpoints. Exception:
+// Cost: one more forward of each block. Memory: the inputs of all blocks, and the activations of
+// one.
+// Equality: results, gradients and generators have the same bits as without checkpoints. Only
 // gradients of a tensor that a block uses several times, and others use too, are summed in another
 // order.
-// The second forward gets the first one's default generators, autocast state and buffers, such as a
-// BatchNorm's statistics, which it does not update again.
-// Parameters: hooks run once, including DistributedDataParallel's. Parameters may be frozen or
-// tied.
-// Communication: a block that communicates does so again in backward(), on all ranks.
-// Autograd: without a gradient there is no cost. Blocks may be nested.
+// The second forward gets the first one's default generators, autocast state and buffers, which it
+// does not update. Hooks of parameters run once. Parameters may be frozen or tied, blocks nested. A
+// block that communicates does so again in backward(), on all ranks.
 // Thread safety: that of the block. Threads that share the default generator get undefined masks.
 // Errors: in forward, misuse for a parameter that needs a gradient but was not named, and for
-// inputs that are changed in place. In backward(), misuse if the second forward differs.
-// Unsupported for create_graph.
-// Lifetime: modules owned by a std::shared_ptr are kept alive. Other modules, and all that a
-// function refers to, must exist until backward().
+// inputs changed in place. In backward(), misuse if the second forward differs; unsupported for
+// create_graph.
+// Lifetime: modules of a std::shared_ptr are kept alive. Other modules, and all that a function
+// refers to, must exist until backward().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,13 +37,12 @@
 namespace lockstep {
 
 struct ActivationCheckpointOptions {
-  // Selects operators whose results are kept, by names such as "aten::mm"; all others run again.
-  // Empty: none is kept. A kept result costs its size in memory, and a copy if the block changes it
-  // in place. Views, and operators that change their inputs, are never kept. The function must
-  // return the same in both forwards.
-  // Names are those below autograd: LibTorch's Linear is aten::addmm for 2-d inputs, otherwise
-  // aten::mm and aten::add_. Attention on a CPU is
-  // aten::_scaled_dot_product_flash_attention_for_cpu.
+  // Selects operators whose results are kept, by names such as "aten::mm"; the others run again.
+  // Empty: none is kept. A kept result costs its memory, and a copy if the block changes it in
+  // place. Views, and operators that change their inputs, are never kept. The function must return
+  // the same in both forwards.
+  // Names are those below autograd: Linear is aten::addmm for 2-d inputs, otherwise aten::mm and
+  // aten::add_.
   std::function<bool(std::string_view)> keep = {};
 
   // Generators that the block uses besides the default ones. If one is missing, backward() uses
@@ -57,7 +53,7 @@ struct ActivationCheckpointOptions {
 };
 
 // Returns module.forward(inputs...). Inputs and result are tensors, or tuples, ranges and optionals
-// of tensors. Values of other types, such as flags, are copied.
+// of them. Other values, such as flags, are copied.
 template <class Module, class... Inputs>
   requires std::derived_from<Module, torch::nn::Module>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Module& module,
@@ -75,8 +71,7 @@ auto activation_checkpoint(Module& module, const Inputs&... inputs) {
   return activation_checkpoint(ActivationCheckpointOptions{}, module, inputs...);
 }
 
-// Returns function(inputs...). `parameters` are all leaves that the function uses besides its
-// inputs and that require a gradient.
+// `parameters`: all leaves that `function` uses besides its inputs and that require a gradient.
 template <class Function, class... Inputs>
   requires std::invocable<Function&, const Inputs&...>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Function function,

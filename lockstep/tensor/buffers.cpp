@@ -16,9 +16,8 @@
 namespace lockstep {
 namespace {
 
-// Marks `buffer`, which contains the elements of `tensor`, as memory of the tensor's device,
-// ordered in this thread's current stream. LibTorch does not reuse the memory before the stream has
-// completed the work enqueued so far.
+// Marks `buffer`, the elements of `tensor`, as memory of the tensor's device, ordered in the
+// current stream. LibTorch reuses the memory only after the work enqueued so far.
 void set_device(Buffer& buffer, const at::Tensor& tensor) {
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   const c10::Stream stream = cuda.getStream(tensor.device());
@@ -35,7 +34,7 @@ Buffer buffer_of(const at::Tensor& tensor, DType dtype) {
   return buffer;
 }
 
-// Objects that an asynchronous call keeps alive until it completes.
+// Until an asynchronous call completes.
 struct Kept {
   std::vector<at::Tensor> tensors;
   std::shared_ptr<const void> callers;

@@ -1,5 +1,4 @@
-// Converts tensors to comm's Buffers, checks them first, and converts shapes to labels that all
-// ranks compare.
+// Checks tensors and converts them to comm's Buffers, and shapes to labels that all ranks compare.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,22 +19,21 @@ namespace lockstep {
 // Empty for a type that comm does not reduce.
 std::optional<DType> known_dtype(at::ScalarType type);
 
-// Errors: misuse for an undefined tensor; unsupported for a tensor that is not strided or lies in
-// neither CPU nor CUDA memory. Also for a quantised one, whose scale is not among its elements.
+// Errors: misuse for an undefined tensor; unsupported for one that is not strided, is quantised, or
+// is in neither CPU nor CUDA memory.
 void require_dense(const at::Tensor& tensor, std::string_view what);
 
-// Like require_dense(). Errors: also misuse for a tensor with several elements at one address.
+// As require_dense(); also misuse for several elements at one address.
 void require_writable(const at::Tensor& tensor, std::string_view what);
 
-// Like require_dense(). Errors: also misuse if the tensor's memory does not contain exactly its
-// elements in their order.
+// As require_dense(); also misuse if the memory is not exactly the elements in order.
 void require_contiguous(const at::Tensor& tensor, std::string_view what);
 
-// Returns the values of `tensor` as one contiguous block: `tensor` itself if it is contiguous.
+// The values of `tensor` as one contiguous block: `tensor` itself if it is contiguous.
 at::Tensor values_of(const at::Tensor& tensor);
 
-// Errors: unsupported for types that comm does not reduce, averages of integers, bitwise operations
-// on non-integers, and operations on complex numbers other than sum and average.
+// Errors: unsupported for types that comm does not reduce, averages of integers, and bitwise
+// operations on non-integers. Complex numbers can only be summed and averaged.
 void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what);
 
 // `tensor` is contiguous. Complex numbers become pairs of reals. Errors: as require_reducible().
@@ -44,15 +42,15 @@ Buffer reducible(const at::Tensor& tensor, ReduceOp op);
 // `tensor` is contiguous. Types that comm lacks become bytes.
 Buffer movable(const at::Tensor& tensor);
 
-// Number of Buffer elements in one row along dim 0. Correct also for a tensor without rows.
+// Buffer elements in one row along dim 0, also of a tensor without rows.
 std::size_t elements_of_row(const at::Tensor& tensor, DType dtype);
 
-// Example: " Float 2 3".
+// Such as " Float 2 3".
 std::string shape_text(at::ScalarType type, at::IntArrayRef sizes);
 std::string shape_text(const at::Tensor& tensor);
 
-// The caller's options with `text` appended to the caller's label. Ranks whose types or shapes in
-// `text` differ get a mismatch, even if their element counts are equal. Keeps `tensors` alive.
+// The caller's options, with `text` appended to the label: ranks whose `text` differs get a
+// mismatch, even if their element counts are equal. Keeps `tensors` alive.
 class Labelled {
  public:
   Labelled(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors = {});
@@ -66,11 +64,9 @@ class Labelled {
   CallOptions options_;
 };
 
-// Rethrows the current `error`. Mismatches, timeouts and lost peers get "in `name`", because comm's
-// messages contain only labels that differ.
+// Rethrows the current `error`; mismatches, timeouts and lost peers get "in `name`".
 [[noreturn]] void throw_named(std::string_view name, const Error& error);
 
-// Calls `collective`, with its Errors named.
 template <class Collective>
 auto naming_errors(std::string_view name, const Collective& collective) {
   try {
@@ -80,7 +76,7 @@ auto naming_errors(std::string_view name, const Collective& collective) {
   }
 }
 
-// Calls `collective` on `tensor` if it is contiguous, otherwise on a contiguous copy. The copy is
+// Calls `collective` on `tensor` if it is contiguous, otherwise on a contiguous copy, which is
 // written back if `written`.
 template <class Collective>
 void in_place(const at::Tensor& tensor, bool written, Collective collective) {

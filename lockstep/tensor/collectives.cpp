@@ -32,8 +32,6 @@ std::vector<std::int64_t> with_rows(const at::Tensor& tensor, std::int64_t rows)
   return shape;
 }
 
-// --- Checks on this rank alone ----------------------------------------------------------------
-
 void require_rows(const at::Tensor& tensor, std::string_view what) {
   require_dense(tensor, what);
   require(tensor.dim() > 0,
@@ -66,8 +64,6 @@ void require_total(at::IntArrayRef splits, const at::Tensor& tensor, std::string
   });
 }
 
-// --- Parts along dim 0 ---------------------------------------------------------------------------
-
 std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGroup& group,
                                        std::string_view what) {
   require(tensor.size(0) % group.size() == 0, [&] {
@@ -78,7 +74,6 @@ std::vector<std::int64_t> equal_splits(const at::Tensor& tensor, const ProcessGr
                                    tensor.size(0) / group.size());
 }
 
-// The caller's splits, checked; equal splits if the caller gave none.
 std::vector<std::int64_t> splits_of(const at::Tensor& tensor, at::IntArrayRef splits,
                                     const ProcessGroup& group, std::string_view what) {
   if (splits.empty()) return equal_splits(tensor, group, what);
@@ -87,7 +82,6 @@ std::vector<std::int64_t> splits_of(const at::Tensor& tensor, at::IntArrayRef sp
   return splits.vec();
 }
 
-// The splits in Buffer elements of `dtype`.
 Counts counts_of(at::IntArrayRef splits, const at::Tensor& tensor, DType dtype) {
   Counts counts(splits.size());
   const std::size_t row = elements_of_row(tensor, dtype);
@@ -115,7 +109,6 @@ std::string text_of_rows(const at::Tensor& tensor) {
   return " rows of" + shape_text(tensor.scalar_type(), tensor.sizes().slice(1));
 }
 
-// The number of rows of each rank.
 std::vector<std::int64_t> exchange_rows(const at::Tensor& tensor, const ProcessGroup& group,
                                         const CallOptions& options) {
   std::int64_t rows = tensor.size(0);
@@ -137,8 +130,6 @@ std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
 
 }  // namespace
 
-// --- Devices and types ---------------------------------------------------------------------------
-
 c10::Device local_device(const ProcessGroup& group) {
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA))
     throw Error(Fault::unsupported, "local_device: this LibTorch is built without CUDA");
@@ -152,8 +143,6 @@ DType reducible_dtype(at::ScalarType dtype) {
   throw Error(Fault::unsupported,
               std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
 }
-
-// --- Same shape in, same shape out ---------------------------------------------------------------
 
 void all_reduce(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                 const CallOptions& options) {
@@ -201,8 +190,6 @@ Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root,
   const Labelled labelled(options, shape_text(tensor), {tensor});
   return group.reduce_async(reducible(tensor, op), root, op, labelled);
 }
-
-// --- Gathering -----------------------------------------------------------------------------------
 
 at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                       const CallOptions& options) {
@@ -291,8 +278,6 @@ std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor, const ProcessGro
   return output.defined() ? parts_of(output, splits) : std::vector<at::Tensor>{};
 }
 
-// --- Scattering ----------------------------------------------------------------------------------
-
 at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
                           at::IntArrayRef splits, const CallOptions& options) {
   require_rows(tensor, "reduce_scatter");
@@ -323,8 +308,7 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
 
 namespace {
 
-// The common part of scatter() and scatter_async(). Returns the values to send, which are defined
-// only at the root.
+// Returns the values to send, which are defined only at the root.
 at::Tensor values_to_scatter(const at::Tensor& output, const at::Tensor& input,
                              const ProcessGroup& group, int root, at::IntArrayRef splits) {
   if (!splits.empty()) {
@@ -366,8 +350,6 @@ Work scatter_async(const at::Tensor& output, const at::Tensor& input, const Proc
   return group.scatter_async(values.defined() ? movable(values) : Buffer{}, movable(output), root,
                              counts_to_scatter(output, splits), labelled);
 }
-
-// --- All to all ----------------------------------------------------------------------------------
 
 at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                       at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
@@ -411,8 +393,6 @@ Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor, const 
       even ? Counts{} : counts_of(receive_splits, tensor, source.dtype), labelled);
 }
 
-// --- Messages ------------------------------------------------------------------------------------
-
 void send(const at::Tensor& tensor, const ProcessGroup& group, int peer, std::int64_t tag,
           const CallOptions& options) {
   require_dense(tensor, "send");
@@ -442,8 +422,6 @@ Work recv_async(const at::Tensor& tensor, const ProcessGroup& group, int peer, s
   const Labelled kept(options, {}, {tensor});
   return group.recv_async(movable(tensor), peer, tag, kept);
 }
-
-// --- Memory that all ranks have mapped -----------------------------------------------------------
 
 at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                             const ProcessGroup& group) {

@@ -1,24 +1,22 @@
 // Collectives on tensors.
 //
-//   all_reduce(loss, world, ReduceOp::average);            // In place.
 //   const at::Tensor all = all_gather(predictions, world);  // [world.size(), ...]
+//   all_reduce(loss, world, ReduceOp::average);             // In place.
 //
-// Memory: contiguous tensors are used in place. Others are copied, and copied back if the call
-// writes to them. The _async forms copy only inputs; their outputs must be contiguous. Tensors from
-// registered_zeros() are never copied.
-// Shapes: `rows` are the slices along dim 0. Shapes and types must be equal on all ranks unless a
-// comment allows a difference; otherwise the ranks get a mismatch.
+// Memory: contiguous tensors are used in place; others are copied, and back if the call writes to
+// them. Outputs of _async forms must be contiguous. Tensors of registered_zeros() are never copied.
+// Shapes: `rows` are slices along dim 0. Shapes and types must be equal on all ranks unless stated
+// otherwise; if not, the ranks get a mismatch.
 // Types: every type can be moved. Reductions take float16, bfloat16, float32, float64, integers of
 // 8 to 64 bits, bool and, for sum and average, complex numbers.
 // Autograd: records nothing.
-// CUDA: tensors may be in the memory of local_device(), if the group has an engine for it. Calls
-// are ordered in the thread's current stream. A call returns, and a Work completes, once it is
-// enqueued; neither waits for the device. Concurrent asynchronous calls of several groups need one
-// stream per group; otherwise ranks could enqueue them in different orders. Not supported on CUDA:
-// messages, bitwise reductions, and reductions of 16-bit integers.
+// CUDA: tensors may be on local_device() if the group has an engine for it. Calls are ordered in
+// the current stream. They return, and a Work completes, once enqueued. Concurrent asynchronous
+// calls of several groups need one stream per group; otherwise ranks could enqueue them in
+// different orders. Unsupported: messages, bitwise reductions, and reductions of 16-bit integers.
 // Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
-// Errors: as ProcessGroup's; misuse for an output tensor made by expand(); unsupported for tensors
-// that are not dense, are quantised, or are in neither CPU nor CUDA memory.
+// Errors: as ProcessGroup's; misuse for an output made by expand(). Unsupported for tensors that
+// are not dense, are quantised, or are in neither CPU nor CUDA memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,11 +30,9 @@
 
 namespace lockstep {
 
-// The CUDA device of this rank: number local_rank() modulo the number of devices. NCCL refuses two
-// ranks on one device; since 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 permits it.
-//   model->to(local_device(world));
-// Needs no CUDA at compile time: it queries LibTorch at run time.
-// Errors: unsupported if LibTorch has no CUDA or the host has no device.
+// This rank's CUDA device: local_rank() modulo the number of devices. NCCL refuses two ranks on one
+// device; since 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 permits it. Needs no CUDA at compile time.
+// Errors: unsupported without CUDA in LibTorch or without a device.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
 // Combines the tensors of all ranks, element by element.
@@ -45,40 +41,40 @@ LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const ProcessGroup& group
 LOCKSTEP_API Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group,
                                    ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// Replaces `tensor` by the tensor of rank `root`.
+// Replaces `tensor` by that of rank `root`.
 LOCKSTEP_API void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                             const CallOptions& options = {});
 LOCKSTEP_API Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                   const CallOptions& options = {});
 
-// Like all_reduce(), but writes only the tensor of rank `root`.
+// An all_reduce() that writes only the tensor of rank `root`.
 LOCKSTEP_API void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// Joins the tensors of all ranks. Returns shape [group.size(), *tensor.sizes()].
+// Returns the tensors of all ranks, joined: [group.size(), *tensor.sizes()].
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                                    const CallOptions& options = {});
 
-// Like all_gather(), into `output`, which is contiguous and has that shape.
+// As all_gather(), into `output`, which is contiguous and has that shape.
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, const CallOptions& options = {});
 
-// Returns the tensors of all ranks, whose numbers of rows may differ. Costs two collectives; the
-// first exchanges the numbers of rows. The results are views of one tensor.
+// Returns the tensors of all ranks, whose numbers of rows may differ, as views of one tensor. Costs
+// two collectives; the first exchanges the numbers.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
 
-// Like all_gather_uneven(), concatenated into `output`. `splits` are the rows of each rank, equal
-// on all ranks.
+// As all_gather_uneven(), concatenated into `output`. `splits` are the rows of each rank, equal on
+// all ranks.
 LOCKSTEP_API Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
                                           const ProcessGroup& group, at::IntArrayRef splits,
                                           const CallOptions& options = {});
 
-// Returns part rank() of the combination of all ranks' tensors. Part r has splits[r] rows; without
-// `splits`, all parts have equally many. `splits` are equal on all ranks.
+// Returns part rank() of the combination of all ranks' tensors. Part r has splits[r] rows, by
+// default equally many. `splits` are equal on all ranks.
 LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group,
                                        ReduceOp op = ReduceOp::sum, at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
@@ -87,7 +83,7 @@ LOCKSTEP_API Work reduce_scatter_async(const at::Tensor& output, const at::Tenso
                                        at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
 
-// Like all_gather() and all_gather_uneven() on rank `root`. Other ranks get an undefined tensor or
+// As all_gather() and all_gather_uneven(), on rank `root` only. Others get an undefined tensor or
 // an empty vector, and their `output` is ignored.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                const CallOptions& options = {});
@@ -99,8 +95,7 @@ LOCKSTEP_API std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor,
                                                    const CallOptions& options = {});
 
 // Replaces `output` by input[rank] of rank `root`, whose `input` has shape [group.size(),
-// *output.sizes()]. With `splits`, rank r gets splits[r] rows, so shapes of `output` may differ.
-// The other ranks' input is ignored and may be undefined.
+// *output.sizes()]. With `splits`, rank r gets splits[r] rows. The other ranks' input is ignored.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input,
                           const ProcessGroup& group, int root = 0, at::IntArrayRef splits = {},
                           const CallOptions& options = {});
@@ -108,23 +103,22 @@ LOCKSTEP_API Work scatter_async(const at::Tensor& output, const at::Tensor& inpu
                                 const ProcessGroup& group, int root = 0,
                                 at::IntArrayRef splits = {}, const CallOptions& options = {});
 
-// Exchanges rows between all ranks and returns the received rows in rank order. send_splits[r] rows
-// of `tensor` go to rank r; receive_splits[r] rows come from it. If both are empty on all ranks,
-// each rank sends equally many rows to every rank. If only receive_splits is empty on all ranks,
-// one more collective exchanges them.
+// Exchanges rows and returns the received ones in rank order: send_splits[r] rows of `tensor` go to
+// rank r, receive_splits[r] rows come from it. By default each rank sends equally many to every
+// rank. If all ranks omit receive_splits only, one more collective exchanges them.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                                    at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// Like all_to_all(), into `output`. Pass both splits or neither.
+// As all_to_all(), into `output`. Pass both splits or neither.
 LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// Messages like ProcessGroup's, with the same `tag`; options.label is ignored. Ranks compare types
-// and numbers of elements, not shapes. recv() writes the message to `tensor`.
+// Messages as ProcessGroup's; options.label is ignored. Ranks compare types and numbers of
+// elements, not shapes. recv() writes to `tensor`.
 LOCKSTEP_API void send(const at::Tensor& tensor, const ProcessGroup& group, int peer,
                        std::int64_t tag = 0, const CallOptions& options = {});
 LOCKSTEP_API Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer,
@@ -135,17 +129,17 @@ LOCKSTEP_API Work recv_async(const at::Tensor& tensor, const ProcessGroup& group
                              int peer = any_source, std::int64_t tag = any_tag,
                              const CallOptions& options = {});
 
-// Returns zeros in memory that all ranks of the host have mapped. Collective; `sizes` are equal on
-// all ranks. The tensor may outlive the group.
+// Zeros in memory that all ranks of the host have mapped. Collective; `sizes` are equal on all
+// ranks. The tensor may outlive the group.
 LOCKSTEP_API at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                                          const ProcessGroup& group);
 
-// A view of `memory` from byte `offset`, which keeps `memory` mapped. Strides count elements.
+// A view of `memory` from byte `offset`, which keeps it mapped. Strides count elements.
 LOCKSTEP_API at::Tensor view_of(const RegisteredMemory& memory, std::size_t offset,
                                 at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype);
 
-// The type in which comm reduces elements of `dtype`. Errors: unsupported if there is none.
+// The type in which comm reduces `dtype`. Errors: unsupported if there is none.
 LOCKSTEP_API DType reducible_dtype(at::ScalarType dtype);
 
 }  // namespace lockstep

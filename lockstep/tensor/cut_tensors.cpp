@@ -37,7 +37,7 @@ class KnownParts {
   std::unordered_map<const c10::TensorImpl*, KnownPart> parts_;
 };
 
-// Never destroyed, because modules may outlive other static objects.
+// Never destroyed: modules may outlive static objects.
 KnownParts& known_parts() {
   static auto* const all = new KnownParts;
   return *all;

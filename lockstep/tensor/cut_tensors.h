@@ -1,7 +1,7 @@
-// A registry of the parameters that are parts of whole ones. Functions that get tensors without
-// their module (sharded_module.h) can detect parts here.
+// A registry of the parameters that are parts of whole ones, for functions that get tensors without
+// their module (sharded_module.h).
 //
-// Thread safety: any thread.
+// Thread safety: any thread may call any function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,11 +14,10 @@
 
 namespace lockstep {
 
-// Records that `parameter` is the part that `layout` describes, for the parameter's lifetime.
+// Records, for its lifetime, that `parameter` is the part that `layout` describes.
 void note_part(const at::Tensor& parameter, const ParameterLayout& layout);
 
-// Returns offsets and sizes of the part's boxes, such as " is [0, 8] + [4, 8] of [4, 16]"; empty
-// for a whole parameter.
+// The part's boxes as text, such as " is [0, 8] + [4, 8] of [4, 16]"; empty for a whole parameter.
 std::string part_text(const at::Tensor& parameter);
 
 }  // namespace lockstep

@@ -17,23 +17,20 @@ constexpr std::size_t most_lines = 8;
 constexpr std::size_t most_names = 5;
 constexpr std::size_t most_mismatches = 5;
 
-// Ranks that have the same value.
 struct Part {
   std::string value;
   std::vector<int> ranks;
 };
-using Division = std::vector<Part>;  // Ordered by first rank.
+using Division = std::vector<Part>;
 
 using Values = std::map<std::string_view, std::string>;
 
 Values by_name(const Facts& facts) {
   Values values;
-  // A repeated name has both values.
   for (const auto& [name, value] : facts) values[name] += value;
   return values;
 }
 
-// The names of all ranks, each once, in order of first appearance.
 std::vector<std::string_view> all_names(const std::vector<Facts>& facts) {
   std::vector<std::string_view> names;
   std::map<std::string_view, bool> seen;
@@ -58,7 +55,6 @@ Division divide(std::string_view name, const std::vector<Values>& values) {
   return division;
 }
 
-// Calls `differs` with each name whose values differ.
 template <class Differs>
 void for_each_difference(const std::vector<Facts>& facts, Differs differs) {
   std::vector<Values> values;
@@ -68,13 +64,13 @@ void for_each_difference(const std::vector<Facts>& facts, Differs differs) {
       differs(std::string(name), division);
 }
 
-// Example: "rank 1" or "ranks 0, 2-5".
+// "rank 1" or "ranks 0, 2-5".
 std::string text_of(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last == i + 1) last = i;  // A range of two ranks is not shorter.
+    if (last == i + 1) last = i;
     text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
     if (last > i) text += '-' + std::to_string(ranks[last]);
     i = last + 1;
@@ -82,7 +78,7 @@ std::string text_of(const std::vector<int>& ranks) {
   return text;
 }
 
-// Example: "rank 1 differs from ranks 0, 2".
+// "rank 1 differs from ranks 0, 2".
 std::string text_of(Division division) {
   std::stable_sort(division.begin(), division.end(),
                    [](const Part& a, const Part& b) { return a.ranks.size() < b.ranks.size(); });
@@ -109,7 +105,7 @@ std::vector<std::string> shortened(std::vector<std::string> lines) {
   return lines;
 }
 
-// Example: "Float [3, 2]".
+// "Float [3, 2]".
 std::string text_of(at::ScalarType type, at::IntArrayRef sizes) {
   std::ostringstream text;
   text << type << ' ' << sizes;

@@ -25,7 +25,7 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-// The forward operation of a call. Its backward is another Move over the same Region.
+// Its backward is another Move over the same Region.
 enum class Move {
   copy,
   all_reduce,
@@ -36,7 +36,7 @@ enum class Move {
   exchange_back,
 };
 
-// The data of a call that its backward needs. Dims are not negative.
+// For backward. Dims are not negative.
 struct Region : torch::CustomClassHolder {
   Region(ProcessGroup all, std::string its_name, const CallOptions& options)
       : group(std::move(all)), name(std::move(its_name)), timeout(options.timeout) {}
@@ -45,16 +45,14 @@ struct Region : torch::CustomClassHolder {
   const std::string name;
   const std::optional<std::chrono::milliseconds> timeout;
   std::int64_t dim = 0;
-  Sizes sizes = {};  // Sizes of the ranks' parts along dim; for an exchange, of this rank's parts.
+  Sizes sizes = {};  // The ranks' parts along `dim`; for an exchange, this rank's.
 
-  // For an exchange: the dim along which this rank joins the received parts, and their sizes.
+  // For an exchange: the dim and the sizes of the received parts.
   std::int64_t joined_dim = 0;
   Sizes joined_sizes = {};
 };
 
 using RegionPtr = c10::intrusive_ptr<Region>;
-
-// --- Shapes --------------------------------------------------------------------------------------
 
 Sizes with_size(at::IntArrayRef shape, std::int64_t dim, std::int64_t size) {
   Sizes result = shape.vec();
@@ -64,7 +62,7 @@ Sizes with_size(at::IntArrayRef shape, std::int64_t dim, std::int64_t size) {
 
 std::size_t own(const ProcessGroup& group) { return static_cast<std::size_t>(group.rank()); }
 
-// Returns whether parts along `dim` are blocks of memory of a contiguous tensor.
+// Whether parts along `dim` are blocks of memory of a contiguous tensor.
 bool has_outermost(at::IntArrayRef shape, std::int64_t dim) {
   return c10::multiply_integers(shape.slice(0, static_cast<std::size_t>(dim))) == 1;
 }
@@ -77,9 +75,6 @@ std::string text_without(const at::Tensor& x, std::int64_t dim, std::int64_t oth
   return text;
 }
 
-// --- Parts in one block of memory ----------------------------------------------------------------
-
-// Counts of Buffer elements in parts of `sizes` along `dim` of a tensor of shape `shape`.
 Counts counts_of(at::IntArrayRef shape, std::int64_t dim, const Sizes& sizes, at::ScalarType type,
                  DType dtype) {
   const auto row = static_cast<std::size_t>(c10::multiply_integers(with_size(shape, dim, 1))) *
@@ -89,7 +84,6 @@ Counts counts_of(at::IntArrayRef shape, std::int64_t dim, const Sizes& sizes, at
   return counts;
 }
 
-// The parts of `x` along `dim`, in one block.
 at::Tensor packed(const at::Tensor& x, std::int64_t dim, const Sizes& sizes) {
   if (has_outermost(x.sizes(), dim)) return values_of(x);
   std::vector<at::Tensor> parts;
@@ -97,8 +91,7 @@ at::Tensor packed(const at::Tensor& x, std::int64_t dim, const Sizes& sizes) {
   return values_of(at::cat(parts));
 }
 
-// The inverse of packed() for tensors of shape `shape`, joined along `dim`, where they have
-// `sizes`.
+// The inverse of packed() for tensors of shape `shape`, joined along `dim`.
 at::Tensor joined(const at::Tensor& block, at::IntArrayRef shape, std::int64_t dim,
                   const Sizes& sizes) {
   const Sizes whole = with_size(shape, dim, c10::sum_integers(sizes));
@@ -116,8 +109,6 @@ at::Tensor joined(const at::Tensor& block, at::IntArrayRef shape, std::int64_t d
 at::Tensor block_of(std::int64_t elements, const at::Tensor& like) {
   return at::empty({elements}, like.options());
 }
-
-// --- The moves -----------------------------------------------------------------------------------
 
 at::Tensor all_reduced(const at::Tensor& x, const Region& region, const CallOptions& options) {
   return summed(x.sizes(), x.options(), region.group, options,
@@ -156,7 +147,6 @@ at::Tensor reduce_scattered(const at::Tensor& x, const Region& region, const Cal
   return output;
 }
 
-// Cuts along `dim`, and joins the received parts along `joined_dim`.
 at::Tensor exchanged(const at::Tensor& x, const ProcessGroup& group, std::int64_t dim,
                      const Sizes& sizes, std::int64_t joined_dim, const Sizes& joined_sizes,
                      const CallOptions& options) {
@@ -203,12 +193,9 @@ at::Tensor moved(const at::Tensor& x, const Region& region, Move move, bool is_b
   });
 }
 
-// --- Autograd ------------------------------------------------------------------------------------
-
 at::Tensor applied(const at::Tensor& x, const RegionPtr& region, Move move, Move gradients_move,
                    bool is_backward);
 
-// The backward of a pair's first half is the second half, and vice versa.
 struct Pair : torch::autograd::Function<Pair> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const RegionPtr& region, Move move, Move gradients_move,
@@ -241,8 +228,6 @@ at::Tensor applied(const at::Tensor& x, const RegionPtr& region, Move move, Move
   return moved(x, *region, move, is_backward);
 }
 
-// --- What each call checks and notes first -------------------------------------------------------
-
 RegionPtr region_of(const at::Tensor& x, const ProcessGroup& group, std::string_view function,
                     const CallOptions& options) {
   require_dense(x, function);
@@ -259,7 +244,6 @@ std::int64_t wrapped(std::int64_t dim, const at::Tensor& x, const Region& region
   return dim < 0 ? dim + x.dim() : dim;
 }
 
-// A call over the parts of `x` by torch.chunk.
 RegionPtr region_of_whole(const at::Tensor& x, const ProcessGroup& group, std::int64_t dim,
                           std::string_view function, const CallOptions& options) {
   auto region = region_of(x, group, function, options);

@@ -1,5 +1,5 @@
-// Lists of tensors without duplicates. Module::parameters() lists a tied weight under each of its
-// names.
+// Lists of tensors without duplicates, such as tied weights, which parameters() lists under each
+// name.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,8 +12,7 @@
 
 namespace lockstep {
 
-// Removes duplicates: each tensor stays at its first place, under its first name. All undefined
-// tensors count as one.
+// Keeps the first place and name of each tensor. All undefined tensors count as one.
 std::vector<at::Tensor> distinct(std::vector<at::Tensor> tensors);
 NamedTensors distinct(NamedTensors tensors);
 

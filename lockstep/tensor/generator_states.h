@@ -14,7 +14,7 @@ namespace lockstep {
 
 using Generators = std::vector<at::Generator>;
 
-// The states of generators at one time. Thread safety: locks each generator.
+// Thread safety: locks each generator.
 class GeneratorStates {
  public:
   explicit GeneratorStates(const Generators& generators);
@@ -24,15 +24,15 @@ class GeneratorStates {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// The state of LibTorch's default CPU generator. Thread safety: any thread.
+// Thread safety: any thread may call it.
 at::Tensor default_generator_state();
 
 // Errors: c10::Error if `state` does not belong to this LibTorch's generators.
 void set_default_generator_state(const at::Tensor& state);
 
-// Draws a number from LibTorch's default CPU generator, which so stays in step on all ranks, and
-// derives a seed for `place`, such as a rank. The rule is frozen, because it determines the masks
-// of a resumed training. Thread safety: any thread.
+// Draws a number from LibTorch's default CPU generator, which so stays in step on all ranks.
+// Derives a seed for `place`, such as a rank. Frozen: it determines the masks of a resumed
+// training. Thread safety: any thread may call it.
 std::uint64_t drawn_seed(std::uint64_t place);
 
 // Its destructor restores LibTorch's default CPU generator.

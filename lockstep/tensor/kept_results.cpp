@@ -23,7 +23,7 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key), stack);
 }
 
-// Returns whether the operator only returns new tensors, without other effects.
+// Whether the operator only returns new tensors.
 bool is_pure(const c10::FunctionSchema& schema) {
   if (schema.is_mutable()) return false;
   bool has_tensor = false;
@@ -40,7 +40,7 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
                                                   : nullptr;
 }
 
-// A new tensor without autograd, which detects in-place changes of its memory.
+// A new tensor without autograd, which detects in-place changes.
 at::Tensor alias_of(const at::Tensor& tensor) {
   const at::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
@@ -49,9 +49,6 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-// --- The fallback --------------------------------------------------------------------------------
-
-// The block that runs on this thread. Decides how to treat each of its operators.
 class KeptResults::Session {
  public:
   explicit Session(const KeptResults& its_owner) : owner(its_owner), outer_(current_) {
@@ -102,14 +99,12 @@ class KeptResults::Session {
 
 thread_local KeptResults::Session* KeptResults::Session::current_ = nullptr;
 
-// --- The first run -------------------------------------------------------------------------------
-
 class KeptResults::Recording final : public Session {
  public:
   Recording(KeptResults& results, Tensors& kept)
       : Session(results), results_(results), kept_(kept) {}
 
-  // Call before the memory of `tensor`, which may be that of kept results, is changed.
+  // Call it before the memory of `tensor`, perhaps that of kept results, is changed.
   void copy_kept_memory_of(const at::Tensor& tensor) {
     const auto found = by_storage_.find(storage_of(tensor));
     if (found == by_storage_.end()) return;
@@ -163,8 +158,6 @@ class KeptResults::Recording final : public Session {
   Tensors& kept_;
   std::unordered_map<const c10::StorageImpl*, std::vector<std::size_t>> by_storage_;
 };
-
-// --- The second run ------------------------------------------------------------------------------
 
 class KeptResults::Replay final : public Session {
  public:

@@ -17,28 +17,28 @@
 
 namespace lockstep::tensor {
 
-// Intercepts every operator below autograd by a fallback for DispatchKey::Fake, LibTorch's key for
-// a mode that C++ programs do not use. The fallback costs nothing outside record() and replay().
-// Errors: unsupported if that key already has a fallback.
+// Intercepts every operator below autograd by a fallback for DispatchKey::Fake, which C++ programs
+// do not use. It costs nothing outside record() and replay(). Errors: unsupported if that key has a
+// fallback.
 class KeptResults {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Body = std::function<Tensors()>;
 
-  // `name` of the block, for messages. `keep` chooses operators; if it is empty, none is kept.
+  // `name` is for messages. `keep` chooses operators; empty: none.
   KeptResults(std::function<bool(std::string_view)> keep, Generators generators, std::string name);
 
-  // Runs `body`, and appends to `kept` the results for replay(). They share memory with the results
-  // that `body` got, except those that `body` changes in place or returns.
+  // Runs `body`, and appends to `kept` the results for replay(). They share memory with those that
+  // `body` got, except results that it changes in place or returns.
   Tensors record(const Body& body, Tensors& kept);
 
-  // Runs `body` again. Errors: misuse if it calls other operators than in record().
+  // Errors: misuse if `body` calls other operators than in record().
   Tensors replay(const Body& body, const Tensors& kept);
 
  private:
   struct Return {
-    std::optional<std::size_t> tensor;  // Position in `kept`.
-    c10::IValue value;                  // If it is not a tensor.
+    std::optional<std::size_t> tensor;
+    c10::IValue value;  // If it is not a tensor.
   };
   struct Call {
     std::string name;
@@ -53,7 +53,7 @@ class KeptResults {
   const Generators generators_;
   const std::string name_;
   std::vector<Call> calls_;
-  std::vector<bool> is_changed_;  // By position in `kept`: the body changes it in place.
+  std::vector<bool> is_changed_;  // In place by the body; by position in `kept`.
 };
 
 }  // namespace lockstep::tensor

@@ -28,7 +28,7 @@ bool can_travel(std::int64_t type) {
   return known != at::ScalarType::Undefined && !c10::isQIntType(known);
 }
 
-// Appends `tensor` to the list. Returns false if the list would exceed 63 bits.
+// Returns false if the list would exceed 63 bits.
 bool append(ListLayout& list, TensorLayout tensor) {
   tensor.begin = list.bytes;
   if (tensor.type) {
@@ -63,7 +63,7 @@ class Words {
     return word;
   }
 
-  // Reads a number of items, each at least `words` words long.
+  // A number of items, each at least `words` words long.
   std::size_t count(std::size_t words) {
     const std::int64_t number = next();
     if (number < 0 || static_cast<std::uint64_t>(number) > left() / words)

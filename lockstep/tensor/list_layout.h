@@ -28,16 +28,15 @@ struct ListLayout {
 // Errors: as require_dense().
 ListLayout layout_of(const std::vector<at::Tensor>& tensors);
 
-// Encodes 64-bit words of this host: magic and number of lists; per list its bytes and number of
-// tensors; per tensor its type or -1, its number of dimensions, and its sizes. The format may
-// change, because it is never stored.
+// Encodes as 64-bit words of this host: magic and number of lists. Per list its bytes and number of
+// tensors; per tensor its type or -1, number of dimensions, and sizes. Never stored, so it may
+// change.
 std::string encode_layouts(const std::vector<ListLayout>& lists);
 
-// Errors: corrupt for text that encode_layouts() cannot produce. Needs a few times the memory of
-// `text`.
+// Errors: corrupt for text that encode_layouts() cannot produce. Needs a few times its memory.
 std::vector<ListLayout> decode_layouts(std::string_view text);
 
-// The tensors of a list as writable views of its block of bytes.
+// Writable views of the list's block of bytes.
 std::vector<at::Tensor> views_of(const ListLayout& list, const at::Tensor& block);
 
 }  // namespace lockstep

@@ -33,7 +33,6 @@ using Places = std::map<std::string, at::Tensor>;
 using Stack = torch::jit::Stack;
 using tensor::OperatorInterception;
 
-// The tensors that an operator has returned.
 std::vector<at::Tensor> results_of(const c10::OperatorHandle& op, const Stack& stack) {
   std::vector<at::Tensor> tensors;
   for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
@@ -49,9 +48,8 @@ NamedTensors tensors_of(const std::shared_ptr<torch::nn::Module>& made) {
   return named_tensors(*made);
 }
 
-// A result of one of the operators that a function calls.
 struct Origin {
-  std::size_t call = 0;  // The operator's number in calling order.
+  std::size_t call = 0;
   std::size_t result = 0;
 
   auto operator<=>(const Origin&) const = default;
@@ -62,7 +60,7 @@ bool fills_its_storage(const at::Tensor& tensor) {
          tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
 }
 
-// The operators' results that become tensors of the module and can be at their places.
+// The module's tensors that can be at their places.
 std::map<Origin, std::string> origins_of(const MakeModule& make, const Places& places) {
   struct Seen {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // Prevents reuse of the address.
@@ -98,8 +96,8 @@ bool makes_empty(const c10::OperatorHandle& op) {
   return name == "aten::empty" || name == "aten::empty_strided";
 }
 
-// Calls an operator that makes a tensor without values, directly in `place`. The constructor may
-// write to it without an operator.
+// For an operator that makes a tensor without values: the constructor may write to it without an
+// operator.
 void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& place) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i)
@@ -117,7 +115,7 @@ void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& p
                      .set_(place.storage(), place.storage_offset(), meta.sizes(), meta.strides());
 }
 
-// Moves `tensor` into the storage of `place`, unless others share its own. Returns bytes freed.
+// Unless others share the storage of `tensor`. Returns bytes freed.
 std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
   at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const bool can_move = tensor.has_storage() && tensor.is_cpu() && tensor.storage_offset() == 0 &&
@@ -132,9 +130,8 @@ std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
   return place.nbytes();
 }
 
-// Periodically returns freed memory to the system. Otherwise malloc() keeps fragments between small
-// objects, which are too small for large tensors: in the end as much as all tensors (measured, with
-// 24 tensors of 4 MB).
+// Returns freed memory to the system. Otherwise malloc() keeps fragments between small objects, in
+// the end as much as all tensors.
 class Trimming {
  public:
   ~Trimming() { trim(1); }
@@ -153,7 +150,7 @@ class Trimming {
   std::size_t freed_ = 0;
 };
 
-// Returns the module. Tensors of known origin are at their places.
+// Tensors of known origin are at their places.
 std::shared_ptr<torch::nn::Module> make_at(const MakeModule& make,
                                            const std::map<Origin, std::string>& origins,
                                            const Places& places) {
@@ -201,12 +198,11 @@ void require_same_tensors(const NamedTensors& made, const Places& places) {
   mismatches.require_none("initialize: the function makes another module");
 }
 
-// Copies the tensors that were not created at their places.
 void copy_others(const NamedTensors& made, const Places& places) {
   const auto beginning_of = [](const at::Tensor& tensor) {
     const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
     const auto offset = static_cast<std::size_t>(tensor.storage_offset());
-    return std::pair(storage, offset * tensor.element_size());  // In bytes.
+    return std::pair(storage, offset * tensor.element_size());
   };
   std::set<std::pair<const c10::StorageImpl*, std::size_t>> taken;
   for (const auto& [name, tensor] : made) taken.insert(beginning_of(tensor));

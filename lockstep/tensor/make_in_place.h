@@ -1,12 +1,8 @@
-// Constructs a module in given memory, without needing the memory of a second module.
+// Constructs a module in given memory, without the memory of a second module.
 //
-// The module is constructed twice. The first construction, on the meta device, records which
-// operator creates each tensor. In the second one, with values, the results of these operators get
-// the storages of their places. Random numbers and side effects of the constructor are therefore
-// the same as in an ordinary construction, bit for bit.
-//
-// The memory of a place may be attached and detached (touched_tensors.h): an operator of the
-// constructor that uses a tensor touches its place, also if the memory was detached meanwhile.
+// The module is constructed twice. The first time, on the meta device, records which operator
+// creates each tensor. The second time, with values, these results get the storages of their
+// places. Random numbers and side effects are those of an ordinary construction.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,10 +21,10 @@ namespace lockstep {
 using MakeModule = std::function<std::shared_ptr<torch::nn::Module>()>;
 
 // Gives `places` the values of the tensors of the same names in the module that `make` constructs.
-// A tensor is copied at the end if its construction cannot be followed (for example a part of a
-// larger one), or its place is on a device or has other strides. Of the other tensors, at most one
-// at a time is elsewhere.
-// Errors: misuse, naming them, if the tensors of the module are not `places`, or if the second
+// A tensor is copied at the end if its construction cannot be followed, or if its place is on a
+// device or has other strides. At most one other tensor at a time is outside its place. Places may
+// be watched tensors (touched_tensors.h): the constructor's operators then notify the watcher.
+// Errors: misuse, naming them, if the module's tensors are not `places`. Also if the second
 // construction differs from the first; some values are then written.
 void make_in_place(const MakeModule& make, const NamedTensors& places);
 

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Returns the submodule that has the tensor of a path such as "layers.0.weight", and the tensor's
-// own name, "weight". Registers missing submodules as empty modules.
+// For "layers.0.weight", returns the submodule "layers.0", and "weight". Registers missing
+// submodules as empty modules.
 std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
                                                     const std::string& path);
 

@@ -29,8 +29,7 @@
 namespace lockstep {
 namespace {
 
-// Returns whether two saved tensors of one type and shape have equal elements; empty if they must
-// be read first.
+// Whether two saved tensors of one type and shape are equal; empty if they must be read first.
 std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) {
   if (one.digest && other.digest) return *one.digest == *other.digest;
   if (one.data.is_meta() || other.data.is_meta()) return std::nullopt;
@@ -41,7 +40,7 @@ std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) 
          std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()) == 0;
 }
 
-// A tensor with two names in the module can load only one of two saved values.
+// A tensor with two names can load only one of two values.
 void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
   for (const auto& [name, first] : first_names(named_tensors(module)))
     if (saved.tensors.contains(name) && saved.tensors.contains(first) &&
@@ -56,7 +55,6 @@ class ModuleState final : public WeightState {
  public:
   explicit ModuleState(torch::nn::Module& module) : module_(module) {}
 
-  // Keeps the module.
   explicit ModuleState(std::unique_ptr<torch::nn::Module> module)
       : owned_(std::move(module)), module_(*owned_) {}
 
@@ -112,8 +110,8 @@ void restore(const at::Tensor& state, const std::string& name) {
   }
 }
 
-// Frozen, because it determines the numbers that a resumed training draws. LibTorch's Mersenne
-// twister uses only the low 32 bits.
+// Frozen: it determines the numbers of a resumed training. LibTorch's Mersenne twister uses only
+// the low 32 bits.
 std::uint64_t seed_of(const at::Tensor& state_of_rank_0, int rank) {
   return XXH3_64bits_withSeed(state_of_rank_0.const_data_ptr(), state_of_rank_0.nbytes(),
                               static_cast<XXH64_hash_t>(rank));

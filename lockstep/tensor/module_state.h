@@ -1,8 +1,8 @@
 // The state of modules, and of LibTorch's random generators, as Stateful.
 //
 // Errors, for modules: misuse, naming the tensors, if a tensor is missing in the module or the
-// saved state, or differs in type or shape. Mismatch, naming both, if a tensor with two names was
-// saved with unequal elements.
+// saved state, or differs in type or shape. Mismatch if a tensor with two names was saved with two
+// values.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,19 +26,19 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// The state of a module: parameters and buffers under their names. Buffers are saved from rank 0,
-// because those of a BatchNorm differ between ranks. A tensor with two names is saved under both,
-// and loaded if one of them exists. Parameters that are cut over ranks (sharded_module.h) are saved
-// as parts of whole ones, so a module with another layout, or none, can load them.
+// A module's parameters and buffers under their names. Buffers are saved from rank 0, because a
+// BatchNorm's differ between ranks. A tensor with two names is saved under both, and loaded if one
+// exists. Parameters that are cut over ranks (sharded_module.h) are saved as parts of whole ones,
+// for any other layout.
 // Lifetime: `module` outlives the result.
-// Errors: also, in wanted(), misuse for parameters that all ranks of a host share, because every
-// rank would write to them; misuse for a module on the meta device.
+// Errors: also misuse for a module on the meta device. Also, when loading, for parameters that all
+// ranks of a host share, because every rank would write to them.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
-// The state of a TorchScript module. The result shares the script's object.
+// As above, for a TorchScript module. The result shares the script's object.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(const torch::jit::Module& script);
 
-// The parts of module_state(), for classes that hold a module in another way.
+// For classes that hold a module in another way.
 LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);
 
 // `types` are those of tensors that are saved in another type than the module's.
@@ -48,19 +48,18 @@ LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict&
 // Requests all tensors that the module has in common with `saved`, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
 
-// Like wanted_apart(), but reads directly into the module's tensors where they are contiguous in
-// CPU memory.
+// As wanted_apart(), but reads directly into the module's tensors where they are contiguous in CPU
+// memory.
 LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
-// Copies the loaded tensors into the module; its other tensors do not change. For tensors that were
-// read in place it only increases autograd's version counter. Errors: mismatch, if two values of
-// one tensor could not be compared before; the module then has the values that were read in place.
+// Copies the loaded tensors into the module. For tensors that were read in place it only increases
+// autograd's version counter. Errors: mismatch if two values of one tensor could not be compared
+// before; the module then has the values that were read in place.
 LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& state);
 
-// The state of each rank's default LibTorch random generator, from which dropout and randn() draw.
-// It is saved under the rank: "rank.0", "rank.1" and so on. After loading, each rank continues with
-// its own numbers. A rank without a saved generator is seeded with XXH3_64bits_withSeed(rank 0's
-// state, seed = its rank). This rule is frozen.
+// Each rank's default LibTorch generator, saved as "rank.0", "rank.1" and so on. A rank without a
+// saved generator is seeded with XXH3_64bits_withSeed(rank 0's state, seed = its rank). This rule
+// is frozen.
 class LOCKSTEP_API RandomGenerators : public Stateful {
  public:
   explicit RandomGenerators(const ProcessGroup& group);

@@ -60,7 +60,7 @@ class Sha256 {
   std::unique_ptr<EVP_MD_CTX, decltype(&::EVP_MD_CTX_free)> context_;
 };
 
-// Example: "float32 [2, 3]\n".
+// "float32 [2, 3]\n".
 std::string heading(const at::Tensor& tensor) {
   std::string text(c10::getDtypeNames(tensor.scalar_type()).first);
   text += " [";
@@ -69,8 +69,8 @@ std::string heading(const at::Tensor& tensor) {
   return text + "]\n";
 }
 
-// Equal for tensors whose elements begin at the same address or, while detached, at the same offset
-// in one storage.
+// Equal for tensors that begin at the same address or, while detached, at the same offset in one
+// storage.
 std::pair<const void*, std::int64_t> beginning_of(const at::Tensor& tensor) {
   auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (storage->_mutable_data_ptr_no_checks().get() == nullptr)
@@ -109,7 +109,7 @@ std::map<std::string, std::string> first_names(const NamedTensors& tensors) {
   std::map<std::string, std::string> first;
   for (const auto& [name, tensor] : tensors) {
     first.emplace(name, name);
-    if (tensor.numel() == 0) continue;  // It has no memory to share.
+    if (tensor.numel() == 0) continue;
     const Place place{beginning_of(tensor), tensor.scalar_type(), tensor.sizes().vec(),
                       tensor.strides().vec()};
     first[name] = known.try_emplace(place, name).first->second;

@@ -1,4 +1,4 @@
-// The tensors of a module with their names, the names of tied weights, and digests of tensors.
+// Named tensors of a module, the names of tied weights, and digests of tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,33 +18,30 @@ class Module;
 
 namespace lockstep {
 
-// In a defined order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// The module's parameters or buffers, in its own order and sharing its memory. Omits the bias of a
-// layer that was made without one.
+// The module's parameters or buffers, in its own order, sharing its memory. Omits the bias of a
+// layer made without one.
 LOCKSTEP_API NamedTensors named_parameters(const torch::nn::Module& module);
 LOCKSTEP_API NamedTensors named_buffers(const torch::nn::Module& module);
 
 // The parameters, then the buffers.
 LOCKSTEP_API NamedTensors named_tensors(const torch::nn::Module& module);
 
-// Maps each name to the first name of the same tensor, usually itself; a tied weight has several.
-// Tensors are the same if all their elements have the same addresses or, on the meta device, the
-// same places in one storage.
+// Maps each name to the first name of the same tensor; a tied weight has several. Tensors are the
+// same if all elements have the same addresses or, on meta, the same places in one storage.
 LOCKSTEP_API std::map<std::string, std::string> first_names(const NamedTensors& tensors);
 
-// The SHA-256 over all tensors in order, as 64 hexadecimal digits. Compares tensors bit for bit
-// between ranks, between runs, and between C++ and Python. Each tensor contributes a line such as
-// "float32 [2, 3]\n", then its elements, row by row, as in memory. In Python:
+// The SHA-256 over all tensors in order, as 64 hexadecimal digits, to compare ranks, runs, and C++
+// with Python. Each tensor contributes a line such as "float32 [2, 3]\n", then its elements, row by
+// row. In Python:
 //   for t in tensors: h.update(f"{str(t.dtype)[6:]} {list(t.shape)}\n".encode() + bytes_of(t))
-// The format is frozen, because digests are compared between versions.
-// Errors: misuse for a tensor that is undefined, not dense or on the meta device.
+// The format is frozen. Errors: misuse for a tensor that is undefined, not dense or on the meta
+// device.
 LOCKSTEP_API std::string sha256(at::TensorList tensors);
 
 // The digest of named_tensors(module), without the names. Parameters that are cut over ranks
-// (sharded_module.h) count as whole ones; the call is then collective over the ranks of each
-// layout.
+// (sharded_module.h) count as whole ones, collectively over the ranks of each layout.
 LOCKSTEP_API std::string sha256(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -1,22 +1,20 @@
 // Constructs a module without memory for its tensors; it may be larger than the memory.
 //
-//   const auto make = [&] { return std::make_shared<Gpt>(options); };
 //   const auto gpt = lockstep::on_meta(make);  // Names, types and shapes, but no values.
 //   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
-//   fsdp.initialize(make);                     // Or lockstep::load_weights(fsdp, path).
+//   fsdp.initialize(make);  // Or lockstep::load_weights(fsdp, path).
 //
-// All tensors that the function creates are on LibTorch's meta device. Initializers, such as
-// torch::nn::init::kaiming_uniform_(), do nothing there and draw no random numbers. Exceptions are
-// tensors that get values from torch::tensor() or from_blob(), or whose device the function names.
+// All tensors that the function `make` creates are on LibTorch's meta device, except those from
+// torch::tensor() or from_blob(), or with a named device. Initializers do nothing there and draw no
+// random numbers.
 //
-// FullyShardedDataParallel, and DistributedDataParallel with share_parameters, accept such a module
-// and allocate its memory. Values come from initialize(), load_weights() or a checkpoint; until
-// then forward() is an Error. Rank 0 draws the random numbers of initialize(), so values have the
-// same bits on any number of ranks. Default generators that were equal on all ranks remain equal.
+// FullyShardedDataParallel, and DistributedDataParallel with share_parameters, allocate the memory
+// of such a module. Until initialize(), load_weights() or a checkpoint gives it values, forward()
+// is an Error. Rank 0 draws initialize()'s random numbers, so values have the same bits on any
+// number of ranks. A member tensor that is neither a registered parameter nor a buffer remains on
+// meta.
 //
-// A member tensor that is neither a registered parameter nor a buffer remains on meta.
-//
-// Thread safety: any thread; affects tensors that this thread creates.
+// Thread safety: affects tensors that the calling thread creates.
 // Errors: the function's. LibTorch throws for operators that read values (item(), at::tensor(),
 // data_ptr()) or do not exist on meta (randperm()). Unsupported if another library uses the
 // dispatch key DeferredInit.
@@ -37,7 +35,7 @@ class OperatorInterception;
 
 namespace lockstep {
 
-// During its lifetime, tensors that this thread creates are on meta. May be nested.
+// While it exists, tensors that this thread creates are on meta. May be nested.
 class LOCKSTEP_API OnMeta {
  public:
   OnMeta();
@@ -49,7 +47,6 @@ class LOCKSTEP_API OnMeta {
   const std::unique_ptr<const tensor::OperatorInterception> interception_;
 };
 
-// Returns the result of `make`, constructed on meta.
 template <class Make>
 auto on_meta(Make&& make) {
   const OnMeta guard;

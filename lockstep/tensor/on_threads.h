@@ -1,7 +1,6 @@
 // Loops on ATen's threads; torch::set_num_threads() sets their number.
 //
-// at::parallel_for() is a template and runs serially unless compiled with LibTorch's own OpenMP.
-// LibTorch splits an iterator's loop internally.
+// at::parallel_for() runs serially unless compiled with LibTorch's own OpenMP.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
-// Marks code that runs on one rank only. Its writes to a module's tensors are sent to the other
-// ranks; other changes are not. Classes with more state than tensors therefore refuse to run there.
+// Marks code that runs on one rank only. The other ranks get its writes to a module's tensors, but
+// no other changes, so classes with more state refuse to run there.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,8 +8,7 @@
 
 namespace lockstep {
 
-// While it exists, this thread runs such code. Thread safety: destroy it on the thread that created
-// it.
+// While it exists, this thread runs such code. Destroy it on the thread that created it.
 class OneRankEdit {
  public:
   OneRankEdit() = default;

@@ -41,7 +41,6 @@ Box box_at(const Numbers& sizes, const Numbers& steps, std::int64_t begin, std::
   return box;
 }
 
-// The boxes of elements [begin, end) of a tensor of `sizes`, in their order.
 std::vector<Box> boxes_in(const Numbers& sizes, std::int64_t begin, std::int64_t end) {
   const Numbers steps = steps_in(sizes);
   std::vector<Box> boxes;
@@ -55,8 +54,8 @@ Numbers joined(Numbers a, const Numbers& b) {
   return a;
 }
 
-// The local tensor as rows: indices in the dimensions before cat_dim number the rows. Each row
-// contains a segment of every box.
+// The local tensor as rows: indices in the dimensions before cat_dim. Each row has a segment of
+// every box.
 class Rows {
  public:
   Rows(const Boxes& boxes, std::int64_t begin)
@@ -66,11 +65,11 @@ class Rows {
 
   std::int64_t width() const { return width_; }
 
-  // Appends the boxes of elements [from, to) of each of the rows [first, last).
+  // Appends the boxes of elements [from, to) of the rows [first, last).
   void place(std::int64_t first, std::int64_t last, std::int64_t from, std::int64_t to,
              std::vector<PlacedBox>& placed) const {
     for (const Box& rows : boxes_in(outer_, first, last)) {
-      std::int64_t segment = 0;  // First element of the box in a row.
+      std::int64_t segment = 0;  // The box's first element in a row.
       for (const Box& box : boxes_) {
         const Numbers sizes = tail(box.sizes);
         const std::int64_t size = elements_in(sizes);
@@ -105,9 +104,9 @@ class Rows {
 
   const std::vector<Box>& boxes_;
   const std::int64_t cat_dim_;
-  const std::int64_t begin_;  // Element of the local tensor at which data begins.
-  const Numbers outer_;       // Sizes before cat_dim.
-  std::int64_t width_ = 0;    // Elements of a row.
+  const std::int64_t begin_;  // At which data begins in the local tensor.
+  const Numbers outer_;
+  std::int64_t width_ = 0;
 };
 
 }  // namespace
@@ -149,7 +148,7 @@ at::Tensor view_in_data(const at::Tensor& data, const PlacedBox& box) {
 
 at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& boxes,
                         std::int64_t elements) {
-  std::optional<std::int64_t> begin;  // Element of `whole` at which the data begins.
+  std::optional<std::int64_t> begin;  // At which the data begins in `whole`.
   std::int64_t held = 0;
   for (const PlacedBox& each : boxes) {
     const at::Tensor box = view_in_whole(whole, each.box);

@@ -33,7 +33,6 @@ std::size_t RegisteredPool::bytes() {
   return region_ == nullptr ? 0 : region_->memory().bytes();
 }
 
-// The old region is freed with its last tensor.
 std::shared_ptr<RegisteredRegion> RegisteredPool::region_for(std::size_t bytes,
                                                              const ProcessGroup& group,
                                                              const CallOptions& options) {

@@ -1,11 +1,7 @@
 // Tensors in memory that all ranks of a host have mapped, for results that collectives change in
-// place.
-//
-// A group has one pool per rank: a region of registered memory with blocks of any size. A block is
-// freed with the last reference to its tensor. Ranks sum a tensor in place if all of them have it
-// in one region, at any offset. So only the growth of the region is collective, and it depends only
-// on the requested sizes. If the region is full on a rank, the tensor gets ordinary memory, and its
-// sum passes through staging buffers.
+// place: docs/internals/model-parallel.md. Only the growth of the region is collective, and it
+// depends only on the requested sizes. If the region is full on a rank, the tensor gets ordinary
+// memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +17,7 @@
 
 namespace lockstep::tensor {
 
-// Thread safety: any thread. Calls have the same order on all ranks, like collectives.
+// Thread safety: any thread may call any member, in the same order on all ranks, like collectives.
 // Lifetime: a tensor keeps its memory after the pool and the group are destroyed.
 class RegisteredPool {
  public:
@@ -29,20 +25,18 @@ class RegisteredPool {
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
   static constexpr std::size_t most_bytes = std::size_t{256} << 20;
 
-  // Tensors of so few bytes get ordinary memory: comm sums them in one rendezvous instead of two.
+  // Up to this size, tensors get ordinary memory: comm sums them in one rendezvous instead of two.
   static constexpr std::size_t small_bytes = std::size_t{4} << 10;
 
-  // Returns the pool of `group` on this rank.
   static std::shared_ptr<RegisteredPool> of(const ProcessGroup& group);
 
-  // Returns an uninitialised, contiguous tensor of this type, in the pool if it is in CPU memory.
-  // All ranks of `group`, which owns this pool, request equally many bytes. Collective if a tensor
-  // is larger than all earlier ones: the region then grows. Errors: as ProcessGroup::allocate(),
-  // but too little memory is not an error.
+  // An uninitialised, contiguous tensor, in the pool if it is in CPU memory. All ranks of `group`,
+  // which owns this pool, request equally many bytes. Collective if the tensor is larger than all
+  // earlier ones: the region then grows. Errors: as ProcessGroup::allocate(), but not for too
+  // little memory.
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& type, const ProcessGroup& group,
                    const CallOptions& options = {});
 
-  // Current size of the region.
   std::size_t bytes();
 
  private:

@@ -16,7 +16,6 @@
 namespace lockstep {
 namespace {
 
-// The block of one tensor.
 struct TensorBlock {
   std::shared_ptr<RegisteredRegion> region;
   void* data;
@@ -67,7 +66,6 @@ void RegisteredRegion::give_back(void* block) {
   free_.erase(gap);
 }
 
-// Constructs the tensor like at::empty().
 at::Tensor empty_in(const std::shared_ptr<RegisteredRegion>& region, at::IntArrayRef sizes,
                     at::ScalarType type, at::MemoryFormat format) {
   const std::size_t bytes =

@@ -1,6 +1,6 @@
 // Tensors in registered memory that a rank allocates and frees independently of other ranks.
 //
-// Thread safety: every function may be called from any thread.
+// Thread safety: any thread may call any function.
 // Lifetime: a tensor keeps its region, whose memory outlives the group.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// Registered memory with blocks that can be allocated and freed in any order.
+// Registered memory whose blocks can be allocated and freed in any order.
 class RegisteredRegion {
  public:
   explicit RegisteredRegion(RegisteredMemory memory);
@@ -28,7 +28,7 @@ class RegisteredRegion {
   // The size of the block for `bytes`. Empty tensors have a block too.
   static std::size_t block_bytes(std::size_t bytes);
 
-  // Returns null if no free block is large enough. Blocks start at a cache line.
+  // Null if no free block is large enough. Blocks start at a cache line.
   void* take(std::size_t bytes);
   void give_back(void* block);
 
@@ -39,9 +39,8 @@ class RegisteredRegion {
   std::map<std::byte*, std::size_t> taken_;
 };
 
-// Returns an uninitialised tensor in a block of `region`, which is freed with the tensor's last
-// reference. Undefined if the region is full. A resize_() to more bytes moves the tensor to
-// ordinary memory.
+// An uninitialised tensor in a block of `region`, which is freed with its last reference. Undefined
+// if the region is full. A resize_() to more bytes moves the tensor to ordinary memory.
 at::Tensor empty_in(const std::shared_ptr<RegisteredRegion>& region, at::IntArrayRef sizes,
                     at::ScalarType type, at::MemoryFormat format = at::MemoryFormat::Contiguous);
 

@@ -1,23 +1,16 @@
-// A TorchScript module as a torch::nn::Module with the same parameters and buffers.
+// A TorchScript module as a torch::nn::Module with the same parameters and buffers, under their
+// names and in their order in Python (docs/guide/torchscript.md).
 //
 //   auto model = std::make_shared<lockstep::ScriptModule>(torch::jit::load("net.pt"));
-//   torch::optim::SGD sgd(model->parameters(), 0.1);
 //   const torch::Tensor output = model->forward(batch).toTensor();
 //
-// DistributedDataParallel, load_weights(), save_weights() and module_state() also take a
-// torch::jit::Module directly. Tensors have the names and the order that they have in Python. The
-// script's own forward() uses the same tensors.
-//
 // A script may assign another tensor to a buffer, as in `self.seen = self.seen + 1`. forward(),
-// named_buffers() and named_tensors() update the buffers of this module to the assigned values,
-// without their autograd graph. LibTorch's own buffers() lists the values after the last of these
-// calls.
-//
-// train(), eval(), to() and is_training() act on the script.
+// forward(), named_buffers() and named_tensors() update this module's buffers to it, without its
+// autograd graph. LibTorch's own buffers() does not.
 //
 // Thread safety: none.
-// Errors: misuse, naming the tensor, if a tensor was assigned to a parameter, or one of another
-// type or device to a buffer; exceptions of the script.
+// Errors: exceptions of the script. Misuse, naming the tensor, if a tensor was assigned to a
+// parameter, or one of another type or device to a buffer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,7 +36,7 @@ class LOCKSTEP_API ScriptModule : public torch::nn::Module {
   // Calls the script's forward(). Use the result's toTensor(), toTuple() and so on.
   c10::IValue forward(std::vector<c10::IValue> inputs, const torch::jit::Kwargs& named_inputs = {});
 
-  // The same with the inputs as arguments: tensors, numbers, lists and all else that an IValue can
+  // As above, with the inputs as arguments: tensors, numbers, lists and all else that an IValue can
   // hold.
   template <class... Inputs>
     requires(std::constructible_from<c10::IValue, const Inputs&> && ...)
@@ -59,12 +52,10 @@ class LOCKSTEP_API ScriptModule : public torch::nn::Module {
   // Copies the tensors that the script has assigned to buffers since the last call.
   void adopt_assigned_buffers() const;
 
-  // Names of the layers whose class has "BatchNorm" in its name. Layers of a script cannot be
-  // replaced.
+  // Names of the layers whose class has "BatchNorm" in its name; they cannot be replaced.
   std::vector<std::string> batch_norms() const;
 
  private:
-  // A tensor of the script, and its place in the script.
   struct Slot {
     torch::jit::Module owner;
     std::size_t index;

@@ -14,7 +14,6 @@
 namespace lockstep {
 namespace {
 
-// The numbers that ranks exchange: cat_dim, then offsets and sizes of each box.
 std::vector<std::int64_t> numbers_of(const Boxes& boxes) {
   std::vector<std::int64_t> numbers{boxes.cat_dim};
   for (const Box& box : boxes.list) {

@@ -1,9 +1,6 @@
 // Modules that hold parts of their parameters. Checkpoints, optimizer state, norms, digests and
 // drift checks query the layouts here.
 //
-//   for (const auto& [name, layout] : lockstep::layouts_of(*model))
-//     std::cout << name << " is cut over " << layout.group.size() << " ranks\n";
-//
 // Thread safety: as the module's.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -31,8 +28,8 @@ namespace lockstep {
 // The layout of this rank's part in the whole parameter.
 struct ParameterLayout {
   std::vector<std::int64_t> shape;  // Shape of the whole.
-  Boxes boxes;                      // This rank's part: the boxes that the parameter consists of.
-  ProcessGroup group;               // The ranks that have all parts; each element once.
+  Boxes boxes;                      // The boxes that the parameter consists of.
+  ProcessGroup group;               // The ranks with all parts; each element once.
 
   // True if these ranks have their own data, like replicas: experts. backward() then averages the
   // gradient over the ranks of `group` and of `replicas`, if any, which have the same part.
@@ -41,7 +38,7 @@ struct ParameterLayout {
   std::optional<ProcessGroup> replicas = {};
 };
 
-// By the parameter's name in a module.
+// By the parameter's name.
 using Layouts = std::map<std::string, ParameterLayout>;
 
 // An interface of a torch::nn::Module.
@@ -53,19 +50,17 @@ class LOCKSTEP_API ShardedModule {
   virtual const Layouts& layouts() const = 0;
 };
 
-// The layouts of all parameters of `module` of which this rank holds a part.
+// The layouts of all parameters of which this rank holds a part.
 LOCKSTEP_API Layouts layouts_of(const torch::nn::Module& module);
 
-// Returns the whole tensor of which `part` is the part under `layout`. Collective over
-// layout.group.
-// Errors: those of ProcessGroup.
+// The whole tensor of `part`. Collective over layout.group. Errors: those of ProcessGroup.
 LOCKSTEP_API at::Tensor gather_whole(const at::Tensor& part, const ParameterLayout& layout);
 
-// named_parameters(), with whole tensors. Collective over the group of each layout. Whole
-// parameters share the module's memory.
+// named_parameters(), with whole tensors. Collective over the group of each layout. Parameters that
+// are not cut share the module's memory.
 LOCKSTEP_API NamedTensors whole_parameters(const torch::nn::Module& module);
 
-// The same for parameters and buffers: named_tensors(), such as for save_safetensors().
+// The same for named_tensors().
 LOCKSTEP_API NamedTensors whole_tensors(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -12,13 +12,11 @@
 namespace lockstep {
 namespace {
 
-// Describes one rank's tensor. Exchanged between ranks.
 struct Extent {
   std::int64_t elements;
   std::int64_t sparse_dim;
 };
 
-// All ranks' extents. Compares the tensors' shapes.
 std::vector<Extent> extents_of_ranks(const at::Tensor& tensor, const ProcessGroup& group,
                                      const CallOptions& options) {
   Extent own{tensor._nnz(), tensor.sparse_dim()};
@@ -29,8 +27,7 @@ std::vector<Extent> extents_of_ranks(const at::Tensor& tensor, const ProcessGrou
   return all;
 }
 
-// Returns the number of sparse dimensions of the ranks that have elements; if there are none, this
-// rank's.
+// That of the ranks that have elements; if there are none, `own`.
 std::int64_t common_sparse_dim(const std::vector<Extent>& extents, std::int64_t own) {
   const Extent* first = nullptr;
   for (const Extent& extent : extents) {
@@ -46,7 +43,6 @@ std::int64_t common_sparse_dim(const std::vector<Extent>& extents, std::int64_t 
   return first != nullptr ? first->sparse_dim : own;
 }
 
-// All ranks' `rows`, in rank order.
 at::Tensor all_rows(const at::Tensor& rows, const std::vector<Extent>& extents,
                     const ProcessGroup& group, const CallOptions& options) {
   std::vector<std::int64_t> sizes = rows.sizes().vec();

@@ -14,12 +14,12 @@ namespace lockstep {
 // A sparse tensor without elements, with the shape and type of `like`.
 at::Tensor empty_sparse(const at::Tensor& like, std::int64_t sparse_dim = 1);
 
-// Replaces a sparse tensor by the coalesced sum or mean of all ranks' tensors. Collective. The
-// ranks may have elements at different indices. Sums are computed in rank order. Costs three
-// all_gathers: numbers of elements, indices, and values.
-// Errors: unsupported for other reductions; mismatch for different shapes or types, and for
-// different numbers of sparse dimensions unless one tensor has no elements; otherwise as
-// ProcessGroup::all_gather()'s.
+// Replaces a sparse tensor by the coalesced sum or mean of all ranks' tensors, in rank order. The
+// ranks may have elements at different indices. Collective: three all_gathers, of numbers of
+// elements, indices and values.
+// Errors: as ProcessGroup::all_gather()'s. Unsupported for other reductions. Mismatch for different
+// shapes or types. Also for different numbers of sparse dimensions, unless one tensor has no
+// elements.
 void sparse_all_reduce(const at::Tensor& tensor, ReduceOp op, const ProcessGroup& group,
                        const CallOptions& options);
 

@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// Returns the sum of all ranks' values, which write(tensor) stores in a new contiguous tensor. The
-// tensor is in the group's RegisteredPool if that has capacity. Collective: sizes and type are the
-// same on all ranks. Requires: autograd is off. Errors: as ProcessGroup::all_reduce().
+// The sum of all ranks' values, which write(tensor) stores in a new contiguous tensor, in the
+// group's RegisteredPool if that has capacity. Collective: sizes and type are equal on all ranks.
+// Requires: autograd is off. Errors: as ProcessGroup::all_reduce().
 at::Tensor summed(at::IntArrayRef sizes, const at::TensorOptions& type, const ProcessGroup& group,
                   const CallOptions& options, c10::function_ref<void(const at::Tensor&)> write);
 

@@ -21,15 +21,14 @@ namespace {
 
 constexpr std::size_t most_bytes = std::size_t{32} << 20;
 
-// Tensors of one type, on one device, that are sent together.
 struct Chunk {
   std::vector<at::Tensor> tensors;
   std::size_t bytes = 0;
   std::int64_t elements = 0;
 };
 
-// All ranks get the same chunks: only types, shapes and kinds of device matter, and a rank uses one
-// device of a kind.
+// Equal on all ranks: only types, shapes and kinds of device matter, and a rank uses one device of
+// a kind.
 std::vector<Chunk> chunks_of(at::TensorList tensors) {
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Chunk>> lists;
   for (const at::Tensor& tensor : tensors) {
@@ -47,7 +46,6 @@ std::vector<Chunk> chunks_of(at::TensorList tensors) {
   return all;
 }
 
-// Calls `copy` with each tensor and its slice of `flat`.
 template <class Copy>
 void for_each(const Chunk& chunk, const at::Tensor& flat, Copy copy) {
   std::int64_t begin = 0;
@@ -57,7 +55,6 @@ void for_each(const Chunk& chunk, const at::Tensor& flat, Copy copy) {
   }
 }
 
-// Calls `collective` on one tensor that contains all of `chunk`.
 template <class Collective>
 void together(const Chunk& chunk, bool read, bool written, Collective collective) {
   if (chunk.tensors.size() == 1) return in_place(chunk.tensors[0], written, collective);
@@ -71,8 +68,8 @@ void together(const Chunk& chunk, bool read, bool written, Collective collective
              [](const at::Tensor& tensor, const at::Tensor& place) { tensor.copy_(place); });
 }
 
-// Overlapping elements would be combined twice. Tensors with gaps, such as columns of a matrix, may
-// interleave without overlap and are not checked.
+// Overlapping elements would be combined twice. Tensors with gaps may interleave and are not
+// checked.
 void require_apart(at::TensorList tensors, const char* what) {
   std::vector<at::Tensor> dense;
   for (const at::Tensor& tensor : tensors)
@@ -97,8 +94,6 @@ std::string shapes_text(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) text += shape_text(tensor) + ',';
   return text;
 }
-
-// --- Lists whose shapes the receivers do not know ------------------------------------------------
 
 Tensors only_defined(const Tensors& tensors) {
   Tensors defined;
@@ -130,7 +125,7 @@ Counts counts_of(const std::vector<ListLayout>& lists) {
   return counts;
 }
 
-// The tensors' elements at the offsets of `layouts`; the lists' blocks follow each other.
+// At the offsets of `layouts`; the lists' blocks follow each other.
 at::Tensor pack(const std::vector<Tensors>& lists, const std::vector<ListLayout>& layouts) {
   const at::NoGradGuard no_grad;
   const at::Tensor block = block_of(total(layouts));
@@ -154,7 +149,6 @@ std::vector<Tensors> unpack(const at::Tensor& block, const std::vector<ListLayou
   return lists;
 }
 
-// Each rank's layout of its one list.
 std::vector<ListLayout> exchange_layouts(const ListLayout& own, const ProcessGroup& group,
                                          const CallOptions& options) {
   std::vector<ListLayout> all;

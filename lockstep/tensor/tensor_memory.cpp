@@ -16,10 +16,9 @@
 namespace lockstep {
 namespace {
 
-// Blocks that tensors of this process still use. A mutex guards them, because ranks may be threads.
 class Blocks {
  public:
-  // The returned handle unregisters the block when its last copy is destroyed.
+  // The last copy of the returned handle unregisters the block.
   RegisteredMemory add(RegisteredMemory memory) {
     void* const begin = memory.data();
     const std::size_t bytes = memory.bytes();
@@ -45,11 +44,11 @@ class Blocks {
   }
 
   mutable std::mutex mutex_;
-  // If ranks are threads, they may add the same address twice.
+  // Ranks that are threads may add the same address twice.
   std::multimap<const void*, std::size_t, std::less<>> blocks_;
 };
 
-// Never destroyed, because tensors may outlive other static objects.
+// Never destroyed: tensors may outlive static objects.
 Blocks& blocks() {
   static auto* const blocks = new Blocks;
   return *blocks;

@@ -25,11 +25,10 @@ std::string text_of(const std::vector<std::uint8_t>& bytes) { return {bytes.begi
 
 std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 
-// Calls `body` and translates c10d's exceptions. A network error becomes `broken`.
+// Translates c10d's exceptions. A network error becomes `broken`.
 template <class Body>
 auto translated(std::string_view what, Body body, Fault broken = Fault::peer_lost) {
   const auto text = [&](const std::exception& error) {
-    // Only the first line is used; a stack trace may follow.
     const std::string_view all = error.what();
     return std::string(what) + ": " + std::string(all.substr(0, all.find('\n')));
   };
@@ -147,12 +146,11 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   auto store = tcp_store(address.host, address.port, false,
                          std::clamp(left / 2, std::chrono::milliseconds(1), most));
-  store->setTimeout(default_timeout);  // The deadline applies to the connection only.
+  store->setTimeout(default_timeout);  // The deadline is for the connection only.
   return adapt(c10::make_intrusive<c10d::PrefixStore>(address.prefix, std::move(store)));
 }
 
-// Registers at library load, because init_process_group() does not depend on PyTorch. So every
-// program that uses tensors finds torchrun's store without an explicit call.
+// At library load, because init_process_group() does not depend on PyTorch.
 [[maybe_unused]] const bool is_registered = [] {
   register_foreign_store(connect_to_torchrun);
   return true;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a program that loads another minor version of LibTorch than Lockstep was built for.
-// LibTorch's classes differ between minor versions, so the program would otherwise get SIGSEGV
-// without a message.
+// Ends a program that loads another minor version of LibTorch than Lockstep was built for: classes
+// differ, so it would get SIGSEGV without a message.
 #include "lockstep/tensor/torch_version.h"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -21,7 +20,7 @@ struct TorchVersion {
   int minor;
 };
 
-// `version` is encoded like TORCH_ABI_VERSION: the major version is the first byte.
+// Encoded like TORCH_ABI_VERSION: the major version is the first byte.
 TorchVersion decode(std::uint64_t version) {
   return {static_cast<int>(version >> 56), static_cast<int>(version >> 48 & 0xff)};
 }
@@ -30,7 +29,7 @@ std::string text(TorchVersion version) {
   return std::to_string(version.major) + '.' + std::to_string(version.minor);
 }
 
-// Runs when the library is loaded, before its other initialisers, which call LibTorch.
+// Runs at library load, before its other initialisers, which call LibTorch.
 [[gnu::constructor(101)]] void require_built_version() {
   const TorchVersion built = decode(TORCH_ABI_VERSION);
   const TorchVersion loaded = decode(aoti_torch_abi_version());

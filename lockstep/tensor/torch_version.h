@@ -1,6 +1,4 @@
-// Differences between the minor versions of LibTorch.
-//
-// Each function tests for the member that a version has or lacks, so no version number occurs.
+// Differences between the minor versions of LibTorch, detected by the members that a version has.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +15,7 @@
 
 namespace lockstep {
 
-// The pointer that owns a node of the autograd graph: a std::shared_ptr before LibTorch 2.13.
+// The pointer that owns an autograd node: a std::shared_ptr before LibTorch 2.13.
 using NodePtr = decltype(torch::autograd::Edge::function);
 
 template <class Node, class... Args>
@@ -28,8 +26,8 @@ NodePtr make_node(Args&&... args) {
     return c10::make_intrusive<Node>(std::forward<Args>(args)...);
 }
 
-// Makes every access to the elements of `storage` throw an exception with `text`. Errors:
-// unsupported before LibTorch 2.12, which cannot undo it.
+// Makes every access to the elements throw an exception with `text`. Errors: unsupported before
+// LibTorch 2.12, which cannot undo it.
 template <class Storage>
 void set_access_error(Storage& storage, const std::string& text) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
@@ -45,7 +43,7 @@ void clear_access_error(Storage& storage) {
 }
 
 // The device's own handle of a stream, such as a cudaStream_t. Errors: before LibTorch 2.12,
-// unsupported for streams other than the default one.
+// unsupported for streams other than the default.
 template <class Stream>
 void* native_handle_of(const Stream& stream) {
   if constexpr (requires { stream.native_handle(); })
@@ -55,7 +53,7 @@ void* native_handle_of(const Stream& stream) {
   return nullptr;
 }
 
-// The kind of call that a c10d::Work reports for reduce_scatter_tensor_coalesced().
+// The type of c10d::Work for reduce_scatter_tensor_coalesced().
 template <class OpType>
 constexpr OpType reduce_scatter_tensor_coalesced_type() {
   if constexpr (requires { OpType::REDUCE_SCATTER_TENSOR_COALESCED; })

@@ -22,7 +22,6 @@ namespace {
 
 constexpr c10::DispatchKey key = watched_key;
 
-// The data that the storage of a watched tensor carries.
 struct Context {
   std::weak_ptr<TouchWatcher> watcher;
   std::size_t id;
@@ -45,9 +44,6 @@ const Context* context_of(const at::Tensor& tensor) {
   return storage_of(tensor)._mutable_data_ptr_no_checks().cast_context<Context>(&free_context);
 }
 
-// --- Operators -----------------------------------------------------------------------------------
-
-// Calls `visit` with each tensor among the arguments.
 template <class Visit>
 void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Visit visit) {
   const std::size_t count = op.schema().arguments().size();
@@ -64,8 +60,8 @@ void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& sta
   }
 }
 
-// Returns whether the operator uses no element of its arguments itself. It creates a view, perhaps
-// by other operators, which are intercepted in turn; or it needs only shapes and types.
+// Whether the operator itself uses no element of its arguments: it creates a view, perhaps by
+// other, intercepted operators, or needs only shapes and types.
 bool reads_nothing(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view name = schema.name();

@@ -1,15 +1,13 @@
-// Reports which tensors an operator of LibTorch is about to use, in forward() and in backward(),
-// without hooks or wrapped modules.
+// Reports which tensors an operator of LibTorch is about to use, in forward() and backward(),
+// without hooks or wrapped modules: docs/internals/fully-sharded.md.
 //
-// A watched tensor has a dispatch key that LibTorch defines and does not use (DeferredInit). The
-// key's kernel for all operators finds the watched arguments and notifies their watcher. The key is
-// above autograd and autocast. Views of a watched tensor have it too; results of operators and
-// gradients do not. Operators that only create a view, or need only shape and type (zeros_like),
-// notify nobody. An operator without watched arguments costs nothing.
+// A watched tensor and its views have DispatchKey::DeferredInit, above autograd and autocast;
+// results of operators and gradients do not. The key's kernel notifies the watcher of each
+// operator's watched arguments, unless the operator only creates a view, or needs only shape and
+// type (zeros_like).
 //
-// attach_memory() and detach_memory() change whether a watched tensor has memory. Views, and
-// tensors saved by autograd, follow. Access to a detached tensor without an operator, by
-// data_ptr(), throws an exception with a text.
+// attach_memory() and detach_memory() also affect views, and tensors saved by autograd. Access to a
+// detached tensor by data_ptr() throws an exception with a text.
 //
 // Thread safety: operators may run on any thread. No operator may use the tensor during
 // attach_memory() and detach_memory().
@@ -52,24 +50,22 @@ struct WatchedForm {
 };
 
 // Makes `parameter` a watched, contiguous tensor without memory; its handles remain valid. A
-// `watcher` that was destroyed attaches nothing.
-// Errors: unsupported if the process has another kernel for the dispatch key.
+// destroyed `watcher` attaches nothing. Errors: unsupported if the key has another kernel.
 void watch_tensor(const at::Tensor& parameter, const WatchedForm& form,
                   const std::weak_ptr<TouchWatcher>& watcher, std::size_t id);
 
-// `memory` keeps the memory at `data` alive.
+// `memory` keeps `data` alive.
 void attach_memory(const at::Tensor& watched, void* data, std::shared_ptr<const void> memory);
 void detach_memory(const at::Tensor& watched, const std::string& text);
 
-// Notifies the watchers of an operator's arguments, including arguments that lack the key but share
-// the memory of a watched tensor. For code that intercepts operators.
+// For code that intercepts operators: notifies the watchers of arguments, also of those that lack
+// the key but share the memory of a watched tensor.
 void touch_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
-// Does what an operator on `tensor` would do; `tensor` need not be watched. For code that uses its
-// memory without an operator.
+// For code that uses the memory of `tensor`, watched or not, without an operator.
 void touch(const at::Tensor& tensor);
 
-// The kernel of the key, for operators that are not intercepted (operator_interception.h).
+// The key's kernel, for operators that are not intercepted (operator_interception.h).
 void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack& stack);
 

@@ -1,7 +1,5 @@
 // The state of a model's weights, with a list of its tensors: load_weights() can convert their
-// types, and load a part of them.
-//
-// Errors: as those of module_state.h.
+// types, and load a part of them. Errors: as those of module_state.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,22 +20,20 @@ class Module;
 
 namespace lockstep {
 
-// A tensor that a state accepts.
 struct StateTarget {
-  at::ScalarType type = at::kFloat;  // The type in which the tensor is loaded.
+  at::ScalarType type = at::kFloat;  // The type in which it is loaded.
   std::vector<std::int64_t> shape;   // Shape of the whole.
-  std::string first_name;            // Tied weights have several names of one tensor.
-  bool has_value = true;             // False after construction on the meta device.
+  std::string first_name;            // Tied weights have several names.
+  bool has_value = true;             // False after construction on meta.
 };
 
-// By name.
 using StateTargets = std::map<std::string, StateTarget>;
 
 class LOCKSTEP_API WeightState : public Stateful {
  public:
   virtual StateTargets targets() = 0;
 
-  // Like wanted(), but tensors of the model may be missing in `saved`. They keep their values.
+  // Tensors that are missing in `saved` keep their values.
   virtual StateRequest wanted_of_part(const StateDict& saved) = 0;
 };
 
@@ -46,7 +42,7 @@ class LOCKSTEP_API WeightState : public Stateful {
 LOCKSTEP_API StateTargets targets_of(const torch::nn::Module& module, bool has_values,
                                      const std::map<std::string, at::ScalarType>& types = {});
 
-// Like require_fits() (module_state.h), but tensors may be missing in `saved`.
+// As require_fits() (module_state.h), but tensors may be missing in `saved`.
 LOCKSTEP_API void require_part_fits(const torch::nn::Module& module, const StateDict& saved,
                                     const std::map<std::string, at::ScalarType>& types = {});
 

@@ -23,7 +23,7 @@ constexpr auto log_interval = 5s;
 constexpr auto phases_interval = 2s;
 constexpr int usual_columns = 80;
 
-// Reports where the loop loses time. Empty for a program that enters no phases.
+// Empty for a program that enters no phases.
 std::string text_of(const StepTimes& times) {
   if (times.total() == times[StepPhase::other]) return "";
   std::string text = describe(times, StepPhase::data);
@@ -31,7 +31,7 @@ std::string text_of(const StepTimes& times) {
   return text;
 }
 
-// The width of the terminal that our launcher writes to; 0 if it reported none.
+// The width of the launcher's terminal; 0 if it reported none.
 int relayed_columns() {
   const char* text = read_variable("LOCKSTEP_TERMINAL");
   return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, 10'000);
@@ -39,7 +39,6 @@ int relayed_columns() {
 
 }  // namespace
 
-// The displayed times, updated at most every few seconds.
 struct Progress::State : train::ProgressState {
   const StepTimes at_start = step_times();
   StepTimes shown = at_start;
@@ -102,8 +101,7 @@ void Progress::draw(Clock::time_point now, bool last) {
   }
   if (last || !on_terminal_) text += '\n';
 
-  // Uses a single write, so that no other output comes between. Errors are ignored; the next write
-  // displays more.
+  // A single write, so that no other output comes between. An error is ignored.
   [[maybe_unused]] const auto ignored = ::write(fd_, text.data(), text.size());
   drawn_ = now;
   ended_ = last;

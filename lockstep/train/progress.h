@@ -1,20 +1,15 @@
 // Displays the progress of a training loop on stderr.
 //
 //   lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "epoch 1/5"});
-//   for (auto& batch : *loader) {
-//     ...
+//   ...
 //     progress.step(batch.data.size(0) * world.size(), loss.item<double>());
-//   }
 //
-// On a terminal, it redraws one line at most ten times a second. Elsewhere, such as in a log, it
-// writes a line every five seconds. Both end with the last step or in the destructor. The line ends
-// with the share of time that this rank waited for data and for other ranks (job/step_times.h):
-// "data 3 %, wait 5 % for rank 3". It covers the last seconds, and at the end the whole loop.
-// `lockstep run` relays its ranks' output, and sets LOCKSTEP_TERMINAL=<columns> if it writes to a
-// terminal.
+// On a terminal, it redraws one line at most ten times a second; elsewhere, it writes a line every
+// five seconds. The line ends with this rank's waits for data and other ranks in the last seconds:
+// "data 3 %, wait 5 % for rank 3". The last line covers the whole loop. Under `lockstep run`,
+// LOCKSTEP_TERMINAL=<columns> is set if the launcher writes to a terminal.
 //
-// Thread safety: none.
-// Errors: misuse. Write errors are ignored.
+// Thread safety: none. Errors: misuse. Write errors are ignored.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -21,13 +21,12 @@ struct ProgressState {
   std::string phases = {};          // Such as "data 3 %, wait 5 % for rank 3".
 };
 
-// Example: "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left, data 3 %,
-// wait 5 % for rank 3".
+// Such as "epoch 1/5: 394/938 steps (42%), 12300 samples/s, loss 0.4123, 0:23 left, data 3 %".
 std::string progress_line(const ProgressState& state);
 
-// Example: "epoch 1/5  42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left".
-// The text is shorter than `columns`, so that a terminal does not wrap it. In a narrow terminal the
-// bar is dropped first, then the end is cut.
+// Such as "epoch 1/5 42% [#######.........] 394/938, 12300 samples/s, loss 0.4123, 0:23 left".
+// Shorter than `columns`, so that a terminal does not wrap it. In a narrow terminal the bar is
+// dropped first, then the end is cut.
 std::string progress_bar(const ProgressState& state, int columns);
 
 }  // namespace lockstep::train

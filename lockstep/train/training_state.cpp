@@ -16,7 +16,6 @@
 namespace lockstep {
 namespace {
 
-// The state of a tensor variable of the program.
 class TensorState : public Stateful {
  public:
   TensorState(std::string name, at::Tensor& tensor) : name_(std::move(name)), tensor_(tensor) {}

@@ -1,18 +1,14 @@
-// The complete state of a training, for resuming it as if it had not been interrupted. Its entries,
-// with names of the program's choice, are the parts of the checkpoints. load_weights() loads only
-// the weights, to start another training.
+// The complete state of a training, for resuming it as if it had not been interrupted
+// (docs/guide/checkpoints.md). Its entries are the parts of the checkpoints.
 //
 //   lockstep::TrainingState state;
-//   state.add("model", ddp);                           // Or the module, if there is no ddp.
-//   state.add("optimizer", adam, *model);              // Plain, sharded or shared.
-//   state.add("schedule", schedule);
-//   state.add("scaler", scaler);                       // A GradScaler.
+//   state.add("model", ddp);               // Or the module.
+//   state.add("optimizer", adam, *model);  // Plain, sharded or shared.
 //   state.add("sampler", sampler);
 //   state.add("generators", lockstep::RandomGenerators(world));
-//   state.add("best_accuracy", best_accuracy);         // A variable of the program.
+//   checkpoints.resume(state);
 //
-// Lifetime: the added objects outlive it; samplers and generators are copied.
-// Thread safety: none.
+// Lifetime: the added objects outlive it; samplers and generators are copied. Thread safety: none.
 // Errors: misuse for a name that is already used or is not valid for a part (tensor/state.h).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -42,7 +38,6 @@ namespace lockstep {
 class LRScheduler;
 class Pipeline;
 
-// Types that a program's variable may have.
 template <class T>
 concept VariableType =
     std::same_as<T, std::remove_cv_t<T>> &&
@@ -57,8 +52,8 @@ class LOCKSTEP_API TrainingState {
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  // Adds parameters and buffers, under their names in the module.
-  // Errors: loading throws misuse for shared parameters: add the DistributedDataParallel instead.
+  // Adds parameters and buffers, under their names in the module. Errors: loading throws misuse for
+  // shared parameters: add the DistributedDataParallel instead.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, const torch::jit::Module& script);
 
@@ -66,8 +61,7 @@ class LOCKSTEP_API TrainingState {
   void add(const std::string& name, DataParallelBase& ddp);
 
   // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
-  // that does not belong to the module; unsupported, naming it, for an optimizer other than SGD,
-  // Adam, AdamW, Adagrad, RMSprop, LARS, LAMB and classes derived from these.
+  // of another module; unsupported for an optimizer that optimizer_state() does not support.
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
 
@@ -85,20 +79,18 @@ class LOCKSTEP_API TrainingState {
 
   void add(const std::string& name, const RandomGenerators& generators);
 
-  // Adds a variable of the program, equal on all ranks: a bool, an integer, a float or double, a
-  // text, or a tensor, whose values are copied into it on load. Saved as `value`.
-  // Errors: loading throws misuse for another kind of value, a tensor of another type or shape, and
-  // an integer or float that does not fit the variable.
+  // Adds a variable of the program, equal on all ranks: a bool, number, text, or tensor. Loading
+  // copies the value, saved as `value`, into it. Errors: loading throws misuse for another kind of
+  // value, a tensor of another type or shape, and a number that does not fit.
   template <VariableType T>
   void add(const std::string& name, T& value) {
     add_value(name, value);
   }
   void add(const std::string& name, at::Tensor& tensor);
 
-  // Adds a state that the program describes itself, for example that of a communication hook.
+  // Adds a state that the program describes itself, such as a communication hook's.
   void add(const std::string& name, Stateful& state);
 
-  // In the order of the add() calls.
   const NamedStates& parts() const { return parts_; }
   operator const NamedStates&() const { return parts_; }  // For Checkpointer.
 
@@ -111,9 +103,9 @@ class LOCKSTEP_API TrainingState {
   NamedStates parts_;
 };
 
-// Collective: loads or saves only the weights of ddp's module, like load_weights() and
-// save_weights() of its state (lockstep/checkpoint/weights.h). A module that was constructed on the
-// meta device (lockstep/tensor/on_meta.h) needs no other values.
+// Collective: load_weights() and save_weights() of the state of ddp's module
+// (lockstep/checkpoint/weights.h). A module that was constructed on the meta device
+// (lockstep/tensor/on_meta.h) needs no other values.
 LOCKSTEP_API LoadedWeights load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
                                         const LoadWeightsOptions& options = {});
 LOCKSTEP_API void save_weights(DataParallelBase& ddp, const std::filesystem::path& folder,

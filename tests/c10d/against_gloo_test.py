@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every operation gives Gloo's bits: for every type, reduction, size and number of ranks, on the
-world and on a sub-group, blocking and not; and what Gloo refuses or does wrong has the values that
-are computed without any group.
+world and on a sub-group, blocking and not. Results that Gloo refuses or computes wrongly equal
+those of a computation without any group.
 
 against_gloo_test.py [--ranks N...]
 """
@@ -57,7 +57,7 @@ def expect(ours, theirs, *what):
 
 
 def expect_close(ours, theirs, *what):
-    """Checks that all elements agree but for the last bit."""
+    """Checks that all elements agree, except for the last bit."""
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=torch.finfo(one.dtype).eps, atol=0,
                                    msg=lambda text: f"{what}: {text}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that ends early, for what its ranks and its launcher say of that.
+"""A program that ends early. Tests check the reports of its ranks and its launcher:
 
 ending_program.py [--caught] timeout|operation|size|type   the last rank differs from the others
 ending_program.py ring|reduce CODE|destroy                 rank 1 leaves while the others go on
@@ -13,7 +13,7 @@ ending_program.py foreign closes|silent                    rank 0 serves somethi
 ending_program.py dies                                     rank 0 dies while it waits for the last
 ending_program.py go-on CODE                               rank 0 goes on after a timeout, then ends
 
-With --caught, a rank that gets an exception ends with code 5. Each one writes what it has got into
+With --caught, a rank that gets an exception ends with code 5. Each rank writes its result into
 error.RANK of FOLDER."""
 
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every example in examples/python trains, and gives with Lockstep what it gives with Gloo: on two
-ranks the same bits, on four the same losses and weights but for rounding.
+"""Every example in examples/python trains, with the results that it has with Gloo. On two ranks
+these are the same bits, on four the same losses and weights except for rounding.
 
 examples_test.py [--ranks N...]
 """

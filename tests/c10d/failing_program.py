@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose last rank fails by an exception: in its first attempt, or with --always in
-each; with --busy, while a call waits for the others. With --train, it trains until it is killed.
-It writes to FOLDER what each rank has observed."""
+"""A program whose last rank fails by an exception in its first attempt, with --always in each. With
+--busy, a call waits for the others meanwhile. With --train, it trains until it is killed. It writes
+to FOLDER what each rank has observed."""
 
 import os
 import pathlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A rank that is killed, stopped, or ends by an exception is named on all other ranks, wherever in
-a training that happens; nothing is left behind; and torchrun starts the ranks again.
+a training that happens. Nothing is left behind, and torchrun starts the ranks again.
 
 failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
 """
@@ -474,7 +474,7 @@ def fields_of(line):
 
 def end_under_lockstep(options, count, *words):
     """Runs ending_program.py. Returns the launcher's exit code, its failure record, those of the
-    ranks, and what each rank got: fault, rank, exit code, and after how many seconds."""
+    ranks, and each rank's fault, rank, exit code and seconds until then."""
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, options.lockstep, "run", "-n", count, sys.executable,
                             HERE / "ending_program.py", *words)
@@ -509,8 +509,8 @@ def test_launcher_names_who_differs(options):
 
 
 def test_names_who_came_too_late(options):
-    """All ranks in init_process_group() name those that are missing, and so does `lockstep run`,
-    even if rank 0 is missing, which serves PyTorch's store to the others."""
+    """All ranks in init_process_group() name those that are missing, and so does `lockstep run`.
+    This holds even for rank 0, which serves PyTorch's store to the others."""
     for count, victim, caught in [(4, "1", []), (3, "2", ["--caught"]), (3, "0", []),
                                   (2, "0", ["--caught"])]:
         code, launcher, ranks, told = end_under_lockstep(options, count, *caught, "late", victim)

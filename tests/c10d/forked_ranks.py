@@ -28,7 +28,7 @@ class Ended:
     or neither if the process ended otherwise."""
     value: object = None
     error: str = ""
-    exit_code: int = None  # Of the process; negative: the signal that killed it.
+    exit_code: int = None  # The process's; negative: the signal that killed it.
 
 
 class Ranks:

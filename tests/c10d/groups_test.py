@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Groups, works and futures behave as those of torch's own backends: sub-groups that their members
-make alone, worlds one after the other and beside each other, split_group(), merge_remote_group(),
-barriers that wait, deadlines of calls, sequence numbers, callbacks, coalesced calls, names, DETAIL
-debugging, and other backends in the same process and in the same group."""
+"""Groups, works and futures behave as those of torch's own backends.
+
+They include sub-groups that their members create alone, and worlds one after the other and beside
+each other. Others are split_group() and merge_remote_group(), barriers that wait, deadlines,
+sequence numbers, callbacks, coalesced calls, names, DETAIL debugging. Other backends may be in the
+same process and in the same group."""
 
 import os
 import tempfile
@@ -135,8 +137,8 @@ def check_backends_side_by_side():
 
 
 def check_devices_of_one_group(group=None):
-    """What a group does for the CPU if another backend serves another type of device. PyTorch
-    sends barriers and objects, which have no device, to the CPU's backend."""
+    """A group serves the CPU if another backend serves another type of device. PyTorch sends
+    barriers and objects, which have no device, to the CPU's backend."""
     cpu = (group or dist.group.WORLD)._get_backend(CPU)
     assert cpu.name() == "lockstep"
     calls = cpu._get_sequence_number_for_group()

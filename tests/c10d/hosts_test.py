@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks on two hosts: every operation gives Gloo's bits through each engine between hosts, with one
-rank on a host and with two; and a rank that is killed is named on the other host. A job of torchrun
-with one rank on each host finds its peers.
+"""Ranks on two hosts: every operation gives Gloo's bits through each engine, with one and with two
+ranks on a host. A rank that is killed is named on the other host. A job of torchrun with one rank
+on each host finds its peers.
 
 hosts_test.py --engines FOLDER    the folder with the engines that were built
 """
@@ -30,7 +30,7 @@ import network_hosts  # noqa: E402
 RANKS_PER_HOST = 2
 PATIENCE = 200  # Seconds for the whole test on a busy machine.
 TORCHRUN_PORT = 29400
-FIRST_PORT = 29500  # Of the worlds' stores.
+FIRST_PORT = 29500  # For the worlds' stores.
 
 
 # --- On a host ----------------------------------------------------------------------------------

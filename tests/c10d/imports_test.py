@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The package costs a program that does not use it next to nothing: `import torch` finds it, loads
-no library of it and few modules; the first group loads the rest. Where the package was built for
-another version of torch, a use of the backend says so in one sentence, and all else works."""
+"""The package costs a program that does not use it next to nothing. `import torch` finds it, and
+loads no library of it and few modules; the first group loads the rest. If the package was built for
+another version of torch, a use of the backend reports it in one sentence, and all else works."""
 
 import os
 import pathlib

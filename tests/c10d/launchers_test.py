@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """init_process_group("lockstep") finds its rank by the variables of launchers other than torchrun:
-under mpirun, and with those of MPICH's, SLURM's and Flux's. What a program sets itself stays."""
+under mpirun, and with those of MPICH's, SLURM's and Flux's. A program's own settings are kept."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own test suite of torch.distributed passes with Lockstep: every test that it runs with
-Gloo on this number of CPU ranks, and those of all_to_all, which it runs with MPI.
+"""PyTorch's own test suite of torch.distributed passes with Lockstep. This includes every test that
+it runs with Gloo on this number of CPU ranks, and those of all_to_all, which it runs with MPI.
 
 pytorch_suite_test.py [--ranks N] [--backend NAME] [NAME...]: only the tests with these names
 

@@ -89,7 +89,7 @@ def dead_links(site):
             if not (site / target).is_file():
                 found.append(f"{name}: no file {link}")
             elif anchor and target in pages and anchor not in pages[target].anchors:
-                if not anchor.startswith("__"):  # Of the theme's code.
+                if not anchor.startswith("__"):  # Added by the theme's code.
                     found.append(f"{name}: no anchor {link}")
     assert len(pages) > 100, f"only {len(pages)} pages were built"
     return found

@@ -14,7 +14,7 @@ import tempfile
 
 SKIPPED = 77
 SEEDS = (0, 1, 2)
-POINTS = 0.3  # Of 100.
+POINTS = 0.3  # Percent.
 
 
 def accuracy(args, *options):

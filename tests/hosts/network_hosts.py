@@ -6,10 +6,10 @@
         hosts[1].run(["client", "node1"])
 
 Host number i is called node1, node2, ...: by its own hostname, and in every host's /etc/hosts. It
-has the interfaces lo and eth0, with 10.77.0.i and fd77::i; with Hosts(2, networks=2) also eth1,
-with 10.78.0.i and fd78::i, on a switch of its own; with Hosts(2, families=(6,)) no IPv4 address but
-that of lo. Nothing of this machine's own network is seen or touched. All of it is gone at the end,
-with the processes in it; what a killed test left behind goes when the next one starts.
+has the interfaces lo and eth0, with 10.77.0.i and fd77::i. Hosts(2, networks=2) also has eth1, with
+10.78.0.i and fd78::i, on a switch of its own. Hosts(2, families=(6,)) has no IPv4 address but that
+of lo. This machine's own network is not changed. All hosts are removed at the end, with the
+processes in them. The next test removes the remains of a killed test.
 """
 
 import os
@@ -26,7 +26,7 @@ from processes import is_running  # noqa: E402
 
 AGENT = pathlib.Path(__file__).resolve().parent / "launch_agent.sh"
 PREFIX = "lockstep-test"
-BURST_BYTES = 256 << 10  # Of a rate-limited link, by default.
+BURST_BYTES = 256 << 10  # Default of a rate-limited link.
 # Folder of files that `ip netns exec` mounts over /etc/*.
 OF_NAMESPACES = pathlib.Path("/etc/netns")
 

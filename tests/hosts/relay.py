@@ -4,7 +4,7 @@
 
 relay.py LISTEN_HOST TARGET_HOST TARGET_PORT
 
-Prints the port that it listens on, then reads commands, one a line, and says "ok" to each:
+Prints the port that it listens on, then reads commands, one a line, and answers "ok" to each:
 
     delay SECONDS   from now on every byte arrives that much later
     stall           nothing is passed on any more; connections stay, and are accepted

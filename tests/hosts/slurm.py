@@ -6,8 +6,8 @@
 
 Nodes are called node1, node2, ..., each with a slurmd of its own. They are those of
 network_hosts.py with Slurm(hosts=hosts), and commands then run on the first; else all are this
-machine. Daemons, keys and states are in a folder that goes with them; nothing of /etc/slurm or of
-an installed service is used.
+machine. Daemons, keys and states are in a folder that is removed with them; nothing of /etc/slurm
+or of an installed service is used.
 """
 
 import os

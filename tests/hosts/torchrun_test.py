@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs across hosts under torchrun, whose ranks meet at torchrun's store.
+"""Jobs across hosts under torchrun, whose ranks find each other in torchrun's store.
 
 torchrun_test.py --lockstep LOCKSTEP --rank HOSTS_RANK --engines FOLDER
                  [--torch-rank HOSTS_TORCH_RANK --python PYTHON]

@@ -4,16 +4,16 @@
 wire.py NAMESPACE NAMESPACE
 
 Makes an interface wire0 in each, with 10.79.0.1 and 10.79.0.2, and carries packets from one to the
-other. Prints "ready", then reads commands, one a line, and says "ok" to each:
+other. Prints "ready", then reads commands, one a line, and answers "ok" to each:
 
     delay SECONDS           from now on every packet arrives that much later
     lose COUNT              of so many packets one is lost; 0 for none
     cut [NUMBER]            nothing arrives any more, or nothing that end NUMBER (1 or 2) sends;
-                            nobody is told
+                            no end is notified
     flip WHOSE POSITION     one bit of the byte POSITION, from 0, of the next payload that is long
-                            enough, with a checksum that fits: of a line of ours (WHOSE is "line"),
+                            enough, with a checksum that fits: of our connections (WHOSE is "line"),
                             or of any other TCP connection ("other")
-    failed                  says after "ok" how many packets it could not write, which are lost
+    failed                  prints after "ok" how many packets it could not write, which are lost
 
 The kernel's own qdisc netem would do some of that, but is not in every kernel, and flips bits
 that TCP's checksum then finds. Ends with its input, so it never outlives the test that started it.

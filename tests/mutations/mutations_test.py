@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each collective of model parallel training is left out in turn, on all ranks: a test must fail.
+"""Leaves out one collective of model parallel training at a time, on all ranks: a test must fail.
 
 mutant.cpp is preloaded into the tests' own programs. It does nothing for calls whose description,
 such as "all_reduce(max) of float64: LABEL", matches a mutant's expression.

@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port  # noqa: E402
 
-OPTIONS = None  # Of the command line.
+OPTIONS = None  # Command line.
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in (HERE / "before").glob("*.cpp"))
 

@@ -49,7 +49,7 @@ lockstep::NamedTensors of_every_type() {
   return tensors;
 }
 
-// Of which each rank will have a part. A vocabulary of 51 has 26 and 25 rows.
+// Each rank will have a part of it. A vocabulary of 51 has 26 and 25 rows.
 std::shared_ptr<Gpt> gpt() {
   torch::manual_seed(2);
   return std::make_shared<Gpt>(

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Python reads Lockstep's checkpoints with only json and safetensors: every tensor is in one file,
-bit for bit as saved, and the checksums are those of docs/checkpoint-format.md. Without Python's
+"""Python reads Lockstep's checkpoints with only json and safetensors. Every tensor is in one file,
+bit for bit as saved. The checksums are those of docs/checkpoint-format.md. Without Python's
 safetensors module, the test reads the files by their specification.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of compiled_test.py, which lockstep_export finds here: BatchNorm, dropout, two
+"""The model of compiled_test.py, which lockstep_export finds here. It has BatchNorm, dropout, two
 convolutions with one weight, a frozen parameter, and one without a part in the loss."""
 
 import torch

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A step that lockstep_export has compiled trains as the same model does in eager Python: losses,
-weights and buffers of 20 steps on one rank and on two, with DistributedDataParallel there; with
-accumulated gradients, ZeRO, shared parameters, and resumed from a checkpoint; and as the eager
-model in C++. Wrong inputs, packages and models are refused with a reason.
+"""A step that lockstep_export has compiled trains as the same model does in eager Python and C++.
+
+The test compares losses, weights and buffers of 20 steps on one rank, and on two with
+DistributedDataParallel. Other cases have accumulated gradients, ZeRO, shared parameters, or resume
+from a checkpoint. Wrong inputs, packages and models are refused with a reason.
 """
 
 import argparse
@@ -188,7 +189,7 @@ def compare(folder, ranks, rank):
     for case, results in ours.items():
         expected = theirs[EQUAL.get(case, case)]
         assert expected["losses"][-1] < 0.9 * expected["losses"][0], expected["losses"]
-        missing = expected.keys() - results.keys() - {"mix.2.weight"}  # Of mix.0.weight.
+        missing = expected.keys() - results.keys() - {"mix.2.weight"}  # Is mix.0.weight.
         assert not missing, f"{case}: no {missing}"
         for name in results:
             difference = (results[name].double() - expected[name].double()).abs().max().item()

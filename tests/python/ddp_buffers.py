@@ -116,8 +116,8 @@ def join_unused(rig):
     net = rig.load("Branches")
     ddp = rig.wrap(net, find_unused_parameters=True)
     optimizer = sgd(net, 0.01)
-    # A joined rank uses no parameter. In PyTorch it reports all parameters that any rank has used
-    # since it joined: it passes its own map to the all-reduce, and never clears the map.
+    # A joined rank uses no parameter. PyTorch's passes its own map to the all-reduce, and never
+    # clears the map. It thus reports all parameters that any rank has used since it joined.
     ddp._match_unused_params_allreduce = lambda: ddp.process_group.allreduce(
         torch.zeros_like(ddp.reducer._get_local_used_map()))
     with ddp.join():

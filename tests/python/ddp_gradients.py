@@ -235,8 +235,8 @@ def set_data_on_gradients(rig):
 
 
 def set_data_on_gradient_views(rig):
-    # With gradient_as_bucket_view, PyTorch's `.grad` is the reducer's own tensor: set_data() moves
-    # it out of the bucket, and the average of an earlier step is applied from then on.
+    # With gradient_as_bucket_view, PyTorch's `.grad` is the reducer's own tensor. set_data() moves
+    # it out of the bucket. From then on, the average of an earlier step is applied.
     set_data_on_gradients(rig)
 
 

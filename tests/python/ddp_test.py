@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The same weights, data and order give the same losses, weights, gradients and buckets under
-Lockstep, with overlap and without, on one host and across two, and under PyTorch's
-DistributedDataParallel with Gloo: in every scenario of ddp_scenarios.py, and on every rank.
+Lockstep and under PyTorch's DistributedDataParallel with Gloo. Lockstep runs with overlap and
+without, on one host and across two. Every rank compares every scenario of ddp_scenarios.py.
 
 ddp_test.py DDP_TRAIN --lockstep LOCKSTEP [--engine NAME]: NAME is between the hosts
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Lockstep's GradScaler has the scale, the growth tracker, the infinities and the omitted steps of
-Python's, in each of 200 steps, and the weights of Python's fused optimizers, bit for bit. Some
+Python's, in each of 200 steps. Weights are those of Python's fused optimizers, bit for bit. Some
 gradients are infinite from the beginning, others overflow because the scale is too large.
 
 grad_scaler_test.py GRAD_SCALER_TRACE

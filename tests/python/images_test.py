@@ -343,7 +343,7 @@ class Images(unittest.TestCase):
 
     def test_a_crop_whose_ratio_is_impossible_is_the_middle(self):
         write_jpegs(self.folder)
-        for tiny in self.folder.glob("4-*"):  # Of one pixel: torchvision crops it to nothing.
+        for tiny in self.folder.glob("4-*"):  # torchvision crops one pixel to nothing.
             tiny.unlink()
         for scale, ratio in (((1, 1), (0.1, 0.2)), ((1, 1), (5, 6))):
             self.compare(

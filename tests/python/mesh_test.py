@@ -47,7 +47,7 @@ def numbers(text):
 
 
 def main():
-    # Infers one size of each shape in turn, and none.
+    # Each shape with none of its sizes inferred, and with each one of them.
     cases = [(shape, inferred) for shape in SHAPES for inferred in (None, *range(len(shape)))]
     lines = ""
     for shape, inferred in cases:

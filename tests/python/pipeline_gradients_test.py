@@ -26,7 +26,7 @@ MICROBATCHES = (EXACT, 6)
 SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B",
              "looped_bfs": "LoopedBFS", "zb1p": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
 STAGES = {"interleaved": [[0, 2], [1, 3]], "looped_bfs": [[0, 2], [1, 3]], "zbv": [[0, 3], [1, 2]]}
-TOLERANCE = 1e-6  # Of a tensor's largest value, or of 1.
+TOLERANCE = 1e-6  # Share of a tensor's largest value, or of 1.
 
 
 class Block(nn.Module):

@@ -3,9 +3,9 @@
 """lockstep::make_pipeline_order() has the orders of torch.distributed.pipelining's schedules.
 
 PyTorch's schedules are made with stages that compute nothing, without processes. Those of one
-stage for each rank run, as the table of 1F1B does not say what is run: its last rank begins with
-microbatch 1. The other tables are compared before PyTorch adds communication to them. Files of
-orders are read and written by both.
+stage for each rank run, because the table of 1F1B differs: its last rank begins with microbatch 1.
+The other tables are compared before PyTorch adds communication to them. Both read and
+write files of orders.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Lockstep's learning rate schedules have the rates and momenta of Python's, bit for bit, in 10,000
-steps with three param groups, of which the program edits one; and after a resume in the middle:
-Lockstep's from Python's state_dict(), and Python's from Lockstep's. Their states are equal, except
-for members that one side alone has.
+steps. There are three param groups, of which the program edits one. In the middle, Lockstep's
+resume from Python's state_dict(), and Python's from Lockstep's. Their states are equal, except for
+members that one side alone has.
 
 schedules_test.py SCHEDULE_TRACE
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of examples/models in Python, with the same names, written from their papers:
-attention is a softmax of products, rotations are products of complex numbers. PyTorch cannot
-shard one weight by segments, so a weight with segments is several layers here."""
+"""The models of examples/models in Python, with the same names, written from their papers.
+Attention is a softmax of products; rotations are products of complex numbers. PyTorch cannot shard
+one weight by segments, so a weight with segments is several layers here."""
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +51,7 @@ def whole_weights(model):
 
 
 def attention(q, k, v, causal):
-    """Of [N, T, features of all heads]; keys and values may have fewer heads."""
+    """Attention of [N, T, features of all heads]; keys and values may have fewer heads."""
     q, k, v = (x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.size(1) // x.size(1), dim=1) for x in (k, v))
     scores = q @ k.transpose(-1, -2) / q.size(-1)**0.5

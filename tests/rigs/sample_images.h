@@ -12,7 +12,7 @@ namespace lockstep::test {
 
 struct JpegKind {
   int components = 3;                     // 1: grey, 3: YCbCr, 4: inverted CMYK.
-  std::pair<int, int> sampling = {2, 2};  // Of the first component, horizontally and vertically.
+  std::pair<int, int> sampling = {2, 2};  // The first component's, in x and y.
   bool progressive = false;
   int restart_rows = 0;  // Rows of blocks between restart markers.
 };

@@ -50,7 +50,7 @@ void reserve_staging(const ProcessGroup& world) {
 struct Case {
   std::string operation;
   std::string memory;
-  std::size_t bytes = 0;  // Of the larger buffer.
+  std::size_t bytes = 0;  // Size of the larger buffer.
 };
 
 Case parse_case(std::string text) {

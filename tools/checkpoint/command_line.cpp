@@ -1,5 +1,4 @@
-// `lockstep checkpoint`: shows, verifies, compares and merges checkpoints. A plugin, loaded by
-// main() in tools/lockstep_checkpoint.cpp.
+// `lockstep checkpoint`: a plugin, loaded by main() in tools/lockstep_checkpoint.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/checkpoint/command_line.h"
@@ -85,7 +84,6 @@ whole; one tensor is in memory at a time.
 
 using Command = std::function<int()>;
 
-// Options of the subcommands; each one sets its own.
 struct CommandLine {
   ShowOptions show;
   std::vector<std::filesystem::path> verified;
@@ -136,7 +134,6 @@ void declare(CLI::App& app, CommandLine& line) {
   merge->add_flag("--force", line.merge.force, "Replace the file if it exists");
 }
 
-// Returns the selected subcommand.
 std::string parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(about, "lockstep checkpoint");
   declare(app, line);
@@ -166,7 +163,6 @@ int code_of(lockstep::Fault fault) {
   }
 }
 
-// Reports any error in one line.
 int complain(const std::string& name, int code, const std::string& text) {
   std::fprintf(stderr, "lockstep checkpoint %s: %s\n", name.c_str(),
                text.substr(0, text.find('\n')).c_str());
@@ -187,8 +183,7 @@ int run_guarded(const std::string& name, const CommandLine& line) {
   }
 }
 
-// If a standard stream were closed, the first opened file would get its descriptor and receive
-// output.
+// Otherwise the first opened file could get the descriptor of a closed stream and receive output.
 void keep_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::dup(fd))
     if (fd > STDERR_FILENO) {

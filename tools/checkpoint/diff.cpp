@@ -16,7 +16,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// Elements whose bits differ, in two tensors of the same type and shape.
+// In two tensors of the same type and shape.
 struct Unequal {
   std::int64_t count = 0;
   std::int64_t incomparable = 0;  // Elements of `count` where one or both are NaN.
@@ -37,8 +37,7 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
     unequal.largest = std::max(unequal.largest, numbers.max().item<double>());
 }
 
-// Works in chunks, because the distances of all elements would take three times the tensors'
-// memory.
+// In chunks, because all distances would take three times the tensors' memory.
 Unequal compare(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t chunk = 1 << 20;
   Unequal unequal;
@@ -149,7 +148,6 @@ class Comparison {
     }
   }
 
-  // NaN equals NaN.
   static bool same(const StateValue& a, const StateValue& b) {
     const auto number = [](double x, double y) {
       return x == y || (std::isnan(x) && std::isnan(y));

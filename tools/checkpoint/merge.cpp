@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 volatile sig_atomic_t stopped_by = 0;
 
-// Makes the first signal remove the unfinished output.
+// The first signal removes the unfinished output.
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { stopped_by = number; };

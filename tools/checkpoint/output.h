@@ -31,9 +31,7 @@ std::string dtype_of(const at::Tensor& tensor);          // Python's name: "floa
 std::string type_text(const at::Tensor& tensor);         // For example "float32 [2, 3]".
 std::string value_text(const StateValue& value);
 
-// Progress bar of a long task, in bytes, on stderr if that is a terminal.
-//
-// Thread safety: none. Errors: none; failed writes are ignored.
+// In bytes, on stderr if that is a terminal. Thread safety: none. Failed writes are ignored.
 class ByteBar {
  public:
   ByteBar(std::string label, std::uint64_t total);
@@ -44,7 +42,7 @@ class ByteBar {
   void set_label(std::string label) { label_ = std::move(label); }
   void add(std::uint64_t bytes);
 
-  // Removes the bar from the terminal until the next progress.
+  // Removes the bar until the next progress.
   void clear();
 
  private:

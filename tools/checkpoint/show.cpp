@@ -25,7 +25,7 @@ std::uint64_t size_on_disk(const CheckpointReader& reader) {
   return bytes;
 }
 
-// Returns all parts, or only `part` if not empty.
+// All parts if `part` is empty.
 std::vector<std::string> parts_of(const CheckpointReader& reader, const std::string& part) {
   if (part.empty()) return reader.parts();
   require_part(reader.directory(), reader.parts(), part);
@@ -107,7 +107,7 @@ void print_weights(const fs::path& path, const WeightsSource& source) {
 
 // --- For programs -------------------------------------------------------------------------------
 
-// JSON has no infinities and no NaN: writes them as "inf", "-inf" and "nan".
+// JSON has neither infinities nor NaN.
 Json json_of(double value) { return std::isfinite(value) ? Json(value) : Json(value_text(value)); }
 
 struct ValueJson {
@@ -185,7 +185,7 @@ Json json_of(const fs::path& path, const WeightsSource& source) {
   return all;
 }
 
-// Returns the newest readable checkpoint; the list reports damaged ones.
+// The newest readable checkpoint; the list reports damaged ones.
 fs::path newest_readable(const fs::path& folder) {
   const std::vector<fs::path> all = list_checkpoints(folder);
   for (const fs::path& each : all) {

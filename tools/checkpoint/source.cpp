@@ -35,7 +35,6 @@ class CheckpointSource final : public Source {
   const CheckpointReader reader_;
 };
 
-// Returns a tensor with an entry's type and shape.
 at::Tensor empty_like(const SafetensorsEntry& entry, at::Device device) {
   const auto type = find_scalar_type(entry.type);
   const auto bytes = static_cast<std::int64_t>(entry.end - entry.begin);
@@ -43,8 +42,7 @@ at::Tensor empty_like(const SafetensorsEntry& entry, at::Device device) {
               : at::empty({bytes}, at::dtype(at::kByte).device(device));
 }
 
-// By the name, or as in a safetensors file, where '{' follows the eight bytes of the header's
-// length. WeightFiles rejects pickles with a remedy.
+// By the name, or as in a safetensors file, where '{' follows the header's length of eight bytes.
 bool may_be_weights(const fs::path& file) {
   const std::string name = file.filename().string();
   for (const char* ending : {".safetensors", ".json", ".bin", ".pt", ".pth"})

@@ -1,7 +1,5 @@
-// Input of a command: a checkpoint, or weights in safetensors files, which are treated as a part of
-// a checkpoint.
-//
-// Errors: those of CheckpointReader and WeightFiles.
+// Input of a command: a checkpoint, or weights in safetensors files, which count as a part. Errors:
+// those of CheckpointReader and WeightFiles.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,17 +37,16 @@ class Source {
   virtual std::optional<std::int64_t> step() const = 0;  // Empty for weights.
   virtual std::vector<std::string> parts() const = 0;
 
-  // Returned tensors are on the meta device. A type that LibTorch lacks is represented by its
-  // bytes, as uint8 with one dimension.
+  // On the meta device. A type that LibTorch lacks is represented by its bytes, as uint8 with one
+  // dimension.
   virtual const StateDict& contents(const std::string& part) const = 0;
   virtual at::Tensor read(const std::string& part, const std::string& tensor) const = 0;
 };
 
-// `path` is any that kind_of() accepts; for a folder, opens its latest checkpoint. `part` is the
-// displayed part name of weights.
+// `path` is any that kind_of() accepts; of a folder, opens the latest checkpoint. `part` is
+// displayed for weights.
 std::unique_ptr<Source> open_source(const std::filesystem::path& path, const std::string& part);
 
-// Weights in safetensors files.
 class WeightsSource final : public Source {
  public:
   WeightsSource(const std::filesystem::path& path, std::string part);
@@ -61,7 +58,7 @@ class WeightsSource final : public Source {
 
   const WeightFiles& files() const { return files_; }
 
-  // Returns the file's entry for a type that LibTorch lacks; null for other types.
+  // The file's entry for a type that LibTorch lacks; null for other types.
   const SafetensorsEntry* other_type(const std::string& name) const;
 
  private:

@@ -22,13 +22,12 @@ std::string text_beside(const fs::path& path, const Error& error) {
   return text;
 }
 
-// A checkpoint, or weights in safetensors files, to verify. opened() records a failure to open
-// them.
+// opened() records a failure to open the checkpoint or the weights.
 struct Candidate {
   fs::path path;
   std::unique_ptr<const CheckpointReader> reader;
   std::unique_ptr<const WeightsSource> weights;
-  std::string problem;  // First problem.
+  std::string problem;
   int problems = 0;
   bool is_damaged = false;
 
@@ -89,7 +88,7 @@ void read_all(Candidate& candidate, ByteBar& bar) {
     }
 }
 
-// Reads every byte. Headers and sizes were checked when the source was opened.
+// Headers and sizes were checked when the source was opened.
 void read_weights(Candidate& candidate, ByteBar& bar) {
   for (const auto& [name, tensor] : candidate.weights->contents({}).tensors) {
     try {

@@ -16,7 +16,7 @@ constexpr std::uint64_t mebi = 1 << 20;
 // Descriptors for the program itself.
 constexpr std::uint64_t own_files = 64;
 
-// Measured: 11, and 4 for each rank. The launcher raises its own limit as far as permitted.
+// Measured: 11, and 4 for each rank.
 std::uint64_t files_of_launcher(const Job& job) {
   return own_files + 4 * static_cast<std::uint64_t>(job.ranks);
 }
@@ -53,7 +53,7 @@ void judge_processors(const Host& host, const Job& job, Diagnosis& diagnosis) {
          "start fewer (-n), or allow more by affinity and CPU quota"});
 }
 
-// Memory of a program with LibTorch before its first tensor; measured: 111 MiB on x86-64.
+// A program with LibTorch before its first tensor; measured: 111 MiB on x86-64.
 constexpr std::uint64_t least_memory = 128 * mebi;
 
 void judge_memory(const Host& host, const Job& job, Diagnosis& diagnosis) {

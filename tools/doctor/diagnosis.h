@@ -1,6 +1,4 @@
-// Diagnoses whether training can run on a host and what to do if not, and formats the report.
-//
-// No I/O: report.cpp formats the texts, lockstep_doctor.cpp prints them.
+// Diagnoses whether training can run on a host and what to do if not, without I/O.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,12 +22,11 @@ struct Diagnosis {
 
 Diagnosis diagnose(const Host& host, const Job& job);
 
-// Returns the report for people. `verbose` gives complete reasons. Control characters in foreign
-// text are replaced.
+// Without foreign control characters. `verbose` gives complete reasons.
 std::string to_text(const Host& host, const Job& job, const Diagnosis& diagnosis,
                     bool verbose = false);
 
-// Returns the report as one object; docs/protocol.md lists its members.
+// docs/protocol.md lists the members.
 std::string to_json(const Host& host, const Job& job, const Diagnosis& diagnosis);
 
 }  // namespace lockstep::doctor

@@ -1,5 +1,4 @@
-// This host as `lockstep doctor` finds it, within the process's container, cgroup and launcher.
-// software.h adds LibTorch and engines; diagnosis.h evaluates and formats the findings.
+// This host as `lockstep doctor` finds it, within its container, cgroup and launcher.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +14,6 @@
 
 namespace lockstep::doctor {
 
-// The job to check the host for.
 struct Job {
   int ranks = 1;  // On this host.
   int hosts = 1;  // Each like this one.
@@ -23,10 +21,10 @@ struct Job {
 
 struct Processors {
   Topology topology = {};
-  std::string cpus = {};             // This process's affinity mask, such as "0-3,8".
-  std::optional<double> quota = {};  // CPU quota of its cgroups.
-  int usable_cores = 1;              // By mask and quota.
-  NumberFormats formats = {};        // Native 16-bit floats.
+  std::string cpus = {};  // This process's affinity mask, such as "0-3,8".
+  std::optional<double> quota = {};
+  int usable_cores = 1;  // By mask and quota.
+  NumberFormats formats = {};
 };
 
 // Sizes in bytes.
@@ -42,7 +40,7 @@ struct SharedMemory {
   std::uint64_t dev_shm_free = 0;
 };
 
-// The LibTorch that this copy of Lockstep would load. All fields are empty if none is needed.
+// Empty if this copy of Lockstep needs no LibTorch.
 struct LibTorch {
   std::string built_for = {};  // Such as "2.13".
   std::string path = {};       // Path of libtorch_cpu.so, as the loader resolves it.
@@ -50,7 +48,7 @@ struct LibTorch {
   std::string error = {};      // Libraries that the loader cannot find.
   std::string place = {};      // Folder where a package looks for it; empty in other copies.
   bool is_for_cuda = false;    // A CUDA build, which runs on CPUs without the driver.
-  bool has_driver = false;     // NVIDIA's driver is installed.
+  bool has_driver = false;
 };
 
 struct EngineState {
@@ -73,7 +71,6 @@ struct Network {
   std::vector<std::string> rdma_devices = {};  // Such as "mlx5_0".
 };
 
-// The launcher whose variables are set.
 struct Launcher {
   std::string name = {};  // Empty without a launcher.
   int rank = 0;
@@ -105,8 +102,8 @@ struct Host {
   Token token = {};
 };
 
-// Fills in a Host except LibTorch and engines. Wipes LOCKSTEP_JOB_TOKEN. `interface` is as
-// InitOptions::interface. Errors: system, if data that every Linux provides is unreadable.
+// All but LibTorch and engines. Wipes LOCKSTEP_JOB_TOKEN. `interface` is as InitOptions::interface.
+// Errors: system, if data that every Linux provides is unreadable.
 Host examine(const std::string& interface);
 
 }  // namespace lockstep::doctor

@@ -10,7 +10,7 @@
 namespace lockstep::doctor {
 namespace {
 
-constexpr std::size_t column = 10;  // Column of the text after a label.
+constexpr std::size_t column = 10;
 
 std::string shown(std::string text) {
   for (char& each : text)
@@ -18,7 +18,6 @@ std::string shown(std::string text) {
   return text;
 }
 
-// Indents all lines but the first by `indent`.
 std::string indented(const std::string& text, std::size_t indent) {
   std::string result;
   for (const char each : text) {
@@ -44,7 +43,7 @@ std::string size_text(std::uint64_t bytes) {
   return bytes >= mebi ? fmt::format("{} MiB", bytes / mebi) : fmt::format("{} KiB", bytes / kibi);
 }
 
-// Returns "2 L3 of 32 MiB" for each size of cache.
+// "2 L3 of 32 MiB" for each size of cache.
 std::string caches_text(const Topology& topology) {
   std::map<int, std::uint64_t> caches;  // Key: number of the cache.
   for (const Core& core : topology.cores)

@@ -88,7 +88,7 @@ int look_at(dl_phdr_info* object, std::size_t, void* result) {
   auto& loaded = *static_cast<Loaded*>(result);
   for (int i = 0; i < object->dlpi_phnum; ++i)
     if (object->dlpi_phdr[i].p_type == PT_INTERP && loaded.loader.empty())
-      // The program's own memory: ELF has the address of the text as a number.
+      // ELF has the address of the program's own text as a number.
       loaded.loader = reinterpret_cast<const char*>(  // NOLINT(performance-no-int-to-ptr)
           object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
   const fs::path path = object->dlpi_name;
@@ -115,7 +115,7 @@ EngineState open(const std::string& name) try {
   const Engine& engine = open_engine(name);
   return {.name = name, .path = engine.path, .version = engine.version};
 } catch (const std::exception& error) {
-  // The report already contains the engine's name.
+  // The report has the engine's name.
   const std::string text = error.what();
   const std::string prefix = fmt::format("engine {}: ", name);
   const auto begin = text.find(prefix);
@@ -212,7 +212,7 @@ void report_engine(const std::string& name) {
   const std::string text =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const ssize_t written = ::write(out.get(), text.data(), text.size());
-  // Destructors of libraries have crashed before; we do not need them.
+  // Destructors of libraries may crash, and are not needed.
   ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
 }
 

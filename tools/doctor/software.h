@@ -1,5 +1,5 @@
-// LibTorch and the engines that a job would load, examined in other processes, whose crash or hang
-// is harmless.
+// LibTorch and the engines that a job would load, examined in other processes, which may crash or
+// hang.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,46 +17,41 @@ namespace lockstep::doctor {
 
 struct Answer {
   std::string out = {};  // Its stdout.
-  // How it ended, such as "was ended by signal 11 (Segmentation fault)"; empty for exit code 0.
+  // Such as "was ended by signal 11 (Segmentation fault)"; empty for exit code 0.
   std::string end = {};
 };
 
-// Runs a program and returns its output. `arguments` begin with the program's path. `variables`,
-// such as "NAME=value", are added to this process's environment. The program's stderr is discarded.
-//
-// Blocking: until it has ended; it is killed at the limit. Errors: system.
+// Runs a program. `arguments` begin with its path; `variables`, such as "NAME=value", are added to
+// the environment. Discards its stderr. Blocking: until it has ended; it is killed at the limit.
+// Errors: system.
 Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds limit,
            const std::vector<std::string>& variables = {});
 
 // --- LibTorch ------------------------------------------------------------------------------------
 
-// Examines LibTorch without loading it, because loading takes a second. `built_for` is its version.
-// `library` is the file name of the library that links it, in the folder of liblockstep_comm.so;
-// empty in a build without LibTorch. The result is empty if that library is not installed.
+// Examines LibTorch without loading it, which takes a second. `library` is the file name of the
+// library that links it, in the folder of liblockstep_comm.so. Empty if that is not installed.
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library);
 
-// Returns the loader's list of libraries that `library` needs, in the format of ldd(1): "NAME =>
-// PATH (ADDRESS)" or "NAME => not found" per line. The loader's --list would stop at a missing
-// library.
+// In the format of ldd(1): "NAME => PATH (ADDRESS)" or "NAME => not found" per line. The loader's
+// --list would stop at a missing library.
 Answer list_needed(const std::filesystem::path& library);
 
-// Parses LibTorch's state from such a list.
 LibTorch libtorch_in(const std::string& list, const std::string& built_for);
 
-// Returns the version from the parent of libtorch_cpu's folder: build-version in LibTorch's
-// archives, version.py in the Python package. Empty without either file.
+// From build-version in the parent of libtorch_cpu's folder, or version.py in the Python package.
+// Empty without either file.
 std::string version_of_libtorch(const std::filesystem::path& libtorch_cpu);
 
 // --- Engines for communication between hosts -----------------------------------------------------
 
-// Opens each engine in its own process, `program` --engine NAME, as a job does. Conflicts, crashes
-// and hangs of libraries then become a line in the report. Blocking: at most 20 s for each.
+// Opens each engine in its own process, `program` --engine NAME. Blocking: at most 20 s for each.
 std::vector<EngineState> examine_engines(const std::string& program);
 
-// Runs in that process: opens the engine, writes only the result to stdout, and exits.
+// Runs in that process, writes only the result to stdout, and exits.
 [[noreturn]] void report_engine(const std::string& name);
 
-// Parses the output of report_engine(). If it is invalid, the engine cannot be used.
+// An engine with invalid output cannot be used.
 EngineState engine_in(const std::string& name, const std::string& written, const std::string& end);
 
 }  // namespace lockstep::doctor

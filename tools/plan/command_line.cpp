@@ -69,7 +69,6 @@ int columns_of_terminal() {
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : columns;
 }
 
-// Splits a text into a number and the rest.
 std::pair<double, std::string> number_in(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -80,7 +79,7 @@ std::pair<double, std::string> number_in(std::string_view text) {
   return {value, rest};
 }
 
-// Returns the power of `base` for a prefix; 0 for other text.
+// 0 for a text that is no prefix.
 double factor_of(const std::string& prefix, double base) {
   const std::string_view known = "kmgt";
   if (prefix.empty()) return 1;
@@ -95,7 +94,6 @@ std::string without_end(std::string text, const std::vector<std::string>& ends) 
   return text;
 }
 
-// Adds PROGRAM, which is not an option.
 class Formatter : public CLI::Formatter {
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: lockstep plan [OPTIONS] [PROGRAM [ARGUMENTS...]]\n";
@@ -115,7 +113,7 @@ CLI::Validator that_parses(const std::function<void(const std::string&)>& parse)
       "");
 }
 
-// Rejects conflicting options, and sizes that would use up all memory.
+// Rejects conflicting options, and sizes that would exhaust the memory.
 void require_sense_of_orders(const PlanCommandLine& line) {
   constexpr int most = 200'000;
   const auto& [ranks, microbatches, stages] = line.shape;
@@ -142,7 +140,6 @@ void require_sense_of_program(const PlanCommandLine& line) {
                                std::to_string(most_ranks) + " ranks");
 }
 
-// Rejects options of the command's other mode.
 void require_one_half(const CLI::App& app, const PlanCommandLine& line) {
   const char* const other = line.is_of_program() ? order_group : program_group;
   for (const CLI::Option* option : app.get_options())

@@ -38,17 +38,16 @@ struct PlanCommandLine {
   bool is_of_program() const { return !program.empty() || !profile.empty(); }
 };
 
-// Ends the process after --help and after a wrong command line.
+// Ends the process after --help or a wrong command line.
 PlanCommandLine parse_plan(int argc, char** argv);
 
-// All values of --schedule.
 std::vector<std::string> pipeline_schedule_names();
 
-// Parses "64G", "1.5T" or "512M", also with B or iB: powers of 1024. Errors: misuse.
+// "64G", "1.5T" or "512M", also with B or iB: powers of 1024. Errors: misuse.
 double parse_size(std::string_view text);
 
-// Parses bits per second: "1G", "2.5G" or "100M", also with "bit/s": powers of 1000. Returns bytes
-// per second. Errors: misuse.
+// Bits per second as "1G", "2.5G" or "100M", also with "bit/s": powers of 1000. Returns bytes per
+// second. Errors: misuse.
 double parse_link(std::string_view text);
 
 }  // namespace lockstep::tools

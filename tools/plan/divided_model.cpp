@@ -12,7 +12,6 @@
 namespace lockstep::tools {
 namespace {
 
-// All members but the rows.
 constexpr std::array measures{&LayerSample::forward,          &LayerSample::backward,
                               &LayerSample::backward_input,   &LayerSample::backward_weight,
                               &LayerSample::kept_bytes,       &LayerSample::weight_bytes,
@@ -24,7 +23,6 @@ LayerSample scaled(LayerSample sample, double factor) {
   return sample;
 }
 
-// Bytes that an action adds to those of its rank.
 struct Added {
   double most = 0;   // While it runs.
   double after = 0;  // After its end; negative if it frees more.
@@ -119,8 +117,7 @@ double DividedModel::tied_away(int layer, const PipelineOrder& order,
   return bytes;
 }
 
-// `layer` equals layers() for the loss. `tied`: bytes of its parameters that are counted for
-// another layer.
+// `layer` is layers() for the loss. `tied`: bytes of its parameters that another layer counts.
 void DividedModel::add(StageCosts& costs, int layer, double tied) const {
   const auto& [sample, part] = layers_[as_index(layer)];
   // A frozen tied weight may be larger than the layer's gradients.
@@ -198,16 +195,16 @@ std::vector<double> DividedModel::peaks(const PipelineOrder& order,
 }
 
 // Part of a layer's gradients that exists only from its backward on. Replicas have memory for all
-// gradients from the beginning. In a pipeline, this memory is for averages of what microbatches
-// have summed elsewhere.
+// gradients from the beginning. In a pipeline, that memory holds averages, and microbatches are
+// summed elsewhere.
 double DividedModel::growth_of_gradients() const {
   if (layout_.pp > 1) return 1;
   if (replicas() > 1 && !layout_.fsdp) return 0;
   return 1. / replicas();
 }
 
-// Memory where tensor parallel ranks sum activations: RegisteredPool (tensor/registered_pool.h).
-// The last layer's output is split, and not summed.
+// Memory where tensor parallel ranks sum activations (tensor/registered_pool.h). The last layer's
+// output is split, and not summed.
 double DividedModel::pool_bytes() const {
   if (layout_.tp == 1) return 0;
   double largest = 1;

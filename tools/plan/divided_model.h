@@ -1,7 +1,5 @@
-// Costs of a model that a layout divides among ranks, by stage and by rank of a pipeline.
-// Independent of hosts.
-//
-// Thread safety: pure functions.
+// Costs of a model that a layout divides among ranks, by stage and by rank. Thread safety: pure
+// functions.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,23 +43,23 @@ class DividedModel {
 
   int layers() const { return static_cast<int>(layers_.size()) - 1; }
 
-  // Returns the first layers of all stages but the first. The last stage includes the loss.
+  // The first layers of all stages but the first. The last stage includes the loss.
   std::vector<int> cut_into(int stages) const;
 
-  // Costs by stage. Counts a weight that two layers of a rank share once.
+  // By stage. Counts a weight that two layers of a rank share once.
   std::vector<StageCosts> stages(const PipelineOrder& order, const std::vector<int>& cut) const;
 
-  // Costs by rank: the sum of its stages. The optimizer's time is the only time.
+  // The sums of stages. The optimizer's time is the only time.
   std::vector<StageCosts> ranks(const PipelineOrder& order,
                                 const std::vector<StageCosts>& stages) const;
 
-  // Maximum by rank of activations and temporary gradients.
+  // Maximum of activations and temporary gradients.
   std::vector<double> peaks(const PipelineOrder& order,
                             const std::vector<StageCosts>& stages) const;
 
-  // Permanent bytes of a rank alone, and bytes that all ranks of its host with the same part of the
-  // model share. With share_parameters, these are the parameters on one host, and two gathered
-  // units on several `hosts`.
+  // Permanent bytes of a rank alone, and those that ranks of its host with the same part of the
+  // model share. The latter are, with share_parameters, the parameters on one host, and two
+  // gathered units on several `hosts`.
   double own_bytes(const StageCosts& rank, int hosts) const;
   double shared_bytes(const StageCosts& rank, int hosts) const;
 
@@ -88,7 +86,7 @@ class DividedModel {
 
 int stage_of(int layer, const std::vector<int>& cut);
 
-// Returns null if the kind was not measured with this `tp`.
+// Null if the kind was not measured with this `tp`.
 const LayerPart* part_of(const LayerKind& kind, int tp);
 
 }  // namespace lockstep::tools

@@ -15,9 +15,8 @@
 namespace lockstep::tools {
 namespace {
 
-constexpr double milliseconds = 1000;  // Per second.
+constexpr double milliseconds = 1000;
 
-// Ascending, up to `most`.
 std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max()) {
   std::vector<int> divisors;
   for (int each = 1; each <= std::min(value, most); ++each)
@@ -27,7 +26,7 @@ std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max
 
 // --- Layouts that cannot be ----------------------------------------------------------------------
 
-// Why a layer cannot be split by `tp`; empty if all can.
+// Empty if all layers can be split by `tp`.
 std::string refusal_of_tp(const ModelProfile& profile, const Machine& machine, int tp) {
   const int most = machine.ranks_per_host();
   if (tp > most || most % tp != 0)
@@ -90,7 +89,6 @@ class Predictor {
     return predicted;
   }
 
-  // With the fastest schedule that fits.
   PredictedLayout pipelined() const {
     PredictedLayout best{.layout = layout_};
     using enum PipelineSchedule;
@@ -147,7 +145,7 @@ class Predictor {
     return host_of(pipeline_rank * ranks_of_stage() + offset);
   }
 
-  // Seconds and bytes for simulate(). A sender itself copies into shared memory.
+  // In seconds and bytes. A sender itself copies into shared memory.
   std::vector<PipelineStageCost> stage_costs(const PipelineOrder& order,
                                              const std::vector<StageCosts>& stages) const {
     std::vector<PipelineStageCost> costs;
@@ -197,8 +195,8 @@ class Predictor {
     return predicted;
   }
 
-  // Keys and values are copied to shared memory twice, and their gradients back. Assumes that most
-  // layers have attention, and that a key is as large as the output.
+  // Keys and values are copied to shared memory twice, and their gradients back. Assumes attention
+  // in most layers, and keys as large as the output.
   double attention_copies(const std::vector<StageCosts>& stages) const {
     constexpr double copies = 6;
     if (layout_.cp == 1 || profile_.copy_bandwidth <= 0) return 0;
@@ -233,7 +231,7 @@ class Predictor {
         const double bytes = model_.own_bytes(ranks[rank], hosts_of_group()) + peaks[rank];
         hosts[as_index(host)] += bytes + profile_.process_bytes;
         if (seen.insert(host).second) hosts[as_index(host)] += slots;
-        // All ranks of a host with the same tp rank share memory; the first of them counts it.
+        // All ranks of a host with the same tp rank share memory; the first one counts it.
         if (offset % machine_.ranks_per_host() < layout_.tp)
           hosts[as_index(host)] += model_.shared_bytes(ranks[rank], hosts_of_group());
         if (const double all = bytes + model_.shared_bytes(ranks[rank], hosts_of_group()) + slots;
@@ -265,8 +263,7 @@ class Predictor {
   }
 
   // Bytes that a host sends in a step for one tensor parallel rank of a stage. They are an
-  // all_reduce of gradients, or a reduce_scatter and the gathers of weights in forward and
-  // backward.
+  // all_reduce of gradients, or a reduce_scatter and the gathers of weights.
   double bytes_between_hosts(const StageCosts& rank) const {
     const int hosts = hosts_of_group();
     const double part = static_cast<double>(hosts - 1) / hosts;
@@ -301,7 +298,6 @@ class Predictor {
       predicted.link_bytes = std::max(predicted.link_bytes, hosts[host] + gradients[host]);
   }
 
-  // Adds the gradients of a weight that two ranks of a pipeline have.
   void add_ties(std::vector<double>& hosts, const PipelineOrder& order,
                 const std::vector<int>& cut) const {
     for (const TiedLayers& tie : profile_.ties)
@@ -328,7 +324,7 @@ PredictedLayout predict(const ModelProfile& profile, const Machine& machine, con
   return layout.pp == 1 ? predictor.whole() : predictor.pipelined();
 }
 
-// Candidate numbers of microbatches. More than eight per stage hardly reduce the bubble.
+// More than eight microbatches per stage hardly reduce the bubble.
 std::vector<int> microbatches_of(const ModelProfile& profile, const Layout& layout) {
   if (layout.pp == 1 || profile.rows % layout.dp != 0) return {1};
   constexpr int most = 8, most_of_all = 4096;  // `most_of_all` limits the time of a simulation.

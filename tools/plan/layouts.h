@@ -1,10 +1,7 @@
-// Predicts memory and time of a training step for every way to divide a model among ranks.
-//
-// A layout is a mesh {pp, dp, cp, tp}. The last axis varies fastest, so tensor parallel ranks are
-// adjacent and pipeline stages are farthest apart. Predictions use measurements of one layer of
-// each kind (model_profile.h). All layouts are tried.
-//
-// Thread safety: pure functions.
+// Predicts memory and time of a training step for every way to divide a model among ranks. A layout
+// is a mesh {pp, dp, cp, tp}, whose last axis varies fastest: tensor parallel ranks are adjacent.
+// Predictions use measurements of one layer of each kind (model_profile.h). Thread safety: pure
+// functions.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,8 +40,8 @@ struct PredictedLayout {
   std::string impossible = {};  // Why it is impossible; then nothing below is set.
   bool fits = false;
 
-  // Maximum bytes of tensors that a rank has or has mapped, and of all processes of a host. A
-  // host's total counts memory shared by several ranks once.
+  // Maximum bytes of tensors that a rank has or has mapped, and of a host, which counts shared
+  // memory once.
   double rank_bytes = 0;
   double activation_bytes = 0;  // Part of rank_bytes, including temporary gradients.
   double host_bytes = 0;
@@ -62,15 +59,15 @@ struct PredictedLayout {
   std::vector<int> cut = {};
 };
 
-// All layouts of machine.ranks: first those that fit, fastest first; then those that do not fit,
-// smallest first; then impossible ones.
+// All layouts: first those that fit, fastest first; then those that do not fit, smallest first;
+// then impossible ones.
 std::vector<PredictedLayout> predict_layouts(const ModelProfile& profile, const Machine& machine);
 
-// The simulation of a predicted pipeline, in milliseconds, for a picture.
+// In milliseconds.
 SimulatedPipeline simulate_layout(const ModelProfile& profile, const Machine& machine,
                                   const PredictedLayout& predicted);
 
-// Costs of a layer for microbatches of `rows` rows, interpolated linearly between samples.
+// Interpolated linearly between samples.
 LayerSample sample_at(const LayerPart& part, double rows);
 
 }  // namespace lockstep::tools

@@ -11,7 +11,6 @@
 
 namespace lockstep::tools {
 
-// Why there is no profile.
 struct NotMeasured {
   int exit_code = 1;
   std::string text = {};

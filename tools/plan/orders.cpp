@@ -20,7 +20,6 @@ namespace {
 
 constexpr int order_is_wrong = 1;
 
-// The share of a rank's work and activations in one stage.
 double share_of_stage(const PipelineOrder& order) {
   return static_cast<double>(order.ranks()) / order.stages();
 }
@@ -68,7 +67,6 @@ std::string padded(std::string text, std::size_t width) {
   return text + "  ";
 }
 
-// A line of the table. Schedules with a fixed number of stages use that number.
 std::string compared(const PlanCommandLine& line, PipelineSchedule schedule) {
   using enum PipelineSchedule;
   PipelineShape shape = line.shape;

@@ -1,4 +1,4 @@
-// Compares, draws and checks pipeline schedules. Starts no process.
+// Compares, draws and checks pipeline schedules, without processes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,7 +7,6 @@
 
 namespace lockstep::tools {
 
-// Returns the exit code.
 int plan_orders(const PlanCommandLine& line);
 
 }  // namespace lockstep::tools

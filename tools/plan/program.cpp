@@ -50,7 +50,6 @@ std::variant<ModelProfile, NotMeasured> profile_of(const PlanCommandLine& line,
                              " ranks a host, not " + std::to_string(ranks)};
 }
 
-// Shows milliseconds.
 void show_pipeline(const std::vector<PredictedLayout>& all, const ModelProfile& profile,
                    const Machine& machine, const PlanCommandLine& line) {
   const auto best = std::find_if(all.begin(), all.end(),

@@ -1,4 +1,4 @@
-// Predicts and shows the layouts of a program's model.
+// Predicts the layouts of a program's model.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,7 +7,6 @@
 
 namespace lockstep::tools {
 
-// Returns the exit code.
 int plan_program(const PlanCommandLine& line);
 
 }  // namespace lockstep::tools

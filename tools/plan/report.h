@@ -11,12 +11,11 @@
 
 namespace lockstep::tools {
 
-// Lists at most `top` predicted layouts, marking those that do not fit, and then why the others are
-// impossible.
+// At most `top` predicted layouts, marking those that do not fit, and why others are impossible.
 std::string table_of(const std::vector<PredictedLayout>& all, int top);
 
-// "Best: pp 2, dp 4; schedule 1f1b, ..." and how to start it: the first of `all`. If it does not
-// fit: the memory that it needs, and what would help.
+// "Best: pp 2, dp 4; schedule 1f1b, ..." and how to start the first of `all`. If it does not fit:
+// the memory that it needs, and what would help.
 std::string advice(const std::vector<PredictedLayout>& all, const ModelProfile& profile,
                    const Machine& machine);
 

@@ -8,11 +8,10 @@
 
 namespace lockstep::tools {
 
-// Bytes of the host, or the lower limit of this process's memory cgroup.
+// Or the lower limit of this process's memory cgroup, in bytes.
 double memory_of_this_host();
 
-// Bytes per second of the fastest active interface with a known speed. `root` is the folder that
-// contains /sys.
+// Bytes per second of the fastest active interface of known speed. `root` contains /sys.
 std::optional<double> link_of_this_host(const std::filesystem::path& root = "/");
 
 }  // namespace lockstep::tools

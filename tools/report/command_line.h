@@ -14,7 +14,7 @@ struct ReportCommandLine {
   std::vector<int> ranks = {};  // For the what-if questions; empty for the default ones.
 };
 
-// Ends the process after --help and after a wrong command line.
+// Ends the process after --help or a wrong command line.
 ReportCommandLine parse_report(int argc, char** argv);
 
 }  // namespace lockstep::tools

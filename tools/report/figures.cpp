@@ -19,7 +19,7 @@
 namespace lockstep::tools {
 namespace {
 
-// The first steps of a run are slower, because memory is allocated and caches are filled.
+// The first steps allocate memory and fill caches.
 constexpr std::size_t warm_up_rows = 1;
 constexpr std::size_t most_bins = 300;
 
@@ -28,7 +28,7 @@ std::size_t first_row(const std::vector<StepRow>& rows) {
 }
 
 // A rank's times without its first step, if rows contain it; each row represents all steps up to
-// the next row. Waits are totals, which already exclude the first step.
+// the next row.
 RankTimes times_of(const RankTimes& total, const std::vector<StepRow>& rows) {
   if (rows.empty()) return total;
   const std::size_t first = first_row(rows);
@@ -107,15 +107,14 @@ std::vector<StepBin> bins_of(const RunFile& run) {
   return bins;
 }
 
-// Number of steps of the whole run, to which `samples` refers.
+// Steps to which `samples` refers.
 double all_steps(const RunFile& run) {
   std::int64_t most = 0;
   for (const RankTimes& total : run.totals) most = std::max(most, total.times.steps);
   return static_cast<double>(most);
 }
 
-// Returns the samples per step of all ranks: as reported, or from the option batch_size; 0 if
-// unknown.
+// As reported, or from the option batch_size; 0 if unknown.
 double samples_a_step(const RunFile& run) {
   if (run.samples > 0 && all_steps(run) > 0) return run.samples / all_steps(run);
   const auto option = run.options.find("batch_size");

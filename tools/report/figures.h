@@ -1,5 +1,4 @@
-// Metrics of runs: step time and its parts, throughput, efficiency, and the serial part of the
-// work.
+// Metrics of runs: step time and its parts, throughput and efficiency.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,12 +14,10 @@
 
 namespace lockstep::tools {
 
-// The order of a step, used by tables and charts.
 inline constexpr std::array<StepPhase, step_phases> phases_in_order{
     StepPhase::data, StepPhase::forward,   StepPhase::backward,   StepPhase::reduce,
     StepPhase::wait, StepPhase::optimizer, StepPhase::checkpoint, StepPhase::other};
 
-// Returns the entry of `phase` in a list by phase.
 template <class Values>
 double part(const Values& values, StepPhase phase) {
   return values[static_cast<std::size_t>(phase)];
@@ -39,7 +36,7 @@ struct StepBin {
 struct RunFigures {
   std::vector<RankTimes> times;  // For the ranks that completed steps, without the first step.
   std::vector<Split> splits;     // For the same ranks.
-  Split mean{};                  // Mean over these ranks.
+  Split mean{};
   double step_ms = 0;
   double median_ms = 0;  // 0 without rows of steps; also p99_ms.
   double p99_ms = 0;
@@ -49,7 +46,7 @@ struct RunFigures {
   double rate = 0;            // Samples per second.
 };
 
-// If the number of samples is unknown, each rank counts as one and `is_rate_known` is false.
+// With an unknown number of samples, each rank counts as one and `is_rate_known` is false.
 struct Comparison {
   std::vector<RunFile> runs;  // By ascending number of ranks.
   std::vector<RunFigures> figures;
@@ -62,19 +59,17 @@ struct Comparison {
   }
   double efficiency(std::size_t run) const { return speed_up(run) / ranks_ratio(run); }
 
-  // The serial part of the base's work, by a least squares fit of Amdahl's law 1 / speed-up = s +
-  // (1 - s) / ratio of ranks. Empty without two numbers of ranks.
+  // The serial part s of the base's work, by a least squares fit of Amdahl's law. 1 / speed-up = s
+  // + (1 - s) / ratio of ranks. Empty without two numbers of ranks.
   std::optional<double> serial_part() const;
 
-  // The largest run, to which what-if questions refer.
   std::size_t largest() const { return runs.size() - 1; }
 };
 
-// Errors: corrupt for a run in which no rank reported a step. The message has the file, and how the
-// run ended.
+// Errors: corrupt, with the file and how the run ended, if no rank reported a step.
 Comparison compare(std::vector<RunFile> runs);
 
-// The speed-up by Amdahl's law.
+// By Amdahl's law.
 double speed_up_at(double serial_part, double ranks_ratio);
 
 }  // namespace lockstep::tools

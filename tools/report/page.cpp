@@ -115,8 +115,7 @@ ordered_json data_of(const Comparison& all, const std::vector<int>& ranks) {
   return data;
 }
 
-// Replaces each mark by its text. The marks are in the order of the page, so a text that contains a
-// mark stays unchanged.
+// Replaces the marks in their order, so a text that contains a mark stays unchanged.
 std::string filled(
     std::string_view page,
     std::initializer_list<std::pair<std::string_view, std::string_view>> marks_and_texts) {
@@ -130,7 +129,6 @@ std::string filled(
   return whole.append(page);
 }
 
-// Escapes text between tags.
 std::string escaped(std::string_view text) {
   std::string safe;
   for (const char character : text) {
@@ -144,7 +142,7 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
-// Escapes JSON within a script, which "</script>" in a text would end.
+// Escapes "</script>", which would end a script.
 std::string script_text(const ordered_json& data) {
   std::string safe;
   for (const char character : data.dump(-1, ' ', true, ordered_json::error_handler_t::replace)) {

@@ -1,4 +1,4 @@
-// The report as one HTML page with plots and without external resources.
+// The report as one HTML page without external resources.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

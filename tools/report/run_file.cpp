@@ -197,7 +197,7 @@ void read_steps(const json& run, RunFile& file) {
     reject(fmt::format("'steps' has {} ranks of {}", file.steps.size(), file.ranks));
 }
 
-// A loss may be NaN, which is null in JSON; such a value is omitted.
+// A NaN, which is null in JSON, is omitted.
 RunScalar scalar_of(const json& scalar) {
   RunScalar read;
   const json& steps = list(scalar, "steps");
@@ -211,7 +211,6 @@ RunScalar scalar_of(const json& scalar) {
   return read;
 }
 
-// Sets all members but the name.
 RunFile run_of(const json& run) {
   RunFile file;
   file.about = facts_of(run);

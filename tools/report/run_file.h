@@ -21,7 +21,6 @@ struct RunLink {
   double bytes_per_s = 0;
 };
 
-// One row of a rank's steps, in seconds.
 struct StepRow {
   double seconds = 0;
   std::array<double, step_phases> phases{};
@@ -51,9 +50,8 @@ struct RunFile {
   std::map<std::string, RunScalar> scalars = {};
 };
 
-// A phase unknown to this version counts as `other`.
-// Errors: corrupt when the file is not a run.json of a known format, or contradicts itself; system
-// when it cannot be read. The message begins with `path`.
+// A phase unknown to this version counts as `other`. Errors, which begin with `path`: corrupt for a
+// file of another format, or that contradicts itself; system when it cannot be read.
 RunFile read_run_file(const std::string& path);
 
 }  // namespace lockstep::tools

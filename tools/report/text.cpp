@@ -15,7 +15,6 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// Left-aligns the first column, and right-aligns the others.
 std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)
@@ -34,7 +33,6 @@ std::string number(double value) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-// Phases with a visible share in some run.
 std::vector<StepPhase> shown_phases(const Comparison& all) {
   std::vector<StepPhase> shown;
   for (const StepPhase phase : phases_in_order)
@@ -109,7 +107,6 @@ std::string scaling_text(const Comparison& all) {
                      limit);
 }
 
-// Wraps a text at 100 columns.
 std::string indented(const std::string& text) {
   constexpr std::size_t width = 96;
   std::string lines;

@@ -21,8 +21,8 @@ class Step {
 
   double ms() const { return ms_; }
 
-  // Returns the length of the step if each rank spends only `share(phase)` of its time in each of
-  // its own phases. Waits with other causes than the slowest rank stay.
+  // The length of the step if each rank spends only `share(phase)` of its time in its own phases.
+  // Waits with other causes than the slowest rank stay.
   template <class Share>
   double with(const Share& share) const {
     double now = 0;
@@ -34,7 +34,7 @@ class Step {
     return ms_ - now + then;
   }
 
-  // Returns the length if every rank has the mean of all ranks' work.
+  // If every rank has the mean of all ranks' work.
   double evenly() const {
     double most = 0;
     double sum = 0;
@@ -60,13 +60,13 @@ class Step {
   const double ms_;
 };
 
-// The link over which all ranks reduce; null if its speed is unknown.
+// Null if the link's speed is unknown.
 const RunLink* link_of(const RunFile& run) {
   const bool is_known = run.ranks > 1 && !run.links.empty() && run.links.front().bytes_per_s > 0;
   return is_known && run.all_reduce_bytes > 0 ? &run.links.front() : nullptr;
 }
 
-// Number of sequential messages of an all_reduce, and how often its bytes pass the link.
+// Sequential messages of an all_reduce, and how often its bytes pass the link.
 double latencies(int ranks) { return 2 * std::ceil(std::log2(ranks)); }
 double passes(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
@@ -81,7 +81,6 @@ std::string link_text(const RunLink& link, double bytes) {
                      1e6 * link.latency_s, bytes_text(link.bytes_per_s));
 }
 
-// bfloat16 halves the bytes, but not the latencies.
 WhatIf half_the_bytes(const RunFile& run, const RunFigures& figures) {
   const double reduce = part(figures.mean, StepPhase::reduce);
   const RunLink* const link = link_of(run);
@@ -108,7 +107,7 @@ std::optional<WhatIf> without(StepPhase phase, const Step& step, std::string que
       .question = std::move(question), .step_ms = ms, .assumption = std::move(assumption)};
 }
 
-// Returns `reduce` on another number of ranks, in milliseconds; empty if unknown.
+// In milliseconds; empty if unknown.
 std::optional<double> reduce_on(const RunFile& run, const RunFigures& figures, int ranks) {
   if (run.ranks == 1) return std::nullopt;
   const double now = part(figures.mean, StepPhase::reduce);
@@ -128,7 +127,7 @@ std::string assumption_of(const RunFile& run, int ranks) {
                             link_text(*link, run.all_reduce_bytes), run.ranks, ranks);
 }
 
-// Estimates the run on other ranks from its own split.
+// From the run's own split.
 std::optional<WhatIf> on(const RunFile& run, const RunFigures& figures, int ranks) {
   const auto reduce = reduce_on(run, figures, ranks);
   if (!reduce) return std::nullopt;
@@ -139,7 +138,7 @@ std::optional<WhatIf> on(const RunFile& run, const RunFigures& figures, int rank
                 .assumption = assumption_of(run, ranks)};
 }
 
-// As above, from the fit of all runs.
+// From the fit of all runs.
 std::optional<WhatIf> by_amdahl(const Comparison& all, int ranks) {
   const auto serial = all.serial_part();
   if (!serial) return std::nullopt;

@@ -1,7 +1,4 @@
-// Estimates which changes would speed a run up, by how much, and under which assumption.
-//
-// Each estimate uses the run's own split and the latency and bandwidth of its link, but no data of
-// other models or hosts.
+// Estimates changes that would speed a run up, from its own split and the speed of its link.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,10 +17,10 @@ struct WhatIf {
   std::string assumption;  // One sentence.
 };
 
-// Returns the changes that gain one percent or more, best first.
+// Changes that gain one percent or more, best first.
 std::vector<WhatIf> changes(const RunFile& run, const RunFigures& figures);
 
-// Estimates the run on other numbers of ranks: `ranks`, or if empty, twice and four times as many.
+// `ranks`, or if empty, twice and four times as many.
 std::vector<WhatIf> other_sizes(const Comparison& all, const std::vector<int>& ranks);
 
 // The time of an all_reduce, from one that was measured among `measured_among` ranks, at least two:

@@ -151,13 +151,12 @@ std::string with_underscores(std::string name) {
   return name;
 }
 
-// Accepts both spellings of a long name, as torchrun does.
+// Both spellings of a long name, as in torchrun.
 std::string both_spellings(const std::string& name) {
   const std::string other = with_underscores(name);
   return "--" + name + (other == name ? "" : ",--" + other);
 }
 
-// Replaces a space by a newline wherever a line would be longer.
 std::string wrapped(std::string text, std::size_t width) {
   std::size_t begin = 0;
   while (text.size() - begin > width) {
@@ -202,7 +201,7 @@ class Formatter : public CLI::Formatter {
     return text;
   }
 
-  static constexpr std::size_t column = 36;  // Column of the texts.
+  static constexpr std::size_t column = 36;
 };
 
 }  // namespace

@@ -30,8 +30,8 @@ void remove_earlier(const fs::path& file) {
   if (error) throw_errno(earlier.string(), error.value());
 }
 
-// Creates a folder that no other launcher uses, even on a file system shared by hosts, and that
-// other users cannot write to. First checks that `file` can be written, and removes an earlier one.
+// Unique, also among hosts with a shared file system, and private to this user. First checks that
+// `file` can be written, and removes an earlier one.
 fs::path new_folder_for(const fs::path& file) {
   { const AtomicFile probe(file, 0); }
   remove_earlier(file);

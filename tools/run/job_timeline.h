@@ -13,7 +13,7 @@ class JobTimeline {
  public:
   // Creates the folder next to `file`, and sets the variables that pass it to ranks. Removes an
   // earlier `file`, so that it is not mistaken for this job's. `profile` is a window of steps, or
-  // empty. `is_alone`: the job has no other host. Errors: system if `file` cannot be written.
+  // empty. `is_alone`: no other host. Errors: system if `file` cannot be written.
   JobTimeline(std::filesystem::path file, std::string profile, bool is_alone);
 
   // Removes the folder if it is empty.
@@ -21,9 +21,9 @@ class JobTimeline {
   JobTimeline(const JobTimeline&) = delete;
   JobTimeline& operator=(const JobTimeline&) = delete;
 
-  // Call it after the job. Writes `file` if rank 0 was on this host, which has then received the
-  // spans of all ranks. Returns a line for people. This line, and any Error, contains the folder if
-  // spans are left there. Empty on a host whose ranks have sent their spans. Errors: as
+  // Call it after the job. If rank 0 was on this host, which then has the spans of all ranks,
+  // writes `file`. Returns a line for people; empty on a host whose ranks have sent their spans.
+  // This line, and any Error, contains the folder if spans are left there. Errors: as
   // merge_timeline()'s.
   std::string finish() const;
 

@@ -45,7 +45,6 @@ std::string in_capitals(std::string name) {
   return name;
 }
 
-// Sets options, and records the variables of their values.
 class Taker {
  public:
   explicit Taker(CLI::App& app) : app_(app) {}
@@ -70,14 +69,13 @@ class Taker {
   std::map<std::string, std::string> taken_;
 };
 
-// Whether the value of --nnodes is one number above 1.
 bool is_fixed_and_several(const std::string& hosts) {
   const auto colon = hosts.find(':');
   const std::string least = hosts.substr(0, colon);
   return least != "1" && (colon == hosts.npos || least == hosts.substr(colon + 1));
 }
 
-// The options whose PET_ variables count in addition to what `taker` has so far.
+// The options whose PET_ variables count in addition to `taker`'s.
 std::set<std::string_view> torchrun_options_beside(const Taker& taker) {
   std::set<std::string_view> options(std::begin(options_of_torchrun),
                                      std::end(options_of_torchrun));

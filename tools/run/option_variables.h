@@ -20,15 +20,13 @@ std::string variable_of(const std::string& option);
 std::string torchrun_variable_of(const std::string& option);
 
 // Sets options that `app` has parsed without a value from their variables. Logs a warning for each
-// PET_ variable of a torchrun option that has no effect here.
+// PET_ variable of a torchrun option that has no effect here. Returns the names of the variables
+// that were used, by option.
 //
-// A scheduler sets PET_ variables for a whole job, and a command line may override them. They
-// therefore never contradict an option or a LOCKSTEP_ variable. With --standalone, PET_ variables
-// about other hosts are ignored; with --rdzv-endpoint, PET_MASTER_ADDR and PET_MASTER_PORT; with
-// --master-addr, PET_RDZV_ENDPOINT. PET_NODE_RANK counts only for a fixed number of several hosts,
-// as in torchrun.
-//
-// Returns the names of the variables that were used, by option.
+// A scheduler sets PET_ variables for a whole job, so they never contradict an option or a
+// LOCKSTEP_ variable. With --standalone, PET_ variables about other hosts are ignored; with
+// --rdzv-endpoint, PET_MASTER_ADDR and PET_MASTER_PORT; with --master-addr, PET_RDZV_ENDPOINT.
+// PET_NODE_RANK counts only for a fixed number of several hosts, as in torchrun.
 std::map<std::string, std::string> take_variables(CLI::App& app);
 
 }  // namespace lockstep::tools

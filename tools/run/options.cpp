@@ -27,7 +27,6 @@ constexpr int master_port = 29500;
 
 [[noreturn]] void refuse(const std::string& problem) { throw Error(Fault::misuse, problem); }
 
-// The text of each option, from the command line or its variable.
 class Given {
  public:
   // `variables`: names of the variables that set an option, by option.
@@ -43,7 +42,6 @@ class Given {
     return variable == variables_.end() ? "--" + name : variable->second;
   }
 
-  // Parses the option's text or its default; an error contains the option.
   template <class Parse>
   auto value(const std::string& name, Parse parse) const {
     try {
@@ -69,7 +67,6 @@ class Given {
   const std::map<std::string, std::string> variables_;
 };
 
-// Parses one of several words, each with its value.
 template <class Value>
 Value choose(const std::string& text, const std::vector<std::pair<std::string, Value>>& choices) {
   std::string words;
@@ -85,8 +82,8 @@ std::optional<int> master_port_of(const Given& given) {
                             [](const std::string& text) { return parse_number(text, 0, 65535); });
 }
 
-// Returns the endpoint of the hosts' rendezvous: --rdzv-endpoint, or --master-addr and
-// --master-port as in torchrun's static rendezvous. Empty without either.
+// The rendezvous: --rdzv-endpoint, or --master-addr and --master-port as in torchrun's static
+// rendezvous. Empty without either.
 std::string endpoint_of(const Given& given, int hosts) {
   const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
@@ -196,8 +193,7 @@ RunOptions options_of(const Given& given, const std::optional<Division>& tuned) 
   return options;
 }
 
-// Calls `act(index, option, value)` for each option before the program; `option` is null if
-// unknown.
+// Calls `act(index, option, value)` for each option before the program; a null `option` is unknown.
 template <class Act>
 void for_each_option(const CLI::App& app, const std::vector<std::string>& arguments, Act act) {
   const auto is_option = [&](std::size_t i) {
@@ -228,7 +224,7 @@ std::vector<std::string> with_known_letters(const CLI::App& app,
   return arguments;
 }
 
-// After an option that ends in "=", CLI11 uses the next word, possibly the program, as its value.
+// After an option that ends in "=", CLI11 would use the next word, possibly the program.
 void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {
   const auto own = arguments.size() - std::min(arguments.size(), app.remaining_size());
   for (std::size_t i = 0; i < own; ++i)
@@ -236,8 +232,7 @@ void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& ar
       refuse(shown(arguments[i]) + " has no value");
 }
 
-// Returns the program and its arguments, which CLI11 keeps unchanged. A positional option would
-// split "[a,b]".
+// The program and its arguments, unchanged. A positional option would split "[a,b]".
 std::vector<std::string> command_in(const CLI::App& app) {
   std::vector<std::string> command = app.remaining();
   const bool separated = !command.empty() && command.front() == "--";

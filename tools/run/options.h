@@ -1,4 +1,4 @@
-// Command line of `lockstep run`, and variables for its options.
+// The command line of `lockstep run`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,26 +26,26 @@ struct RunCommandLine {
   std::string help = {};      // Text of --help; if set, all else is empty.
 };
 
-// Parses the arguments after `lockstep run`. A missing option is read from its variable. Errors:
-// misuse, with one line for people, for invalid or contradictory options.
+// A missing option is read from its variable. Errors: misuse, with one line for people, for invalid
+// or contradictory options.
 RunCommandLine parse_run(const std::vector<std::string>& arguments);
 
-// Returns the format for errors about arguments that parse_run() rejects: from --log-format,
-// anywhere before the program, or its variable; otherwise text.
+// For errors about arguments that parse_run() rejects: from --log-format, anywhere before the
+// program, or its variable; otherwise text.
 LogFormat log_format_in(const std::vector<std::string>& arguments);
 
 // --- Options and the text of --help --------------------------------------------------------------
 
-// Declares each option as unparsed text, and each flag.
+// As unparsed text.
 void declare_options(CLI::App& app);
 
-// Returns the long names of all options, without dashes.
+// Long names, without dashes.
 std::vector<std::string> option_names();
 
-// Returns torchrun's options that have no effect here, each with the alternative.
+// torchrun's, each with the alternative.
 std::vector<std::pair<std::string, std::string>> options_without_effect();
 
-// Rejects torchrun's options that have no effect here. Errors: misuse, with the alternative.
+// Errors: misuse, with the alternative.
 void refuse_others(const CLI::App& app);
 
 // --- Parsers of options' values ------------------------------------------------------------------
@@ -55,36 +55,36 @@ void refuse_others(const CLI::App& app);
 // Quotes a user's text in one line.
 std::string shown(std::string_view text);
 
-// Parses decimal digits; the value must be from `least` to `most`.
+// Decimal digits, from `least` to `most`.
 int parse_number(std::string_view text, int least, int most);
 
-// Parses "4" or "2:4".
+// "4" or "2:4".
 std::pair<int, int> parse_hosts(std::string_view text);
 
-// Parses HOST, HOST:PORT or [IPV6]:PORT; a HOST without port gets `default_port`. Returns HOST:PORT
-// or [IPV6]:PORT.
+// HOST, HOST:PORT or [IPV6]:PORT; a HOST without port gets `default_port`. Returns HOST:PORT or
+// [IPV6]:PORT.
 std::string parse_endpoint(std::string_view text, int default_port);
 
-// Parses PORT, for loopback, or ADDRESS:PORT. Port 0: any free port. Returns ADDRESS:PORT.
+// PORT, for loopback, or ADDRESS:PORT. Port 0: any free port. Returns ADDRESS:PORT.
 std::string parse_listening(std::string_view text);
 
-// Parses seconds, with or without a fraction; at most a million.
+// With or without a fraction; at most a million.
 std::chrono::milliseconds parse_seconds(std::string_view text);
 
-// Parses a non-empty window of steps such as "steps=100:105". Returns the text.
+// A non-empty window of steps such as "steps=100:105". Returns the text.
 std::string parse_profile(std::string_view text);
 
-// Parses a number of ranks, "auto" or "cpu" for one per usable core, or "gpu" for one per GPU in
+// A number of ranks, "auto" or "cpu" for one per usable core, or "gpu" for one per GPU in
 // `devices`, a folder such as /dev. `visible` is the value of CUDA_VISIBLE_DEVICES; null if unset.
 int parse_ranks(std::string_view text, const std::string& devices, const char* visible);
 
-// Parses "0,2".
+// "0,2".
 std::set<int> parse_local_ranks(std::string_view text);
 
-// Parses "SIGTERM,SIGUSR1"; the prefix SIG is optional.
+// "SIGTERM,SIGUSR1"; the prefix SIG is optional.
 std::vector<int> parse_signals(std::string_view text);
 
-// Parses a job's name: at most 128 printable characters except '/'.
+// A job's name: at most 128 printable characters except '/'.
 std::string parse_id(std::string_view text);
 
 }  // namespace lockstep::tools

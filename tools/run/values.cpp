@@ -33,7 +33,7 @@ std::vector<std::string_view> items_of(std::string_view text) {
   }
 }
 
-// Parses all of `text`; returns false if it is not a number, or too large.
+// Returns false if `text` is not a number, or too large.
 template <class Number>
 bool read(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -49,7 +49,7 @@ int signal_of(std::string_view name) {
   return 0;
 }
 
-// Returns the number of NVIDIA devices in a folder: nvidia0, nvidia1, ...
+// Counts nvidia0, nvidia1, ...
 int gpus_in(const std::string& folder) {
   int found = 0;
   while (std::filesystem::exists(folder + "/nvidia" + std::to_string(found))) ++found;

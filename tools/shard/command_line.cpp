@@ -37,7 +37,7 @@ A shard that exists is kept if it has the files' names and sizes and none was ch
 Exit code: 0 success, 64 usage, or files that fit no sample, 71 a file cannot be read or written.
 )";
 
-// The message is also for users who expect subcommands, as those of lockstep checkpoint.
+// The message also helps users who expect subcommands.
 CLI::Validator existing_folder() {
   return CLI::Validator(
       [](const std::string& folder) -> std::string {

@@ -12,7 +12,7 @@ struct ShardCommandLine {
   bool quiet = false;
 };
 
-// Ends the program after --help or a wrong command line.
+// Ends the process after --help or a wrong command line.
 ShardCommandLine parse_shard(int argc, char** argv);
 
 }  // namespace lockstep::tools

@@ -22,7 +22,6 @@ struct Drawn {
   int color;  // One of 256: dark, so that white letters are readable.
 };
 
-// In the order of a step.
 constexpr std::array<Drawn, step_phases> drawn_phases{{{"data", 'd', 94},
                                                        {"forward", 'f', 25},
                                                        {"backward", 'b', 61},
@@ -34,8 +33,7 @@ constexpr std::array<Drawn, step_phases> drawn_phases{{{"data", 'd', 94},
 
 std::string shown(const std::string& text) { return clean_text(text, 256); }
 
-// Cuts a line between characters. Foreign text is mostly ASCII; other characters count as one
-// column.
+// Cuts a line between characters, each of which counts as one column.
 std::string cut(const std::string& line, int columns) {
   int used = 0;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -69,7 +67,7 @@ std::string waits_text(const RankStatus& rank) {
   return fmt::format("{} ({:.0f} %)", rank.latest_rank, 100 * share);
 }
 
-// Returns a bar of `width` letters. Rounds the ends of phases, so that their sum is the whole bar.
+// Rounds the ends of phases, so that their sum is the whole bar.
 std::string bar(const RankStatus& rank, int width, bool colors) {
   if (rank.shares.empty()) return std::string(static_cast<std::size_t>(width), ' ');
   std::string text;
@@ -86,8 +84,8 @@ std::string bar(const RankStatus& rank, int width, bool colors) {
   return text + std::string(static_cast<std::size_t>(width - drawn), ' ');
 }
 
-// Columns other than the bar, and whether the terminal has space for each. The bar gets the rest;
-// the least important columns are removed first.
+// Columns that the terminal has space for; the least important ones are removed first. The bar gets
+// the rest.
 struct Columns {
   static constexpr int least_bar = 12;
   static constexpr int most_bar = 100;
@@ -162,7 +160,6 @@ std::string legend(bool colors) {
   return text;
 }
 
-// The straggler of the whole run.
 std::string verdict_on(const JobStatus& job) {
   std::vector<RankTimes> times;
   for (const RankStatus& rank : job.ranks) times.push_back(times_of(rank));
@@ -170,7 +167,6 @@ std::string verdict_on(const JobStatus& job) {
   return straggler ? describe(*straggler) : "";
 }
 
-// Lines with colors keep the planned length; a narrower terminal cuts them.
 std::vector<std::string> lines_of(const std::vector<JobStatus>& jobs, const Screen& screen) {
   const Columns columns(screen.columns);
   std::vector<std::string> lines;

@@ -85,7 +85,7 @@ int Terminal::rows() const {
   return size().ws_row > 0 ? size().ws_row : usual;
 }
 
-// Overwrites each line and clears the rest of it: clearing the whole terminal first would flicker.
+// Overwrites each line, because clearing the whole terminal first would flicker.
 bool Terminal::show(const std::string& text) const {
   std::string out = "\033[H";
   for (const char character : text) {

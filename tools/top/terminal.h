@@ -1,7 +1,6 @@
-// The terminal of `lockstep top`: alternate screen, unbuffered keys, no echo.
-//
-// Thread safety: none. Lifetime: one at a time. The destructor restores the terminal, also when a
-// signal ends the command. While Ctrl-Z suspends the command, the shell has its own screen.
+// The terminal of `lockstep top`: alternate screen, unbuffered keys, no echo. Thread safety: none.
+// Lifetime: one at a time. The destructor, signals that end the command, and Ctrl-Z restore the
+// terminal.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +15,6 @@ namespace lockstep::tools {
 
 class Terminal {
  public:
-  // True if stdin and stdout are a terminal.
   static bool is_there();
 
   Terminal();
@@ -27,12 +25,11 @@ class Terminal {
   int columns() const;
   int rows() const;
 
-  // Replaces the picture. Returns false if the terminal has been closed.
+  // Returns false if the terminal has been closed.
   bool show(const std::string& text) const;
 
-  // Returns the next key within `limit`. Returns 'q' after SIGINT, SIGQUIT, SIGTERM and SIGHUP, and
-  // when the terminal has been closed. Returns '\0' at once when its size has changed, and when the
-  // command continues after SIGTSTP.
+  // The next key within `limit`. It is 'q' after SIGINT, SIGQUIT, SIGTERM and SIGHUP, and when the
+  // terminal has been closed. It is '\0' at once after a change of size, and after SIGTSTP.
   std::optional<char> key(std::chrono::milliseconds limit) const;
 
  private:

@@ -12,7 +12,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Returns "rank 2 waited for ranks 1,3-4", or "rank 2 found that rank 1 differs".
+// "rank 2 waited for ranks 1,3-4", or "rank 2 found that rank 1 differs".
 std::string finding_of(const AbortReason& why) {
   std::string who = fmt::format("rank {}", why.rank);
   if (why.ranks.empty() || why.fault == Fault::peer_lost) return who;  // Or `reason` names them.

@@ -1,5 +1,4 @@
-// The reason why a group was aborted: the ranks that caused it, as sent between ranks, and the
-// Error that they throw for it.
+// The reason why a group was aborted, as sent between ranks, and the Error that they throw for it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,27 +17,26 @@ namespace lockstep::comm {
 // All ranks are numbers of this group.
 struct AbortReason {
   Fault fault = Fault::aborted;
-  int rank = -1;                // Rank that aborted the group; -1 when `reason` names it.
+  int rank = -1;                // Rank that aborted; -1 when `reason` names it.
   std::vector<int> ranks = {};  // Those that caused it, ascending: at most `most_blamed`.
-  int more = 0;                 // Number of such ranks beyond `ranks`.
+  int more = 0;                 // Such ranks beyond `ranks`.
   std::string call = {};        // The call that failed on `rank`; may be empty.
   std::string reason = {};      // The rest of the message.
 
-  // Whether the rank that aborted the group is itself the lost one.
+  // Whether the aborting rank is itself the lost one.
   bool is_own_loss() const { return fault == Fault::peer_lost && rank < 0; }
 };
 
-// Returns text such as "rank 0 waited for ranks 1,3-4: barrier #4 of group world on rank 0: 3 of 9
-// ranks did not ...".
+// Such as "rank 0 waited for ranks 1,3-4: barrier #4 of group world on rank 0: ...".
 std::string describe(const AbortReason& why);
 
-// Throws a copy of `error`, which has no Failure, with another text.
+// Throws a copy of `error`, which has no Failure, with this text.
 [[noreturn]] void throw_again(const Error& error, std::string_view text);
 
 // Ends a call of a group that another rank has aborted. ranks() are those that caused it.
 class GroupAborted : public Error {
  public:
-  // The message is `context`, followed by the text of `why`.
+  // The message is `context`, then the text of `why`.
   GroupAborted(std::string_view context, AbortReason why,
                std::source_location where = std::source_location::current());
 
@@ -57,13 +55,12 @@ bool blames_the_living(const Error& error);
 // Whether ranks() caused it, alive or having left.
 bool blames_ranks(const Error& error);
 
-// Returns why `rank` aborts its group after `error` of a call. `context` begins the message of
-// `error`, such as "all_reduce #812 of group world on rank 3". Another rank's reason is forwarded
-// unchanged. The other ranks get the same fault if ranks caused it or were lost, otherwise aborted.
+// Why `rank` aborts its group after `error`, whose text `context` begins. Another rank's reason is
+// forwarded. The other ranks get the same fault if ranks caused it or were lost, otherwise aborted.
 AbortReason abort_reason_for(const Error& error, int rank, const std::string& context);
 
-// Returns a Failure for `error` of a call by `rank`: with its fault, or for a rank that has left.
-// All ranks are those of the group. `timeout` is the call's.
+// A Failure for `error` of a call by `rank`: with its fault, or for a rank that has left. All are
+// ranks of the group.
 Failure blame_in(const Error& error, int rank, const std::string& context,
                  std::chrono::milliseconds timeout);
 

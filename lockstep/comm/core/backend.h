@@ -1,16 +1,11 @@
 // The interface of a backend, which moves bytes between the ranks of one group.
 //
-// The code above serves all backends: argument checks (comm/collective_calls.h), numbering and
-// comparison of calls, composed operations (comm/group/group_collectives.h), asynchronous calls and
-// the flight recorder. It guarantees that collectives come one at a time, in the same order on all
-// ranks, with arguments that are valid on this rank. Messages may come at the same time from
-// another thread, also one at a time.
+// The caller guarantees that collectives come one at a time, in the same order on all ranks, with
+// arguments that are valid on this rank. Another thread may move messages meanwhile.
 //
-// Blocking: enter(), run() and allocate(), until this rank's part is complete and its memory may be
-// reused.
-// Errors: peer_lost; timeout after the collective's time, with every rank that did not come; the
-// reason that any rank gave to abort(). After any of them the group is broken and only abort()
-// may be called.
+// Blocking: enter(), run() and allocate(), until this rank's memory may be reused.
+// Errors: peer_lost; timeout, with every absent rank; the reason that any rank gave to abort().
+// After any of them the group is broken and only abort() may be called.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,13 +31,13 @@
 
 namespace lockstep::comm {
 
-// A collective as this rank entered it. Data by operation:
-//   all_reduce, broadcast, reduce   `output`, in place
-//   all_gather, gather              part r of `output` (the root's, for gather) is rank r's `input`
-//   scatter                         `output` is part rank() of the root's `input`
-//   reduce_scatter                  `output` is part rank() of all ranks' `input`, combined
-//   all_to_all                      part r of `output` is part rank() of rank r's `input`
-// Parts lie in the order of the ranks, without gaps.
+// A collective as this rank entered it. Its parts lie in rank order, without gaps. Data by
+// operation:
+//   all_reduce, broadcast, reduce   `output`, in place.
+//   all_gather, gather              Part r of `output` (gather: the root's) is rank r's `input`.
+//   scatter                         `output` is part rank() of the root's `input`.
+//   reduce_scatter                  `output` is part rank() of all ranks' `input`, combined.
+//   all_to_all                      Part r of `output` is part rank() of rank r's `input`.
 struct Collective {
   Signature signature;
   std::uint64_t sequence = 0;                           // Counts the group's operations from 1.
@@ -51,30 +46,29 @@ struct Collective {
   Buffer output = {};
 
   // Elements of each rank's part; for all_to_all, counts[s * size + d] go from rank s to rank d.
-  // Empty when all parts have signature.count elements; otherwise signature.count is the sum.
+  // signature.count is their sum; without counts, the size of every part.
   std::span<const std::size_t> counts = {};
 
-  // The caller's label, cut to most_carried_label_bytes: the text of signature.label.
+  // The text of signature.label, cut to most_carried_label_bytes.
   std::string_view label = {};
 
   // Only compares all ranks' calls: there are no buffers, and no run() follows.
   bool only_says = false;
 };
 
-// One end of a message, as a rank posted it. Ends match by rank and tag, in posting order.
+// One end of a message. Ends match by rank and tag, in posting order.
 struct Message {
   Operation operation = Operation::send;  // Or recv.
   Buffer buffer = {};
   int peer = 0;          // Receiver or sender. A match replaces any_source.
   std::int64_t tag = 0;  // Not negative. A receive may have any_tag.
   std::exception_ptr error = {};
-  bool peer_left = false;  // The reason for `error`, which then affects no other message.
+  bool peer_left = false;             // The reason for `error`, which affects no other message.
   std::atomic<bool> complete{false};  // Once set, no member changes.
 };
 
-// Return the start of messages about a call by `rank` of `group`, such as "all_reduce #812 of group
-// world on rank 3" and "recv of 8 float32 from rank 1 with any tag in group world on rank 3".
-// abort_reason.h takes the part before " on rank ".
+// Begins error messages: "all_reduce #812 of group world on rank 3". abort_reason.h takes the part
+// before " on rank ".
 std::string describe_call(const Collective& collective, std::string_view group, int rank);
 std::string describe_message(const Message& message, std::string_view group, int rank);
 
@@ -88,43 +82,41 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // This rank among the group's ranks on its host.
+  // This rank among the group's ranks on this host.
   struct Place {
     int rank = 0;
     int size = 1;
   };
   virtual Place local() const = 0;
 
-  // Whether run() does this operation itself. True for all_gather and all_to_all of every type:
-  // ProcessGroup composes all others from them. False for an operation not listed above. `op` only
-  // matters for reductions.
+  // Whether run() does this operation itself: always for all_gather and all_to_all, from which
+  // others are composed. `op` only matters for reductions.
   virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
 
-  // Why it cannot do `collective`, which has a buffer in device memory; empty when run() can,
-  // regardless of native(). Called on this rank alone, from any thread, before enter().
+  // Why run() cannot do `collective`, which has a buffer in device memory; empty if it can. Called
+  // on this rank alone, from any thread.
   virtual std::string refusal_on_device(const Collective&) {
     return "this group moves CPU memory only";
   }
 
-  // Starts `collective`: blocks until all ranks have entered one, and writes no user memory.
+  // Blocks until all ranks have entered a collective. Writes no user memory.
   virtual void enter(const Collective& collective) = 0;
 
-  // The last rank to enter the collective, if this rank waited for it.
+  // The last rank to enter, if this rank waited for it.
   virtual std::optional<int> last_to_enter() const { return std::nullopt; }
 
-  // The signature with which `rank` has entered the collective.
   virtual const Signature& entered(int rank) const = 0;
 
-  // Returns each rank's label for `collective`, which all ranks have entered and in which they
-  // differ. All ranks call it instead of run(). Blocking, Errors: as enter().
+  // Each rank's label for `collective`, in which the calls differ. All ranks call it instead of
+  // run(). Blocking, Errors: as enter().
   virtual std::vector<std::string> labels(const Collective& collective) = 0;
 
   // Completes the collective that was entered last.
   virtual void run(const Collective& collective) = 0;
 
-  // Allocates signature.count bytes after enter(): for every rank with allocate, for all ranks of
-  // the host together with allocate_shared. When there is too little, no rank gets memory, all get
-  // the same `refusal`, and the group stays usable.
+  // After enter(): allocates signature.count bytes, per rank with allocate, per host with
+  // allocate_shared. With too little memory, no rank gets any, all get the same `refusal`, and the
+  // group stays usable.
   struct Allocation {
     RegisteredMemory memory;
     std::string refusal;
@@ -135,41 +127,39 @@ class Backend {
   // when there is too little.
   virtual RegisteredMemory allocate_local(std::size_t bytes) = 0;
 
-  // Starts to send or receive `message`, which must not be changed until it is complete. Errors of
-  // one message are in its `error`.
+  // Starts to send or receive `message`, which must not change until it is complete. Its errors are
+  // in its `error`.
   virtual void post(std::shared_ptr<Message> message) = 0;
 
-  // Moves all posted messages as far as possible. Never waits for a peer. Errors: corrupt, and
-  // those of await_messages().
+  // Moves all posted messages as far as possible without waiting. Errors: corrupt, and those of
+  // await_messages().
   virtual void progress() = 0;
 
   // Drops all posted messages: their buffers are no longer accessed.
   virtual void drop_messages() = 0;
 
-  // Number of messages from or to this rank that were sent and not received.
+  // Messages from or to this rank that were sent but not received.
   virtual std::size_t messages_pending() const = 0;
 
-  // await_messages() blocks until the bell differs from `seen` and progress() may have more to do,
-  // or for about 20 ms. Errors: peer_lost, and the reason given to abort(). Any number of threads
-  // may call these two, beside the members above.
+  // await_messages() blocks until the bell differs from `seen`, at most about 20 ms. Errors:
+  // peer_lost, and the reason given to abort(). Any thread may call these two at any time.
   virtual std::uint32_t message_bell() const = 0;
   virtual void await_messages(std::uint32_t seen) = 0;
 
-  // Returns a backend of the same kind for a group of `ranks`, which include this one. Blocks until
-  // all of them have called it; other ranks do not take part. Any number of threads may call it,
-  // beside the members above. `watch` is called meanwhile, and may throw. Errors: also peer_lost,
-  // when one of `ranks` has left this group; GroupAborted, when this group was aborted. After an
-  // Error on any rank, no rank gets a working group, and `group` is never reused.
+  // A backend of the same kind for a group of `ranks`. Only these ranks call it, and it blocks
+  // until all of them have. Any thread may call it at any time. `watch` is called meanwhile, and
+  // may throw. Errors: also peer_lost, when one of `ranks` has left this group; GroupAborted. After
+  // an Error on any rank, no rank gets a working group, and `group` is never reused.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout,
                                          const std::function<void()>& watch) = 0;
 
-  // This rank makes no more calls. A rank that waits for it, now or later, gets an Error(peer_lost)
-  // with its number; other ranks are not affected. Called once, when no collective is running.
+  // This rank makes no more calls: ranks that wait for it get an Error(peer_lost) with its number.
+  // Called once, when no collective is running.
   virtual void leave() = 0;
 
-  // Aborts the group: running calls on all ranks, and all later ones, throw a GroupAborted at their
-  // next wait. May be called from any thread at any time.
+  // Running and later calls on all ranks throw a GroupAborted at their next wait. Any thread may
+  // call it at any time.
   virtual void abort(const AbortReason& why) = 0;
 };
 

@@ -1,5 +1,4 @@
-// The plain types of a group's calls: element types, reductions, buffers in CPU or CUDA memory, and
-// the origin of a message.
+// Element types, reductions, buffers and message origins of a group's calls.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,8 +18,8 @@ namespace lockstep {
 
 // --- Elements, and how they are combined ---------------------------------------------------------
 
-// The element types of collectives. Sums and products of integers wrap, as in LibTorch. Part of the
-// engine ABI: values are frozen, new ones are added at the end.
+// Sums and products of integers wrap, as in LibTorch. Part of the engine ABI: values are frozen,
+// new ones are added at the end.
 enum class DType : std::uint8_t {
   float32 = 0,
   float64 = 1,
@@ -39,7 +38,6 @@ enum class DType : std::uint8_t {
 
 constexpr int dtype_count = 13;
 
-// The DType of a C++ type; does not compile for a type without one.
 template <class T>
 constexpr DType dtype_of = [] {
   if constexpr (std::is_same_v<T, bool>)
@@ -69,7 +67,7 @@ enum class ReduceOp : std::uint8_t {
   product = 2,
   min = 3,  // NaN on any rank gives NaN, as in torch.minimum().
   max = 4,
-  band = 5,  // Bitwise and. All three bitwise operations take only integers and bool.
+  band = 5,  // Bitwise operations take only integers and bool.
   bor = 6,
   bxor = 7,
 };
@@ -82,9 +80,8 @@ LOCKSTEP_API std::string_view name(ReduceOp op);
 
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
-// The data of a collective: contiguous elements. Does not own `data`, which must stay valid until
-// the collective is complete. buffer_of() takes the element type from a container. Part of the
-// engine ABI: the layout is frozen.
+// Contiguous elements. Does not own `data`, which must stay valid until the call is complete. Part
+// of the engine ABI: the layout is frozen.
 struct Buffer {
   void* data = nullptr;
   std::size_t count = 0;  // Elements, not bytes.
@@ -96,8 +93,7 @@ struct Buffer {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Makes a Buffer from a vector, array or span. Not for float16 and bfloat16, which have no type in
-// C++20.
+// Makes a Buffer from a vector, array or span. Not for float16 and bfloat16, which C++20 lacks.
 template <std::ranges::contiguous_range Values>
 Buffer buffer_of(Values& values) {
   using Value = std::remove_const_t<std::ranges::range_value_t<Values>>;
@@ -106,20 +102,19 @@ Buffer buffer_of(Values& values) {
           .dtype = dtype_of<Value>};
 }
 
-// Number of elements of each rank's part, in rank order; the same on all ranks. Empty when all
-// parts are equal. The parts are contiguous in their buffer.
+// Elements of each rank's part, in rank order; the same on all ranks. Empty when all parts are
+// equal. The parts are contiguous in their buffer.
 using Counts = std::vector<std::size_t>;
 
-// Zero-initialized memory that all ranks of a host have mapped: collectives on it copy nothing.
-// Made by ProcessGroup::allocate(), or as one block for all ranks by allocate_shared().
+// Zero-initialized memory of ProcessGroup::allocate() and its variants, which all ranks of a host
+// have mapped: collectives on it copy nothing.
 // Thread safety: as a shared_ptr.
-// Lifetime: a copyable handle. The memory stays mapped until its last handle is destroyed, even
-// after the group was destroyed.
+// Lifetime: mapped until the last handle is destroyed, even after the group's end.
 class RegisteredMemory {
  public:
   RegisteredMemory() = default;
 
-  // `owner` keeps the `bytes` bytes at `data` mapped.
+  // `owner` keeps the memory mapped.
   RegisteredMemory(std::shared_ptr<const void> owner, void* data, std::size_t bytes)
       : owner_(std::move(owner)), data_(data), bytes_(bytes) {}
 

@@ -144,7 +144,7 @@ bool Mailbox::pull(int from, Incoming& incoming) {
   return completed;
 }
 
-// Reads the next header if it has arrived and a receive waits for this or a later message.
+// Only if its header has arrived and a receive waits for this or a later message.
 bool Mailbox::begin_message(int from, Incoming& incoming) {
   if (!is_awaited(from) || incoming.pipe->readable() < sizeof(MessageHeader)) return false;
   MessageHeaderBytes bytes;
@@ -188,7 +188,6 @@ bool Mailbox::fits(int from, const MessageHeader& header, Message& receive) cons
   return false;
 }
 
-// Delivers kept messages to receives that were posted later.
 bool Mailbox::deliver_kept(int from, Incoming& incoming) {
   bool completed = false;
   const bool last_is_whole = !incoming.header || incoming.receive;

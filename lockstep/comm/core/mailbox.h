@@ -1,13 +1,13 @@
 // Messages between the ranks of a group: their format in pipes, and their matching.
 //
-// A send is complete once the pipe has taken all of it. A message without a matching receive stays
-// in the pipe. If the receiver waits for a later message, the earlier one is kept in memory.
+// A send is complete once the pipe has taken it. A message without a matching receive stays in the
+// pipe, or in memory if the receiver waits for a later one.
 //
 // Thread safety: one thread at a time, except await(), which any thread may call at any time.
-// Errors: a message that does not fit its receive is an Error(mismatch) of that receive. A message
-// from or to a rank that has left and cannot complete it fails with peer_lost. progress() throws
-// corrupt when a pipe's bytes are not a message, and as Pipes::throw_if_over() when a rank has left
-// and the group is over.
+// Errors: a receive fails with mismatch if its message does not fit. A message from or to a rank
+// that has left fails with peer_lost if it cannot complete. progress() throws corrupt when a pipe's
+// bytes are not a message, and as Pipes::throw_if_over() when a rank has left and the group is
+// over.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,8 +30,8 @@
 
 namespace lockstep::comm {
 
-// The header before each message's elements, in shared memory and between hosts. Frozen: 24 bytes,
-// little-endian: magic u32, type u8, three zeros, tag i64, count of elements u64.
+// Precedes each message's elements, also between hosts. Frozen: 24 bytes, little-endian: magic u32,
+// type u8, three zeros, tag i64, count of elements u64.
 struct MessageHeader {
   std::uint32_t magic = 0x4c534d31;
   DType dtype = DType::float32;
@@ -39,10 +39,9 @@ struct MessageHeader {
   std::int64_t tag = 0;
   std::uint64_t count = 0;  // Elements.
 
-  std::size_t bytes() const { return count * size_of(dtype); }  // Size of the elements.
+  std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// The struct has this layout.
 static_assert(std::endian::native == std::endian::little && sizeof(MessageHeader) == 24);
 
 using MessageHeaderBytes = std::array<std::byte, sizeof(MessageHeader)>;
@@ -69,20 +68,19 @@ class Mailbox {
   struct Outgoing {
     Pipe* pipe = nullptr;  // Set by the first message; null once the receiver has left.
     std::list<std::shared_ptr<Message>> queue = {};
-    std::size_t written = 0;  // Bytes written of the front message's header, then of its elements.
-    bool counted = false;     // Whether it was counted as sent: once, even if a full pipe takes
-                              // nothing yet.
+    std::size_t written = 0;  // Bytes of the header, then of the elements.
+    bool counted = false;
     bool header_written = false;
   };
-  // A message that arrived before its receive.
+  // Arrived before its receive.
   struct Kept {
     MessageHeader header;
     std::vector<std::byte> bytes;
   };
   struct Incoming {
-    Pipe* pipe = nullptr;                      // Set once that rank has sent something.
-    std::optional<MessageHeader> header = {};  // Header of the incoming message.
-    std::shared_ptr<Message> receive = {};  // Receive that gets the message; null when it is kept.
+    Pipe* pipe = nullptr;  // Set once that rank has sent something.
+    std::optional<MessageHeader> header = {};
+    std::shared_ptr<Message> receive = {};  // Null when the message is kept.
     std::size_t read = 0;
     std::list<Kept> kept = {};  // The last one is incomplete when header && !receive.
   };
@@ -99,19 +97,18 @@ class Mailbox {
   bool fail_what_the_left_miss();
   bool fail_messages_with(int peer);
   bool fail_receives_from_anybody();
-  // `progress` is text that follows the description of each message.
+  // `progress` follows the description of each message.
   bool fail(std::span<const std::shared_ptr<Message>> messages, const std::vector<int>& left,
             std::string_view progress = {}) const;
 
   Pipes& pipes_;
   const std::string group_;
   const int rank_;
-  // By peer. Most are never used, so an idle entry must be small: lists, because an empty deque
-  // takes 576 bytes.
+  // By peer. Most stay idle and must be small: an empty deque takes 576 bytes.
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::deque<std::shared_ptr<Message>> receives_;  // Posted and unmatched, in order.
-  int first_ = 0;  // Peer with which the next progress() begins, so that no rank is favoured.
+  int first_ = 0;  // The next progress() begins with this peer, so that no rank is favoured.
 };
 
 }  // namespace lockstep::comm

@@ -22,8 +22,7 @@ Error error_of_the_left(const std::string& context, const std::vector<int>& rank
           ranks, where};
 }
 
-// A rank may leave its group as soon as the new one is made, before others have seen the new group.
-// They see it at the second look.
+// A rank may leave its group before others have seen the new one. They see it at the second look.
 std::function<void()> watch_the_making(const Pipes& pipes, std::string group, std::string made,
                                        std::vector<int> ranks, std::function<void()> watch) {
   return

@@ -38,7 +38,7 @@ const Buffer& on_device(const Collective& collective) {
   return collective.output.device != DeviceKind::cpu ? collective.output : collective.input;
 }
 
-// Returns `buffer`, or for a rank without one, an empty one on the device of `other`.
+// For a rank without a buffer, an empty one on the device of `other`.
 Buffer placed(Buffer buffer, const Buffer& other) {
   if (buffer.device != DeviceKind::cpu) return buffer;
   buffer.device = other.device;
@@ -47,7 +47,7 @@ Buffer placed(Buffer buffer, const Buffer& other) {
   return buffer;
 }
 
-// Rethrows `error` of the barrier as one of `operation`, which it represents.
+// Rethrows the barrier's `error` as one of `operation`, which it represents.
 [[noreturn]] void throw_as(Operation operation, const Error& error) {
   std::string text = bare_text(error);
   const std::string_view barrier = name(Operation::barrier);
@@ -141,7 +141,7 @@ void DeviceBackend::cancel() {
 
 // --- On the device -------------------------------------------------------------------------------
 
-// Makes the communicator of all ranks: all enter it first with the same collective.
+// Collective: all ranks enter it first with the same call.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
   if (communicator_) return *communicator_;  // Only this thread changes it.
   auto made = engine_->make(members_, on_device(collective).device_index, in(collective.timeout));

@@ -1,17 +1,12 @@
-// Adds CUDA memory to another backend.
+// Adds CUDA memory to another backend. Not for the operations that cuda_unsupported() lists.
 //
-// Collectives on CPU memory pass through. Those on CUDA memory enter the inner backend as a barrier
-// with their signature. So ranks compare their calls, wait with a deadline and detect deaths as
-// usual. Then they are enqueued on a communicator of all ranks, which the first such call makes. A
-// mix of CUDA and CPU memory among ranks is a mismatch: see layout_on_cuda.
+// A collective on CUDA memory first enters the inner backend as a barrier with its signature. So
+// ranks compare their calls, wait with a deadline and detect deaths as usual. A mix of CUDA and CPU
+// memory among ranks is a mismatch: see layout_on_cuda.
 //
-// A collective is complete when it is enqueued on its buffers' stream. Later work on the stream
-// sees the result; the host does not wait. If a rank dies after that, the others' devices wait
-// until their next call, or abort(), ends it.
-//
-// Each rank uses one device in a group, that of its first call.
-//
-// Operations: all except those that cuda_unsupported() lists.
+// A collective is complete when it is enqueued on its buffers' stream; the host does not wait. If a
+// rank dies after that, the others' devices wait until their next call, or abort(), ends it. Each
+// rank uses one device in a group, that of its first call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,9 +26,8 @@
 
 namespace lockstep::comm {
 
-// The complete list of what collectives cannot do on CUDA memory. Returns the reason; empty for
-// supported calls. `op` only matters for reductions. Ignores combinations that no device supports,
-// such as an average of booleans.
+// Why collectives cannot do this on CUDA memory; empty for supported calls. `op` only matters for
+// reductions. Ignores combinations that no device supports, such as an average of booleans.
 constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";
@@ -47,7 +41,7 @@ constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, Re
 
 class DeviceBackend final : public Backend {
  public:
-  // Collective if that of `inner` is. Uses `engine` from the first call on CUDA memory on.
+  // Collective if that of `inner` is.
   DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
                 std::shared_ptr<const DeviceEngine> engine);
 
@@ -95,8 +89,8 @@ class DeviceBackend final : public Backend {
   const std::unique_ptr<Backend> inner_;
   const DeviceMembers members_;
   const std::shared_ptr<const DeviceEngine> engine_;
-  mutable std::vector<Signature> said_;  // Result of entered(), by rank.
-  std::atomic<int> device_;              // Device of this rank; unset before the first call.
+  mutable std::vector<Signature> said_;
+  std::atomic<int> device_;  // Unset before the first call.
 
   std::mutex mutex_;  // Guards the next two members, for abort().
   bool is_over_ = false;

@@ -1,10 +1,8 @@
-// Does collectives on CUDA memory: NCCL, or a stand-in in tests.
-//
-// Each call enqueues its collective on the stream of its buffers, which share one device and one
-// stream. All ranks call the members in the same order with matching arguments.
+// Collectives on CUDA memory: NCCL, or a stand-in in tests. All ranks call the members in the same
+// order with matching arguments. A call's buffers share one device and one stream.
 //
 // Thread safety: any thread may call cancel() at any time; one thread at a time for the others.
-// Blocking: until the collective is enqueued. It may still run on the device afterwards.
+// Blocking: until the collective is enqueued on the stream.
 // Errors: as Backend::run(); the communicator is unusable after any of them.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -48,16 +46,14 @@ class DeviceCommunicator {
                           Counts receive_counts) = 0;
 };
 
-// The members of the group for which a communicator is made.
 struct DeviceMembers {
   std::string name = {};              // Unique among the job's groups.
-  std::vector<int> world_ranks = {};  // Rank in the job of each member, by its rank here.
+  std::vector<int> world_ranks = {};  // Ranks in the job, by rank here.
   int rank = 0;
 };
 
-// Makes the DeviceCommunicator of a group.
 struct DeviceEngine {
-  // Returns why there is none on this host; empty when there is one. Starts nothing.
+  // Why there is none on this host; empty when there is one. Starts nothing.
   std::function<std::string()> why_not;
 
   // Collective over the members. Errors: timeout; misuse when two ranks use one device.

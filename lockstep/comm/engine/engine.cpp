@@ -68,7 +68,7 @@ std::string_view bringer_of(std::string_view name) {
   refuse(name, text);
 }
 
-// Finds any entry of that name, so that a broken link is an error and is not ignored.
+// Also finds a broken link, so that it is an error and is not ignored.
 std::optional<fs::path> find_file(const std::string& file,
                                   const std::vector<EngineFolder>& folders) {
   for (const EngineFolder& folder : folders) {
@@ -167,7 +167,7 @@ OpenedEngines& opened_engines() {
   return engines;
 }
 
-// Returns the library or program at an address; empty if unknown.
+// The library or program at an address; empty if unknown.
 fs::path file_at(const void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};

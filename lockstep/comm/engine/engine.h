@@ -1,8 +1,5 @@
-// Finds and opens an engine's plugin.
-//
-// Searches the folders of LOCKSTEP_ENGINE_PATH (separated by ':'), then this library's folder and
-// its lockstep-engines/. Opens a plugin at most once, for the life of the process. The engine
-// "torch" is no plugin: Python programs register it (c10d/torch_engine.h).
+// Finds and opens an engine's plugin, at most once, for the life of the process. The engine "torch"
+// is no plugin: Python programs register it (c10d/torch_engine.h).
 //
 // Thread safety: any thread may call any function.
 
@@ -22,8 +19,8 @@ namespace lockstep {
 
 struct Engine {
   std::string name;
-  std::string path;     // Path of the plugin, or of the library that registered it.
-  std::string version;  // Version of the library underneath, as it reports it.
+  std::string path;     // The plugin's, or that of the library that registered it.
+  std::string version;  // As the library underneath reports it.
   const lockstep_engine* abi = nullptr;
 
   bool serves(DeviceKind device) const {
@@ -31,7 +28,7 @@ struct Engine {
   }
 };
 
-// The engines that have a plugin: mpi, gloo, oneccl, nccl.
+// The engines that have a plugin.
 LOCKSTEP_API const std::vector<std::string_view>& engine_names();
 
 // Errors: misuse for another name. Unsupported when the plugin is missing, has another ABI, cannot
@@ -39,26 +36,27 @@ LOCKSTEP_API const std::vector<std::string_view>& engine_names();
 // to install.
 LOCKSTEP_API const Engine& open_engine(std::string_view name);
 
-// Registers an engine that is no plugin, for the life of the process. Does nothing if an engine of
-// its name is open. Errors: unsupported when it has another ABI, or cannot run here.
+// Registers an engine that is no plugin. Does nothing if an engine of its name is open. Errors:
+// unsupported when it has another ABI, or cannot run here.
 LOCKSTEP_API void bring_engine(const lockstep_engine& engine);
 
-// Returns why open_engine() would throw; empty when it would not.
+// Why open_engine() would throw; empty when it would not.
 LOCKSTEP_API std::string why_no_engine(std::string_view name);
 
-// --- The search, each time anew ------------------------------------------------------------------
+// --- The search ----------------------------------------------------------------------------------
 
 struct EngineFolder {
   std::filesystem::path path;
-  bool from_user = false;  // From LOCKSTEP_ENGINE_PATH.
+  bool from_user = false;  // LOCKSTEP_ENGINE_PATH.
 };
 
-// Returns the folders to search, in order. Ignores empty parts of the variable.
+// In order: LOCKSTEP_ENGINE_PATH (separated by ':'), this library's folder, and its
+// lockstep-engines/.
 std::vector<EngineFolder> engine_folders();
 
 // Loads the plugin of the first folder that has it. A faulty one is an error even if another folder
-// has one too. It always stays loaded, because the library underneath may have left threads or
-// handlers behind. Errors: unsupported.
+// has one too. It stays loaded, because the library underneath may have left threads or handlers
+// behind. Errors: unsupported.
 Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folders);
 
 }  // namespace lockstep

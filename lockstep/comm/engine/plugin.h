@@ -1,6 +1,5 @@
-// For plugins: errors across the C ABI, the core's store, and an engine made of a class.
-//
-// Everything is inline: a plugin links neither the core nor LibTorch.
+// For plugins, which link neither the core nor LibTorch: errors across the C ABI, the core's store,
+// and an engine made of a class.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,8 +41,7 @@ inline int fail(lockstep_engine_error* error, Fault fault, std::string_view text
   return 1;
 }
 
-// Runs `act` and turns its exception into `error`. Exceptions of the library underneath become
-// Fault::system.
+// Converts an exception of `act` to `error`; one of the library underneath to Fault::system.
 template <class Act>
 int guarded(lockstep_engine_error* error, Act act) noexcept {
   try {
@@ -64,13 +62,11 @@ inline void set_by_default(const char* name, const std::string& value) {
   setenv(name, value.c_str(), keep_what_is_there);
 }
 
-// The core's store, while create() runs.
-// Errors: Failed with the store's fault and text.
+// The core's store, while create() runs. Errors: Failed with the store's fault and text.
 class Store {
  public:
   explicit Store(const lockstep_engine_store& store) : store_(store) {}
 
-  // `value` is a string, or another container of bytes.
   template <class Bytes>
   void set(const std::string& key, const Bytes& value) const {
     lockstep_engine_error error{};
@@ -104,21 +100,18 @@ class Store {
 
 // --- An engine of one class ----------------------------------------------------------------------
 
-// For libraries such as MPI and oneCCL that move data only while a thread is in one of their calls.
-// A member may leave a call when it has received everything, while some of its own data is still
-// queued. Its peers would then wait for its next call. So a call ends with a barrier, after which
-// all data have arrived. No barrier is needed if the data fit into a socket's buffer, which is
-// empty when the call begins.
+// MPI and oneCCL may return from a call with unsent data, and send it only in a later call. So a
+// call ends with a barrier, unless the data fit into a socket's buffer.
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
-constexpr std::size_t of_any_size =
-    std::numeric_limits<std::size_t>::max();  // For members with different sizes.
+// For members with different sizes.
+constexpr std::size_t of_any_size = std::numeric_limits<std::size_t>::max();
 
-// The functions of an engine whose communicators are objects of one class, which has
-// - a constructor from lockstep_engine_config;
-// - the collectives of lockstep_engine, except reduce() and reduce_scatter() if the library lacks
-//   them;
-// - static bool combines(dtype, reduce_op): whether its reductions are native for these;
-// - optionally run(bytes, act), which calls act(), the collective. `bytes` is the total that it
+// The functions of an engine whose communicators are objects of one class. It has
+// - A constructor from lockstep_engine_config.
+// - The collectives of lockstep_engine, except reduce() and reduce_scatter() if the library lacks
+//   them.
+// - static bool combines(dtype, reduce_op): whether its reductions are native for these.
+// - Optionally run(bytes, act), which calls the collective act(). `bytes` is the total that it
 //   moves, the same on all members.
 template <class Communicator>
 class EngineCalls {
@@ -130,7 +123,6 @@ class EngineCalls {
 
   static void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
 
-  // Data of every type can be moved.
   static int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
     const auto asked = static_cast<Operation>(operation);
     if (reduces(asked)) return has(asked) && Communicator::combines(dtype, reduce_op);
@@ -215,7 +207,6 @@ class EngineCalls {
   }
 };
 
-// The parts of an engine outside its communicators' class.
 struct EngineParts {
   const char* name = nullptr;
   DeviceKind device = DeviceKind::cpu;

@@ -26,7 +26,6 @@ const lockstep_buffer* abi(const Buffer& buffer) {
 
 std::uint8_t abi(ReduceOp op) { return static_cast<std::uint8_t>(op); }
 
-// The store in the plugin's form.
 struct StoreForEngine {
   Store& store;
   const std::string prefix;

@@ -1,4 +1,4 @@
-// Wraps an engine plugin's communicator as a DeviceCommunicator.
+// An engine plugin's communicator as a DeviceCommunicator.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,25 +48,23 @@ class PluginCommunicator final : public comm::DeviceCommunicator {
   void* communicator_ = nullptr;
 };
 
-// Some ranks of a job, which exchange their addresses through the job's store.
 struct CommunicatorOptions {
   const Engine* engine = nullptr;
-  int rank = 0;                       // Rank in the communicator.
-  std::vector<int> world_ranks = {};  // Rank in the job of each member.
+  int rank = 0;
+  std::vector<int> world_ranks = {};  // Ranks in the job.
   int world_size = 1;
   std::string name = {};            // Unique among the job's communicators.
-  comm::Backend::Place local = {};  // Rank and size among the members on this host.
+  comm::Backend::Place local = {};  // Among the members on this host.
   NetworkInterface interface = {};
   int device_index = -1;  // CUDA device; -1 without CUDA buffers.
   std::shared_ptr<Store> store = {};
-  const void* world = nullptr;  // lockstep_engine_config::world.
-  std::string keys = {};        // Prefix of its keys in the store, unique to this start of the job.
+  const void* world = nullptr;
+  std::string keys = {};  // Prefix in the store, unique to this start of the job.
   std::chrono::milliseconds timeout = default_timeout;
-  std::chrono::milliseconds call_timeout = default_timeout;  // Timeout of each later call.
+  std::chrono::milliseconds call_timeout = default_timeout;  // For each later call.
 };
 
-// Makes an engine's communicator. Collective over the members. Blocking: until the engine has made
-// it. Errors: the engine's.
+// Collective over the members. Blocking: until the engine has made it. Errors: the engine's.
 std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options);
 
 }  // namespace lockstep

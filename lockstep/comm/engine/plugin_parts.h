@@ -1,6 +1,4 @@
-// For plugins: a buffer in bytes, and its parts by member.
-//
-// Everything is inline, as in plugin.h, which includes this.
+// For plugins, inline as plugin.h: a buffer in bytes, and its parts by member.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,7 +41,6 @@ constexpr std::size_t bytes_of(const lockstep_buffer& buffer) {
   return buffer.count * bytes_of_element(buffer.dtype);
 }
 
-// The bytes that one member sends or receives.
 struct Part {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -58,7 +55,6 @@ inline void copy_part(const Part& from, std::byte* to) {
   if (from.bytes > 0 && from.data != to) std::memcpy(to, from.data, from.bytes);
 }
 
-// The parts of all members.
 struct Parts {
   // Contiguous parts; `counts` are elements.
   Parts(const lockstep_buffer& buffer, const std::size_t* counts, int size)

@@ -1,4 +1,4 @@
-// Records the last operations of a group on this rank, with their times and progress.
+// The last operations of a group on this rank, with times and progress.
 //
 // Thread safety: one thread records at a time; any other may call json() meanwhile.
 
@@ -22,7 +22,7 @@ class FlightRecorder {
 
   enum class Phase : std::uint8_t { entered, completed, failed };
 
-  // Returns the number to pass to leave().
+  // Returns the number for leave().
   std::uint64_t enter(const Signature& signature, std::uint64_t sequence, Ticks now) {
     constexpr auto release = std::memory_order_release;  // After `begun_`: see json().
     const std::uint64_t number = recorded_.load(std::memory_order_relaxed);
@@ -49,7 +49,7 @@ class FlightRecorder {
     entry.phase.store(phase, std::memory_order_release);  // After `left`.
   }
 
-  // Returns a JSON array, oldest first. Times are microseconds of the steady clock.
+  // A JSON array, oldest first. Times are microseconds of the steady clock.
   std::string json() const;
 
  private:
@@ -71,7 +71,6 @@ class FlightRecorder {
   std::atomic<std::uint64_t> recorded_{0};  // and of those with a complete entry.
 };
 
-// The origin and reason of a flight record.
 struct FlightRecordHeader {
   std::string group;
   int rank = 0;
@@ -80,13 +79,12 @@ struct FlightRecordHeader {
   std::string error = {};  // Empty when the user asked for the record.
 };
 
-// Returns one rank's record of a group as a JSON object; docs/protocol.md defines its members.
+// One rank's record of a group as a JSON object; docs/protocol.md defines its members.
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages);
 
-// Writes `json` to a file in the folder LOCKSTEP_FLIGHT_RECORD, named after this group, rank and
-// process; only this user may read it. Without that variable, or if writing fails, logs it at level
-// info. Never throws, because the caller is about to report another error.
+// Saves `json` in the folder LOCKSTEP_FLIGHT_RECORD, for this user only. Without that variable, or
+// if writing fails, logs it at level info. Never throws.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
 }  // namespace lockstep::comm

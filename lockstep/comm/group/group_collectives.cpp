@@ -32,8 +32,8 @@ void GroupCollectives::throw_mismatch(const Collective& collective) const {
               found.differing);
 }
 
-// Ranks exchange labels only if these differ. If that fails, as when a rank has died, only labels
-// that are the same as this rank's are known.
+// Ranks exchange labels only if these differ. After a failure, only labels equal to this rank's are
+// known.
 std::vector<std::string> GroupCollectives::labels_of(const std::vector<Signature>& calls,
                                                      const Collective& collective) const {
   const auto is_own = [&](const Signature& call) {
@@ -93,8 +93,7 @@ void GroupCollectives::all_gather_words(const Collective& outer, std::span<const
   run_native(inner);
 }
 
-// Each rank has only its own row and column. All ranks gather the table, and check that sent and
-// received counts agree.
+// Each rank has only its own row and column. All ranks gather the table and check it.
 void GroupCollectives::all_to_all_of_uneven_parts(const Collective& collective) {
   const auto n = static_cast<std::size_t>(group_.size);
   const std::vector<std::int64_t> mine(collective.counts.begin(), collective.counts.end());

@@ -1,5 +1,4 @@
-// Runs the collectives of one group on this rank, one at a time: numbers them, checks that all
-// ranks call the same, and records them.
+// Numbers, compares, runs and records the collectives of one group on this rank.
 //
 // Thread safety: one thread at a time, which holds the turn; any thread may read record().
 // Errors: every Error of a collective breaks the group.
@@ -34,8 +33,8 @@ class GroupCollectives {
   // Completes `collective`, and sets its sequence.
   void execute(Collective& collective);
 
-  // Enters `collective` with all other ranks, checks that their calls are equal, then calls
-  // act(collective). Sets its sequence.
+  // Enters `collective`, checks that all ranks' calls are equal, then calls act(collective). Sets
+  // its sequence.
   template <class Act>
   void perform(Collective& collective, Act act) {
     failure_.throw_if_broken();
@@ -78,7 +77,7 @@ class GroupCollectives {
   const FlightRecorder& record() const { return record_; }
 
  private:
-  // Returns the rank's number in the job.
+  // As a rank of the job.
   std::optional<int> last_to_enter() const {
     const auto last = life_.backend().last_to_enter();
     return last ? std::optional(group_.world_rank(*last)) : std::nullopt;

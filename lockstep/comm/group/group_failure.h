@@ -1,6 +1,6 @@
 // The first Error that broke a group. Every later call throws it again.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,9 +23,9 @@ class GroupFailure {
   // Each is called at most once, in this order, on the thread whose call broke the group; note()
   // may also call the first one. May not throw.
   struct Reactions {
-    // Ranks that live or have left caused it; their numbers are those of the job.
+    // Living ranks, or ranks that left, caused it; as ranks of the job.
     std::function<void(Failure)> report_break = [](const Failure&) {};
-    // Ranks may disagree on the current call. Those that did not see the Error would wait forever.
+    // Otherwise, ranks that did not see the Error would wait forever.
     std::function<void(const AbortReason&)> abort = [](const AbortReason&) {};
     // Always, with the Error's text.
     std::function<void(const std::string&)> save_record = [](const std::string&) {};
@@ -39,12 +39,11 @@ class GroupFailure {
     if (is_broken()) throw_first();
   }
 
-  // Breaks the group, unless it is broken. `context` begins the message of `error`; `timeout` is
-  // its call's.
+  // Unless the group is broken. `context` begins the message of `error`; `timeout` is its call's.
   void break_with(std::exception_ptr error, const std::string& context,
                   std::chrono::milliseconds timeout);
 
-  // Reports an error that ended a call, and leaves the group unchanged.
+  // Reports an error that ended a call but not the group.
   void note(const std::exception_ptr& error, const std::string& context) const;
 
  private:

@@ -21,23 +21,21 @@ struct GroupIdentity {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout = default_timeout;  // Default of calls.
-  std::vector<int> members = {};  // Ranks of the job, by rank of this group; empty for all.
+  std::vector<int> members = {};                        // Job ranks, by rank here; empty for all.
   std::string backend = {};
   Backend::Place local = {};
-  pid_t pid = this_process();  // The process that has this rank; not its fork()ed children.
+  pid_t pid = this_process();  // Not its fork()ed children's.
 
-  // Returns the rank in the job; -1 for a rank that this group does not have.
+  // -1 for a rank that this group does not have.
   int world_rank(int group_rank) const;
 
-  // Return the start of messages about a call.
   std::string describe(const Collective& collective) const;
   std::string describe(const Message& message) const;
 
-  // The header of this rank's flight record, which `error` ends.
   FlightRecordHeader record_header(std::string error = {}) const;
 
-  // Errors: misuse in a fork()ed child. Call it before taking any lock: a lock that another thread
-  // held at the fork() stays locked forever.
+  // Errors: misuse in a fork()ed child. Call it before taking a lock, which another thread may have
+  // held at the fork().
   void require_own_process() const {
     if (pid != this_process()) throw_foreign();
   }

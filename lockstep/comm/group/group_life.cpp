@@ -76,8 +76,7 @@ bool GroupLife::knows_of_loss() const {
 // Released outside the lock, because a backend may wait for its engine.
 void GroupLife::end() {
   std::shared_ptr<RankInJob> in_job;
-  std::shared_ptr<Backend> backend;  // Released first: it may use objects that `in_job` keeps
-                                     // alive.
+  std::shared_ptr<Backend> backend;  // Released first: it may use objects of `in_job`.
   const std::lock_guard lock(mutex_);
   backend.swap(backend_);
   in_job.swap(in_job_);

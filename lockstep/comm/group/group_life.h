@@ -1,7 +1,9 @@
 // The parts of a group that are released at its end, even if handles remain.
 //
-// Thread safety: any thread may call any member at any time. Only the thread that holds the turn
-// may call backend(), activity() and count_reduced_bytes(), before the end.
+// Thread safety: any thread; backend(), activity() and count_reduced_bytes(): only the thread that
+// holds the turn, before the end.
+// Errors: misuse after the end has begun, from require_usable(), in_job(), shared_backend() and
+// allocate_local().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +29,6 @@ class GroupLife {
             std::shared_ptr<RankInJob> in_job);
 
   bool is_over() const { return is_over_; }
-  // Errors: misuse, after the end has begun.
   void require_usable() const {
     if (is_over_) throw_over();
   }
@@ -36,7 +37,6 @@ class GroupLife {
   Activity& activity() const { return in_job_->activity(); }
   void count_reduced_bytes(std::uint64_t bytes) const { in_job_->count_reduced_bytes(bytes); }
 
-  // For any thread. Errors: misuse, after the end has begun.
   std::shared_ptr<RankInJob> in_job() const;
   std::shared_ptr<Backend> shared_backend() const;
 
@@ -46,16 +46,15 @@ class GroupLife {
   void report_break(Failure failure) const;
   void note_abort() const;  // In this rank's activity, which peers read.
 
-  // Errors: misuse, after the end has begun; as Backend::allocate_local().
+  // Errors: also as Backend::allocate_local().
   RegisteredMemory allocate_local(std::size_t bytes) const;
 
   // False after the end.
   bool knows_of_loss() const;
 
-  // From now on the group is unusable.
   void begin_end() { is_over_ = true; }
 
-  // Releases all parts. No call of the group may be running.
+  // No call of the group may be running.
   void end();
 
  private:

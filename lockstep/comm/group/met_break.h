@@ -1,6 +1,5 @@
 // Marks threads that got the Error of a broken group. The next call of such a thread shows that its
-// program continues, so the break is not the cause of a later end (JobControlBlock::cause_of()).
-// Calls of other threads, such as one that writes a checkpoint, show nothing.
+// program continues: the break is not the cause of a later end (JobControlBlock::cause_of()).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,8 +8,8 @@
 
 namespace lockstep::comm {
 
-// Whether this thread got such an Error, and has made no call since. Other libraries would have
-// their own copy of the variable: they call the functions of group_hooks.h.
+// This thread got such an Error, and has made no call since. Other libraries would have their own
+// copy of the variable: they use group_hooks.h.
 inline constinit thread_local bool has_met_break = false;
 
 // Call it before each call.

@@ -1,7 +1,7 @@
-// A rank's connection to the job, which all of its groups share. It has the rank's published
-// activity and training step, and hooks to report preemption and broken groups.
+// A rank's connection to the job, which all of its groups share: its published activity, and hooks
+// to report preemption and broken groups.
 //
-// Thread safety: any thread may call any member at any time.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,25 +17,24 @@
 
 namespace lockstep::comm {
 
-// Calls into the rest of the process. Without an agent, the first two do nothing.
+// Calls into the rest of the process. The first two notify the agent, if there is one.
 struct RankHooks {
-  std::function<void()> expect_preemption = [] {};    // Notifies the agent.
-  std::function<void()> agree_on_preemption = [] {};  // Notifies the agent.
-  // Reports ranks of the job that ended a call to the host, the agent and the log.
+  std::function<void()> expect_preemption = [] {};
+  std::function<void()> agree_on_preemption = [] {};
+  // Reports job ranks that ended a call to the host, the agent and the log.
   std::function<void(Failure)> report_break = [](const Failure&) {};
-  // Reports to other hosts if this process ends because of another rank.
+  // If this process ends because of another rank, reports it to other hosts.
   std::function<void()> tell_why_it_ends = [] {};
-  // Returns a rank's published activity; null for a rank on another host.
+  // A rank's published activity; null for a rank on another host.
   std::function<std::shared_ptr<const Activity>(int rank)> activity_of = [](int) {
     return nullptr;
   };
-  // Whether this rank knows that a rank of the job was lost, except by its own abort().
+  // Whether a rank of the job is known to be lost, except by its own abort().
   std::function<bool()> knows_of_loss = [] { return false; };
 };
 
 class RankInJob {
  public:
-  // `activity` is this process's, which peers read.
   explicit RankInJob(std::shared_ptr<Activity> activity, RankHooks hooks = {})
       : activity_(std::move(activity)), hooks_(std::move(hooks)) {}
 
@@ -52,7 +51,6 @@ class RankInJob {
       activity_->step.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Counts bytes passed to collectives that combine elements.
   void count_reduced_bytes(std::uint64_t bytes) {
     reduced_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -63,7 +61,7 @@ class RankInJob {
   void report_break(Failure failure) const { hooks_.report_break(std::move(failure)); }
   std::shared_ptr<const Activity> activity_of(int rank) const { return hooks_.activity_of(rank); }
 
-  // Reports at the first call only, for all groups of the rank.
+  // At the first call only, for all groups of the rank.
   void tell_why_it_ends() {
     if (!why_is_told_.exchange(true)) hooks_.tell_why_it_ends();
   }

@@ -19,7 +19,7 @@
 
 namespace lockstep::comm {
 
-// The larger of the bytes that the collective reads and writes on this rank.
+// The larger of the bytes read and written on this rank.
 inline std::uint64_t bytes_of(const Collective& collective) {
   return std::max(collective.input.bytes(), collective.output.bytes());
 }
@@ -29,7 +29,7 @@ class RecordedCall {
   explicit RecordedCall(Ticks begin)
       : recorder_(TimelineRecorder::current()), begin_(begin), waited_until_(begin) {}
 
-  // All ranks have entered. `last`: the last rank of the job, if this one waited for it.
+  // All ranks have entered. `last`: the last one, as job rank, if this rank waited for it.
   void end_wait(std::optional<int> last) {
     if (recorder_ == nullptr || !last) return;
     last_ = *last;

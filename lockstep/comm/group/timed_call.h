@@ -1,8 +1,8 @@
 // Adds one collective to the times of the training loop (job/step_times.h): the wait until all
 // ranks have entered it, and the rest.
 //
-// Thread safety: one thread uses it. On a thread without a training loop, it counts only while a
-// loop waits for that thread.
+// Thread safety: one thread. Without a training loop, it counts only while a loop waits for this
+// thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +25,7 @@ class TimedCall {
   TimedCall(const TimedCall&) = delete;
   TimedCall& operator=(const TimedCall&) = delete;
 
-  // All ranks have entered. `last`: the last rank of the job, if this one waited for it.
+  // As RecordedCall::end_wait().
   void end_wait(std::optional<int> last) const {
     if (clock_ != nullptr)
       clock_->end_wait(last, last ? ticks_now() : 0);

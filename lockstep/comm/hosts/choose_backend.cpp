@@ -27,7 +27,7 @@ std::vector<int> places_of(const std::vector<RankInfo>& ranks) {
   return places;
 }
 
-// Returns why some rank cannot use the engine; empty when all can.
+// Empty when all ranks can use the engine.
 std::string why_not(const std::vector<RankInfo>& ranks, const std::string& engine) {
   for (const RankInfo& info : ranks) {
     const auto found = info.engines.find(engine);

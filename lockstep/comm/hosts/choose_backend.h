@@ -1,5 +1,4 @@
-// Chooses the backend of a job from the descriptions of all its ranks; every rank gets the same
-// result.
+// Chooses a job's backend from its ranks' descriptions. Every rank gets the same result.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,18 +12,18 @@
 namespace lockstep::comm {
 
 struct BackendChoice {
-  std::string name = {};      // A name as in InitOptions::backend, never "auto".
+  std::string name = {};      // As in InitOptions::backend, never "auto".
   std::string engine = {};    // Empty without an engine.
   bool shares_memory = true;  // Whether ranks of one place share memory.
-  std::string why = {};       // Reason, for messages.
+  std::string why = {};       // For messages.
   std::vector<int> places;    // By rank: the first rank of the same place.
 };
 
-// Returns the engines that `backend` (or "auto") may use, best first. `under_mpi`: an MPI launcher
-// started this process, or it has an MPI communicator. Errors: misuse for an unknown backend.
+// The engines that `backend` may use, best first. `under_mpi`: MPI started this process, or it has
+// an MPI communicator. Errors: misuse for an unknown backend.
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
-// Errors: mismatch when ranks request different backends, or contradict their launcher. Unsupported
+// Errors: mismatch when ranks request different backends, or contradict their launcher; unsupported
 // when a rank lacks something, with its reason.
 BackendChoice choose_backend(const std::vector<RankInfo>& ranks);
 

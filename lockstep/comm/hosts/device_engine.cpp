@@ -23,8 +23,8 @@ struct OfferedStore {
   std::shared_ptr<const void> offered;
 };
 
-// Memory with the port of rank 0's store and, after a space, its token. Core dumps contain this
-// memory and every copy of the text, so both are short-lived.
+// The port of rank 0's store and, after a space, its token. Core dumps contain this memory and
+// every copy of the text, so both are short-lived.
 SharedMapping write_down(const std::string& key, int port, const JobToken& token) {
   const std::string number = fmt::format("{} ", port);
   auto memory = SharedMapping::create(key, number.size() + token.text().size() + 1);
@@ -65,7 +65,7 @@ std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembe
     options.token = make_job_token();
     auto served = std::make_unique<ServedStore>(options);
     const auto memory = write_down(key, served->server.port(), *options.token);
-    // The others have fetched it when the communicator is made, which needs the store.
+    // Making the communicator needs the store, so the others have fetched it by then.
     auto offered = size > 1 ? session.hand_out(key, memory.descriptor()) : nullptr;
     const auto owner = std::make_shared<OfferedStore>(std::move(served), std::move(offered));
     return {owner, &owner->served->store};

@@ -16,18 +16,17 @@ namespace lockstep::comm {
 
 struct DeviceEngineOptions {
   std::shared_ptr<HostSession> session;
-  std::shared_ptr<Store> store = {};  // The job's store; null if all ranks are on one host.
-  std::string keys = {};              // Prefix of its keys: CommunicatorOptions.
-  NetworkInterface interface = {};    // Interface to ranks on other hosts.
+  std::shared_ptr<Store> store = {};  // Null if all ranks are on one host.
+  std::string keys = {};              // Prefix in the store.
+  NetworkInterface interface = {};
   int world_size = 1;
 };
 
-// The key under which the first rank publishes the port and token of the members' store.
+// The key of the port and token of the members' store.
 std::string store_key(const DeviceMembers& members);
 
-// Opens a store for ranks of one host. The first rank opens it on loopback, and passes its port and
-// token to the others in shared memory, which only they can reach. Errors: timeout; peer_lost;
-// corrupt.
+// Opens a store for ranks of one host, on loopback. The first rank passes its port and token in
+// shared memory that only the others can reach. Errors: timeout; peer_lost; corrupt.
 std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,
                                          Deadline deadline);
 

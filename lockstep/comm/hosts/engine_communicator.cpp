@@ -32,13 +32,12 @@ constexpr std::chrono::seconds time_to_cancel{3};
 constexpr std::chrono::seconds time_to_end{10};
 constexpr std::chrono::milliseconds time_to_end_alone{300};
 
-// Limit for LOCKSTEP_ENGINE_SWAPS. Compared with Gloo's ring, a swap of 64 KB took 0.6 times as
-// long on a link as fast as memory. On 1 Gbit/s, 1 MB took equally long, and 8 MB 1.08 times as
-// long.
+// For LOCKSTEP_ENGINE_SWAPS. On a fast link, a swap of 64 KB took 0.6 times as long as Gloo's ring.
+// On 1 Gbit/s, 8 MB took 1.08 times as long.
 constexpr std::size_t most_swapped_bytes = std::size_t{256} << 10;
 
-// A thread that stays in an engine uses the engine's library and its memory, which the end of the
-// process would destroy. So exit handlers registered before this are not called.
+// A thread that stays in an engine uses libraries and memory that the end of the process would
+// destroy. So exit handlers registered before this are not called.
 void leave_without_destructors() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -76,7 +75,7 @@ class EngineCommunicator::Caller {
     self->thread_ = start_thread(&Caller::loop, self);
   }
 
-  // Makes the thread run `job`, described by `what`. `keep_alive` lives until the job is done.
+  // `what` describes `job`. `keep_alive` lives until the job is done.
   void start(std::function<void()> job, std::shared_ptr<const void> keep_alive, std::string what) {
     const std::lock_guard lock(mutex_);
     check(job_ == nullptr, "an engine's call was started before the last one ended");
@@ -125,8 +124,7 @@ class EngineCommunicator::Caller {
               size());
   }
 
-  // Called by the thread of the communicator's owner. A stuck call keeps its thread. So does an end
-  // that waits for peers, as in oneCCL.
+  // A stuck call keeps its thread, and so does an end that waits for peers, as in oneCCL.
   void end() {
     std::unique_lock lock(mutex_);
     ending_ = true;
@@ -154,7 +152,7 @@ class EngineCommunicator::Caller {
  private:
   int size() const { return static_cast<int>(options_.world_ranks.size()); }
 
-  // All ranks have started the call, and the failed one is unknown. Names a few.
+  // Names a few: all ranks have started the call, and the failed one is unknown.
   std::string others() const {
     std::vector<int> named = options_.world_ranks;
     named.erase(named.begin() + options_.rank);
@@ -252,12 +250,12 @@ class EngineCommunicator::Caller {
   }
 
   const CommunicatorOptions options_;
-  std::unique_ptr<PluginCommunicator> made_;  // Owned by the thread; cancel() may use it after
-                                              // is_made_.
+  // Owned by the thread; cancel() may use it after is_made_.
+  std::unique_ptr<PluginCommunicator> made_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> job_;  // Null without a job, or when it is done.
+  std::function<void()> job_;
   std::shared_ptr<const void> keep_alive_;
   std::string what_;
   std::exception_ptr error_;
@@ -294,7 +292,7 @@ bool EngineCommunicator::can_cancel() const { return caller_->can_cancel(); }
 
 void EngineCommunicator::start(const Collective& collective,
                                std::shared_ptr<const void> keep_alive) {
-  // A copy: the caller may end before a call that cannot be cancelled returns.
+  // A copy: the caller may end before a call that cannot be cancelled.
   std::vector<std::size_t> counts(collective.counts.begin(), collective.counts.end());
   caller_->start(
       [caller = caller_.get(), owned = collective, counts = std::move(counts)]() mutable {
@@ -321,7 +319,7 @@ Buffer KeptMemory::scratch(std::size_t which, const Buffer& shape) {
   if (scratch_.size() <= which) scratch_.resize(which + 1);
   Scratch& scratch = scratch_[which];
   if (scratch.bytes < shape.bytes()) {
-    scratch = {};  // Frees the old memory before the allocation.
+    scratch = {};  // Frees the old memory first.
     scratch = {make_scratch(shape.bytes()), shape.bytes()};
   }
   Buffer buffer = shape;

@@ -55,7 +55,7 @@ void FailureNotices::watch() {
 
 namespace {
 
-constexpr std::size_t most_described = 4;  // Ranks, so that the text stays short.
+constexpr std::size_t most_described = 4;  // Ranks.
 
 const RemoteRank* remote(const HostsContext* hosts, int rank) {
   return hosts == nullptr ? nullptr : &hosts->ranks[static_cast<std::size_t>(rank)];
@@ -74,7 +74,7 @@ std::string last_seen(const JobControlBlock& page, const HostsContext* hosts, in
                      state == 'T' || state == 't' ? ", STOPPED" : "");
 }
 
-// The failure's members describe the first rank that caused it.
+// Describes the first rank that caused the failure.
 void identify(Failure& failure, const JobControlBlock& page, const HostsContext* hosts) {
   if (page.pid(failure.rank) != 0) {
     failure.host = host_name();

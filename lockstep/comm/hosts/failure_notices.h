@@ -1,5 +1,4 @@
-// Reports failures to a job's other ranks: lost ranks of this host, and living ranks that broke a
-// group.
+// Reports failures to a job's other ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,20 +17,18 @@ namespace lockstep::comm {
 
 struct HostsContext;
 
-// Reports each lost rank of this host to the ranks of other hosts, even while no rank here waits
-// for it.
+// Reports each lost rank of this host to other hosts, even while no rank here waits for it.
 class FailureNotices {
  public:
-  // `connections` must outlive it. `is_here` has, by rank of the job, whether the rank is on this
-  // host.
+  // `connections` must outlive it. `is_here`: by rank of the job, whether it is on this host.
   FailureNotices(std::shared_ptr<HostSession> session, Connections& connections,
                  std::vector<bool> is_here);
   ~FailureNotices();
   FailureNotices(const FailureNotices&) = delete;
   FailureNotices& operator=(const FailureNotices&) = delete;
 
-  // Reports the job's first failure, on any host, if its rank is known. Call it before leaving a
-  // group, so that waiting ranks receive the reason. Any thread.
+  // Reports the job's first failure if its rank is known. Call it before leaving a group, so that
+  // waiting ranks receive the reason. Any thread may call it.
   void tell_what_is_known() const;
 
  private:
@@ -47,13 +44,13 @@ class FailureNotices {
   Thread thread_;
 };
 
-// Reports a group that living ranks have broken, by not coming or by a different call. Adds to
-// `failure` which ranks caused it and where they were last seen, then stores it in the job control
-// block and logs it. `hosts` is null where shared memory serves all ranks.
+// Stores and logs that living ranks have broken a group, by not coming or by a different call. Adds
+// to `failure` which ranks caused it and where they were last seen. `hosts` is null where shared
+// memory serves all ranks.
 void report_break(HostSession& session, const HostsContext* hosts, Failure failure);
 
-// Returns what a rank that aborts its group reports to other hosts: the job's failure, the break of
-// its group, or how it left.
+// The reason that a rank which aborts a group reports to other hosts: the job's failure, the
+// group's break, or how this rank left.
 Failure reason_for_leaving(HostSession& session);
 
 }  // namespace lockstep::comm

@@ -11,7 +11,7 @@
 namespace lockstep::comm {
 
 HostMap::HostMap(const std::vector<int>& host_of, int rank) {
-  std::map<int, int> order;  // From a host's number to its index by first occurrence.
+  std::map<int, int> order;  // From a host's number to its index.
   for (std::size_t r = 0; r < host_of.size(); ++r) {
     const auto [seen, is_new] = order.try_emplace(host_of[r], static_cast<int>(order.size()));
     if (is_new) ranks_.emplace_back();
@@ -90,7 +90,7 @@ Counts HostBlocks::elements_by_slice(int owners) const {
 template <class Act>
 void HostBlocks::for_each_run(Act act) const {
   std::size_t among_slices = 0;
-  Counts begin(static_cast<std::size_t>(map_.hosts()), 0);  // Begin of the slice in each block.
+  Counts begin(static_cast<std::size_t>(map_.hosts()), 0);  // Where the slice begins in each block.
   for (int slice = 0; slice < map_.slices(); ++slice)
     for (int host = 0; host < map_.hosts(); ++host) {
       const std::size_t from = begin[static_cast<std::size_t>(host)];

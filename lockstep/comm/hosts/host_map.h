@@ -1,7 +1,7 @@
-// Maps the ranks of a group to hosts, and divides the data between hosts into slices.
+// Maps a group's ranks to hosts, and divides the data between hosts into slices.
 //
 // The number of slices is the smallest number of ranks on a host. The local ranks s of all hosts
-// exchange slice s, so each byte crosses a host's link once. Surplus local ranks own no slice.
+// exchange slice s; surplus local ranks own no slice.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::comm {
 
 class HostMap {
  public:
-  // `host_of` has a number for each rank of the group; equal numbers mean one host.
+  // Ranks with equal numbers in `host_of` are on one host.
   HostMap(const std::vector<int>& host_of, int rank);
 
   // Hosts are numbered in the order of their first rank.
@@ -23,7 +23,6 @@ class HostMap {
   int host_of(int rank) const { return place_of(rank).host; }
   const std::vector<int>& ranks(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
 
-  // This rank's host, and its rank there.
   int host() const { return mine_.host; }
   int local_rank() const { return mine_.local; }
   int local_size() const { return static_cast<int>(ranks(host()).size()); }
@@ -32,7 +31,7 @@ class HostMap {
   int slices() const { return slices_; }
   bool owns_slice() const { return local_rank() < slices_; }
 
-  // Returns the members of a slice's communicator, by host.
+  // The members of a slice's communicator, by host.
   std::vector<int> slice_ranks(int slice) const;
 
  private:
@@ -42,36 +41,35 @@ class HostMap {
   };
   const At& place_of(int rank) const { return places_[static_cast<std::size_t>(rank)]; }
 
-  std::vector<std::vector<int>> ranks_;  // By host.
-  std::vector<At> places_;               // By rank.
+  std::vector<std::vector<int>> ranks_;
+  std::vector<At> places_;
   At mine_;
   int slices_ = 1;
 };
 
 // --- Slices --------------------------------------------------------------------------------------
 
-// Returns the number of elements in the parts before `part`.
+// Elements in the parts before `part`.
 std::size_t begin_of(const Counts& parts, int part);
 
 // Divides `count` elements of `element` bytes into slices, as evenly as whole cache lines allow.
-// Returns one entry for each of `owners`; those beyond `slices` get 0.
+// One entry for each of `owners`; those beyond `slices` get 0.
 Counts cut(std::size_t count, std::size_t element, int slices, int owners);
 
-// The parts of all ranks as one block per host: its ranks' parts, contiguous.
+// One block per host: its ranks' parts, contiguous. Counts are in elements.
 class HostBlocks {
  public:
-  // `counts` are the elements of each rank's part. `map` must outlive this object.
+  // `map` must outlive this object.
   HostBlocks(const HostMap& map, const Counts& counts, std::size_t element);
 
-  std::size_t elements() const { return elements_; }  // All ranks' elements.
-  std::size_t elements(int host) const;               // Elements of that host's block.
-  Counts parts(int host) const;                       // Elements of its parts, by local rank.
-  Counts cut_of(int host) const;                      // Elements of the block's slices.
-  Counts slices_by_host(int slice) const;             // Elements of one slice in each block.
-  Counts elements_by_slice(int owners) const;         // Elements of each slice, in all blocks.
+  std::size_t elements() const { return elements_; }
+  std::size_t elements(int host) const;
+  Counts parts(int host) const;  // By local rank.
+  Counts cut_of(int host) const;
+  Counts slices_by_host(int slice) const;      // The slice in each block.
+  Counts elements_by_slice(int owners) const;  // Each slice, in all blocks.
 
-  // Copy between all parts in rank order, and all slices: those of slice 0 by host, then those of
-  // slice 1, and so on.
+  // Copy between all parts in rank order, and all slices: slice 0 by host, then slice 1, and so on.
   void slices_from_parts(std::byte* slices, const std::byte* parts) const;
   void parts_from_slices(std::byte* parts, const std::byte* slices) const;
 
@@ -83,7 +81,7 @@ class HostBlocks {
   const HostMap& map_;
   const Counts counts_;
   const std::size_t element_;
-  Counts offsets_;  // Offset of each rank's part.
+  Counts offsets_;  // By rank.
   std::size_t elements_ = 0;
 };
 

@@ -21,7 +21,7 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       collectives_(group_, engines_, memory_) {}
 
 bool HostsBackend::native(Operation operation, DType, ReduceOp) const {
-  switch (operation) {  // All that HostsCollectives supports; ProcessGroup composes others.
+  switch (operation) {  // ProcessGroup composes others.
     case Operation::all_reduce:
     case Operation::reduce:
     case Operation::reduce_scatter:

@@ -1,10 +1,6 @@
-// A backend for ranks on several hosts: shared memory inside a host and an engine between hosts, as
-// hosts_collectives.h describes.
-//
-// Call descriptions, deaths, aborts and messages use Lockstep's own connections. Engines cannot
-// cancel, do not report which peer failed, and do not match messages of any source.
-//
-// Operations: all, on CPU buffers.
+// A backend for ranks on several hosts (hosts_collectives.h): all operations on CPU buffers.
+// Call descriptions, deaths, aborts and messages use Lockstep's own connections
+// (docs/internals/hosts.md).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,8 +22,8 @@ namespace lockstep::comm {
 
 class HostsBackend final : public Backend {
  public:
-  // Collective over `ranks` of the job, of which `rank` is this one's index. `name` names the
-  // group. `watch` is called while ranks wait for each other, and may throw.
+  // Collective over `ranks` of the job; `rank` is this one's index. `watch` is called while ranks
+  // wait for each other, and may throw.
   HostsBackend(
       std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank, std::string name,
       std::chrono::milliseconds timeout, const std::function<void()>& watch = [] {});

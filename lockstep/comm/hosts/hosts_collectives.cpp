@@ -11,16 +11,13 @@
 namespace lockstep::comm {
 namespace {
 
-// Slice size in flight: small enough to overlap with local work, large enough for the engine,
-// bounded by scratch memory.
+// Slice sizes: small enough to overlap with local work, large enough for the engine.
 constexpr std::size_t most_chunk_bytes = std::size_t{4} << 20;
 constexpr std::size_t least_chunk_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_chunks = 4;
 
 // Bytes per call of an engine that cannot cancel, with one rank per host. With their copies and the
-// engine's own buffers, they stay in a cache of 2 MiB. Measured with two hosts of one core each. On
-// a link as fast as memory, 256 KiB and 2 MiB were slower; on 1 Gbit/s they were equal. More hosts
-// were not measured: each call ends with a barrier of the engine.
+// engine's own buffers, they stay in a cache of 2 MiB.
 constexpr std::size_t engine_chunk_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -63,8 +60,8 @@ void HostsCollectives::run(const Collective& collective) {
       return one_rank_a_host ? by_engine_alone(call) : reduce_scatter(call);
     case Operation::gather:
     case Operation::scatter:
-    case Operation::all_to_all:  // Each byte crosses a link only once, so hosts need not combine
-                                 // data.
+    // Each byte crosses a link only once, so hosts need not combine data.
+    case Operation::all_to_all:
       return by_all_ranks(call);
     case Operation::barrier:
     case Operation::monitored_barrier:
@@ -74,7 +71,7 @@ void HostsCollectives::run(const Collective& collective) {
   }
 }
 
-// Returns the collective's output in chunks of at most `most` elements, equal on all ranks.
+// Chunks of the output, of at most `most` elements, equal on all ranks.
 std::vector<HostsCollectives::Chunk> HostsCollectives::chunks_of(const HostsCall& call,
                                                                  std::size_t most) const {
   const Buffer& data = call.outer.output;
@@ -138,19 +135,18 @@ void HostsCollectives::by_all_ranks(const HostsCall& call) {
 
 // --- Two levels ----------------------------------------------------------------------------------
 
-// Returns chunks with slices, and this rank's slices in scratch memory.
 std::vector<HostsCollectives::Chunk> HostsCollectives::sliced_chunks_of(const HostsCall& call) {
   const Buffer& data = call.outer.output;
   const auto slices = static_cast<std::size_t>(map_.slices());
   const std::size_t bytes =
       std::clamp(data.bytes() / slices / usual_chunks, least_chunk_bytes, most_chunk_bytes);
-  const std::size_t most = bytes / size_of(call.dtype);  // Elements of a slice.
+  const std::size_t most = bytes / size_of(call.dtype);  // Elements.
   std::vector<Chunk> chunks = chunks_of(call, slices * most);
   for (Chunk& chunk : chunks) {
     chunk.slices = cut(chunk.data.count, size_of(call.dtype), map_.slices(), map_.local_size());
     const std::size_t mine = chunk.slices[static_cast<std::size_t>(map_.local_rank())];
-    // One cache line more than `most`: slices end at cache lines, and all chunks of a slot share
-    // one buffer.
+    // A cache line more than `most`: slices end at cache lines, and all chunks of a slot share one
+    // buffer.
     const std::size_t capacity = most + cache_line / size_of(call.dtype);
     check(mine <= capacity, "a slice is larger than its scratch memory");
     chunk.mine = memory_.scratch(chunk.slot, like(data, capacity));
@@ -159,7 +155,7 @@ std::vector<HostsCollectives::Chunk> HostsCollectives::sliced_chunks_of(const Ho
   return chunks;
 }
 
-// Also does reduce, whose result only one rank on one host gets.
+// Also does reduce, whose result only one rank gets.
 void HostsCollectives::all_reduce(const HostsCall& call) {
   const bool to_all = call.outer.signature.operation == Operation::all_reduce;
   const bool has_result = to_all || call.root_is_here;
@@ -196,7 +192,7 @@ void HostsCollectives::broadcast(const HostsCall& call) {
       });
 }
 
-// Returns null when this rank owns no slice.
+// Null when this rank owns no slice.
 std::unique_ptr<EngineCall> HostsCollectives::call_of_slice(const HostsCall& call,
                                                             Operation operation,
                                                             const Chunk& chunk) {
@@ -206,7 +202,7 @@ std::unique_ptr<EngineCall> HostsCollectives::call_of_slice(const HostsCall& cal
                                       chunk.slot);
 }
 
-// Each host's block is joined there, sent slice by slice, and shared there.
+// Joins each host's block, sends it slice by slice, and shares it.
 void HostsCollectives::all_gather(const HostsCall& call) {
   const Buffer& output = call.outer.output;
   const HostBlocks blocks(map_, call.counts(), size_of(call.dtype));

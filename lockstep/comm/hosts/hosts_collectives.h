@@ -1,10 +1,8 @@
-// Completes the collectives of ranks on several hosts: two levels, shared memory inside a host and
-// an engine between hosts.
+// Collectives of ranks on several hosts: shared memory inside a host and an engine between hosts.
 //
 // Data between hosts is divided into slices, one for each local rank, so that each byte crosses a
-// host's link once. An all_reduce is a reduce_scatter in shared memory, an all_reduce of each slice
-// by the engine, and an all_gather in shared memory. With one rank per host, or on request, the
-// engine does everything. docs/algorithms.md counts steps and bytes.
+// host's link once (docs/algorithms.md). With one rank per host, or on request, the engine does
+// everything.
 //
 // Thread safety: one thread only.
 
@@ -31,12 +29,12 @@ class HostsCollectives {
   void run(const Collective& collective);
 
  private:
-  // A part of a buffer, and the slice of it that this rank sends to other hosts.
+  // A part of a buffer, and this rank's slice of it.
   struct Chunk {
     Buffer data;
-    std::size_t slot;  // Two neighbours have different ones.
+    std::size_t slot;  // Differs between neighbouring chunks.
     Counts slices;     // Elements, by local rank.
-    Buffer mine;       // This rank's slice, in scratch memory.
+    Buffer mine;       // In scratch memory.
   };
 
   void by_engine_alone(const HostsCall& call);

@@ -15,7 +15,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Whether the engine saw only an effect of the failure, such as the end of a connection in Gloo.
+// Whether it is only an effect of the failure, such as the end of a connection in Gloo.
 bool may_be_explained(const Error& error) {
   return error.fault() == Fault::system || (error.fault() == Fault::peer_lost && !error.failure());
 }
@@ -58,14 +58,14 @@ void EngineCall::start() {
 
 void EngineCall::wait() {
   try {
-    is_under_way_ = false;  // The engine itself aborts a failed call.
+    is_under_way_ = false;  // wait() aborts a failed call itself.
     engine_.wait(call_.deadline, [&] { call_.group.throw_if_over(call_.outer); });
   } catch (const GroupAborted&) {
     throw;
   } catch (const Error& error) {
     if (may_be_explained(error))
       call_.group.throw_if_explained(call_.outer);
-    else if (error.fault() != Fault::timeout)  // The watch checked for failure notices until then.
+    else if (error.fault() != Fault::timeout)  // The watch has checked for failures until then.
       throw;
     throw Error(error.fault(),
                 fmt::format("{}: {}", call_.group.describe(call_.outer), bare_text(error)));
@@ -132,7 +132,7 @@ std::unique_ptr<EngineCommunicator> HostsEngines::make(const HostsCall& call,
   options.name = fmt::format("{}/{}", group_.name(), what);
   options.local = local;
   options.timeout = until(call.deadline);
-  // The waiting caller has its own deadline, and cancels the call.
+  // The caller has its own deadline, and cancels the call.
   options.call_timeout = std::chrono::hours(24 * 365);
   const auto watch = [&] {
     if (watch_) watch_();  // First: it may have a better reason for a missing rank.

@@ -1,6 +1,4 @@
-// The engine communicators of a group of ranks on several hosts, and one collective on them.
-//
-// Thread safety: that of the group.
+// The engine communicators of a group on several hosts. Thread safety: that of the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,18 +19,17 @@ namespace lockstep::comm {
 // Blocking, Errors: as EngineCommunicator's constructor.
 class HostsEngines {
  public:
-  // Makes all communicators at once if the engine needs them in order. `watch` is then called while
-  // ranks wait for each other, and may throw. `group` must outlive it.
+  // Makes all communicators if the engine needs them in order; ranks that then wait for each other
+  // call `watch`, which may throw. `group` must outlive it.
   HostsEngines(const HostsGroup& group, std::chrono::milliseconds timeout,
                std::function<void()> watch);
   ~HostsEngines();
   HostsEngines(const HostsEngines&) = delete;
   HostsEngines& operator=(const HostsEngines&) = delete;
 
-  // The engine between ranks that own the same slice. Its rank r is on host r.
+  // Between ranks that own the same slice; rank r is on host r.
   EngineCommunicator& of_slice(const HostsCall& call);
 
-  // The engine between all ranks of the group.
   EngineCommunicator& of_all(const HostsCall& call);
 
  private:
@@ -41,7 +38,7 @@ class HostsEngines {
                                            int rank, const std::string& what, Backend::Place local);
 
   const HostsGroup& group_;
-  std::function<void()> watch_;  // Only while the constructor makes all.
+  std::function<void()> watch_;  // Only during the constructor.
   std::unique_ptr<EngineCommunicator> of_slice_;
   std::unique_ptr<EngineCommunicator> of_all_;
 };
@@ -52,15 +49,15 @@ constexpr bool is_in_place(Operation operation) {
          operation == Operation::reduce;
 }
 
-// One collective of an engine. If the engine cannot cancel, its memory must outlive the caller, so
-// user memory is copied.
+// One collective. Copies user memory if the engine cannot cancel, because the call's memory must
+// then outlive the caller.
 class EngineCall {
  public:
   // Calls that exist at the same time have different slots.
   static constexpr std::size_t slots = 2;
 
-  // Makes the necessary copies, in its own scratch memory of `memory`. All arguments must outlive
-  // this object. The collective's counts and memory must outlive the call.
+  // All arguments must outlive this object. The collective's counts and memory must outlive the
+  // call.
   EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
              const Collective& collective, std::size_t slot = 0);
   ~EngineCall();  // Aborts a running call: EngineCommunicator::abort().
@@ -73,7 +70,7 @@ class EngineCall {
   // Blocking: until it is complete. Errors: as Backend::run().
   void wait();
 
-  // Copies the result to its destination.
+  // Copies the result to the user's memory.
   void deliver();
 
  private:
@@ -87,7 +84,7 @@ class EngineCall {
   const HostsCall& call_;
   EngineCommunicator& engine_;
   Collective collective_;
-  const Buffer result_;  // Destination of the result.
+  const Buffer result_;
   std::shared_ptr<std::vector<std::shared_ptr<const void>>> kept_;
   bool is_under_way_ = false;
 };

@@ -15,13 +15,13 @@
 namespace lockstep::comm {
 namespace {
 
-// Wait after a deadline for ranks that can name the missing ones: they check every 20 ms.
+// For ranks that can name the missing ones, which check every 20 ms.
 constexpr std::chrono::milliseconds time_for_names{200};
 
-// A wait for another host of at most this duration is just the round trip.
+// The round trip to another host.
 constexpr std::chrono::milliseconds usual_way{1};
 
-// Packs a host's calls: its last rank, and one signature when all are equal.
+// A host's last rank and its signatures; one if all are equal.
 std::string pack(std::int32_t last, const std::vector<Signature>& said) {
   const bool same = std::all_of(said.begin(), said.end(),
                                 [&](const Signature& one) { return one == said.front(); });
@@ -67,7 +67,7 @@ void HostsEntries::enter(const Collective& collective, Patience patience) {
   }
 }
 
-// Returns which of the host's ranks came last; empty for a text that pack() did not make.
+// Returns the host's last rank; empty for a text that pack() did not make.
 std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
   const std::vector<int>& members = map_.ranks(host);
   std::int32_t last = 0;
@@ -84,9 +84,8 @@ std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
   return last;
 }
 
-// Each host sends its ranks' labels, each terminated by a zero byte. All ranks have detected the
-// difference by now. A rank that does not receive the labels in time must not make the others time
-// out, so it asks no host for absent ranks.
+// Labels end with zero bytes. A rank that does not receive the labels in time must not make the
+// others time out, so it asks no host for absent ranks.
 std::vector<std::string> HostsEntries::labels(const Collective& collective) {
   std::string here;
   for (const std::string& label : group_.local()->labels(collective)) here += label + '\0';
@@ -152,7 +151,7 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
   const auto watch = [&] { group_.throw_if_over(collective); };
   if (auto said = group_.channels()->hear(peer, patience.deadline, watch)) return *std::move(said);
   if (group_.channels()->has_left(peer)) {
-    watch();  // It has sent the reason before it left.
+    watch();  // It has sent the reason before.
     throw error_of_the_left(group_.describe(collective), {peer}, group_.name(), std::nullopt);
   }
   const int host = map_.host_of(peer);
@@ -162,9 +161,8 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
               map_.ranks(host));
 }
 
-// Only the ranks of that host can determine which of them are missing. Those that wait there abort
-// when they receive this question, and report the missing ranks to all hosts. The other hosts must
-// not get our timeout before, or they would report the whole host as missing.
+// Only ranks of that host can determine which of them are missing: those that wait there abort and
+// report them. If other hosts got our timeout before, they would report the whole host as missing.
 void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
   group_.channels()->ask_who_is_absent(map_.ranks(host));
   constexpr std::chrono::milliseconds pause{2};
@@ -173,8 +171,8 @@ void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
     group_.throw_if_over(collective);
 }
 
-// When two ranks have received each other's entries, all earlier messages between them have
-// arrived. The number of unreceived messages is then known.
+// When two ranks have each other's entries, all earlier messages between them have arrived: the
+// number of unreceived ones is known.
 void HostsEntries::hear_all_pairs(const Collective& collective, Deadline deadline) {
   for (int peer = 0; peer < group_.size(); ++peer)
     if (map_.host_of(peer) != map_.host()) group_.channels()->say(peer, {});
@@ -193,7 +191,7 @@ std::string HostsEntries::describe_absent(const Collective& collective, int host
                      static_cast<double>(collective.timeout.count()) / 1000);
 }
 
-// Runs before the calls are compared: the steps are the same for all calls.
+// Before the calls are compared: the steps are the same for all.
 void HostsEntries::share_on_host(std::vector<std::string>& said, const Collective& collective) {
   Collective sharing;
   sharing.sequence = collective.sequence;

@@ -1,12 +1,10 @@
 // How ranks of several hosts enter a collective: each sends its call to all others before it
 // begins.
 //
-// Ranks of a host compare theirs in shared memory; hosts exchange them over connections. The owners
-// of a slice exchange directly, so that no rank forwards. Surplus ranks receive from rank 0 of
-// their host.
+// Ranks of a host compare calls in shared memory. Owners of a slice exchange them directly, so no
+// rank forwards. Surplus ranks receive from rank 0 of their host.
 //
-// Thread safety: one thread only.
-// Blocking, Errors: as Backend::enter().
+// Thread safety: one thread only. Blocking, Errors: as Backend::enter().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,20 +25,18 @@ class HostsEntries {
   // `group` must outlive it.
   explicit HostsEntries(const HostsGroup& group);
 
-  // As in Backend.
   void enter(const Collective& collective);
   std::optional<int> last_to_enter() const { return last_; }
   const Signature& entered(int rank) const { return said_[static_cast<std::size_t>(rank)]; }
   std::vector<std::string> labels(const Collective& collective);
 
-  // Sends `mine`, equal on all ranks of a host, to all ranks. Returns each host's, by host.
+  // `mine` is equal on all ranks of a host. Returns each host's, by host.
   std::vector<std::string> exchange(const std::string& mine, const Collective& collective);
 
  private:
-  // How long to wait for another host, and whether to ask it then which ranks are absent.
   struct Patience {
     Deadline deadline;
-    bool asks = true;
+    bool asks = true;  // Then asks the host which ranks are absent.
   };
 
   void enter(const Collective& collective, Patience patience);
@@ -57,9 +53,9 @@ class HostsEntries {
 
   const HostsGroup& group_;
   const HostMap& map_;
-  std::vector<Signature> said_;  // By rank, for the last entry.
-  std::optional<int> last_;      // Backend::last_to_enter().
-  int slowest_host_ = 0;         // The other host that was waited for longest.
+  std::vector<Signature> said_;  // By rank, of the last entry.
+  std::optional<int> last_;
+  int slowest_host_ = 0;  // Waited for longest.
 };
 
 }  // namespace lockstep::comm

@@ -13,8 +13,8 @@
 namespace lockstep::comm {
 namespace {
 
-// Added to the collective's time limit. Late ranks are then reported by ranks that wait for them at
-// the start, and not by ranks that wait for those.
+// Beyond the collective's time limit: ranks that wait for late ranks at its start then report them
+// first.
 constexpr std::chrono::milliseconds grace{3000};
 
 std::vector<int> places_of(const HostsContext& context, const std::vector<int>& ranks) {

@@ -1,5 +1,5 @@
-// One rank's view of a group on several hosts: its ranks, its connections, and whether it is over.
-// Also collectives among ranks of one host, as steps of a larger one.
+// One rank's view of a group on several hosts, and steps of its collectives among ranks of one
+// host.
 //
 // Thread safety: after construction, any thread may call the const members.
 
@@ -23,12 +23,12 @@
 
 namespace lockstep::comm {
 
-// All groups of a process share this. Ranks are those of the job.
+// Shared by all groups. Ranks are those of the job.
 struct HostsContext {
-  std::string backend;             // As InitOptions::backend names it.
+  std::string backend;             // InitOptions::backend.
   std::shared_ptr<HostPeers> job;  // All ranks; those of this host share memory.
   std::vector<int> places;         // The first rank on the same host, by rank.
-  bool shares_memory = true;       // Whether ranks of one host do; otherwise each counts as a host.
+  bool shares_memory = true;       // Otherwise each rank counts as a host.
   std::vector<RemoteRank> ranks;   // By rank; address is empty for this rank.
   CommunicatorOptions engine;      // All but the members, this rank's index and the name.
   std::unique_ptr<Connections> connections;
@@ -37,8 +37,8 @@ struct HostsContext {
 
 class HostsGroup {
  public:
-  // Collective over `ranks` of the job, of which `rank` is this one's index. `name` names the
-  // group. `watch` is called while ranks of this host wait for each other, and may throw.
+  // Collective over `ranks` of the job; `rank` is this one's index. `watch` is called while ranks
+  // of this host wait for each other, and may throw.
   HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank,
              std::string name, std::chrono::milliseconds timeout, std::function<void()> watch);
 
@@ -51,26 +51,23 @@ class HostsGroup {
   Backend::Place place() const { return place_; }
 
   const std::shared_ptr<HostsContext>& context() const { return context_; }
-  const std::shared_ptr<ShmBackend>& local() const { return local_; }  // This host's ranks.
+  const std::shared_ptr<ShmBackend>& local() const { return local_; }
   const std::shared_ptr<Channels>& channels() const { return channels_; }
 
   // Ranks of the job, for ranks of the group.
   std::vector<int> in_the_job(const std::vector<int>& ranks) const;
   const RemoteRank& who(int rank) const;
 
-  // Returns the start of messages about a call.
   std::string describe(const Collective& collective) const;
 
-  // Throws when the group is over.
   void throw_if_over(const Collective& collective) const;
 
-  // Waits for the report of a death. An engine fails when a peer dies, often before the report
-  // names the peer.
+  // Waits for the report of a death: an engine fails when a peer dies, often before that.
   void throw_if_explained(const Collective& collective) const;
 
  private:
   const std::shared_ptr<HostsContext> context_;
-  const std::vector<int> ranks_;  // Ranks of the job, by rank of the group.
+  const std::vector<int> ranks_;
   const int rank_;
   const std::string name_;
   const HostMap map_;
@@ -79,18 +76,17 @@ class HostsGroup {
   const std::shared_ptr<Channels> channels_;
 };
 
-// A running collective.
 struct HostsCall {
-  // Both must outlive it.
+  // Both arguments must outlive it.
   HostsCall(const HostsGroup& group, const Collective& collective);
 
-  Counts counts() const;  // Elements of each rank's part.
+  Counts counts() const;
 
-  // A step, for an engine or the ranks of this host. `counts` must outlive it.
+  // A step of the collective. `counts` must outlive it.
   Collective step(Operation operation, const Buffer& input, const Buffer& output,
                   const Counts& counts, int root = 0) const;
 
-  // Completes a step among the ranks of this host. Blocking, Errors: as Backend::run().
+  // Completes a step on this host. Blocking, Errors: as Backend::run().
   void on_host(Operation operation, const Buffer& input, const Buffer& output, const Counts& counts,
                int root = 0) const;
 
@@ -98,7 +94,7 @@ struct HostsCall {
   const Collective& outer;
   const DType dtype;
   const Deadline deadline;  // For all steps together.
-  const ReduceOp sums;      // The operation of each step; sum for an average.
+  const ReduceOp sums;      // The steps' operation; sum for an average.
   const bool averages;
   const int root_host;
   const bool root_is_here;

@@ -1,4 +1,4 @@
-// A group's pipes: shared memory to the ranks of this host, connections to all others.
+// A group's pipes: shared memory to ranks of this host, connections to all others.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -22,8 +22,8 @@
 namespace lockstep {
 namespace {
 
-// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups. A group on a single
-// host may have read it already.
+// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups, also on a single
+// host.
 const std::optional<JobToken>& token_of_environment() {
   static const std::optional<JobToken> token = [] {
     auto read = read_job_token();
@@ -59,10 +59,9 @@ std::pair<std::string, int> address_of(const std::string& text, std::string_view
   return *address;
 }
 
-// Rank 0's message to the others by MPI. A job may have several MPI communicators, so each gets its
-// own name for the job.
+// Rank 0's message by MPI. Each of a job's MPI communicators gets its own name for the job.
 struct Announcement {
-  char problem[512];  // Reason why there is no store; otherwise empty.
+  char problem[512];  // Why there is no store; otherwise empty.
   char host[64];
   std::int32_t port;
   char job_id[64];
@@ -83,9 +82,8 @@ void tell_all(const void* world, Announcement& announcement) {
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
 }
 
-// Returns the address where rank 0 listens for ranks that connect to `host`: the name's address on
-// this host. In its own /etc/hosts, a host's name often means loopback, which other hosts could not
-// reach.
+// The address where rank 0 listens for ranks that connect to `host`. In its own /etc/hosts, a
+// host's name often means loopback.
 std::string listening_address(const std::string& host, const std::string& interface) {
   for (const SocketAddress& address : resolve(host, 1)) {
     std::string text = host_and_port(to_text(address))->first;
@@ -94,8 +92,7 @@ std::string listening_address(const std::string& host, const std::string& interf
   return choose_interface(interface, "").address;
 }
 
-// For ranks that find each other only through MPI: rank 0 opens a store, and MPI sends its address
-// and the token to the others.
+// Rank 0 opens a store, and MPI sends its address and token to the others.
 JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std::string& interface,
                      Deadline deadline) {
   const MpiWorld world = identify_by_mpi(communicator);
@@ -143,7 +140,7 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
                         Deadline deadline, comm::LateRanks& late) {
   const auto [host, port] = address_of(who.master, "the job's master address");
   JobStore made{.token = token_of(who, deadline), .host = host, .place = store_at(who.master)};
-  // Checked on all ranks: others would wait for a store that rank 0 refuses to open.
+  // On all ranks: others would wait for a store that rank 0 refuses to open.
   if (!made.token)
     for (const SocketAddress& address : resolve(host, port))
       require_protection(address, host, false, "the job's store");
@@ -202,7 +199,7 @@ JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
             .token = token_of(who, deadline),
             .host = address_of(who.master, "the job's master address").first,
             .place = store_at(who.master)};
-  // MPI also finds ranks on several hosts, regardless of its variables.
+  // MPI finds ranks on several hosts regardless of its variables.
   const bool by_mpi = is_mpi_launcher(who.launcher) && (who.master.empty() || who.master_is_local);
   if (!who.master.empty() && !by_mpi) return meet_at_master(who, interface, deadline, late);
   if (!by_mpi)

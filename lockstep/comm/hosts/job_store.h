@@ -15,17 +15,17 @@ namespace lockstep {
 
 struct JobStore {
   std::shared_ptr<Store> store = {};
-  std::optional<JobToken> token;             // The job's token, if it has one.
-  std::string host;                          // Host of the store; empty when unknown.
+  std::optional<JobToken> token;
+  std::string host;                          // Empty when unknown.
   std::string place = "InitOptions::store";  // For messages.
 };
 
-// Returns a short name for the job: launchers' variables may be too long for a handshake.
+// Returns the job's id, shortened if it is too long for a handshake.
 std::string member_id(const std::string& job_id);
 
-// Returns this process's rank and size in `communicator`, an MPI_Comm* from the program, or in the
-// whole job when it is null. Collective over it. Errors: unsupported without MPI, or when its
-// thread level is too low.
+// This process's rank and size in `communicator`, an MPI_Comm* from the program, or in the whole
+// job if null. Collective over it. Errors: unsupported without MPI, or when its thread level is too
+// low.
 struct MpiWorld {
   const void* handle = nullptr;  // lockstep_engine_config::world.
   int rank = 0;
@@ -33,19 +33,16 @@ struct MpiWorld {
 };
 MpiWorld identify_by_mpi(const void* communicator);
 
-// Returns the first of these that exists: the user's store, the store of the job's agents,
-// torchrun's, one that rank 0 opens at the job's master address. Otherwise, under MPI, rank 0 opens
-// one on any port and MPI broadcasts its address. `interface` is rank 0's default for listening.
-// May set a name for the job in `who`.
-// Blocking: until the store exists.
-// Errors: misuse when none exists, and for a store on the network without a token; timeout;
-// unsupported.
+// Returns the first that exists of: the user's store, the agents', torchrun's, one that rank 0
+// opens at the job's master address. Otherwise, under MPI, rank 0 opens one and MPI broadcasts its
+// address. `interface` is rank 0's default for listening. May set a name for the job in `who`.
+// Blocking: until the store exists. Errors: misuse when none exists, and for a store on the network
+// without a token; timeout; unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline, comm::LateRanks& late);
 
-// A store server that one rank opens for others, with this rank's own client.
 struct ServedStore {
-  // Listens at the address and port in `options`; port 0 takes any free one.
+  // Port 0 in `options` means any free one.
   explicit ServedStore(TcpStoreOptions options)
       : server({.address = options.host,
                 .port = options.port,

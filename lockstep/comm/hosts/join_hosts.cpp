@@ -30,9 +30,8 @@ std::string option_or_variable(const std::string& option, const char* variable) 
   return told == nullptr ? "" : told;
 }
 
-// The environment's store serves all groups of a process. With a new store for each group, a fast
-// rank could reach the old store before rank 0 has left it. One thread at a time calls this, like
-// init_process_group().
+// One store serves all groups of a process: otherwise a fast rank could reach the old store before
+// rank 0 has left it. Only one thread at a time may call this.
 JobStore open_or_keep_store(LaunchEnvironment& who, const InitOptions& options,
                             const std::string& interface, Deadline deadline, LateRanks& late) {
   if (options.store || options.mpi_communicator != nullptr)
@@ -54,8 +53,8 @@ std::map<std::string, std::string> look_at_engines(const std::string& backend, b
   return engines;
 }
 
-// Joins this host's ranks under a name that only ranks that exchanged their RankInfo have. `job` is
-// the launcher's id of the job, for messages; if empty, the id of this start.
+// Under a name that only ranks that exchanged their RankInfo have. `job` is the launcher's id, for
+// messages; if empty, the id of this start.
 std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& job,
                                        const std::string& group, const RankTable& table,
                                        const std::vector<int>& places, Deadline deadline) {
@@ -71,8 +70,8 @@ std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::
   return session;
 }
 
-// Returns how this rank's number of ranks contradicts its launcher's; otherwise empty. From then on
-// it uses the launcher's, so that the rendezvous completes and all ranks receive the contradiction.
+// How this rank's number of ranks contradicts its launcher's. It continues with the launcher's, so
+// that all ranks receive the contradiction.
 std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   if (!who.agent_fd || who.store.empty()) return {};
   const int told =
@@ -84,7 +83,6 @@ std::string contradiction(LaunchEnvironment& who, Deadline deadline) {
   throw Error(Fault::mismatch, fmt::format("rank {} {}", who.rank, text));
 }
 
-// Checks that MPI has the same rank numbers as the launcher.
 const void* world_for(const std::string& engine, const LaunchEnvironment& who,
                       const InitOptions& options) {
   if (engine != "mpi") return nullptr;
@@ -95,7 +93,6 @@ const void* world_for(const std::string& engine, const LaunchEnvironment& who,
                           who.rank, who.world_size, world.rank, world.size));
 }
 
-// Returns all ranks that share no memory with this one.
 std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
   std::vector<RemoteRank> remote;
   const auto place = [&](int rank) { return context.places[static_cast<std::size_t>(rank)]; };
@@ -105,7 +102,6 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
   return remote;
 }
 
-// Opens the connections of this rank, which report lost ranks to the session.
 std::unique_ptr<Connections> open_connections(const LaunchEnvironment& who, const JobStore& store,
                                               const NetworkInterface& interface,
                                               const std::shared_ptr<HostSession>& session) {
@@ -122,7 +118,6 @@ std::unique_ptr<Connections> open_connections(const LaunchEnvironment& who, cons
                            }});
 }
 
-// Fills in the ranks of the job, where they are, and how they share memory.
 void describe_job(HostsContext& context, const BackendChoice& choice, const RankTable& table,
                   const std::shared_ptr<HostSession>& session) {
   context.backend = choice.name;
@@ -133,7 +128,6 @@ void describe_job(HostsContext& context, const BackendChoice& choice, const Rank
     context.ranks.push_back({info.rank, info.host, info.pid, info.address});
 }
 
-// Connects this rank to all remote ranks, and makes it forward failures to them.
 void connect_hosts(HostsContext& context, const std::shared_ptr<HostSession>& session, int me,
                    Deadline deadline) {
   context.connections->connect(remote_ranks(context, me), deadline, [&] {

@@ -17,15 +17,15 @@ struct JoinedHosts {
   std::shared_ptr<HostSession> session;        // Has a slot for every rank of the job.
   std::shared_ptr<HostsContext> context = {};  // Null when shared memory serves all ranks.
   std::string backend = {};
-  std::string why = {};  // Reason for this choice, for messages.
+  std::string why = {};
 };
 
-// Collective over the job. `group` names this rendezvous of its ranks. Blocking, Errors: as
+// Collective over the job. `group` names this rendezvous. Blocking, Errors: as
 // init_process_group().
 JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const std::string& group,
                        LateRanks& late);
 
-// Returns InitOptions::backend, or LOCKSTEP_BACKEND if that is empty.
+// InitOptions::backend, or LOCKSTEP_BACKEND if that is empty.
 std::string backend_asked_for(const InitOptions& options);
 
 }  // namespace lockstep::comm

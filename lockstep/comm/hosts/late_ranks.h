@@ -1,5 +1,4 @@
-// Warns of ranks for which init_process_group() waits longer than usual: first when they are late,
-// then after growing times.
+// Warns of ranks for which init_process_group() waits longer than usual.
 //
 // Thread safety: one thread uses it.
 
@@ -21,16 +20,15 @@ class LateRanks {
   // `rank` is this one, which waits from now on.
   LateRanks(int rank, std::chrono::milliseconds patience);
 
-  // From now on it expects the others at `place`, such as "the store at node1:29400".
+  // Sets where it expects the others, such as "the store at node1:29400".
   void expect_at(std::string place) { place_ = std::move(place); }
 
-  // Call it in the loop of a wait. At due(), if this rank is the first of those that have come, it
-  // warns of those of `size` ranks that have not. So one rank warns for all.
+  // Call it in the loop of a wait. At due(), the first of the ranks that have come warns of those
+  // of `size` that have not.
   void look_for_all(int size, const std::function<bool(int rank)>& has_come);
 
-  // The same for rank 0, where ranks find each other only through it. Several ranks on this host
-  // may wait for it in `job`: the first that is due warns. If this process has too many open files
-  // to determine that, it also warns.
+  // The same for rank 0, where ranks find each other only through it. One rank of `job` on this
+  // host warns; others do too if they have too many open files to determine that.
   void look_for_rank_0(const std::string& job);
   Deadline due() const { return due_; }
 
@@ -42,7 +40,7 @@ class LateRanks {
   std::chrono::milliseconds pause_;
   Deadline due_;
   std::string place_;
-  FileDescriptor speaker_;  // Holds a name that one rank of this host has: look_for_rank_0().
+  FileDescriptor speaker_;  // A name that one rank of this host holds.
 };
 
 }  // namespace lockstep::comm

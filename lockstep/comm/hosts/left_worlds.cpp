@@ -14,11 +14,10 @@ namespace {
 
 struct LeftWorld {
   std::shared_ptr<HostsContext> context;
-  pid_t pid = this_process();  // A fork()ed child has none of its threads, and leaves it unchanged.
+  pid_t pid = this_process();  // A fork()ed child has none of its threads.
 
   bool is_needed() const { return pid != this_process() || context->connections->has_peers(); }
 
-  // In its own time.
   void end_connections() const {
     if (pid != this_process()) return;
     context->notices.reset();

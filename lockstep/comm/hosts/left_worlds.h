@@ -1,5 +1,5 @@
-// Keeps the connections of worlds that this process has left, until the ranks of other hosts have
-// read all that it has sent. Ranks of its own host need nothing: they have its messages in memory.
+// Keeps connections of worlds that this process has left until ranks of other hosts have read all
+// data.
 //
 // Thread safety: any thread may call any function.
 
@@ -12,8 +12,8 @@
 
 namespace lockstep::comm {
 
-// Keeps `context` until no rank needs it, or this process ends. The end of the process waits for
-// the readers on other hosts, at most a second.
+// Keeps `context` until no rank needs it. The end of the process waits for readers on other hosts,
+// at most a second.
 void keep_for_others(std::shared_ptr<HostsContext> context);
 
 // Releases the contexts that no rank needs any more.

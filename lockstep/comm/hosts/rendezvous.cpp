@@ -44,12 +44,11 @@ std::string_view shown(const std::string& backend) {
   return backend.empty() ? std::string_view("auto") : backend;
 }
 
-// Equivalent backends on one host do not differ.
 bool same_backend(const std::string& one, const std::string& other) {
   return one == other || (is_shared_memory(one) && is_shared_memory(other));
 }
 
-// Describes a difference, with the ranks whose settings differ from the rest.
+// The ranks whose settings differ from the rest.
 struct Difference {
   std::string text = {};
   std::vector<int> ranks = {};
@@ -87,7 +86,7 @@ Difference difference(HostSession& session) {
 
 using Json = nlohmann::json;
 
-// The growing pause between two reads of the store, which serves all ranks.
+// Growing, because the store serves all ranks.
 class Pause {
  public:
   void operator()() {
@@ -100,7 +99,7 @@ class Pause {
   std::chrono::milliseconds next_{1};
 };
 
-// Store::wait(). Calls `look` meanwhile, which checks for late ranks.
+// As Store::wait(); calls `look` meanwhile.
 std::string wait_for(Store& store, const std::string& key, Deadline deadline, const LateRanks& late,
                      const std::function<void()>& look) {
   while (late.due() < deadline) {
@@ -116,22 +115,20 @@ std::string wait_for(Store& store, const std::string& key, Deadline deadline, co
 
 constexpr std::size_t longest_text = 4096;  // Bytes.
 
-// Other ranks wait a little longer than rank 0, which then reports the missing ranks to them.
+// Others wait longer than rank 0, which reports the missing ranks to them.
 constexpr std::chrono::seconds time_for_notices{2};
 
-// Time for ranks that have come to accept a proposal that rank 0 makes at its deadline. Part of
-// time_for_notices: afterwards they still receive why there is no start.
+// For ranks to accept a proposal that rank 0 makes at its deadline. In the rest of time_for_notices
+// they receive why there is no start.
 constexpr std::chrono::milliseconds time_to_accept{700};
 
-// Time for ranks that have started at the last moment to describe themselves.
+// For ranks that have started at the last moment.
 constexpr std::chrono::seconds time_to_describe{1};
 
-// Returns those ranks that a job of this size has.
 std::vector<int> ranks_in(const Json& json, std::size_t size) {
   return ranks_within(json.get<std::vector<int>>(), static_cast<int>(size));
 }
 
-// Returns a text that never occurred before.
 std::string something_new() { return std::string(make_job_token().text()); }
 
 std::string names_of_missing(std::size_t world_size, double seconds,
@@ -140,13 +137,13 @@ std::string names_of_missing(std::size_t world_size, double seconds,
                      fmt::join(missing, ", "));
 }
 
-// Agrees on a start. Rank 0 proposes a start to the values in the store, some of which may be of an
-// earlier start. A rank that finds its own value in the proposal accepts, and adds the number of
-// ranks that it expects. When all ranks have accepted, rank 0 begins the start. When a rank has
-// changed its value since, rank 0 makes a new proposal.
+// Rank 0 proposes a start to the values in the store, some of which may be of an earlier start. A
+// rank that finds its own value in the proposal accepts, with the number of ranks that it expects.
+// When all have accepted, rank 0 begins the start. When a value has changed since, rank 0 proposes
+// again.
 //
-// A proposal may also contain why there is no start. Since the store may end with rank 0, rank 0
-// then waits until ranks that have come have read it.
+// A proposal may also contain why there is no start. Rank 0, with which the store may end, then
+// waits until ranks that have come have read it.
 class StartRendezvous {
  public:
   StartRendezvous(Store& store, std::string prefix, int rank, int world_size, LateRanks& late)
@@ -203,7 +200,7 @@ class StartRendezvous {
     return std::chrono::duration<double>(std::min(Clock::now(), until) - began_).count();
   }
 
-  // Returns the latest value of every rank; empty for those that do not come before the deadline.
+  // Each rank's latest value; empty for those that do not come before the deadline.
   std::vector<std::string> everybody(Deadline deadline) {
     std::vector<std::string> here{mine_};
     for (std::size_t rank = 1; rank < size_; ++rank) {
@@ -219,7 +216,7 @@ class StartRendezvous {
 
   void propose(const Json& proposal) { store_.set(prefix_ + "proposed", proposal.dump()); }
 
-  // Throws `why`, and reports it to the ranks `here`.
+  // Reports `why` to the ranks `here`, then throws it.
   [[noreturn]] void abort(const Error& why, const std::vector<std::string>& here) {
     const std::string start = something_new();
     propose({{"start", start},
@@ -239,7 +236,7 @@ class StartRendezvous {
     throw_again(why, bare_text(why));
   }
 
-  // For ranks that do not wait for this rank alone. Rank 0 has come, or has ended.
+  // Throws which ranks are missing; if none, rank 0 has come too late or has ended.
   [[noreturn]] void abort_alone(Deadline deadline) {
     std::vector<int> missing;
     for (int rank = 0; rank < static_cast<int>(size_); ++rank)
@@ -251,7 +248,7 @@ class StartRendezvous {
     throw Error(Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing);
   }
 
-  // Returns how many ranks a rank expects that has read the proposal.
+  // The number of ranks that a rank expects; empty until it has read the proposal.
   std::optional<std::string> size_told(const std::string& start, std::size_t rank) {
     return store_.find(acceptance(start, rank));
   }
@@ -277,8 +274,8 @@ class StartRendezvous {
         {static_cast<int>(rank_)});
   }
 
-  // Whether all accept. Before it aborts because of missing ranks, it lets the others report how
-  // many ranks they expect. A different number is a better explanation than an absence.
+  // If ranks are missing, the others report how many they expect: a different number explains the
+  // absence.
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
     const Deadline last = std::max(deadline, in(time_to_accept));
@@ -297,8 +294,8 @@ class StartRendezvous {
     }
   }
 
-  // Returns rank 0's proposed start if it contains this rank's value; otherwise nothing. Accepts
-  // it, unless it is `accepted`.
+  // Rank 0's proposed start if it contains this rank's value, else empty. Accepts it, unless it is
+  // `accepted`.
   std::string proposed_to_me(const std::string& accepted) {
     const std::optional<std::string> text = store_.find(prefix_ + "proposed");
     if (!text) return {};
@@ -326,7 +323,7 @@ class StartRendezvous {
   const std::string prefix_;
   const std::size_t rank_;
   const std::size_t size_;
-  const std::string mine_;  // This rank's own value.
+  const std::string mine_;
   const Clock::time_point began_ = Clock::now();
 };
 
@@ -337,7 +334,6 @@ Json to_json(const RankInfo& info) {
           {"engines", info.engines}, {"contradiction", info.contradiction}};
 }
 
-// Makes text safe to quote in messages.
 std::string clean(const std::string& text) { return clean_text(text, longest_text); }
 
 RankInfo info_of(const Json& json) {
@@ -358,7 +354,7 @@ std::string key_of(const std::string& prefix, int rank) {
   return fmt::format("{}rank/{}", prefix, rank);
 }
 
-// Stores this rank's RankInfo. Errors: misuse when another process has stored one as this rank.
+// Errors: misuse when another process has stored its RankInfo as this rank.
 void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
   const std::string info = to_json(mine).dump();
   const std::string there = store.compare_set(key_of(prefix, mine.rank), "", info);
@@ -370,7 +366,6 @@ void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
                           mine.rank, other.pid, other.host));
 }
 
-// Collects the RankInfo of all ranks, on rank 0.
 std::string gather_infos(Store& store, const std::string& prefix, int world_size, Deadline deadline,
                          const LateRanks& late, const std::function<void()>& look) {
   Json infos = Json::array();
@@ -432,7 +427,7 @@ std::string agree_on_start(Store& store, const std::string& prefix, int rank, in
 } catch (const Error& error) {
   const auto context = fmt::format("init_process_group on rank {}: ", rank);
   const std::string text = bare_text(error);
-  if (text.starts_with(context)) throw;  // The launcher's report about a rank that does not come.
+  if (text.starts_with(context)) throw;  // The launcher's report of a missing rank.
   throw_again(error, context + text);
 }
 

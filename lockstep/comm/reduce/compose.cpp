@@ -66,7 +66,7 @@ class Composition {
     return counts;
   }
 
-  // Divides `count` elements into one part per rank, as evenly as possible.
+  // One part per rank, as even as possible.
   Counts shares_of(std::size_t count) const {
     Counts counts(size_, count / size_);
     for (std::size_t r = 0; r < count % size_; ++r) ++counts[r];
@@ -152,7 +152,7 @@ class Composition {
     }
   }
 
-  // Each rank reduces its share of a chunk; then all ranks, or the root, get all shares.
+  // Each rank reduces its share of a chunk; all ranks, or the root, get all shares.
   void reduce_shares(const Buffer& chunk, std::byte* scratch) {
     const Counts shares = shares_of(chunk.count);
     Buffer mine = chunk;
@@ -165,7 +165,7 @@ class Composition {
       all_gather(mine, chunk, shares);
   }
 
-  // Two ranks exchange all their data, and both reduce it: the same bytes, but in one step.
+  // Two ranks exchange all data, and both reduce it: the same bytes in one step.
   void swap_and_reduce(const Buffer& chunk, std::byte* scratch) {
     Buffer theirs = chunk;
     theirs.data = scratch;

@@ -14,7 +14,7 @@
 namespace lockstep::comm::kernels::LOCKSTEP_KERNELS {
 namespace {
 
-// Numbers need no conversion. Only operations that need the order use a signed type; others wrap.
+// No conversion. Only operations that need the order use a signed type; others wrap.
 template <class T>
 struct Number {
   using Stored = T;
@@ -48,8 +48,7 @@ struct BFloat16 {
 struct Float16 {
   using Stored = std::uint16_t;
   using Sum = float;
-  static constexpr std::uint32_t rebias = (127 - 15) << 23;  // Difference of the two exponent
-                                                             // biases.
+  static constexpr std::uint32_t rebias = (127 - 15) << 23;  // Difference of exponent biases.
 
   static Sum load(Stored x) {
     const std::uint32_t sign = static_cast<std::uint32_t>(x & 0x8000) << 16;
@@ -57,8 +56,7 @@ struct Float16 {
     // The last digit has the value 2^-24 in subnormal float16, and in float32 from 0.5 on.
     const float subnormal = __builtin_bit_cast(float, 0x3f000000 | magnitude) - 0.5F;
     std::uint32_t bits = (magnitude << 13) + rebias;
-    bits = magnitude < 0x7c00 ? bits : bits + rebias;  // Infinity and NaN have an exponent of all
-                                                       // ones in both types.
+    bits = magnitude < 0x7c00 ? bits : bits + rebias;  // Infinity, NaN: exponents of all ones.
     bits = magnitude < 0x0400 ? __builtin_bit_cast(std::uint32_t, subnormal) : bits;
     return __builtin_bit_cast(float, sign | bits);
   }
@@ -77,7 +75,7 @@ struct Float16 {
     return static_cast<Stored>(sign | bits);
   }
 
-  // Compilers do not vectorize these conversions, so this converts one vector.
+  // Converts one vector: compilers do not vectorize these conversions.
 #if defined(__AVX512F__)  // With all-ones masks: without masks g++ 12 warns of its own header.
   static constexpr std::size_t vector = 16;
   static void load_vector(const std::byte* from, float* to) {

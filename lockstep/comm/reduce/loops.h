@@ -1,8 +1,7 @@
 // The reductions as plain loops that the compiler vectorizes. kernels_*.cpp and reduce.cpp define
-// LOCKSTEP_KERNELS, the namespace, include this once, and are built with the flags of one
-// instruction set. Never call an inline function of another header here: the linker keeps one copy
-// of it for the whole library, which might contain AVX-512. (Intrinsics are always inlined;
-// builtins are no functions.)
+// the namespace LOCKSTEP_KERNELS, include this once, and are built for one instruction set each.
+// Never call an inline function of another header here: the linker keeps a single one for the whole
+// library, which might contain AVX-512. Intrinsics and builtins are safe.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -116,7 +115,7 @@ void store(std::byte* array, std::size_t i, typename Type::Sum x) {
 }
 
 // --- Blocks of accumulators ----------------------------------------------------------------------
-// Each loop is a function of its own, because g++ 12 does not vectorise it inside reduce().
+// Each loop is a function: g++ 12 does not vectorise it inside reduce().
 
 // Bytes of one block's accumulators; they stay in the first-level cache.
 constexpr std::size_t block_bytes = 4096;
@@ -155,7 +154,7 @@ template <class Type, class Op>
   }
 }
 
-// Turns the sums of `sources` arrays into averages; other operations need no such step.
+// Only averages need this step.
 template <class Op, class Sum>
 [[gnu::noinline]] void finish(Sum* sums, int sources, std::size_t size) {
   if constexpr (std::is_same_v<Op, Average>) {
@@ -169,7 +168,7 @@ template <class Op, class Sum>
 
 // --- The reductions ------------------------------------------------------------------------------
 
-// Fast path for two sources. With one target, x and y are the same.
+// For two sources. With one target, x and y are the same.
 template <class Type, class Op, int targets>
 void reduce_two(const std::byte* a, const std::byte* b, std::byte* x, std::byte* y,
                 std::size_t count) {

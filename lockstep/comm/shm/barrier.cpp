@@ -23,23 +23,20 @@
 namespace lockstep::comm {
 namespace {
 
-// A rank of another host that leaves after its last call has received everything it needs. Data
-// that others need may still be in transit from ranks that have not left.
+// After a rank of another host has left, data from ranks that have not may still be in transit.
 constexpr std::chrono::seconds time_for_others{1};
 
-// How often a rank yields before it sleeps, when there are too few cores.
+// Yields before a rank sleeps, when there are too few cores.
 constexpr int yields = 20;
 
-// How long a rank spins inside a call, where its peers are working. Reading 1 MB takes them less
-// time than waking this rank, which is some 40 us in a virtual machine.
+// Inside a call, peers read 1 MB in less time than this rank takes to wake, some 40 us.
 constexpr std::chrono::microseconds spin_in_call{200};
 
-// A rank that leaves because of an Error sends its reason first. The job control block may show its
-// end earlier, even for groups that use connections only. The thread that reads the connections has
-// to run first, and a busy host delays it.
+// The job control block may show a rank's end before its reason arrives by a connection:
+// docs/internals/failures.md.
 constexpr std::chrono::milliseconds time_for_reason{200};
 
-// Spins after which a rank that waits for a message checks for ranks on its core.
+// Spins before a rank that waits for a message checks for ranks on its core.
 constexpr int spins_before_a_look = 200;
 
 bool outnumber_cores(const GroupSegment& segment, int ranks) {
@@ -49,16 +46,15 @@ bool outnumber_cores(const GroupSegment& segment, int ranks) {
   return CPU_COUNT(&all) < ranks;
 }
 
-// Returns the numbers that messages use for `ranks`: those of the whole group.
+// Ranks in the whole group, for messages.
 std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
 }
 
-// Describes the rank of this host that aborted the group because its last handle was destroyed. The
-// rank was alive then: callers check for lost ranks first. If this process ends because of it, the
-// job's report names that rank as the cause, by `Failure::ranks`.
+// The living rank of this host that aborted the group because its last handle was destroyed. The
+// job's report names that rank, by `Failure::ranks`, if this process ends because of it.
 Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   const int slot = peers.slot(common.giver);
   Failure failure{.rank = slot, .host = host_name(), .pid = common.pid};
@@ -69,8 +65,8 @@ Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   return failure;
 }
 
-// Whether the lost rank may have aborted the group before it ended. A killed rank has not. A rank
-// whose connection has ended may have, but its reason then came before the end.
+// Whether the lost rank may have aborted the group before it ended. A killed rank has not. The
+// reason of a rank whose connection has ended came before the end.
 bool may_have_aborted(const Error& loss) {
   const auto& failure = loss.failure();
   if (!failure) return true;
@@ -78,7 +74,6 @@ bool may_have_aborted(const Error& loss) {
   return !was_killed && failure->connection.empty();
 }
 
-// Spins; returns whether the flag was raised.
 bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
   std::optional<Deadline> end;
   do {
@@ -91,7 +86,6 @@ bool spin(const Flag& flag, std::uint32_t target, int spins, bool in_call) {
   return false;
 }
 
-// Yields; returns whether the flag was raised.
 bool yield(const Flag& flag, std::uint32_t target) {
   for (int i = 0; i < yields; ++i) {
     ::sched_yield();
@@ -135,8 +129,7 @@ void Barrier::enter(const Collective& collective) {
     return segment_.block(peer).entry[entries_ & 1].arrived;
   };
   last_to_enter_ = await_all(flag_of, entries_, collective, /*in_call=*/false);
-  // A rank that came and then failed may have returned: its memory must no longer be written. A
-  // rank that left after its last call does not matter.
+  // A rank that came and then failed may have returned: its memory must no longer be written.
   if (is_aborted() && !abort_reason()->is_own_loss()) throw_if_over(context(collective));
 }
 
@@ -146,10 +139,9 @@ void Barrier::step(const Collective& collective) {
             /*in_call=*/true);
 }
 
-// With a core for each rank, every rank polls every flag: the latency is one cache line transfer. A
-// rank sleeps immediately if the awaited rank needs its core. Yielding instead would also give the
-// core to other programs, for milliseconds. With fewer cores, the last rank wakes all others
-// together, so that no rank is woken twice. Returns the last rank, if this rank waited for it.
+// With a core for each rank, every rank polls every flag: the latency is one cache line transfer.
+// With fewer cores, the last rank wakes all others together. Returns the last rank, if this rank
+// waited for it.
 template <class FlagOf>
 std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
                                       const Collective& collective, bool in_call) {
@@ -184,8 +176,7 @@ std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
 }
 
 void Barrier::raise(Flag& flag, std::uint32_t value) const {
-  flag.value.store(value);  // Ordered before the load; otherwise a rank about to sleep could be
-                            // missed.
+  flag.value.store(value);  // Before the load: a rank about to sleep must not be missed.
   if (flag.sleepers.load() != 0) futex_wake_all(flag.value);
 }
 
@@ -208,15 +199,13 @@ void Barrier::await_asleep(Flag& flag, std::uint32_t target, const Collective& c
     fair_slices = fair ? fair_slices + 1 : 0;
     before = now;
     const std::string context = this->context(collective);
-    if (watch_) watch_();  // First: it may have a better reason for a missing rank.
+    if (watch_) watch_();  // First: it may have a better reason.
     throw_if_waited_in_vain(absent(), context);
     throw_if_they_left(absent, context);
     throw_if_over(context);
     if (now - begin > std::chrono::milliseconds(200)) report_stalled(absent(), context);
     if (*deadline_ == no_deadline || now < *deadline_ + overslept_) continue;
-    if (fair_slices < enough_slices)
-      continue;  // The peers may have been stopped like this
-                 // process.
+    if (fair_slices < enough_slices) continue;  // The peers may have been stopped, too.
     throw_timeout(absent(), context, begin);
   }
 }
@@ -242,8 +231,7 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
   return text;
 }
 
-// Waits for it up to `limit`. Other processes write this memory too, so impossible numbers are left
-// out.
+// Waits up to `limit`. Other processes write this memory too, so impossible numbers are left out.
 std::optional<AbortReason> Barrier::abort_reason(std::chrono::milliseconds limit) const {
   constexpr std::chrono::milliseconds pause{1};
   const auto& common = segment_.common();
@@ -260,7 +248,7 @@ std::optional<AbortReason> Barrier::abort_reason(std::chrono::milliseconds limit
   return why;
 }
 
-// Whether a rank of another host reported that it waited for some of these ranks.
+// Whether ranks of another host waited for some of these ranks.
 bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   const auto why = abort_reason();
   if (!why) return segment_.common().is_awaited_in_vain.load() != 0;
@@ -271,8 +259,7 @@ bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   });
 }
 
-// This host has the best knowledge of its absent ranks. An aborting rank publishes the ranks it
-// waited for. It may have exited since.
+// An aborting rank publishes the ranks it waited for. It may have exited since.
 void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
                                       const std::string& context) const {
   if (absent.empty()) return;
@@ -289,8 +276,8 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
     throw GroupAborted(text(), *why);
 }
 
-// A rank leaves after all of its calls, so a rank that has left and is absent never comes. If it
-// aborted the group before, or a rank of another host did, that reason takes precedence.
+// A rank leaves after all of its calls, so a rank that has left and is absent never comes. If the
+// group was aborted before, that reason takes precedence.
 template <class Absent>
 void Barrier::throw_if_they_left(Absent absent, const std::string& context) const {
   std::vector<int> left;
@@ -362,8 +349,8 @@ void Barrier::abort(const AbortReason& why, bool by_this_rank) const {
 
 void Barrier::throw_if_over(const std::string& context) const {
   const auto& common = segment_.common();
-  // A rank that aborts the group may exit for the same reason. A rank that leaves the group may do
-  // so because another one was lost.
+  // A rank that aborts the group may exit for the same reason. A rank may leave because another was
+  // lost.
   const auto why = abort_reason();
   if (why && why->fault != Fault::peer_lost) throw GroupAborted(context, *why);
   try {

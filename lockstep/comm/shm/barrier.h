@@ -1,14 +1,12 @@
 // Where the ranks of one group wait for each other.
 //
-// Waiting: if every rank has a core, it spins for some tens of microseconds, and longer inside a
-// call; otherwise it yields. Then it sleeps. It sleeps immediately if the other rank is on the same
-// core. Each sleep ends within 20 ms to check for lost peers, an abort and the deadline. The log
-// reports stopped peers.
+// With a core for each rank, a rank spins for some tens of microseconds, longer inside a call;
+// otherwise it yields. Then it sleeps, at once if the awaited rank is on its core. Each sleep ends
+// within 20 ms to check for lost peers, an abort and the deadline.
 //
-// Thread safety: one thread at a time for enter() and step(); any thread may call await_doorbell()
-// and abort() beside them.
-// Errors: peer_lost, also for ranks that have left; GroupAborted; timeout, with all ranks that did
-// not come.
+// Thread safety: one thread at a time for enter() and step(); any thread for await_doorbell() and
+// abort().
+// Errors: peer_lost, also for ranks that have left; GroupAborted; timeout, with all absent ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,24 +27,23 @@ namespace lockstep::comm {
 
 class Barrier {
  public:
-  // Returns once all ranks have made theirs. Aborts the group before it throws. `watch` is called
-  // during this wait, and may throw.
+  // Returns once all ranks have made theirs. Aborts the group before it throws. Calls `watch`,
+  // which may throw.
   Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);
 
-  // Whether there are more ranks than cores. All ranks get the same answer.
+  // Whether ranks outnumber cores. All ranks get the same answer.
   bool is_crowded() const { return crowded_; }
 
-  // Blocks until all ranks have entered an operation. next_entry() describes this rank's.
+  // Blocks until all ranks have entered an operation; next_entry() is this rank's.
   void enter(const Collective& collective);
 
-  // The last rank to enter the operation, if this one waited for it.
   std::optional<int> last_to_enter() const { return last_to_enter_; }
 
-  // Blocks until all ranks have reached the same point inside an operation.
+  // Blocks until all ranks have reached the same step of the operation.
   void step(const Collective& collective);
 
-  // The entry that enter() publishes next; and a rank's entry for the operation entered last.
+  // This rank's entry for the next enter(), and a rank's entry for the last one.
   RankBlock::Entry& next_entry() const { return segment_.block(rank_).entry[(entries_ + 1) & 1]; }
   const RankBlock::Entry& entry(int rank) const { return segment_.block(rank).entry[entries_ & 1]; }
 
@@ -58,21 +55,21 @@ class Barrier {
   // `by_this_rank`: false for an abort by a rank of another host. The first reason counts.
   void abort(const AbortReason& why, bool by_this_rank = true) const;
 
-  // This rank makes no more calls: ranks that wait for it throw.
+  // Ranks that wait for this one throw from now on.
   void leave() const;
   bool has_left(int rank) const { return segment_.block(rank).left.load() != 0; }
 
-  // Ranks that wait here throw timeout immediately, with the ranks for which they waited.
+  // Ranks that wait here throw timeout at once, with the absent ranks.
   void report_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
-  // Whether throw_if_over() would throw because of an abort. Very cheap.
+  // Whether the group was aborted. Very cheap.
   bool is_aborted() const { return segment_.common().abort_state.load() == 2; }
 
-  // Logs, once per rank, which of these ranks are stopped; `context` begins the message.
+  // Logs, once per rank, which of them are stopped; `context` begins the message.
   void report_stalled(const std::vector<int>& absent, const std::string& context);
 
-  // Throws when the group is over; `context` begins the message. In a group of several hosts, it
-  // waits up to 0.2 s for the reason of a rank that has ended.
+  // Throws when the group is over; `context` begins the message. In a group of several hosts, waits
+  // up to 0.2 s for the reason of a rank that has ended.
   void throw_if_over(const std::string& context) const;
   void throw_if_over(const Collective& collective) const { throw_if_over(context(collective)); }
 
@@ -108,7 +105,7 @@ class Barrier {
   std::uint32_t rounds_ = 0;
   std::optional<int> last_to_enter_;
   std::optional<Deadline> deadline_;  // The operation's, once it sleeps.
-  Clock::duration overslept_{0};  // Time in which this process was stopped: not the peers' fault.
+  Clock::duration overslept_{0};      // Time in which this process was stopped.
   std::vector<bool> named_stalled_;
 };
 

@@ -8,7 +8,7 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr int often = 50;         // Calls: less than a millisecond.
+constexpr int often = 50;         // Calls.
 constexpr int long_apart = 1000;  // Calls after which a move counts as successful.
 constexpr std::chrono::milliseconds first_pause{50};
 
@@ -60,8 +60,8 @@ bool CoreSharing::meet(int peer) {
   return is_on_core_of(peer);
 }
 
-// Moves to the next core where no rank of the group was. Restricting the affinity makes the kernel
-// move the thread; restoring it does not move it back.
+// To the next core where no rank of the group was. Restricting the affinity moves the thread;
+// restoring it does not move it back.
 void CoreSharing::move() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;

@@ -1,13 +1,10 @@
-// Detects ranks of a group on one core, and moves them apart. A rank's collectives and messages may
-// use different threads, so each of the two has an object of this class.
+// Detects ranks of a group on one core, and moves them apart. Collectives and messages, which may
+// use different threads, have an object each.
 //
-// Unbound ranks may share a core although there are enough cores. They run alternately, so the
-// kernel sees one runnable thread there and leaves them. On a host of two idle cores this lasted
-// tens of thousands of calls. A rank that spins then keeps the awaited rank from running, so it
-// must sleep at once. That makes a call of 1 KB 8 times as fast (8 us instead of 65), and a core of
-// its own 17 times more. A rank that repeatedly finds a peer on its core moves itself.
+// Unbound ranks may stay on one core. A rank that spins there keeps the awaited rank from running,
+// so it must sleep at once (docs/internals/communication.md).
 //
-// Thread safety: one thread of the rank for with(), any for the other members.
+// Thread safety: one thread of the rank may call with(), any thread the other members.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,16 +25,15 @@ class CoreSharing {
   CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> RankBlock::*core, int rank,
               int size);
 
-  // Publishes the core of this thread, and returns it. Costs a few nanoseconds: the shared cache
-  // line is written only after a change.
+  // Publishes the core of this thread, and returns it.
   int note() const;
 
   // Whether this thread is on the core where `peer` was at its last call or wait. After many such
-  // calls in a row, the thread moves to another allowed core; its affinity is unchanged. It moves
-  // at most every 50 ms. Each move doubles that pause until the rank has been apart for many calls.
+  // calls in a row, moves the thread to another allowed core; its affinity stays. Moves are at
+  // least 50 ms apart, doubled by each until the rank has been apart for many calls.
   bool with(int peer);
 
-  // The same for all peers. False for a thread that calls it while another one does.
+  // As with(), for any peer. False for a thread that calls it while another one does.
   bool with_any();
 
  private:

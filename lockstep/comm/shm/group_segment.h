@@ -1,5 +1,4 @@
-// The shared memory of one group: flags to wait on, each rank's description of its call, and
-// staging buffers for data.
+// The shared memory of one group: flags to wait on, each rank's call, and staging buffers.
 //
 // Thread safety: in each rank, one thread for its entries and steps, another one for its pipes.
 
@@ -23,7 +22,7 @@ namespace lockstep::comm {
 // A counter that only grows, modulo 2^32, on which other ranks wait.
 struct Flag {
   std::atomic<std::uint32_t> value;
-  std::atomic<std::uint32_t> sleepers;  // Number of waiters that may sleep on `value`.
+  std::atomic<std::uint32_t> sleepers;  // Waiters that may sleep on `value`.
 
   bool reached(std::uint32_t target) const {
     return static_cast<std::int32_t>(value.load(std::memory_order_acquire) - target) >= 0;
@@ -32,32 +31,30 @@ struct Flag {
 
 // One rank's block. Only that rank writes it, except Flag::sleepers and `doorbell`.
 struct RankBlock {
-  // A rank's description of the call it enters. The flag's release store publishes the other
-  // members, which share its cache line, so a reader fetches one line. Two entries alternate: a
-  // rank may enter the next call while another one still reads the last entry.
+  // The flag's release store publishes the other members, which share its cache line. Two entries
+  // alternate: a rank may enter the next call while another one still reads the last entry.
   struct alignas(64) Entry {
-    Flag arrived;         // Counts the calls entered.
+    Flag arrived;
     std::uint64_t input;  // Location: see Regions. 0 if peers cannot reach it.
     std::uint64_t output;
     Signature signature;
   };
 
   Entry entry[2];
-  alignas(64) Flag step;                      // Counts the steps within calls.
-  std::atomic<std::uint32_t> could_not_read;  // 1 if it failed to read a peer: see ShmBackend.
-  std::uint64_t reduced;            // See InPlace: how much of its slice holds the result.
-  std::uint64_t number;             // See PeerMemory: 0 if peers must not read this rank's memory.
-  std::uint64_t number_at;          // Its address in the rank's own memory.
-  alignas(64) Flag doorbell;        // Rung by peers that have moved a message of this rank.
-  std::atomic<std::uint32_t> left;  // 1 once the rank makes no more calls.
-  std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part; `reason` has the
-                                       // text.
-  std::atomic<std::int32_t> core;      // Core on which the rank entered or awaited its last call.
-  std::atomic<std::int32_t> message_core;  // Core on which it last waited for a message.
+  alignas(64) Flag step;
+  std::atomic<std::uint32_t> could_not_read;  // 1 if it failed to read a peer.
+  std::uint64_t reduced;               // Elements of its slice that hold the result: see InPlace.
+  std::uint64_t number;                // 0 if peers must not read its memory: see PeerMemory.
+  std::uint64_t number_at;             // Its address in the rank's own memory.
+  alignas(64) Flag doorbell;           // Rung by peers that have moved a message.
+  std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
+  std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part: see `reason`.
+  std::atomic<std::int32_t> core;      // Core of its last call or wait.
+  std::atomic<std::int32_t> message_core;  // Core of its last wait for a message.
   char reason[224];                        // If calls differ, this rank's label.
-  std::uint64_t region;  // Number of the region that the group allocates: rank 0's.
-  cpu_set_t cores;       // The rank may run on these.
-  // A bit for each rank to which this one has delivered a pipe: see ShmPipes.
+  std::uint64_t region;                    // Region that the group allocates: rank 0's.
+  cpu_set_t cores;                         // It may run on these.
+  // A bit for each receiver of a delivered pipe: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];
 };
 
@@ -67,32 +64,31 @@ class GroupSegment {
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
   // Size of each rank's staging buffer, a ring. It should exceed a second-level cache (see
-  // ownership.h); all ranks' buffers together should fit the last-level cache.
+  // ownership.h); all of them together should fit the last-level cache.
   static std::size_t staging_bytes(int ranks) {
     return chunk_bytes * std::clamp<std::size_t>(128 / static_cast<std::size_t>(ranks), 4, 16);
   }
   static constexpr int most_ranks = 64 * 16;
 
-  // State shared by all ranks.
   struct Common {
-    alignas(64) std::atomic<std::uint32_t> arrivals;  // Total of all ranks' arrivals.
-    alignas(64) Flag all_here;                        // Counts rendezvous that all ranks reached.
-    std::atomic<std::int32_t> last;                   // The last rank at the latest rendezvous.
+    alignas(64) std::atomic<std::uint32_t> arrivals;
+    alignas(64) Flag all_here;       // Counts rendezvous.
+    std::atomic<std::int32_t> last;  // The last rank at the latest one.
     alignas(
         64) std::atomic<std::uint32_t> abort_state;  // 0; 1 while the next members are written; 2.
-    std::int32_t giver;       // Rank here that aborted; -1 for a rank on another host.
-    std::int32_t pid;         // Its process.
-    std::int64_t aborted_at;  // Time of Clock.
-    // A AbortReason, with texts cut to fit.
+    std::int32_t giver;                              // Rank that aborted; -1 on another host.
+    std::int32_t pid;                                // Its process.
+    std::int64_t aborted_at;                         // Time of Clock.
+    // An AbortReason, with texts cut to fit.
     Fault fault;
     std::int32_t rank;
     std::int32_t more;
-    std::int32_t blamed;  // Number of `ranks` in use.
+    std::int32_t blamed;  // Length of `ranks`.
     std::int32_t ranks[most_blamed];
     char call[256];
     char reason[500];
-    std::uint64_t number;  // Random: no other group has it. Written by rank 0 before it arrives.
-    std::atomic<std::uint32_t> is_awaited_in_vain;  // 1: Barrier::report_absent() was called.
+    std::uint64_t number;                           // Random. Written by rank 0 before it arrives.
+    std::atomic<std::uint32_t> is_awaited_in_vain;  // Barrier::report_absent() was called.
   };
 
   // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.

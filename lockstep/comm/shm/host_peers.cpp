@@ -13,8 +13,8 @@
 namespace lockstep::comm {
 namespace {
 
-// After some missed heartbeats, the process state shows whether a process is stopped. If the kernel
-// keeps a process from running for another reason, only many missed heartbeats show it.
+// After some missed heartbeats, the process state shows a stopped process. Only many show that the
+// kernel keeps it from running for another reason.
 constexpr std::chrono::milliseconds missed_some{500};
 constexpr std::chrono::seconds missed_many{5};
 
@@ -95,8 +95,8 @@ SharedMemory HostPeers::take(const std::string& key, std::size_t bytes) {
   return memory ? attach(key, bytes, std::move(memory)) : nullptr;
 }
 
-// Each system call also reads the mark, so all that it reads belongs to one process. It cannot be
-// another process with this pid, or this one after exec().
+// Each system call also reads the mark: the process is not another one with this pid, or after
+// exec().
 bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                      std::size_t bytes) {
   const pid_t pid = session_->page().pid(slot(rank));

@@ -1,4 +1,4 @@
-// Ranks that are processes of one host. They share memfds and watch each other through the job
+// Ranks that are processes of one host: they share memfds and watch each other through the job
 // control block.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -16,7 +16,6 @@ namespace lockstep::comm {
 
 class HostPeers final : public Peers {
  public:
-  // Makes the peers of all ranks of the job.
   explicit HostPeers(std::shared_ptr<HostSession> session);
 
   int rank() const override { return rank_; }
@@ -45,13 +44,12 @@ class HostPeers final : public Peers {
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int rank) override;
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
-  // Makes this host's part of a group; `numbers` are these ranks' numbers in that group.
+  // This host's part of a group; `numbers` are these ranks' numbers in that group.
   std::shared_ptr<Peers> among(const std::vector<int>& ranks, std::vector<int> numbers);
   void finish() override { session_->finish(); }
   void abandon() override { session_->abandon(); }
 
  private:
-  // The last observed change of a rank's heartbeat.
   struct Pulse {
     std::uint64_t heartbeat = 0;
     Clock::time_point changed = {};

@@ -10,7 +10,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Most ranks that read. Larger groups were not measured: docs/benchmarks.md.
+// Larger groups were not measured.
 constexpr int most_readers = 4;
 
 // Below these sizes, copies through staging buffers take less time than a system call.
@@ -18,18 +18,17 @@ constexpr std::size_t least_part_read = std::size_t{32} << 10;
 constexpr std::size_t least_broadcast_read = std::size_t{64} << 10;
 
 // Most data to read when several ranks read the same, or one rank reads for all. Above, staging
-// buffers are faster: they stay in cache for all readers, and the other cores do half of the work.
-// Measured with 2 and 4 ranks.
+// buffers are faster: they stay in cache, and the other cores do half of the work.
 constexpr std::size_t most_read_together = std::size_t{512} << 10;
 constexpr std::size_t most_read_by_one = std::size_t{1} << 20;
 
-// Below, staging buffers reduce faster. Measured with 2 ranks.
+// Below, staging buffers reduce faster.
 constexpr std::size_t least_reduced_read = std::size_t{2} << 20;
 
-// Bytes of a peer's memory per read before a reduction: they stay in the second-level cache.
+// Bytes read at once from a peer before a reduction; they stay in the second-level cache.
 constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
 
-// Most bytes of a read before a rank checks whether the group is over: about a millisecond.
+// Bytes read before a rank checks whether the group is over: about a millisecond.
 constexpr std::size_t most_read_at_once = std::size_t{8} << 20;
 
 void copy_part(const Collective& collective, std::byte* to, const std::byte* from,
@@ -132,7 +131,7 @@ bool InPlace::run(const Collective& collective) {
   }
 }
 
-// Reduces this rank's slice of all buffers, into all buffers or the root's.
+// Into all buffers or the root's.
 void InPlace::reduce_slice(const Collective& collective) {
   const Signature& signature = collective.signature;
   const std::size_t element = size_of(signature.dtype);
@@ -147,8 +146,8 @@ void InPlace::reduce_slice(const Collective& collective) {
   reduction_.run(signature, slice.count());
 }
 
-// Reduces this rank's slice of all buffers into its own, then copies the part of the other slices
-// that their ranks could reduce. The rest is not changed.
+// Reduces this rank's slice, then copies the parts of other slices that their ranks could reduce.
+// The rest is not changed.
 bool InPlace::all_reduce_outside(const Collective& collective) {
   const bool is_reduced = reduce_slice_outside(collective);
   barrier_.step(collective);
@@ -228,7 +227,7 @@ bool InPlace::read_outside(const Collective& collective, int peer, std::byte* to
   return true;
 }
 
-// Reads this rank's data from inputs, in all_gather, gather, scatter and all_to_all.
+// In all_gather, gather, scatter and all_to_all.
 bool InPlace::read(const Collective& collective) const {
   const Operation operation = collective.signature.operation;
   const int root = collective.signature.root;
@@ -251,7 +250,7 @@ bool InPlace::read(const Collective& collective) const {
   return true;
 }
 
-// Writes this rank's data to the others' outputs, in all_gather, scatter and all_to_all.
+// In all_gather, scatter and all_to_all.
 void InPlace::write(const Collective& collective) {
   const Signature& signature = collective.signature;
   const std::size_t element = size_of(signature.dtype);

@@ -1,5 +1,5 @@
-// Collectives in which every rank works directly on its peers' buffers: on registered memory, or on
-// other memory, which it reads through the kernel.
+// Collectives in which every rank works on its peers' buffers: on registered memory, or on memory
+// that it reads through the kernel.
 //
 // Thread safety: one thread only.
 
@@ -24,8 +24,8 @@ namespace lockstep::comm {
 bool can_read_inputs(Operation operation);
 bool can_write_outputs(Operation operation);
 
-// Whether reading unregistered memory is faster for this collective. `crowded`: ranks outnumber
-// cores. All ranks get the same answer.
+// Whether reading unregistered memory is faster. `crowded`: ranks outnumber cores. All ranks get
+// the same answer.
 bool reads_outside(const Collective& collective, int ranks, bool crowded);
 
 class InPlace {
@@ -44,11 +44,10 @@ class InPlace {
   // Whether all ranks' inputs, or all outputs, can be reached. All ranks get the same answer.
   bool is_possible() const;
 
-  // Whether a rank offers unregistered memory.
   bool is_outside(int rank) const;
 
-  // Does this rank's part. The result is complete on all ranks after their next rendezvous. False
-  // if it could not read unregistered memory.
+  // Does this rank's part. The result is complete after all ranks' next rendezvous. False if this
+  // rank could not read unregistered memory.
   bool run(const Collective& collective);
 
  private:

@@ -1,4 +1,4 @@
-// Divides a buffer's elements among ranks, and into aligned parts.
+// Divides a buffer's elements among ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,8 +21,7 @@ struct Range {
   std::size_t count() const { return end - begin; }
 };
 
-// Returns the elements that `rank` of `ranks` reduces: whole cache lines, so that no two ranks
-// write to one line.
+// The elements that `rank` reduces: whole cache lines, so that no two ranks write to one.
 inline Range slice_of(std::size_t count, std::size_t element, int rank, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
   const std::size_t each = padded((count + n - 1) / n * element) / element;
@@ -41,12 +40,10 @@ class Parts {
   // The part of `rank` in a buffer with a part for every rank.
   Range of(int rank) const { return sum(0, 1, rank); }
 
-  // For all_to_all: the data from one rank to another, in the input of `from` and in the output of
-  // `to`.
+  // For all_to_all: the data between two ranks, in the input of `from` and in the output of `to`.
   Range sent(int from, int to) const { return sum(index(from) * ranks_, 1, to); }
   Range received(int from, int to) const { return sum(index(to), ranks_, from); }
 
-  // Length of the longest part.
   std::size_t longest() const {
     return counts_.empty() ? each_ : *std::max_element(counts_.begin(), counts_.end());
   }
@@ -54,7 +51,7 @@ class Parts {
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-  // Returns part `rank` of those whose counts start at `first`, `stride` apart.
+  // Part `rank` of those whose counts start at `first`, `stride` apart.
   Range sum(std::size_t first, std::size_t stride, int rank) const {
     if (counts_.empty()) return {index(rank) * each_, (index(rank) + 1) * each_};
     std::size_t begin = 0;

@@ -50,8 +50,8 @@ bool PeerMemory::is_readable() {
   return all;
 }
 
-// Permanent, even if memory was short only for a moment. Ranks cannot distinguish that from a
-// kernel that refuses, and would start over in each call.
+// Permanent: ranks cannot distinguish a lack of memory from a kernel that refuses, and would start
+// over in each call.
 void PeerMemory::stop() {
   if (is_readable_.value_or(false)) tell("no longer reads");
   is_readable_ = false;

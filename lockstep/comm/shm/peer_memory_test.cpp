@@ -159,7 +159,7 @@ Buffer elements(std::byte* data, std::size_t count, DType dtype) {
 struct Sizes {
   std::size_t count;
   DType dtype;
-  std::size_t offset;  // Of every buffer, from an aligned address.
+  std::size_t offset;  // From an aligned address, for all buffers.
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };

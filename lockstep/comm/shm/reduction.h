@@ -24,7 +24,6 @@ class Reduction {
   }
   void add_target(std::byte* to) { targets_.push_back(to); }
 
-  // Combines `count` elements of all sources into all targets.
   void run(const Signature& signature, std::size_t count) const {
     if (count == 0) return;
     reduce_function(signature.dtype, signature.op)(
@@ -32,8 +31,8 @@ class Reduction {
         static_cast<int>(targets_.size()), count);
   }
 
-  // Like run(), when no other rank reads the peers' sources. Takes ownership of their cache lines,
-  // one block ahead.
+  // As run(), for sources that no other rank reads. Takes ownership of their cache lines, one block
+  // ahead.
   void run_taking_over(const Signature& signature, std::size_t count, int own) {
     constexpr std::size_t block_bytes = 4096;
     const std::size_t element = size_of(signature.dtype);

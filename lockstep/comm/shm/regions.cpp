@@ -11,17 +11,16 @@
 namespace lockstep::comm {
 namespace {
 
-// A location in registered memory: a bit for a rank's own region, its number, the offset.
+// Registered memory: a bit for a rank's own region, its number, the offset.
 constexpr std::uint64_t own_region = std::uint64_t{1} << 63;
 constexpr int offset_bits = 39;
 constexpr std::uint64_t offset_mask = (std::uint64_t{1} << offset_bits) - 1;
 
-// A location in unregistered memory: the first byte has all bits set, then the address. Process
-// addresses have at most 56 bits on x86-64 and 52 on AArch64, so their first byte is 0. A tagged
-// pointer (MTE, LAM) has no location.
+// Unregistered memory: a byte of ones, then the address, of at most 56 bits on x86-64 and 52 on
+// AArch64. A tagged pointer (MTE, LAM) has no location.
 constexpr std::uint64_t outside_mark = std::uint64_t{0xff} << 56;
 
-// A region's location must not have the mark. This leaves 127 of 128 numbers.
+// A region's location must not have the mark.
 constexpr std::uint64_t most_regions = (outside_mark & ~own_region) >> offset_bits;
 
 std::uint64_t number_in(std::uint64_t location) { return (location & ~own_region) >> offset_bits; }

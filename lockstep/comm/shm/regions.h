@@ -1,8 +1,8 @@
 // Registered memory: where the parts of all ranks lie in this process.
 //
-// Regions belong to a session: all groups of a job on this host share them. A common region has a
-// part for each rank of the group that allocated it, and all of these ranks have mapped it. One
-// rank allocates an own region. Peers map it when a collective first needs it.
+// All groups of a job on this host share the regions of a session. A common region has a part for
+// each rank of the group that allocated it. A single rank allocates an own region, which peers map
+// when a collective first needs it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,30 +23,26 @@
 
 namespace lockstep::comm {
 
-// One region as mapped in this process.
 struct Region {
-  std::uint64_t number;             // Unique in the session.
-  bool is_common;                   // False for a rank's own.
-  std::size_t bytes;                // Size of each part.
+  std::uint64_t number;  // Unique in the session.
+  bool is_common;        // False for a rank's own.
+  std::size_t bytes;
   std::vector<std::byte*> parts;    // By slot; null for a rank without a part.
   std::weak_ptr<const void> owner;  // Expires with this rank's last handle.
   SharedMemory kept = {};           // A peer's own region, which this process maps until the end.
 };
 
-// The regions that one rank has mapped, for all groups of its session.
-//
-// Thread safety: any thread may call any member at any time.
+// The regions that one rank has mapped in its session.
+// Thread safety: any thread may call any member.
 class RegionTable {
  public:
   using All = std::vector<Region>;
 
-  // This rank has `slot` of the session's `slots`.
   RegionTable(int slot, int slots);
 
   int slot() const { return slot_; }
   int slots() const { return slots_; }
 
-  // Returns a number for a region that this rank makes.
   std::uint64_t next_number();
 
   void add(Region region);
@@ -55,11 +51,10 @@ class RegionTable {
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::shared_ptr<const All> all() const;
 
-  // Adds the memory of the region with this number, which `slot` made as its own. Does nothing if
-  // another thread has added it.
+  // Adds region `number`, which `slot` made as its own, unless another thread has.
   void add_peers(std::uint64_t number, int slot, SharedMemory memory);
 
-  // The key under which peers fetch the memory of a rank's own region.
+  // Key of an own region's memory.
   static std::string key_of(std::uint64_t number);
 
  private:
@@ -74,29 +69,28 @@ class RegionTable {
 };
 
 // A group's view of its session's regions.
-//
 // Thread safety: one thread only.
 class Regions {
  public:
-  // `watch` is called while this rank waits for another rank's memory, with that rank; it may
-  // throw. The wait takes at most `timeout`.
+  // Calls `watch`, which may throw, while this rank waits for another rank's memory: `timeout` at
+  // most.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
           std::function<void(int rank)> watch);
 
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  // Returns the bytes of each part in a common region, and of all parts together.
+  // Bytes of each part in a common region, and of all parts together.
   static std::size_t stride_of(std::size_t bytes);
   static std::size_t bytes_for(std::size_t bytes, int ranks);
 
-  // Adds a common region of this group in `memory`. All ranks pass the same number.
+  // Adds a common region in `memory`. All ranks pass the same number.
   RegisteredMemory add_common(std::uint64_t number, SharedMemory memory, std::size_t bytes);
 
-  // Returns a buffer's location, which ranks exchange: the region and the offset in its rank's
-  // part. 0 for unregistered memory, or after its last handle was destroyed.
+  // The buffer's region, and offset in its rank's part; ranks exchange it. 0 for unregistered
+  // memory, or after its last handle was destroyed.
   std::uint64_t locate(const Buffer& buffer);
 
-  // Returns a location of unregistered memory, for PeerMemory. 0 for a tagged pointer.
+  // A location of unregistered memory, for PeerMemory. 0 for a tagged pointer.
   static std::uint64_t outside(const Buffer& buffer);
   static bool is_outside(std::uint64_t location);
   static std::uint64_t address_outside(std::uint64_t location);
@@ -105,8 +99,8 @@ class Regions {
   // in its rank's own region, or all in unregistered memory. 0 for location 0.
   static std::uint64_t kind_of(std::uint64_t location);
 
-  // Returns the address of `rank`'s location in this process. Blocks until its region is mapped.
-  // Errors: system; timeout, with that rank; those of `watch`.
+  // The location's address in this process. Blocks until the region is mapped. Errors: system;
+  // timeout, with that rank; those of `watch`.
   std::byte* address(std::uint64_t location, int rank);
 
  private:
@@ -122,8 +116,8 @@ class Regions {
   std::vector<std::pair<std::uint64_t, std::byte*>> last_;  // By rank: number and its part.
 };
 
-// Allocates a region of this rank alone.
-// Thread safety: any thread may call it. Errors: system when the host has too little memory.
+// Allocates a region of this rank alone. Thread safety: any thread may call it. Errors: system when
+// the host has too little memory.
 RegisteredMemory allocate_own_region(Peers& peers, std::size_t bytes);
 
 }  // namespace lockstep::comm

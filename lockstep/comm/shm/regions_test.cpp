@@ -195,7 +195,7 @@ const Ranks own_memory("own memory", [](const Rank& rank) {
       expect_sums_of(group, mine);
       expect_sums_of(group, in_pair);
       expect_sums_of(group, common);
-      // Of every kind at once: all use staging buffers.
+      // Each rank has another kind: all use staging buffers.
       expect_sums_of(group, group.rank() == 0 ? mine : common);
       expect_sums_of(group, group.rank() == 0 ? plain : mine);
     }

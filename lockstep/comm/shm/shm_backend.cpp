@@ -18,7 +18,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Shortens long names of nested groups, and long lists of ranks: a hash replaces the beginning.
+// Replaces the beginning of a long text by a hash.
 std::string short_key(const std::string& text) {
   constexpr std::size_t end = 40;
   if (text.size() <= end + 16) return text;
@@ -26,7 +26,7 @@ std::string short_key(const std::string& text) {
   return fmt::format("{:016x}{}", hash_of_elements(text), tail);
 }
 
-// Other ranks may have a group of the same name at the same time.
+// Other ranks may have a group of the same name.
 std::string segment_key(const Peers& peers, const std::string& group) {
   std::vector<int> slots;
   for (int rank = 0; rank < peers.size(); ++rank) slots.push_back(peers.slot(rank));
@@ -34,7 +34,7 @@ std::string segment_key(const Peers& peers, const std::string& group) {
   return fmt::format("{} of {}", short_key(group), short_key(list));
 }
 
-// While it exists, other ranks may fetch the memory that rank 0 has offered.
+// While it exists, other ranks may fetch rank 0's offer.
 class Offered {
  public:
   Offered(Peers& peers, std::string key) : peers_(peers), key_(std::move(key)) {}
@@ -49,9 +49,8 @@ class Offered {
   const std::string key_;
 };
 
-// Blocks until all ranks have mapped `segment`, which rank 0 offers until then. If a rank fails or
-// times out, the offer ends, so late ranks get no memory. Ranks that have mapped it read the reason
-// there: Barrier's constructor aborts the group.
+// Blocks until all ranks have mapped `segment`, which rank 0 offers until then. After a failure,
+// late ranks get no memory; the others read the reason there.
 Barrier make_barrier(const std::shared_ptr<Peers>& peers, const GroupSegment& segment,
                      const std::string& group, std::chrono::milliseconds timeout,
                      std::function<void()> watch) {
@@ -84,7 +83,7 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       pipes_(peers_, segment_, barrier_, group_, key_),
       mailbox_(pipes_, group_) {}
 
-// One rank makes the memory, the others fetch it. A failure is an Error on all of them.
+// Rank 0 makes the memory, the others fetch it. A failure is an Error on all of them.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -116,7 +115,7 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
 }
 
 bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
-  // InPlace supports nothing beyond Staging. ProcessGroup composes other operations.
+  // InPlace supports nothing beyond Staging.
   return Staging::does(operation) && (!reduces(operation) || reduce_function(dtype, op) != nullptr);
 }
 
@@ -129,7 +128,7 @@ void ShmBackend::enter(const Collective& collective) {
     mine.input = mine.output = 0;
     return barrier_.enter(collective);
   }
-  // A small copy is faster than one more rendezvous, except in all_reduce, which needs two copies.
+  // A small copy is faster than one more rendezvous, except in all_reduce.
   const bool copies = operation != Operation::all_reduce && Staging::is_small(collective, size_);
   const bool reads = !copies && can_read_inputs(operation);
   const bool writes = !copies && can_write_outputs(operation);
@@ -143,7 +142,6 @@ void ShmBackend::enter(const Collective& collective) {
       mine.input = Regions::outside(collective.input);
   }
   staging_.begin(collective);
-  // Unregistered data may have to use the staging buffer.
   if (mine.input == 0 && mine.output == 0) staging_.put_first(collective);
   barrier_.enter(collective);
 }
@@ -174,12 +172,12 @@ void ShmBackend::run_in_place(const Collective& collective) {
   barrier_.step(collective);
 }
 
-// False if a rank could not read its peers' memory. All ranks get the same answer. Inputs are then
-// unchanged, except that all_reduce has reduced the beginning of each rank's slice.
+// False, on all ranks, if one could not read its peers' memory. Inputs are unchanged, except that
+// all_reduce has reduced the beginning of each rank's slice.
 //
-// Late peers read this rank's input even after its call has failed and its callers have freed the
-// input, so the rank sets could_not_read first. Those peers then start over, and detect there how
-// the group has failed.
+// Late peers read this rank's input even after its call has failed and the caller has freed it, so
+// the rank sets could_not_read first. Those peers then start over, and detect how the group has
+// failed.
 bool ShmBackend::run_outside(const Collective& collective) {
   std::atomic<std::uint32_t>& could_not_read = segment_.block(rank_).could_not_read;
   try {
@@ -189,8 +187,8 @@ bool ShmBackend::run_outside(const Collective& collective) {
     barrier_.step(collective);  // Orders the reads of peers' memory before those below.
   } catch (...) {
     could_not_read.store(1);
-    // A peer that has read later writes to the input must also see the 1. The store alone does not
-    // order later stores after itself.
+    // A peer that has read later writes must also see the 1. The store alone does not order later
+    // stores after itself.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     throw;
   }
@@ -206,9 +204,9 @@ void ShmBackend::run_staged(const Collective& collective) {
     return barrier_.entry(peer).input == 0 && barrier_.entry(peer).output == 0;
   };
   const auto is_outside = [&](int peer) { return in_place_.is_outside(peer); };
-  if (!std::ranges::all_of(ranks, has_put)) {  // Peers can reach some ranks' memory, but not all.
-    // A rank that has staged its data offers no address: it cannot read its peers, or its address
-    // has a tag. The group then stops reading, so that it need not start over in each call.
+  if (!std::ranges::all_of(ranks, has_put)) {  // Peers can reach some memory, but not all.
+    // A rank that has staged its data cannot read its peers, or its address has a tag. The group
+    // then stops reading, so that it need not start over in each call.
     if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
       peer_memory_.stop();
     if (!has_put(rank_)) staging_.put_first(collective);
@@ -256,13 +254,13 @@ Backend::Allocation ShmBackend::allocate(const Collective& collective) {
                            [&] { barrier_.throw_if_over("allocate"); });
     });
   if (!refusal.empty()) return {{}, refusal};
-  // The group's own segment is mapped on first access: for 256 ranks, mapping it takes a second.
+  // The group's segment is mapped on first access: for 256 ranks, mapping it takes a second.
   map_all_pages(memory.get(), whole);
   if (shared) return {RegisteredMemory(memory, memory.get(), bytes), {}};
   return {regions_.add_common(segment_.block(0).region, std::move(memory), bytes), {}};
 }
 
-// Returns the reason of the first rank that cannot continue; empty when all can.
+// The reason of the first rank that cannot continue, if any.
 std::string ShmBackend::fail_together(const Collective& collective, const std::string& mine) {
   RankBlock& block = segment_.block(rank_);
   copy_text(block.reason, cut_text(mine, sizeof block.reason - 1));

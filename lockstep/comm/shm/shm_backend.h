@@ -1,12 +1,8 @@
-// Collectives of ranks that share memory: processes of one host, or threads of one process.
+// Collectives of ranks that share memory, on CPU buffers.
 //
-// Registered memory is not copied: each rank reads its peers' buffers directly, and in a reduction
-// combines its slice of all buffers in place. Large unregistered data is read through the kernel
-// where that is faster. All other data moves in chunks through staging buffers that stay in cache:
-// a rank fills one chunk while others read the last one. All ranks choose the same way, from the
-// buffer locations that they exchange on entry. docs/algorithms.md counts steps and bytes.
-//
-// Operations: all, on CPU buffers.
+// Registered memory is processed in place. Large unregistered data is read through the kernel where
+// that is faster. Other data moves in chunks through staging buffers. All ranks choose alike, by
+// the buffer locations that they exchange on entry.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,8 +27,8 @@ namespace lockstep::comm {
 
 class ShmBackend final : public Backend {
  public:
-  // Collective over all of `peers`. `group` is the group's name, the same on all ranks. `watch` is
-  // called while ranks wait for each other, and may throw.
+  // Collective over all of `peers`. `watch` is called while ranks wait for each other, and may
+  // throw.
   ShmBackend(
       std::shared_ptr<Peers> peers, std::string group, std::chrono::milliseconds timeout,
       std::function<void()> watch = [] {});
@@ -61,16 +57,16 @@ class ShmBackend final : public Backend {
   void leave() override { barrier_.leave(); }
   void abort(const AbortReason& why) override { barrier_.abort(why); }
 
-  // Like abort(), with the AbortReason of a rank on another host.
+  // As abort(), for the AbortReason of a rank on another host.
   void abort_too(const AbortReason& why) { barrier_.abort(why, false); }
 
-  // Ranks of another host have timed out. Ranks that wait for ranks here report those and abort.
+  // As Barrier::report_absent().
   void report_absent() { barrier_.report_absent(); }
 
-  // Throws when the group is over; `context` begins the message. Any thread may call it.
+  // As Barrier's, from any thread.
   void throw_if_over(const std::string& context) const { barrier_.throw_if_over(context); }
 
-  // For a caller with its own mailbox, instead of post() and the message members after it.
+  // For callers with their own mailbox, instead of post() and the members after it.
   Pipes& pipes() { return pipes_; }
 
  private:
@@ -89,7 +85,7 @@ class ShmBackend final : public Backend {
   const GroupSegment segment_;
   PeerMemory peer_memory_;
   Barrier barrier_;
-  const std::string key_;  // Prefix of its memory's keys. No other group has it.
+  const std::string key_;  // Prefix of its memory's keys, unique.
   Regions regions_;
   Reduction reduction_;
   Staging staging_;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t capacity = 256 << 10;  // A power of two.
 
-// Most bytes to copy before the other rank sees them and copies concurrently.
+// Most bytes to copy before the other rank sees them.
 constexpr std::size_t most_hidden = 64 << 10;
 
 constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe arrives soon.
@@ -141,14 +141,13 @@ SharedMemory ShmPipes::deliver(int peer) {
   }
 }
 
-// The sender claims its pipe before it delivers it; the receiver claims it when its group ends.
-// Only the first claim counts, so no pipe is delivered to a rank that has left. Returns whether it
-// was free.
+// The sender claims its pipe before it delivers it; the receiver, when its group ends. Only the
+// first claim counts, so no pipe is delivered to a rank that has left. Returns whether it was free.
 bool ShmPipes::claim(int from, int to) const {
   return (segment_.block(from).pipes[to / 64].fetch_or(bit_of(to)) & bit_of(to)) == 0;
 }
 
-// A leaving rank's process may end immediately: its delivered memory stays with this one.
+// A leaving process may end immediately: its delivered memory stays with this one.
 Pipe* ShmPipes::from(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.pipe) return incoming.pipe.get();

@@ -1,6 +1,5 @@
-// The pipes between ranks that share memory. The first send makes a pipe and delivers it to the
-// reader, so pairs without messages cost nothing. The reader can read the pipe even after the
-// writer's process has ended.
+// Pipes between ranks that share memory. The first send makes a pipe and delivers it to the reader,
+// which can read it even after the writer's end.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,11 +18,11 @@
 
 namespace lockstep::comm {
 
-// A pipe in shared memory of two ranks: a ring of bytes.
+// A ring of bytes.
 // Thread safety: one thread writes and one reads.
 class ShmPipe final : public Pipe {
  public:
-  static std::size_t bytes();  // Size of its memory.
+  static std::size_t bytes();
 
   explicit ShmPipe(SharedMemory memory);
 
@@ -86,7 +85,7 @@ class ShmPipes final : public Pipes {
   const int rank_;
   std::vector<std::unique_ptr<ShmPipe>> outgoing_;
   std::vector<Incoming> incoming_;
-  std::atomic<int> opening_{0};          // Number of pipes delivered but not yet taken.
+  std::atomic<int> opening_{0};          // Pipes delivered but not yet taken.
   std::atomic<std::int64_t> looked_{0};  // When await() last checked for lost peers.
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t small_bytes = 4 << 10;
 
-// Whether a rank has different data for each peer. Its staging buffer then has a slot for each.
+// Whether a rank has different data for each peer, in slots.
 bool has_slots(Operation operation) {
   return operation == Operation::scatter || operation == Operation::reduce_scatter ||
          operation == Operation::all_to_all;
@@ -50,7 +50,7 @@ std::size_t Staging::bytes_of(const Collective& collective, int ranks) {
   return signature.count * parts * size_of(signature.dtype);
 }
 
-// Ranks with different calls may compute this differently, but then stop at the rendezvous.
+// Ranks with different calls may differ here, but then stop at the rendezvous.
 bool Staging::is_small(const Collective& collective, int ranks) {
   return bytes_of(collective, ranks) <= small_bytes;
 }
@@ -112,8 +112,7 @@ void Staging::keep_bytes(std::byte* to, const std::byte* from, std::size_t bytes
   large_ ? copy_past_caches(to, from, bytes, false) : copy_bytes(to, from, bytes);
 }
 
-// Reserves the part of this rank's staging buffer that this collective uses. At least doubles it,
-// because each time the host's free memory is checked.
+// At least doubles the reserved memory, because each reservation checks the host's free memory.
 void Staging::reserve() {
   constexpr std::size_t chunk = GroupSegment::chunk_bytes;
   const std::size_t capacity = GroupSegment::staging_bytes(size_);
@@ -180,7 +179,7 @@ void Staging::finish_all_reduce(const Collective& collective) {
   }
 }
 
-// Every rank combines all data: for so little, this is faster than one more rendezvous.
+// Every rank combines all data: faster for so little than one more rendezvous.
 void Staging::reduce_at_once(const Collective& collective) {
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, buffer(peer, 0));
@@ -188,8 +187,8 @@ void Staging::reduce_at_once(const Collective& collective) {
   reduction_.run(collective.signature, collective.output.count);
 }
 
-// One rendezvous per chunk. While this rank combines its slice of a chunk, it reads the results of
-// the last chunk and writes the next one.
+// One rendezvous per chunk: while this rank combines its slice, it reads the last chunk's results
+// and writes the next chunk.
 void Staging::all_reduce(const Collective& collective) {
   for (std::size_t chunk = 0; chunk <= chunks_; ++chunk) {
     if (chunk < chunks_) combine_slice(collective, chunk);
@@ -240,7 +239,7 @@ void Staging::put(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// Writes all but the slice that this rank combines: that slot holds the result.
+// All but this rank's slice, whose place holds the result.
 void Staging::put_around_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range own = slice_in(range, rank_);
@@ -251,7 +250,7 @@ void Staging::put_around_slice(const Collective& collective, std::size_t chunk) 
              (range.count() - own.end) * element_);
 }
 
-// Combines all staging buffers and its own memory, into its own memory and staging buffer.
+// Into this rank's memory and staging buffer.
 void Staging::combine_slice(const Collective& collective, std::size_t chunk) {
   const Range range = in_chunk(collective.signature.count, chunk);
   const Range slice = slice_in(range, rank_);
@@ -288,8 +287,7 @@ void Staging::take(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// Copies into lines that this rank has just copied to its staging buffer. They are in its cache,
-// for any size.
+// The target lines are in this rank's cache, from the copy to its staging buffer.
 void Staging::take_slices(const Collective& collective, std::size_t chunk) {
   const auto copy = size_ == 2 ? copy_taking_over : copy_bytes;
   const Range range = in_chunk(collective.signature.count, chunk);
@@ -301,7 +299,7 @@ void Staging::take_slices(const Collective& collective, std::size_t chunk) {
   }
 }
 
-// Reads data that comes from the root only.
+// Data from the root only.
 void Staging::take_whole(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool scatters = collective.signature.operation == Operation::scatter;
   const int root = collective.signature.root;
@@ -315,7 +313,7 @@ void Staging::take_whole(const Collective& collective, std::size_t chunk, bool o
   take_bytes(to, scatters ? slot(root, rank_, chunk) : buffer(root, chunk), bytes, only_reader);
 }
 
-// Reads data that comes from all ranks, including this one.
+// Data from all ranks, including this one.
 void Staging::take_parts(const Collective& collective, std::size_t chunk, bool only_reader) {
   const bool exchanges = collective.signature.operation == Operation::all_to_all;
   const Parts parts(collective, size_);
@@ -334,7 +332,6 @@ void Staging::take_parts(const Collective& collective, std::size_t chunk, bool o
   }
 }
 
-// Reduces all staging buffers and its own memory.
 void Staging::reduce_part(const Collective& collective, std::size_t chunk) {
   const bool scatters = collective.signature.operation == Operation::reduce_scatter;
   const Range range = in_chunk(collective.output.count, chunk);

@@ -1,14 +1,14 @@
 // Moves unregistered data between ranks, through staging buffers that stay in cache.
 //
-// Data moves in chunks. Each rank writes its part of a chunk into its staging buffer. After a
-// rendezvous, each rank reads its data from the other buffers, and writes the next chunk. In an
-// all_reduce every rank combines its slice of a chunk in between.
+// Each rank writes its part of a chunk into its staging buffer. After a rendezvous, it reads its
+// data from the other buffers, and writes the next chunk. In an all_reduce, it combines its slice
+// of a chunk in between.
 //
-// No rank overwrites data that another rank still reads. Before a rank writes a chunk, it had a
-// rendezvous after the chunk two before was ready (three before, in an all_reduce). Every rank
-// reads a chunk before its second rendezvous after that. So three consecutive chunks must not
-// overlap. A collective that restarts at the beginning of the buffer, or of a chunk, skips less
-// than one more chunk. A staging buffer has at least four chunks.
+// No rank overwrites data that another rank still reads, because three consecutive chunks do not
+// overlap. Before a rank writes a chunk, it had a rendezvous after the chunk two before was ready
+// (three before, in an all_reduce). Every rank reads a chunk before its second rendezvous after
+// that. A collective that restarts at the beginning of the buffer, or of a chunk, skips less than
+// one more chunk. A staging buffer has at least four chunks.
 //
 // Thread safety: one thread only.
 
@@ -38,19 +38,16 @@ class Staging {
   // Whether copying the data is faster than one more rendezvous.
   static bool is_small(const Collective& collective, int ranks);
 
-  // Chooses the position in the staging buffers for this collective. Call it before run(), with
-  // equal results on all ranks.
+  // Chooses the position in the staging buffers. Call it before run().
   void begin(const Collective& collective);
 
-  // Writes the first chunk. Every rank calls it before the rendezvous that precedes run().
+  // Writes the first chunk. Call it before the rendezvous that precedes run().
   void put_first(const Collective& collective);
 
-  // Does the rest.
   void run(const Collective& collective);
 
-  // Completes an all_reduce in which ranks have reduced the beginning of their slices, or all.
-  // Copies that part, and reduces the rest, which no rank has changed. See RankBlock::reduced. Call
-  // it after a rendezvous.
+  // After a rendezvous: completes an all_reduce in which ranks have reduced the beginning of their
+  // slices (RankBlock::reduced). Copies that part, and reduces the rest.
   void finish_all_reduce(const Collective& collective);
 
  private:
@@ -67,9 +64,9 @@ class Staging {
   void take_parts(const Collective& collective, std::size_t chunk, bool only_reader);
   void reduce_part(const Collective& collective, std::size_t chunk);
 
-  // Returns the range of a part with `count` elements that is in a chunk, from the part's begin.
+  // The range of a part with `count` elements that is in a chunk, from the part's begin.
   Range in_chunk(std::size_t count, std::size_t chunk) const;
-  // The slice of an all_reduce's chunk that `rank` combines.
+  // The part of an all_reduce's chunk that `rank` combines.
   Range slice_in(Range chunk, int rank) const;
   std::byte* buffer(int rank, std::size_t chunk) const;
   std::byte* slot(int rank, int to, std::size_t chunk) const;
@@ -84,10 +81,10 @@ class Staging {
 
   std::size_t reserved_ = 0;  // Bytes of this rank's staging buffer, from its begin.
   std::size_t cursor_ = 0;    // Bytes of the staging buffers used since the begin.
-  std::size_t chunks_ = 0;    // Number of chunks of the current collective.
-  std::size_t stride_ = 0;    // Bytes from one chunk to the next in a staging buffer.
+  std::size_t chunks_ = 0;    // Chunks of the current collective.
+  std::size_t stride_ = 0;    // Bytes from one chunk to the next.
   std::size_t part_ = 0;      // Elements of a part in one chunk.
-  std::size_t element_ = 0;   // Bytes of an element.
+  std::size_t element_ = 0;
   bool small_ = false;
   bool large_ = false;  // Too large for caches.
 };

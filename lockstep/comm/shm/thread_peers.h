@@ -16,7 +16,6 @@
 
 namespace lockstep::comm {
 
-// The shared state of all ranks of such a job.
 class ThreadTeam {
  public:
   explicit ThreadTeam(int size);

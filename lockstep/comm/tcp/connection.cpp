@@ -18,9 +18,9 @@ constexpr std::size_t full_bytes = std::size_t{256} << 10;
 constexpr std::size_t max_queued_bytes = std::size_t{64} << 20;
 constexpr int silence_s = 4;
 
-// The kernel probes an idle peer each second and fails in the fourth. TCP_USER_TIMEOUT would
-// cover sent data, but would also end the connection to a stopped process with a full buffer.
-// is_unanswered() covers that case.
+// The kernel probes an idle peer each second and fails in the fourth. TCP_USER_TIMEOUT, which
+// covers sent data, would also end the connection to a stopped process: is_unanswered() replaces
+// it.
 void tune(int socket) {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof value);
@@ -84,7 +84,6 @@ void Connection::flush() {
   const std::lock_guard lock(mutex_);
   if (output_.empty()) return;
   send_some();
-  // Sent bytes are dropped occasionally, not each time.
   if (sent_ == output_.size() || ended_) {
     output_ = std::string();
     sent_ = 0;
@@ -106,7 +105,7 @@ void Connection::send_some() {
   }
 }
 
-// Received data is still read. The read reaches the end of the connection after any failure.
+// The read continues to the end of the received data.
 void Connection::stop_sending(const std::string& why) {
   ended_ = true;
   why_not_sent_ = why;
@@ -142,8 +141,8 @@ bool Connection::is_unanswered() const {
   socklen_t length = sizeof info;
   if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
   if (info.tcpi_last_ack_recv < silence_s * 1000) return false;
-  // The host of a process that does not read answers probes with a zero window. The probes come at
-  // ever longer intervals.
+  // A process that does not read has a zero window, for which its host answers probes at ever
+  // longer intervals.
   const bool asks_for_window = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
   return asks_for_window ? info.tcpi_probes >= 2
                          : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;

@@ -1,8 +1,7 @@
-// One TCP connection to a rank on another host, after the handshake.
+// One TCP connection to a rank on another host, after the handshake. No member blocks.
 //
 // Thread safety: any thread may call send(), queued() and is_full(); only the connection thread
 // calls the other members.
-// Blocking: never.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,31 +23,30 @@ class Connection {
   static constexpr std::string_view no_answer =
       "no answer for 4 s: the host or the network is down";
 
-  // `wake` is called when the connection thread should wait until the socket can take more.
+  // Calls `wake` when the connection thread should poll for output.
   Connection(FileDescriptor socket, std::function<void()> wake);
 
-  // Frames arrive in the order of sending. Bytes that the socket does not take immediately are
-  // queued. After the end of the connection nothing is sent.
+  // Queues bytes that the socket does not take at once. Does nothing after the connection's end.
   void send(const Frame& frame);
-  std::size_t queued() const { return queued_; }  // Bytes that the socket has not taken.
+  std::size_t queued() const { return queued_; }  // Bytes.
 
-  // Whether the queue is so long that streams should wait, so that other frames are not late. When
-  // it has shrunk, take_refused() is true.
+  // Whether streams should wait, so that other frames are not late; take_refused() then reports a
+  // shorter queue.
   bool is_full();
 
   int socket() const { return socket_.get(); }
   void flush();
   bool take_refused();
 
-  // Reads some of the available data and calls `act` for each frame. False when the connection has
-  // ended; why() has the reason. Errors: corrupt, and those of `act`.
+  // Calls `act` for each received frame. False when the connection has ended, for the reason why().
+  // Errors: corrupt, and those of `act`.
   bool receive(const std::function<void(const Frame&)>& act);
   const std::string& why() const { return why_; }
 
-  // Whether the other host has not acknowledged sent data for 4 s.
+  // Whether sent data has had no acknowledgement for 4 s.
   bool is_unanswered() const;
 
-  // Reads and drops incoming data; false when the connection has ended.
+  // Drops incoming data; false when the connection has ended.
   bool discard();
 
   void close();
@@ -63,9 +61,9 @@ class Connection {
   std::string input_;
   std::string why_;
 
-  std::mutex mutex_;  // Guards the output.
+  std::mutex mutex_;  // Guards the members below.
   std::string output_;
-  std::size_t sent_ = 0;  // Bytes of `output_` already sent.
+  std::size_t sent_ = 0;  // Bytes of `output_`.
   bool ended_ = false;
   std::string why_not_sent_;  // Empty until a send was refused.
   std::atomic<std::size_t> queued_{0};

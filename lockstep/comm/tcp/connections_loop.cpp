@@ -30,7 +30,6 @@ FileDescriptor listen_on(const SocketAddress& address, const std::string& host) 
 constexpr std::chrono::milliseconds finished_linger{1000};
 constexpr std::chrono::milliseconds linger{200};
 
-// Returns the text of the exception being handled.
 std::string text_of_current() {
   try {
     throw;
@@ -91,7 +90,7 @@ void Connections::Loop::expect(const std::vector<RemoteRank>& ranks) {
   wake();  // A rank may have been lost already.
 }
 
-// Never ends the wait: another process may listen at the address soon.
+// Another process may listen at the address soon, so no failure ends the wait.
 void Connections::Loop::try_to_connect(int rank, const SocketAddress& address, Deadline deadline) {
   std::string why;
   try {
@@ -135,8 +134,8 @@ void Connections::Loop::run() {
 
 void Connections::Loop::turn() {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-  const auto connections =
-      peers_.open_connections();  // In the order of the entries after the first.
+  // In the order of the entries after the first.
+  const auto connections = peers_.open_connections();
   for (const auto& [rank, connection] : connections) {
     const int wanted = POLLIN | (connection->queued() > 0 ? POLLOUT : 0);
     entries.push_back({connection->socket(), static_cast<short>(wanted), 0});
@@ -231,7 +230,7 @@ void Connections::Loop::look_for_silence(Clock::time_point now) {
 
 // --- The end: in order, or because the thread failed ---------------------------------------------
 
-// Called in an exception handler. Peers see their connections end: this rank is lost for them.
+// Called in an exception handler. For peers, whose connections end, this rank is lost.
 void Connections::Loop::fail() {
   const Error error(Fault::system, fmt::format("the connection thread of rank {} failed: {}",
                                                options_.member.rank, text_of_current()));
@@ -240,8 +239,8 @@ void Connections::Loop::fail() {
   groups_.fail(error);
 }
 
-// Waits, for a limited time, until all data was sent and read. A socket that is closed before the
-// peer's answers later data with a reset, which drops data in transit.
+// Waits, for a limited time, until all data was sent and read. Data that reaches a closed socket
+// causes a reset, which drops data in transit.
 void Connections::Loop::leave() {
   std::vector<Leaving> all;
   for (auto& [rank, connection] : peers_.open_connections()) all.push_back({connection});

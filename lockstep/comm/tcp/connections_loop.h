@@ -1,4 +1,4 @@
-// The thread that serves all connections of a rank: accepts peers, reads, and detects lost ranks.
+// The thread of a rank's connections.
 //
 // Thread safety: any thread may call any public member at any time.
 
@@ -28,18 +28,16 @@ class Connections::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all connections after peers have read the sent data. Finished ranks wait up to a second.
+  // Ends all connections when peers have read the sent data; waits up to a second after finish().
   void stop();
 
   PeerTable& peers() { return peers_; }
 
-  // Sets the remote ranks.
   void expect(const std::vector<RemoteRank>& ranks);
 
   // Tries once, for about 6 s at most.
   void try_to_connect(int rank, const SocketAddress& address, Deadline deadline);
 
-  // Returns why a rank is not connected.
   std::string why_not_up(int rank) const;
 
   std::shared_ptr<GroupChannels> open(const std::string& name, const std::vector<int>& world_ranks);
@@ -69,7 +67,7 @@ class Connections::Loop {
   PeerTable peers_;
   ChannelTable groups_;
 
-  // The members below belong to the thread.
+  // Used by the thread only.
   std::optional<Door> door_;
   Clock::time_point looked_{};
   Thread thread_;

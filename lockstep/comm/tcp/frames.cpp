@@ -30,7 +30,6 @@ using Kind = Frame::Kind;
 
 bool belongs_to_group(Frame::Kind kind) { return kind >= Frame::Kind::entry; }
 
-// Checks fields that only some kinds have.
 void check_fields(const Frame& frame) {
   if (frame.kind < Kind::rank || frame.kind > Kind::left) throw_corrupt("a frame of unknown kind");
   if (!belongs_to_group(frame.kind) && frame.group != 0)

@@ -14,10 +14,9 @@ namespace {
 
 using Kind = Frame::Kind;
 
-// Limit for the unread entries of one rank in one group. A correct rank is ahead by one collective,
-// and by the credit of its streams.
+// Per rank and group. A correct rank is ahead by one collective and the credit of its streams.
 constexpr std::size_t max_unheard_bytes = std::size_t{16} << 20;
-constexpr std::size_t entry_cost = 64;  // Cost of an empty entry.
+constexpr std::size_t entry_cost = 64;
 
 constexpr std::size_t max_unopened = 1024;
 
@@ -147,7 +146,7 @@ std::optional<std::string> GroupChannels::hear(int peer, Deadline deadline,
                                                const std::function<void()>& watch) {
   Inbox& from = inbox(peer);
   Clock::duration overslept{0};  // Time in which this process was stopped.
-  int fair_slices = 0;           // Normal slices since then.
+  int fair_slices = 0;           // Since then.
   std::unique_lock lock(mutex_);
   for (auto before = Clock::now();;) {
     const Deadline end = deadline == no_deadline ? deadline : deadline + overslept;

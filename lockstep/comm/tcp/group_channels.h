@@ -1,4 +1,4 @@
-// The groups whose frames a rank's connections carry: each group's incoming data, and their table.
+// The groups that a rank's connections serve.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,31 +23,30 @@
 
 namespace lockstep::comm {
 
-// A group's unread incoming data, and the group's access to its connections. Made by open(), or by
-// the first frame that arrives for the group before open().
-// Thread safety: the Channels's members as in connections.h; only the connection thread calls
-// take() and notify().
+// A group's unread data and its access to connections. Made by open(), or by an earlier frame for
+// the group.
+//
+// Thread safety: only the connection thread calls take() and notify(); else as Channels.
 class GroupChannels final : public Channels {
  public:
   // `request_notify` makes the connection thread call notify().
   GroupChannels(std::uint64_t id, std::function<void()> request_notify);
 
-  // `connections` has one entry for each rank of the group; null for ranks of this host.
-  // Errors: misuse when it is already open, or has another name.
+  // `connections` has one entry for each rank of the group; null for ranks of this host. Errors:
+  // misuse when it is already open, or has another name.
   void open(const std::string& name, const std::vector<int>& world_ranks,
             const std::vector<std::shared_ptr<Connection>>& connections);
 
-  // Ends use of the group: later data is dropped, and no callback is called.
+  // Later data is dropped, and no callback is called.
   void close();
 
-  // Ends all waits and aborts the group, after a failure of this process's connections.
+  // After a failure of the connections: ends all waits and aborts the group.
   void fail(const Error& error);
   std::uint64_t id() const { return id_; }
 
   // Handles a frame from a rank of the job. Errors: corrupt.
   void take(int world_rank, const std::shared_ptr<Connection>& connection, const Frame& frame);
 
-  // Calls the pending callbacks.
   void notify(bool of_messages);
 
   void say(int peer, std::string_view entry) override;
@@ -64,15 +63,14 @@ class GroupChannels final : public Channels {
   void on_message(std::function<void()> act) override;
 
  private:
-  // Incoming data of one remote rank.
   struct Inbox {
     Inbox(const std::shared_ptr<Connection>& its_connection, std::uint64_t group);
 
     const std::shared_ptr<Connection> connection;
     std::deque<std::string> entries = {};
-    std::atomic<bool> left{false};  // The rank makes no more calls of the group.
-    std::string begun = {};         // An incomplete entry.
-    std::size_t unheard = 0;        // Bytes of `entries` and `begun`.
+    std::atomic<bool> left{false};
+    std::string begun = {};   // An incomplete entry.
+    std::size_t unheard = 0;  // Bytes of `entries` and `begun`.
     OutStream out;
     InStream in;
   };
@@ -91,9 +89,9 @@ class GroupChannels final : public Channels {
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
   std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed after open().
   std::optional<AbortReason> abort_reason_;        // The first one from a remote rank.
-  bool asked_ = false;                // A remote rank asked which ranks are absent here.
-  std::optional<Error> failed_;       // Failure of the connection thread.
-  std::atomic<bool> aborted_{false};  // This rank aborted the group.
+  bool asked_ = false;  // A remote rank asked which ranks are absent here.
+  std::optional<Error> failed_;
+  std::atomic<bool> aborted_{false};  // By this rank.
 
   std::mutex notify_mutex_;  // Guards the members below; held during callbacks.
   std::function<void(const AbortReason&)> on_abort_;
@@ -102,16 +100,15 @@ class GroupChannels final : public Channels {
   bool reported_abort_ = false;
 };
 
-// All groups, by group_id(): those that were opened, and those with earlier frames.
-// Thread safety: any thread may call any member at any time.
-// Blocking: never.
+// By group_id(): groups that were opened, and those with earlier frames.
+//
+// Thread safety: any thread may call any member at any time. Blocking: never.
 class ChannelTable {
  public:
   // `wake` makes the connection thread call notify().
   explicit ChannelTable(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // `connections` has one entry for each rank of the group; null for those of this host.
-  // Errors: misuse for a name that was opened before; that of fail().
+  // As GroupChannels::open(). Errors: misuse for a name that was opened before; that of fail().
   std::shared_ptr<GroupChannels> open(const std::string& name, const std::vector<int>& world_ranks,
                                       const std::vector<std::shared_ptr<Connection>>& connections);
   void close(GroupChannels& group);
@@ -125,7 +122,6 @@ class ChannelTable {
   bool has_to_notify() const;
   void notify();
 
-  // The connection thread has failed.
   void fail(const Error& error);
 
  private:
@@ -137,7 +133,7 @@ class ChannelTable {
   mutable std::mutex mutex_;                                        // Guards the members below.
   std::map<std::uint64_t, std::shared_ptr<GroupChannels>> groups_;  // Until they are closed.
   std::vector<std::uint64_t> ever_opened_;  // Sorted; data for a closed one is dropped.
-  std::size_t unopened_ = 0;                // Number of groups with data but no open() yet.
+  std::size_t unopened_ = 0;                // Groups with data but no open() yet.
   std::vector<std::uint64_t> to_notify_;
   std::optional<Error> failed_;
 };

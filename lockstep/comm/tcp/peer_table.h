@@ -1,8 +1,6 @@
-// The state of a rank's connections to ranks of other hosts: pending, connected, or ended with a
-// reason, and losses that have yet to be reported.
+// The state of a rank's connections: pending, connected or ended, and losses to be reported.
 //
-// Thread safety: any thread may call any member at any time.
-// Blocking: only await_all().
+// Thread safety: any thread may call any member at any time. Blocking: only await_all().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,28 +26,27 @@ class PeerTable {
   // `me` is this rank.
   PeerTable(int me, int world_size);
 
-  // Sets the remote ranks.
   void expect(const std::vector<RemoteRank>& ranks);
 
-  // Waits until all expected ranks are connected; false at the deadline. `watch` is called every 20
-  // ms and may throw. Errors: peer_lost for a rank whose connection ended; that of fail().
+  // False if some expected rank is not connected at the deadline. `watch` is called every 20 ms and
+  // may throw. Errors: peer_lost for a rank whose connection ended; that of fail().
   bool await_all(Deadline deadline, const std::function<void()>& watch);
 
-  // Record a connection to the rank, which has yet to prove its rank; or why there is none.
+  // Record a connection, whose rank is yet to be confirmed; or why there is none.
   void connect(int rank, std::shared_ptr<Connection> connection);
   void refuse(int rank, const std::string& why);
 
-  // The first frame of the rank has arrived. Errors: corrupt if it does not confirm the rank.
+  // `frame` is the rank's first. Errors: corrupt if it does not confirm the rank.
   void confirm(int rank, const Frame& frame);
 
-  // Whether there is a connection, perhaps unconfirmed; and whether its rank is confirmed.
+  // Whether there is a connection, perhaps unconfirmed.
   bool has_connection(int rank) const;
   bool is_up(int rank) const;
 
   // Why the connection ended or did not start; empty if unknown.
   std::string why_not_up(int rank) const;
 
-  // Describes the process that has the rank's connection; none while it may still be replaced.
+  // The process that has the rank's connection; none while it may still be replaced.
   std::optional<std::string> holder_of(int rank) const;
 
   // Connections that have not ended, with their ranks; and those of `ranks`, null for this host's.
@@ -57,34 +54,32 @@ class PeerTable {
   std::vector<std::shared_ptr<Connection>> lines_of(const std::vector<int>& ranks) const;
   void send_to_all(const Frame& frame) const;
 
-  // Record an orderly end of the job: on this rank, and on a peer.
   void finish();
   bool has_finished() const;
   void finish_peer(int rank);
 
-  // Closes a connection. Its rank is lost if it was confirmed and has not finished.
+  // The rank is lost if it was confirmed and has not finished.
   void end(int rank, const std::shared_ptr<Connection>& connection, const std::string& why);
   void close_all() const;
 
-  // True for the first report of a rank's loss, which then counts as reported.
+  // True for the first report of a rank's loss.
   bool note_failure_of(int rank);
 
-  // Losses that are due to be reported, each once; and when the next one is due.
+  // Each loss is returned once, when it is due.
   std::vector<Failure> take_losses(Clock::time_point now);
   Deadline next_loss() const;
 
-  // The connection thread has failed.
   void fail(const Error& error);
 
  private:
   struct Peer {
     std::optional<RemoteRank> remote = {};  // Set once it is expected.
     std::shared_ptr<Connection> connection = {};
-    bool up = false;        // Its first frame has confirmed its rank.
-    bool ended = false;     // Ended after that.
-    bool finished = false;  // Has sent `finished`.
+    bool up = false;     // Its first frame has confirmed its rank.
+    bool ended = false;  // After `up`.
+    bool finished = false;
     bool reported = false;
-    std::string why = {};  // Why the connection ended or did not start.
+    std::string why = {};
     Deadline report_at = no_deadline;
   };
 
@@ -96,9 +91,9 @@ class PeerTable {
 
   mutable std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
-  std::vector<Peer> peers_;  // By rank.
+  std::vector<Peer> peers_;
   bool finished_ = false;
-  std::optional<Error> failed_;  // Failure of the thread, which has ended or ends at once.
+  std::optional<Error> failed_;
 };
 
 }  // namespace lockstep::comm

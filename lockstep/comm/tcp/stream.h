@@ -1,6 +1,6 @@
-// One direction of the messages between two ranks of a group, on their connection. The receiver
-// reports how much it has read. The sender stays less than stream_credit bytes ahead, so unread
-// messages never block other traffic on the connection.
+// One direction of the messages between two ranks of a group. The sender stays less than
+// stream_credit bytes ahead of the receiver, so unread messages never block other traffic on the
+// connection.
 //
 // Thread safety: one thread for the Pipe's members; the connection thread for all others.
 
@@ -34,7 +34,7 @@ class OutStream final : public Pipe {
   void count_received() override {}
   std::size_t pending() const override;
 
-  // Errors: corrupt when the receiver reports more read or received than was sent.
+  // Errors: corrupt when the receiver reports more than was sent.
   void was_read(std::uint64_t bytes);
   void was_received(std::uint64_t messages);
 
@@ -42,8 +42,8 @@ class OutStream final : public Pipe {
   const std::shared_ptr<Connection> connection_;
   const std::uint64_t group_;
   std::uint64_t begun_told_ = 0;
-  std::atomic<std::uint64_t> begun_{0};     // Messages begun here.
-  std::atomic<std::uint64_t> received_{0};  // Messages received by the other side.
+  std::atomic<std::uint64_t> begun_{0};
+  std::atomic<std::uint64_t> received_{0};  // By the other side.
   std::atomic<std::uint64_t> sent_{0};      // Bytes.
   std::atomic<std::uint64_t> read_{0};
 };
@@ -72,9 +72,9 @@ class InStream final : public Pipe {
 
   mutable std::mutex mutex_;  // Guards the members below.
   std::deque<std::string> parts_;
-  std::size_t taken_ = 0;  // Bytes taken of the first part.
+  std::size_t taken_ = 0;
   std::size_t readable_ = 0;
-  std::uint64_t read_ = 0;  // Bytes read so far.
+  std::uint64_t read_ = 0;  // Bytes.
   std::uint64_t told_ = 0;  // Part of `read_` that was reported to the sender.
 };
 

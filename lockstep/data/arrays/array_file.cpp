@@ -50,7 +50,7 @@ std::vector<std::int64_t> strides_of(const data::NpyHeader& header) {
   return strides;
 }
 
-// A tensor of a .npy in memory. The memory stays valid while `owner` exists.
+// The memory of the .npy stays valid while `owner` exists.
 template <class Owner>
 at::Tensor tensor_of_npy(const std::string& name, std::span<const std::byte> bytes, Owner owner) {
   const data::NpyHeader header = data::parse_npy_header(name, bytes);
@@ -64,7 +64,7 @@ at::Tensor tensor_of_npy(const std::string& name, std::span<const std::byte> byt
     std::memcpy(tensor.mutable_data_ptr(), values, header.values * header.width);
     return tensor;
   }
-  // Mapped pages and buffers of this file may be written to.
+  // Mapped pages and buffers may be written to.
   return at::from_blob(
       const_cast<std::byte*>(values), header.shape, strides, [owner](void*) {}, options);
 }
@@ -78,7 +78,7 @@ std::string listed(const std::vector<std::string>& names) {
   return list.empty() ? "none" : list;
 }
 
-// The array's name. It may be omitted if there is only one.
+// The name may be omitted if there is only one array.
 std::string name_in(const FilePtr& file, std::string_view array) {
   const auto names = data::names_in_npz(file->name(), file->bytes());
   if (array.empty() && names.size() == 1) return names.front();

@@ -18,7 +18,7 @@ constexpr std::string_view npy_magic = "\x93NUMPY";
 constexpr std::size_t most_npy_text = 10'000;  // NumPy's own limit, max_header_size.
 constexpr std::size_t most_npy_dimensions = 64;
 
-// Parses the text of a header: the dict that NumPy writes, with its keys in any order.
+// Parses the dict that NumPy writes, with its keys in any order.
 class NpyText {
  public:
   // `begin` is the offset of `text` in the file.
@@ -257,7 +257,7 @@ NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> byt
   const NpyTextPlace place = find_npy_text(file, text);
   NpyHeader header = NpyText(file, text.substr(place.begin, place.length), place.begin).read();
   header.begin = place.begin + place.length;
-  // The dimensions beside a 0 must be possible, too, because strides are their products.
+  // The dimensions beside a 0 must be possible, too: strides are their products.
   std::uint64_t size = header.width;
   for (const std::int64_t dimension : header.shape)
     if (__builtin_mul_overflow(size, std::max<std::uint64_t>(dimension, 1), &size) ||

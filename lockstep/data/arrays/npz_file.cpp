@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::string_view array_end = ".npy";
 
-// Iterates over the members of a zip archive in memory.
 class ZipReader {
  public:
   enum class Checksums { compare, ignore };
@@ -33,7 +32,7 @@ class ZipReader {
       refuse();
   }
 
-  // Goes to the next array; returns false at the end.
+  // Goes to the next array, or returns false.
   bool next() {
     for (;;) {
       const int status = ::archive_read_next_header(archive_.get(), &entry_);
@@ -61,7 +60,7 @@ class ZipReader {
     return std::string_view(::archive_format_name(archive_.get())).ends_with("(uncompressed)");
   }
 
-  // The next bytes of the array; empty at its end. Valid until the next call.
+  // The next bytes of the array, valid until the next call; empty at its end.
   std::span<const std::byte> block() {
     if (::archive_entry_is_encrypted(entry_) != 0)
       throw Error(Fault::unsupported, std::string(file_) + ": the array '" + clean_text(name_) +

@@ -20,7 +20,7 @@ constexpr std::size_t file_header = 14;
 
 enum BmpCompression : std::uint32_t { none = 0, rle8 = 1, rle4 = 2, bitfields = 3 };
 
-// Masks of red, green, blue and alpha.
+// Red, green, blue and alpha.
 using Masks = std::array<std::uint32_t, 4>;
 
 // The masks that Pillow supports for pixels of 4 bytes.
@@ -58,7 +58,7 @@ class BmpReader final : public ImageReader {
   const ImageSize& size() const override { return size_; }
 
   void read(const Region& region, Pixels& to) override {
-    // Decoded before memory for the result is allocated: the data may end too early.
+    // Before memory for the result is allocated: the data may end too early.
     const std::vector<std::uint8_t> indices =
         is_run_length() ? run_length_indices() : std::vector<std::uint8_t>();
     to.resize(region.size);
@@ -101,8 +101,7 @@ class BmpReader final : public ImageReader {
     reader_.seek(std::max(file_header + header_size_, reader_.position()));
   }
 
-  // The masks follow a header of 40 bytes, or are part of a longer one, which has alpha from 56
-  // bytes on.
+  // The masks follow a header of 40 bytes, or are part of a longer one; alpha from 56 bytes on.
   void read_masks() {
     const std::size_t count = header_size_ >= 56 ? 4 : 3;
     for (std::size_t i = 0; i < count; ++i) masks_[i] = reader_.u32();
@@ -177,7 +176,6 @@ class BmpReader final : public ImageReader {
     }
   }
 
-  // The bits of a mask, scaled to a byte.
   static std::uint8_t part_of(std::uint32_t value, std::uint32_t mask) {
     const std::uint32_t lowest = mask & (~mask + 1);
     return static_cast<std::uint8_t>((value & mask) / lowest * 255 / (mask / lowest));
@@ -189,7 +187,7 @@ class BmpReader final : public ImageReader {
     return byte;
   }
 
-  // Decodes run lengths as Pillow does, in file order. The memory grows with the decoded data.
+  // As Pillow, in file order. The memory grows with the decoded data.
   std::vector<std::uint8_t> run_length_indices() {
     reader_.seek(data_);
     const auto width = static_cast<std::size_t>(size_.width);
@@ -228,7 +226,7 @@ class BmpReader final : public ImageReader {
     return static_cast<std::uint8_t>(pixel % 2 == 0 ? value >> 4 : value & 0xf);
   }
 
-  // Padded to an even position in the file.
+  // Padded to an even position.
   void read_literals(std::size_t count, std::vector<std::uint8_t>& indices) {
     const auto literals = reader_.take(compression_ == rle4 ? (count + 1) / 2 : count);
     for (std::size_t i = 0; i < count; ++i)
@@ -247,7 +245,7 @@ class BmpReader final : public ImageReader {
   bool is_top_down_ = false;
   Masks masks_{};
   std::array<std::array<std::uint8_t, channels>, 256> palette_{};
-  std::size_t data_ = 0;  // Where the pixels begin.
+  std::size_t data_ = 0;  // Begin of the pixels.
 };
 
 }  // namespace

@@ -1,6 +1,4 @@
-// Sequential reader of little-endian numbers, for parsers of image formats.
-//
-// Errors: BadImage if the bytes end too early.
+// Sequential reader of little-endian numbers. Errors: BadImage if the bytes end too early.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,6 +1,4 @@
-// Limits for the sizes in image headers. All readers check them before they allocate memory.
-//
-// Errors: BadImage.
+// Limits for the sizes in image headers, checked before memory is allocated. Errors: BadImage.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +15,7 @@ inline std::string text_of(const ImageSize& size) {
   return std::to_string(size.width) + " x " + std::to_string(size.height);
 }
 
-// Rejects images without pixels, or with more of them than a file of `bytes` bytes may have.
+// Rejects images without pixels, or with too many for a file of `bytes` bytes.
 inline void require_possible(const ImageSize& size, std::size_t bytes) {
   if (size.width <= 0 || size.height <= 0)
     throw BadImage("an image without pixels: " + text_of(size));
@@ -28,8 +26,7 @@ inline void require_possible(const ImageSize& size, std::size_t bytes) {
                    std::to_string(bytes) + " bytes");
 }
 
-// Rejects an image that needs at least `least_bytes` at the highest compression of its format if
-// the file has only `bytes`.
+// `least_bytes`: the image's size at its format's highest compression. `bytes`: the file's size.
 inline void require_held(const ImageSize& size, std::int64_t least_bytes, std::size_t bytes) {
   if (least_bytes > static_cast<std::int64_t>(bytes))
     throw BadImage("claims " + text_of(size) + " pixels, more than its bytes can hold");

@@ -31,7 +31,6 @@ using data::PixelReader;
 
 namespace {
 
-// Memory of a thread, reused for all images.
 struct Workspace {
   EncodedBuffer encoded;
   data::PixelMemory edited;
@@ -39,7 +38,7 @@ struct Workspace {
   data::Pixels kept;
 };
 
-// Pool of unused workspaces. It has as many as threads have ever worked at once.
+// A pool; each thread that works takes one.
 class Workspaces {
  public:
   template <class Work>
@@ -128,7 +127,6 @@ class DecodedImages::State {
   Workspaces workspaces;
 
  private:
-  // Writes image `index` into the row, with random numbers of the sample.
   void write(std::size_t index, SampleRandom random, const at::Tensor& row, Workspace& memory) {
     if (!cache) {
       const auto reader = data::read_image(source->read(index, memory.encoded));
@@ -139,7 +137,7 @@ class DecodedImages::State {
     write(reader, random, row, memory);
   }
 
-  // Records a bad file. Throws unless bad files are skipped and their number is within the limit.
+  // Throws unless bad files are skipped and their number is within the limit.
   void note_bad(std::size_t index, const std::string& reason) {
     const std::string text = clean_text(source->name(index)) + ": " + reason;
     const std::optional<std::size_t> at_most = bad_files.at_most();
@@ -170,7 +168,7 @@ class DecodedImages::State {
     image.write(values_, row);
   }
 
-  // The pixels in the cache, or those that it would contain if it had space.
+  // The pixels in the cache, or those that it would have with more space.
   data::PixelView cached(std::size_t index, Workspace& memory) {
     if (const auto found = cache->find(index)) return *found;
     const auto reader = data::read_image(source->read(index, memory.encoded));
@@ -189,7 +187,7 @@ class DecodedImages::State {
   const std::int64_t shorter_side_;
   const data::ValueTable values_ = data::TransformParts::values(transform);
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::string> found_;  // Bad files with reasons.
+  std::map<std::size_t, std::string> found_;  // With reasons.
   std::set<std::size_t> flawed_;
 };
 

@@ -1,15 +1,9 @@
-// A dataset of encoded images for lockstep::Loader. It decodes and transforms each image and writes
-// it into a row of the batch as floats [3, height, width]. The target is the class.
+// A dataset of encoded images for lockstep::Loader (docs/guide/images.md). It decodes and
+// transforms each image and writes floats [3, height, width] into the batch. The target is the
+// class.
 //
-//   lockstep::ImageFolder train("imagenet/train", {
-//       .transform = RandomResizedCrop(224) | RandomHorizontalFlip() | Normalize(mean, std),
-//       .cache = lockstep::HostCache{.bytes = 8ULL << 30, .shorter_side = 256, .group = world},
-//       .bad_files = lockstep::BadFiles::skip(100),
-//   });
-//
-// Formats, recognised by their first bytes: JPEG, PNG, WebP, GIF, BMP and PNM; of animations, the
-// first frame. Pixels equal those of Pillow's convert("RGB"). JPEG flaws that change no pixel, such
-// as stray bytes before a marker, are counted, and the first one is logged.
+// Formats, recognised by their first bytes: JPEG, PNG, WebP, GIF, BMP and PNM; the first frame of
+// animations. Pixels equal those of Pillow's convert("RGB").
 //
 // Thread safety: any thread may call any const member at any time.
 // Blocking: only the constructor, which is collective if the cache has a group.
@@ -36,31 +30,27 @@ namespace lockstep {
 
 // Decoded pixels in memory that all ranks of a host map. The rank that needs an image first decodes
 // it for the host. The memory is freed however the ranks exit. Images that do not fit are decoded
-// each time; the pixels of a batch are the same.
+// each time.
 struct HostCache {
-  // Memory for all ranks of a host together, reserved at once: 3 bytes per pixel, and 32 per image.
-  // ImageNet's training set at a shorter side of 256 takes about 340 GB.
+  // For all ranks of a host together, reserved at once: 3 bytes per pixel, and 32 per image.
   std::size_t bytes = 0;
 
-  // Larger images are resized to this shorter side before they are cached and transformed, as by
-  // Resize(shorter_side). Random crops then have less detail. 0 keeps the original size.
+  // Larger images are resized to this shorter side before they are cached and transformed. Random
+  // crops then have less detail. 0 keeps the original size.
   std::int64_t shorter_side = 0;
 
-  // The ranks that share the cache; the constructor of the dataset is then collective. Without a
-  // group, this process has its own cache.
+  // The ranks that share the cache, for which the constructor is collective. Default: this process.
   std::optional<ProcessGroup> group = {};
 };
 
-// Treatment of images that cannot be decoded: damaged, of another format, or too large. A file
-// that cannot be read is always an Error.
+// Treatment of images that are damaged, of another format, or too large. A file that cannot be read
+// is always an Error.
 class LOCKSTEP_API BadFiles {
  public:
   static const BadFiles error;  // Throws an Error with name and reason.
 
-  // Uses the next image that can be decoded instead, with its target: the same one on any number of
-  // ranks and threads. Each rank logs a bad file once. It throws an Error as soon as it has found
-  // more than `at_most` of them. Threads that fill batches ahead may find that file some batches
-  // earlier.
+  // Uses the next image that can be decoded, with its target: the same on any number of ranks and
+  // threads. Each rank logs a bad file once, and throws an Error after more than `at_most` of them.
   static BadFiles skip(std::size_t at_most) { return BadFiles(at_most); }
 
   // Empty for `error`.
@@ -79,7 +69,6 @@ struct ImageOptions {
   BadFiles bad_files = BadFiles::error;
 };
 
-// An element of DecodedImages::bad_files().
 struct BadFile {
   std::size_t index = 0;
   std::string name;
@@ -88,8 +77,8 @@ struct BadFile {
 
 class LOCKSTEP_API DecodedImages : public BatchDataset {
  public:
-  // Errors: misuse if the transform leaves images of different sizes, or if the cache is too small
-  // for any image; mismatch, on all ranks, if sources or options of the cache differ; those of
+  // Errors: misuse if the transform leaves images of different sizes, or for a cache too small for
+  // any image. Mismatch, on all ranks, if sources or cache options differ. Those of
   // allocate_shared().
   explicit DecodedImages(std::shared_ptr<const EncodedImages> source, ImageOptions options = {});
   ~DecodedImages() override;
@@ -103,17 +92,17 @@ class LOCKSTEP_API DecodedImages : public BatchDataset {
   void will_read(std::span<const std::size_t> indices) const override;
   std::string sample_name(std::size_t index) const override;
 
-  // The bad files that this rank has found so far, by index. Empty unless they are skipped.
+  // Found by this rank so far, by index. Empty unless bad files are skipped.
   std::vector<BadFile> bad_files() const;
 
-  // Number of JPEG images for which libjpeg has reported a warning on this rank. All their pixels
-  // were decoded, but damaged image data can cause the same warnings.
+  // JPEG images with a warning of libjpeg on this rank. All pixels were decoded, but damaged image
+  // data can cause the same warnings.
   std::size_t flawed_images() const;
 
-  // The cache's memory, for memory_report(); empty without a cache.
+  // For memory_report(); empty without a cache.
   RegisteredMemory cache_memory() const;
 
-  // Number of images that the ranks of the host have decoded into the cache.
+  // Images that the ranks of the host have decoded into the cache.
   std::size_t cached_images() const;
 
  private:

@@ -1,5 +1,4 @@
-// The interface of sources of encoded images: files of a folder, entries of tar shards, or your own
-// storage. DecodedImages decodes, transforms and caches the images of any source.
+// Sources of encoded images for DecodedImages: folders, tar shards, or your own storage.
 //
 //   class Archive : public lockstep::EncodedImages { ... };
 //   lockstep::DecodedImages train(std::make_shared<Archive>("train.db"), {.transform = ...});
@@ -20,11 +19,10 @@
 
 namespace lockstep {
 
-// A reusable buffer for the bytes of one image. It only grows, so a thread that reads a whole
-// dataset allocates a few times only.
+// A reusable buffer for one image. It only grows.
 class LOCKSTEP_API EncodedBuffer {
  public:
-  // Returns memory of `bytes` bytes with undefined values. Invalidates the memory of earlier calls.
+  // The values are undefined. Invalidates the memory of earlier calls.
   std::span<std::uint8_t> take(std::size_t bytes);
 
  private:
@@ -38,24 +36,22 @@ class LOCKSTEP_API EncodedImages {
 
   virtual std::size_t size() const = 0;
 
-  // The class of an image: its target.
+  // The class: the target.
   virtual std::int64_t label(std::size_t index) const = 0;
 
-  // Returns the contents of a JPEG, PNG, WebP, GIF, BMP or PNM file. They are in `buffer`, or in
-  // memory that lives as long as this object.
-  // Errors: any. They end the training even if bad files are skipped: a failed read is not a bad
-  // image.
+  // Returns the contents of a JPEG, PNG, WebP, GIF, BMP or PNM file, in `buffer` or in memory that
+  // lives as long as this object.
+  // Errors: any. They end the training even if bad files are skipped.
   virtual std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const = 0;
 
-  // Announces the images that read() returns next on this rank, in this order, so that a source can
-  // prefetch them. Must return at once. Most sources ignore it.
+  // Announces the images that read() returns next on this rank, in order, for prefetching. Must
+  // return at once.
   virtual void will_read(std::span<const std::size_t> indices) const = 0;
 
-  // Name of an image for messages: "train/cat/7.jpg".
+  // For messages: "train/cat/7.jpg".
   virtual std::string name(std::size_t index) const = 0;
 
-  // Should differ between sources whose images or order differ. The ranks of a host that share a
-  // cache compare it.
+  // Should differ if images or order differ. The ranks that share a cache compare it.
   virtual std::uint64_t fingerprint() const = 0;
 };
 

@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 9> extensions{".jpg", ".jpeg", ".png",  "
 
 // --- Order ---------------------------------------------------------------------------------------
 
-// Number of bytes of the UTF-8 character at the beginning of `text`; 0 if there is none.
+// Bytes of the UTF-8 character at the beginning; 0 if there is none.
 std::size_t character_size(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
@@ -106,7 +106,7 @@ struct Place {
 
 struct Listing {
   std::vector<std::string> folders;
-  std::vector<std::string> files;  // Files with an image extension.
+  std::vector<std::string> files;  // With an image extension.
   Place place;
 };
 
@@ -140,8 +140,7 @@ Listing list(const std::filesystem::path& path) {
   return listing;
 }
 
-// A folder below a class, with its images. `below` is empty for the class folder, or ends with a
-// slash.
+// `below` is empty for the class folder, or ends with a slash.
 struct Branch {
   std::string below;
   std::vector<std::string> files;
@@ -172,7 +171,7 @@ class Walk {
   std::vector<Branch> branches_;
 };
 
-// Python compares the paths of folders, without a slash at their end.
+// Python compares paths without a slash at their end.
 std::string_view folder_path(const Branch& branch) {
   return std::string_view(branch.below)
       .substr(0, branch.below.empty() ? 0 : branch.below.size() - 1);

@@ -2,9 +2,8 @@
 //
 // Classes are the sorted folders. The files of a class are listed folder by folder, in the order of
 // sorted(os.walk(..., followlinks=True)), and sorted within each folder. Only files with an image
-// extension count. Names are compared as Python does: by code points, with surrogates for bytes
-// that are not UTF-8. File types come from the directory entries; stat() is called only for links
-// and on file systems that do not report the type.
+// extension count. As in Python, names are compared by code points, with surrogates for bytes that
+// are not UTF-8.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,8 +19,8 @@ namespace lockstep::data {
 
 class FolderIndex {
  public:
-  // Errors: misuse without class folders, or for classes without images, which it names; system for
-  // folders that cannot be read, and for links that lead back to a parent folder.
+  // Errors: misuse without class folders, or for classes without images. System for folders that
+  // cannot be read, and for links that lead back to a parent folder.
   explicit FolderIndex(std::filesystem::path root);
 
   std::size_t size() const { return ends_.size(); }
@@ -30,10 +29,9 @@ class FolderIndex {
   std::int64_t class_of(std::size_t image) const;
   std::string path_of(std::size_t image) const;
 
-  // The path below the class folder. Valid as long as this object.
+  // Path below the class folder. Valid as long as this object.
   std::string_view name_of(std::size_t image) const;
 
-  // Hash of classes and names.
   std::uint64_t fingerprint() const;
 
  private:
@@ -41,17 +39,17 @@ class FolderIndex {
 
   std::filesystem::path root_;
   std::vector<std::string> classes_;
-  std::vector<std::size_t> first_of_class_;  // Index of the first image of each class, and the end.
+  std::vector<std::size_t> first_of_class_;  // First image of each class, and the end.
 
   // Names below the class folder, concatenated, to avoid an allocation per name.
   std::string names_;
-  std::vector<std::size_t> ends_;  // End of each image's name in names_.
+  std::vector<std::size_t> ends_;  // End of each name in names_.
 };
 
-// Returns the image extension of `name` in lower case, such as ".jpg"; empty if there is none.
+// In lower case, such as ".jpg"; empty if there is none.
 std::string_view image_extension(std::string_view name);
 
-// Whether Python sorts file name `a` before `b`.
+// Compares file names.
 bool python_sorts_before(std::string_view a, std::string_view b);
 
 }  // namespace lockstep::data

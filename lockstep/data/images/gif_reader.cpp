@@ -27,7 +27,7 @@ GifPalette grey_palette() {
 }
 
 // As in Pillow, a palette whose colours equal their indices is ignored: the previous palette stays,
-// which initially has a grey for each index. In another palette, an index beyond the end is black.
+// initially of greys. In another palette, an index beyond the end is black.
 void take_palette(std::span<const std::uint8_t> colors, GifPalette& palette) {
   const GifPalette grey = grey_palette();
   GifPalette taken{};
@@ -39,7 +39,7 @@ void take_palette(std::span<const std::uint8_t> colors, GifPalette& palette) {
   if (!is_grey) palette = taken;
 }
 
-// Concatenates the sub-blocks, each preceded by its length. Ends behind the last one.
+// Concatenates sub-blocks, each preceded by its length.
 std::vector<std::uint8_t> joined_blocks(ByteReader& reader) {
   std::vector<std::uint8_t> data;
   while (reader.left() > 0) {
@@ -52,7 +52,7 @@ std::vector<std::uint8_t> joined_blocks(ByteReader& reader) {
   return data;
 }
 
-// LZW with codes of variable length, as in appendix F of the GIF89a specification.
+// LZW with codes of variable length (GIF89a specification, appendix F).
 class LzwDecoder {
  public:
   LzwDecoder(std::span<const std::uint8_t> data, int bits)
@@ -62,8 +62,7 @@ class LzwDecoder {
     reset();
   }
 
-  // Returns `count` pixels. The memory grows with the decoded pixels.
-  // Errors: BadImage if the data ends early.
+  // The memory grows with the decoded pixels. Errors: BadImage if the data ends early.
   std::vector<std::uint8_t> decode(std::size_t count) {
     std::vector<std::uint8_t> pixels;
     while (pixels.size() < count) {
@@ -107,7 +106,7 @@ class LzwDecoder {
     return code;
   }
 
-  // Appends the pixels of a code, and adds the resulting new code to the table.
+  // Appends the pixels of a code, and adds the new code to the table.
   void expand(int code, std::vector<std::uint8_t>& out) {
     if (code > next_ || (last_ == none && code >= clear_) || (code == next_ && last_ == none))
       throw BadImage("a damaged GIF image: its codes");
@@ -138,16 +137,15 @@ class LzwDecoder {
   const int clear_;
   std::size_t at_ = 0;
   std::uint32_t buffer_ = 0;
-  int buffered_ = 0;  // Number of bits in the buffer.
+  int buffered_ = 0;  // In bits.
   int length_ = 0;    // Bits per code.
-  int next_ = 0;      // The next code to add.
+  int next_ = 0;      // To add.
   int last_ = none;
-  std::uint8_t first_ = 0;  // First pixel of the last code.
+  std::uint8_t first_ = 0;  // In the string of the last code.
   std::array<std::uint16_t, 1 << most_bits> prefix_{};
   std::array<std::uint8_t, 1 << most_bits> suffix_{};
 };
 
-// The first frame on its screen.
 class GifReader final : public ImageReader {
  public:
   explicit GifReader(std::span<const std::uint8_t> bytes) : reader_(bytes) {
@@ -188,7 +186,7 @@ class GifReader final : public ImageReader {
     if ((flags & 0x80) != 0) take_palette(reader_.take(channels << ((flags & 7) + 1)), palette_);
   }
 
-  // Reads up to the image data of the first frame.
+  // Stops at the image data of the first frame.
   void find_frame() {
     for (;;) {
       switch (reader_.u8()) {
@@ -226,7 +224,6 @@ class GifReader final : public ImageReader {
     code_bits_ = reader_.u8();
   }
 
-  // The indices of the frame, row by row.
   std::vector<std::uint8_t> decoded_frame() {
     const auto pixels = static_cast<std::size_t>(frame_.size.width * frame_.size.height);
     const std::vector<std::uint8_t> data = joined_blocks(reader_);

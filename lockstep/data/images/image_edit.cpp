@@ -43,7 +43,7 @@ void ImageEdit::pad(const Region& part) {
 
 void ImageEdit::resize(const ImageSize& wanted) {
   if (size() == wanted) return;
-  // A very narrow image can become huge although its shorter side is as requested.
+  // A very narrow image can become huge.
   if (wanted.height < 1 || wanted.width < 1 || wanted.height > most_pixels / wanted.width)
     throw BadImage("its proportions do not allow the size that a transform asks for");
   decode();
@@ -92,7 +92,6 @@ void ImageEdit::decode() {
   is_decoded_ = true;
 }
 
-// The spare pixels become the image.
 void ImageEdit::swap() {
   std::swap(pixels_, spare_);
   window_ = {.size = pixels_->size()};

@@ -1,5 +1,5 @@
-// One image in a chain of transforms. Work is deferred: a crop before other steps limits what is
-// decoded, and flips happen while values are written into the batch.
+// One image in a chain of transforms. Work is deferred: a crop before other steps limits decoding,
+// and flips happen while values are written into the batch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,10 +14,10 @@
 
 namespace lockstep::data {
 
-// Maps each pixel value of each channel to a float.
+// A float for each pixel value of each channel.
 using ValueTable = std::array<std::array<float, 256>, channels>;
 
-// Memory of one thread, reused for all its images.
+// Memory of one thread for all its images.
 struct PixelMemory {
   Pixels pixels;
   Pixels spare;
@@ -25,23 +25,23 @@ struct PixelMemory {
 
 class ImageEdit {
  public:
-  // Starts with the whole image. `source` and `memory` must outlive this object.
+  // `source` and `memory` must outlive this object.
   ImageEdit(ImageReader& source, PixelMemory& memory);
 
-  // The size after all changes so far.
+  // After all changes so far.
   const ImageSize& size() const { return window_.size; }
 
-  // Keeps a region. Parts outside of the image become black.
+  // Parts outside of the image become black.
   void crop(const Region& part);
 
   void resize(const ImageSize& size);
   void flip_horizontally() { flips_.horizontal = !flips_.horizontal; }
   void flip_vertically() { flips_.vertical = !flips_.vertical; }
 
-  // The pixels, for changes in place.
+  // For changes in place.
   Pixels& pixels();
 
-  // Calls change(from, to), which writes new pixels to `to`.
+  // change(from, to) writes new pixels to `to`.
   template <class Change>
   void replace(Change change) {
     const Pixels& from = pixels();
@@ -49,7 +49,7 @@ class ImageEdit {
     swap();
   }
 
-  // Writes floats into `row` [channels, height, width], which may have any strides.
+  // Writes floats into `row` [channels, height, width] with any strides.
   void write(const ValueTable& values, const at::Tensor& row);
 
  private:
@@ -66,7 +66,7 @@ class ImageEdit {
   Pixels* pixels_;
   Pixels* spare_;
   bool is_decoded_ = false;
-  Region window_;  // The region that is kept, in coordinates before the flips.
+  Region window_;  // The visible region, in coordinates before the flips.
   Flips flips_;
 };
 

@@ -35,23 +35,22 @@ Nanoseconds nanoseconds(const timespec& time) {
   return time.tv_sec * 1'000'000'000L + time.tv_nsec;
 }
 
-// An upper bound of the modification times that this host has written: the kernel stamps files with
-// this clock, or with a value some ms earlier.
+// An upper bound of the modification times written by this host: the kernel stamps files with this
+// clock, at most some ms late.
 Nanoseconds now() {
   timespec time{};
   ::clock_gettime(CLOCK_REALTIME, &time);
   return nanoseconds(time);
 }
 
-// Detects files that change after the listing, without a system call per file before it is read. A
-// modification time after the listing shows a change before the first read. Another size or time
-// shows a change between two reads.
+// Detects files that change after the listing, without a system call per file in the listing. A
+// later modification time shows a change before the first read. Another size or time shows a change
+// between two reads.
 class FileVersions {
  public:
   explicit FileVersions(std::size_t files)
       : versions_(std::make_unique<std::atomic<std::uint64_t>[]>(files)) {}
 
-  // Whether the file is still the one that was listed.
   bool is_same(std::size_t file, const struct stat& status) {
     const std::uint64_t version = version_of(status);
     std::uint64_t known = versions_[file];
@@ -63,9 +62,8 @@ class FileVersions {
  private:
   static constexpr std::uint64_t unknown = 0;
 
-  // Whether the file was written after the listing. The modification time alone does not show this:
-  // a program can set it to a future time. A future time does not show it either: the clock of a
-  // file server may be ahead.
+  // Whether the file was written after the listing. Both times count: a program can set the
+  // modification time to a future one. Future times do not count: a server's clock may be ahead.
   bool is_later(const struct stat& status) const {
     const Nanoseconds written = std::min(nanoseconds(status.st_mtim), nanoseconds(status.st_ctim));
     return written > listed_ && written <= now();
@@ -82,7 +80,7 @@ class FileVersions {
   std::unique_ptr<std::atomic<std::uint64_t>[]> versions_;
 };
 
-// Why the file cannot be decoded, by its first bytes; empty if it may be.
+// By the file's first bytes; empty if it may be decodable.
 std::string why_not_decodable(const std::string& path) {
   const FileDescriptor fd = data::open_to_read(path);
   std::array<std::uint8_t, 12> beginning{};
@@ -90,8 +88,8 @@ std::string why_not_decodable(const std::string& path) {
   return data::why_not_decodable(std::span(beginning).first(got));
 }
 
-// Counts files of formats that cannot be decoded, by extension, and logs the counts.
-// Errors: corrupt, with the counts, if they exceed the number of bad files that are skipped.
+// Logs the number of files that cannot be decoded, by extension.
+// Errors: corrupt, with the numbers, if they exceed the number of skipped bad files.
 void report_undecodable(const data::FolderIndex& index, const std::filesystem::path& root,
                         const BadFiles& bad_files) {
   std::map<std::string_view, std::size_t> counts;
@@ -99,7 +97,7 @@ void report_undecodable(const data::FolderIndex& index, const std::filesystem::p
   std::string example;
   for (std::size_t image = 0; image < index.size(); ++image) {
     const std::string_view extension = data::image_extension(index.name_of(image));
-    // Opening all files would make the listing of a large folder slow.
+    // Opening all files of a large folder would be slow.
     if (data::has_decoder(extension)) continue;
     const std::string reason = why_not_decodable(index.path_of(image));
     if (reason.empty()) continue;

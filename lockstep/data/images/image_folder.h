@@ -1,10 +1,6 @@
-// A dataset of images in one folder per class, as torchvision's ImageFolder:
-//
-//   train/cat/7.jpg
-//   train/dog/more/8.png
-//
-// Classes, their numbers and the order of the images equal torchvision's: docs/guide/images.md.
-// File names may have any bytes. The options are those of DecodedImages.
+// A dataset of images in one folder per class, such as train/cat/7.jpg and train/dog/more/8.png.
+// Classes, their numbers and the order of the images equal torchvision's ImageFolder
+// (docs/guide/images.md). File names may have any bytes.
 //
 // Thread safety: any thread may call any const member at any time.
 
@@ -25,18 +21,16 @@ namespace lockstep {
 class LOCKSTEP_API ImageFolder : public DecodedImages {
  public:
   // Lists the folder: about one second per million files.
-  // Errors: those of DecodedImages. corrupt, with counts per extension, if more files than
-  // BadFiles::skip() allows have a format that cannot be decoded, such as TIFF; below that limit,
-  // the counts are a warning. misuse without class folders, or for a class without images. system
-  // for a folder that cannot be read, or a link that leads back to a parent folder. fill() throws
-  // corrupt, with the name, for a file whose size or modification time has changed since the
-  // listing.
+  // Errors: those of DecodedImages. Corrupt, with counts per extension, if more files than
+  // BadFiles::skip() allows have an unsupported format, such as TIFF; otherwise the counts are a
+  // warning. Misuse without class folders, or for a class without images. System for a folder that
+  // cannot be read, or a link that leads back to a parent folder. fill() throws corrupt, with the
+  // name, for a file whose size or modification time has changed since the listing.
   explicit ImageFolder(const std::filesystem::path& root, ImageOptions options = {});
 
-  // Names of the classes, in the order of their numbers.
+  // Class names by number.
   const std::vector<std::string>& classes() const;
 
-  // Path of an image.
   std::filesystem::path path(std::size_t index) const;
 
  private:

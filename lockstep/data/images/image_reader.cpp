@@ -15,8 +15,7 @@ namespace {
 
 using Read = std::unique_ptr<ImageReader> (*)(std::span<const std::uint8_t>);
 
-// The first bytes of a format. Without `read`, torchvision supports the format, but this library
-// does not.
+// A format by its first bytes. Without `read`, torchvision supports it, but this library does not.
 struct Format {
   std::string_view magic;
   std::string_view name;

@@ -19,7 +19,7 @@ class ImageStep {
 
   virtual void apply(ImageEdit& image, SampleRandom& random) const = 0;
 
-  // The size of images after this step; empty if it depends on the image.
+  // Empty if it depends on the image.
   virtual std::optional<ImageSize> size_after(const std::optional<ImageSize>& before) const = 0;
 };
 
@@ -30,10 +30,9 @@ struct Normalization {
 
 // Access to the steps of an ImageTransform, for DecodedImages.
 struct TransformParts {
-  // Applies all steps in order.
   static void apply(const ImageTransform& transform, ImageEdit& image, SampleRandom& random);
 
-  // The effect of ToTensor() and Normalize: torchvision's float operations in their order.
+  // ToTensor() and Normalize: torchvision's float operations in their order.
   static ValueTable values(const ImageTransform& transform);
 };
 

@@ -100,7 +100,7 @@ class CropCenter final : public ImageStep {
   MaybeSize size_after(const MaybeSize&) const override { return size_; }
 
  private:
-  // Negative if the image is smaller: black margins, the smaller one first.
+  // Negative for a smaller image: black margins, the smaller one first.
   static std::int64_t first(std::int64_t whole, std::int64_t part) {
     if (whole < part) return -((part - whole) / 2);
     return rounded(static_cast<double>(whole - part) / 2);
@@ -154,7 +154,6 @@ class CropAndResize final : public ImageStep {
   const RandomResizedCropOptions options_;
 };
 
-// Steps that keep the size.
 class SameSize : public ImageStep {
  public:
   MaybeSize size_after(const MaybeSize& before) const final { return before; }
@@ -282,7 +281,7 @@ std::shared_ptr<const ImageStep> blur(std::int64_t kernel_size,
   return std::make_shared<Blur>(kernel_size, options.sigma);
 }
 
-// Adds a change unless it has no effect. `center` is the factor without an effect.
+// `center` is the factor without an effect.
 void add(std::vector<Jitter::Change>& changes, void (*change)(data::Pixels&, double),
          const char* option, const JitterRange& jitter, double center, const Range& limits) {
   require(jitter.amount >= 0, [&] {

@@ -4,14 +4,12 @@
 //                      Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
 //   const auto test = Resize(256) | CenterCrop(224) | Normalize(...);
 //
-// A chain implicitly ends with torchvision's ToTensor(), which gives floats from 0 to 1, followed
-// by Normalize. All images must have one size after a chain, so that they fit into one batch: after
-// Resize(side) add CenterCrop. Decoding, cropping, flips and Normalize are fused: a crop at the
+// A chain implicitly ends with ToTensor(), which gives floats from 0 to 1, followed by Normalize.
+// All images must have one size after a chain: after Resize(side) add CenterCrop. A crop at the
 // start of a chain also limits decoding.
 //
-// Arithmetic is Pillow's, on 8-bit values, as in torchvision's chains of PIL images. Resize differs
-// from Pillow by at most 1, and by 2 in fewer than one value in a million. Random numbers are those
-// of SampleRandom, not torchvision's.
+// Arithmetic is Pillow's, on 8-bit values. Resize differs by at most 1, and by 2 in fewer than one
+// value in a million. Random numbers are those of SampleRandom, not torchvision's.
 //
 // Thread safety: transforms are immutable values.
 // Errors: misuse for options out of range, and in | for a step after Normalize.
@@ -35,7 +33,7 @@ struct Normalization;
 struct TransformParts;
 }  // namespace data
 
-// In pixels, in the order of tensors.
+// In pixels.
 struct ImageSize {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -43,7 +41,7 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-// A chain of steps. Copies share them. An empty chain converts images to floats from 0 to 1.
+// A chain of steps, which copies share. An empty chain converts images to floats from 0 to 1.
 class LOCKSTEP_API ImageTransform {
  public:
   ImageTransform() = default;
@@ -51,7 +49,7 @@ class LOCKSTEP_API ImageTransform {
   // Applies `first`, then `second`.
   friend LOCKSTEP_API ImageTransform operator|(ImageTransform first, const ImageTransform& second);
 
-  // The size of images after the chain; empty if it depends on the image.
+  // After the chain; empty if it depends on the image.
   std::optional<ImageSize> output_size() const;
 
  protected:
@@ -68,7 +66,7 @@ class LOCKSTEP_API ImageTransform {
 // --- Sizes ---------------------------------------------------------------------------------------
 
 struct ResizeOptions {
-  // Limit of the longer side, for Resize(side); 0 means none.
+  // For Resize(side): limit of the longer side; 0: none.
   std::int64_t max_size = 0;
 };
 
@@ -78,7 +76,7 @@ class LOCKSTEP_API Resize : public ImageTransform {
   // The shorter side becomes `side`; the aspect ratio is kept.
   explicit Resize(std::int64_t side, const ResizeOptions& options = {});
 
-  // Resizes to exactly this size; the aspect ratio may change.
+  // The aspect ratio may change.
   explicit Resize(const ImageSize& size);
 };
 
@@ -93,11 +91,10 @@ struct RandomResizedCropOptions {
   // Smallest and largest share of the image's area.
   std::array<double, 2> scale = {0.08, 1.0};
 
-  // Smallest and largest ratio of width to height. The logarithm is drawn uniformly.
+  // Smallest and largest width / height. The logarithm is drawn uniformly.
   std::array<double, 2> ratio = {3.0 / 4.0, 4.0 / 3.0};
 };
 
-// Resizes a random region of the image.
 class LOCKSTEP_API RandomResizedCrop : public ImageTransform {
  public:
   explicit RandomResizedCrop(std::int64_t side, const RandomResizedCropOptions& options = {});
@@ -118,10 +115,10 @@ class LOCKSTEP_API RandomVerticalFlip : public ImageTransform {
 
 struct RandomRotationOptions {
   bool bilinear = false;                         // Otherwise the nearest pixel.
-  std::array<std::uint8_t, 3> fill = {0, 0, 0};  // RGB value of pixels outside of the image.
+  std::array<std::uint8_t, 3> fill = {0, 0, 0};  // RGB of pixels outside of the image.
 };
 
-// Rotates counter-clockwise around the centre. The size does not change.
+// Counter-clockwise around the centre. The size does not change.
 class LOCKSTEP_API RandomRotation : public ImageTransform {
  public:
   // Angle between -degrees and degrees.
@@ -134,7 +131,7 @@ class LOCKSTEP_API RandomRotation : public ImageTransform {
 
 // --- Colours -------------------------------------------------------------------------------------
 
-// Range of a colour change: an amount, or the smallest and largest factor.
+// An amount, or the smallest and largest factor.
 struct JitterRange {
   JitterRange() = default;
   JitterRange(double around) : amount(around) {}
@@ -154,7 +151,7 @@ struct ColorJitterOptions {
   JitterRange hue = {};
 };
 
-// Applies the given changes in random order.
+// In random order.
 class LOCKSTEP_API ColorJitter : public ImageTransform {
  public:
   explicit ColorJitter(const ColorJitterOptions& options);
@@ -165,7 +162,7 @@ struct GaussianBlurOptions {
   std::array<double, 2> sigma = {0.1, 2.0};
 };
 
-// The image is mirrored at its borders. Errors: misuse while an image is transformed if it is not
+// The image is mirrored at its borders. Errors: misuse during the transform if the image is not
 // larger than half of the kernel.
 class LOCKSTEP_API GaussianBlur : public ImageTransform {
  public:
@@ -173,7 +170,7 @@ class LOCKSTEP_API GaussianBlur : public ImageTransform {
   explicit GaussianBlur(std::int64_t kernel_size, const GaussianBlurOptions& options = {});
 };
 
-// The last step: (value - mean) / deviation for each channel, with values from 0 to 1.
+// The last step: (value - mean) / deviation per channel, with values from 0 to 1.
 class LOCKSTEP_API Normalize : public ImageTransform {
  public:
   Normalize(const std::array<double, 3>& mean, const std::array<double, 3>& deviation);

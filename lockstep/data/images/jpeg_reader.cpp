@@ -26,13 +26,13 @@
 namespace lockstep::data {
 namespace {
 
-// The limit of libjpeg-turbo's fuzzers. Encoders write about ten scans. A scan of a hostile file
-// costs only some bytes, but a pass over the whole image.
+// The limit of libjpeg-turbo's fuzzers. A scan of a hostile file costs few bytes, but a pass over
+// the whole image.
 constexpr int most_scans = 500;
 
 struct Errors : jpeg_error_mgr {
   LongJump jump;
-  // The first warning that did not prevent the decoding of all pixels.
+  // The first warning that left all pixels decodable.
   char flaw[JMSG_LENGTH_MAX] = {};
 };
 
@@ -44,10 +44,9 @@ LongJump& jump_of(j_common_ptr info) { return static_cast<Errors*>(info->err)->j
   jump_of(info).fail(text);
 }
 
-// Whether libjpeg decodes all pixels despite this warning. Its cause is bytes before a marker that
-// the decoder did not need, or fields that affect no pixel. Damaged pixel data can also leave such
-// bytes, so the warning does not prove that the pixels are right. Bytes before a restart marker are
-// always pixel data.
+// Whether libjpeg decodes all pixels despite this warning, about unneeded bytes before a marker, or
+// fields that affect no pixel. Damaged pixel data can cause the same warning. Bytes before a
+// restart marker are always pixel data.
 bool decodes_all_pixels(const jpeg_error_mgr& error) {
   constexpr int first_restart = 0xd0, last_restart = 0xd7;
   switch (error.msg_code) {
@@ -63,8 +62,7 @@ bool decodes_all_pixels(const jpeg_error_mgr& error) {
   }
 }
 
-// A negative level is a warning. Most warnings report damaged data, which libjpeg replaces by
-// invented pixels.
+// A negative level is a warning, usually about damage that libjpeg replaces by invented pixels.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   Errors& errors = *static_cast<Errors*>(info->err);
@@ -78,7 +76,7 @@ void limit_scans(j_common_ptr info) {
     jump_of(info).fail("more than 500 scans");
 }
 
-// Ink is inverted, as Adobe's programs write it and Pillow expects it.
+// Ink is inverted, as in Adobe's programs and Pillow.
 void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, std::int64_t pixels) {
   for (std::int64_t x = 0; x < pixels; ++x) {
     const int light = from[4 * x + 3];
@@ -134,8 +132,7 @@ class JpegReader final : public ImageReader {
     choose_colors();
   }
 
-  // Each block of 8 x 8 values has a coefficient of at least one bit. Arithmetic coding may need
-  // less.
+  // Each block of 8 x 8 values takes at least one bit, except with arithmetic coding.
   std::int64_t least_bits() const {
     std::int64_t blocks = 0;
     for (int c = 0; c < info_.num_components; ++c)
@@ -152,7 +149,7 @@ class JpegReader final : public ImageReader {
     info_.out_color_components = is_ink ? 4 : 3;
   }
 
-  // Runs within guard(), so it calls only the library.
+  // Runs within guard(): calls only the library.
   void decode(const Region& region, Pixels& to) {
     jpeg_start_decompress(&info_);
     const std::int64_t skipped = skip_columns(region);
@@ -170,8 +167,7 @@ class JpegReader final : public ImageReader {
   }
 
   // Skips columns on both sides, except a block of the coarsest component: smooth upsampling of
-  // colours reads neighbours of the region's pixels. Returns the number of columns that are decoded
-  // before the region.
+  // colours reads neighbours of the region. Returns the columns decoded before it.
   std::int64_t skip_columns(const Region& region) {
     const std::int64_t margin = static_cast<std::int64_t>(DCTSIZE) * info_.max_h_samp_factor;
     auto first = static_cast<JDIMENSION>(std::max<std::int64_t>(region.left - margin, 0));

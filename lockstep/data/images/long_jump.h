@@ -12,15 +12,14 @@ namespace lockstep::data {
 
 class LongJump {
  public:
-  // Runs `calls`, which may only call a C library. It must not own objects with a destructor:
-  // fail() jumps out without running destructors.
+  // `calls` only calls a C library, and owns no objects with destructors, which fail() skips.
   template <class Calls>
   void guard(Calls calls) {
     if (setjmp(target_) != 0) throw BadImage(text_);
     calls();
   }
 
-  // Call it in the library's error handler, within guard().
+  // For the library's error handler, within guard().
   [[noreturn]] void fail(const char* text) {
     copy_text(text_, text);
     std::longjmp(target_, 1);

@@ -22,17 +22,16 @@ namespace lockstep::data {
 
 // A new cache is all zeros: its slots are empty.
 struct PixelCache::Header {
-  std::atomic<std::uint64_t> used;    // Bytes in use behind the slots.
-  std::atomic<std::uint64_t> images;  // Number of ready images.
+  std::atomic<std::uint64_t> used;    // Bytes behind the slots.
+  std::atomic<std::uint64_t> images;  // Ready ones.
 };
 
 struct PixelCache::Slot {
   std::atomic<std::uint64_t> state;  // Empty, the owner that fills it, or the offset of the pixels.
-  std::atomic<std::uint64_t> place;  // Offset that a filler has reserved last; 0 for none.
+  std::atomic<std::uint64_t> place;  // Offset reserved last; 0 for none.
 };
 
-// The pixels of an image at an offset in the cache. The size is written before a slot has the
-// offset.
+// The size is written before a slot has the offset.
 struct PixelCache::CachedImage {
   ImageSize size;
 
@@ -87,8 +86,7 @@ RegisteredMemory allocate(const HostCache& options) {
 
 PixelCache::PixelCache(std::size_t images, std::uint64_t fingerprint, const HostCache& options)
     : owner_(this_owner()), first_byte_(padded(padded(sizeof(Header)) + images * sizeof(Slot))) {
-  // Ranks whose images or pixels differ must not share a cache. They compare them before one of
-  // them may reject its options.
+  // Before a rank may reject its options. Ranks with other images or pixels must not share a cache.
   if (options.group)
     require_agreement("HostCache",
                       {{"the number of images", images},
@@ -134,14 +132,14 @@ std::optional<PixelCache::Filling> PixelCache::start(std::size_t image, const Im
   return filling;
 }
 
-// Makes this process the owner of a slot whose owner is dead or absent.
+// If the owner is dead or absent.
 bool PixelCache::take(Slot& slot) const {
   std::uint64_t state = slot.state.load(std::memory_order_acquire);
   if (is_ready(state) || (state != empty && lives(state))) return false;
   return slot.state.compare_exchange_strong(state, owner_, std::memory_order_acq_rel);
 }
 
-// Returns 0 if the memory is full. Reuses the memory that an earlier owner has reserved.
+// Returns 0 if the memory is full. Reuses the reservation of an earlier owner.
 std::uint64_t PixelCache::place_for(Slot& slot, const ImageSize& size) const {
   if (const std::uint64_t taken = slot.place; taken != 0 && image_at(taken).size == size)
     return taken;

@@ -1,11 +1,10 @@
 // Decoded images in memory that all ranks of a host map. Each image has a slot, which is empty,
 // being filled by a process, or ready.
 //
-// No process waits for another one. If another process is filling a slot, the caller decodes the
-// image itself. If the filling process has died, which its pid and start time show, the slot is
-// filled again in the same memory. A process that is not visible, for example in another pid
-// namespace, counts as dead. If it is alive, both processes write the same pixels, and only the
-// last owner of the slot changes its state.
+// No process waits for another. If another process is filling a slot, the caller decodes the image
+// itself. If that process has died, by its pid and start time, the slot is filled again in the same
+// memory. A process in another pid namespace counts as dead. If it is alive, both processes write
+// the same pixels, and only the last owner of the slot changes its state.
 //
 // Thread safety: any thread of any process that maps the memory may call any member.
 // Blocking: only the constructor.
@@ -29,10 +28,10 @@ class PixelCache {
   // Collective if `options` has a group. `fingerprint` is the source's. Errors: as DecodedImages.
   PixelCache(std::size_t images, std::uint64_t fingerprint, const HostCache& options);
 
-  // Returns nothing unless the slot is ready.
+  // Nothing unless the slot is ready.
   std::optional<PixelView> find(std::size_t image) const;
 
-  // A slot that this process fills. Destruction without ready() makes the slot empty again.
+  // A slot that this process fills. Destruction without ready() empties the slot.
   class Filling {
    public:
     Filling(Filling&& other) noexcept;
@@ -41,7 +40,7 @@ class PixelCache {
 
     std::uint8_t* pixels() const;
 
-    // Does nothing if another process has taken over the slot.
+    // No effect if another process has taken over the slot.
     void ready();
 
    private:
@@ -54,14 +53,14 @@ class PixelCache {
     std::uint64_t place_ = 0;
   };
 
-  // Returns nothing if the slot is ready, a living process fills it, or the memory is full.
+  // Nothing if the slot is ready, a living process fills it, or the memory is full.
   std::optional<Filling> start(std::size_t image, const ImageSize& size);
 
-  // Copies pixels into the image's slot if possible.
+  // If possible.
   void keep(std::size_t image, const PixelView& pixels);
 
   const RegisteredMemory& memory() const { return memory_; }
-  std::size_t images() const;  // Number of images that are ready.
+  std::size_t images() const;  // Number of ready images.
 
  private:
   struct Header;
@@ -74,7 +73,7 @@ class PixelCache {
   bool take(Slot& slot) const;
   std::uint64_t place_for(Slot& slot, const ImageSize& size) const;
 
-  std::uint64_t owner_;  // Owner value of slots that this process fills.
+  std::uint64_t owner_;  // This process.
   std::size_t first_byte_;
   RegisteredMemory memory_;
 };

@@ -19,7 +19,7 @@
 namespace lockstep::data {
 namespace {
 
-// A view [1, channels, height, width] in channels_last layout.
+// [1, channels, height, width] in channels_last layout.
 at::Tensor as_tensor(const std::uint8_t* data, const ImageSize& size, std::ptrdiff_t stride) {
   return at::from_blob(const_cast<std::uint8_t*>(data), {1, channels, size.height, size.width},
                        {stride * size.height, 1, stride, channels}, at::kByte);
@@ -29,7 +29,6 @@ std::uint8_t cut_to_byte(float value) {
   return static_cast<std::uint8_t>(std::clamp(value, 0.0F, 255.0F));
 }
 
-// Calls change(pixel) with a pointer to the three values of each pixel.
 template <class Change>
 void change_pixels(Pixels& pixels, Change change) {
   std::uint8_t* const end = pixels.data() + bytes_of(pixels.size());
@@ -184,7 +183,7 @@ void rotate_between(const Pixels& from, const Affine& map, Pixels& to) {
   }
 }
 
-// Rotates a square image by 90 degrees.
+// By 90 degrees, for a square image.
 void turn(const Pixels& from, bool clockwise, Pixels& to) {
   const std::int64_t last = from.size().width - 1;
   const PixelView view = from.view();
@@ -231,13 +230,13 @@ std::vector<float> gaussian(std::int64_t kernel_size, double sigma) {
   return kernel;
 }
 
-// The index after mirroring at both borders, which are not repeated.
+// The borders are not repeated.
 std::int64_t mirrored(std::int64_t index, std::int64_t size) {
   if (index < 0) return -index;
   return index < size ? index : 2 * (size - 1) - index;
 }
 
-// Writes the sum of weighted rows around row `y` into `sums`, which begins at column -half.
+// Sums weighted rows around row `y`. `sums` begins at column -half.
 void blur_columns(const PixelView& from, const std::vector<float>& kernel, std::int64_t y,
                   std::vector<float>& sums) {
   const auto half = static_cast<std::int64_t>(kernel.size()) / 2;

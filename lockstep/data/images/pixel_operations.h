@@ -1,4 +1,4 @@
-// Arithmetic on pixels that equals Pillow's, as used by torchvision's transforms of PIL images.
+// Pillow's arithmetic on pixels, for torchvision's transforms.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace lockstep::data {
 
-// functional._compute_resized_output_size() of torchvision: the shorter side becomes `side`.
+// functional._compute_resized_output_size() of torchvision.
 ImageSize size_with_shorter_side(const ImageSize& size, std::int64_t side,
                                  std::int64_t longest = 0);
 
-// Bilinear, with antialiasing, by ATen. Values differ from Pillow's by at most 1, and by 2 in fewer
-// than one value in a million.
+// Bilinear, with antialiasing, by ATen. Differs from Pillow by at most 1, and by 2 in fewer than
+// one value in a million.
 void resize_pixels(const PixelView& from, const ImageSize& size, Pixels& to);
 
 void flip_pixels(const PixelView& from, bool horizontally, bool vertically, Pixels& to);
@@ -36,7 +36,7 @@ void change_brightness(Pixels& pixels, double factor);
 void change_contrast(Pixels& pixels, double factor);
 void change_saturation(Pixels& pixels, double factor);
 
-// functional.adjust_hue() of torchvision, by Pillow's HSV (libImaging/Convert.c). `turns` is in
+// functional.adjust_hue() of torchvision, by Pillow's HSV (libImaging/Convert.c). `turns`:
 // rotations of the colour circle.
 void change_hue(Pixels& pixels, double turns);
 

@@ -15,7 +15,7 @@ namespace lockstep::data {
 
 inline constexpr std::int64_t channels = 3;
 
-// A rectangle of an image. `top` is its first row, `left` its first column.
+// `left` is its first column, `top` its first row.
 struct Region {
   std::int64_t left = 0;
   std::int64_t top = 0;
@@ -28,7 +28,7 @@ struct Region {
 
 inline std::int64_t bytes_of(const ImageSize& size) { return size.height * size.width * channels; }
 
-// Pixels that another object owns. The stride may exceed the length of a row.
+// Does not own the pixels. The stride may exceed the length of a row.
 struct PixelView {
   const std::uint8_t* data = nullptr;
   ImageSize size;
@@ -42,8 +42,7 @@ struct PixelView {
   }
 };
 
-// An image with contiguous rows. Its memory only grows, so a thread that decodes a whole dataset
-// allocates a few times only.
+// Contiguous rows. The memory only grows.
 class Pixels {
  public:
   // The values are undefined afterwards.

@@ -59,7 +59,7 @@ class PngReader final : public ImageReader {
     self(png).jump_.fail(text);
   }
 
-  // Warnings are about unused data such as colour profiles and texts.
+  // Warnings concern unused data such as texts.
   static void ignore_warning(png_structp, png_const_charp) {}
 
   static void take_bytes(png_structp png, png_bytep to, std::size_t count) {
@@ -73,7 +73,7 @@ class PngReader final : public ImageReader {
     const std::size_t file_bytes = bytes_.size();
     jump_.guard([&] {
       png_set_read_fn(png_, this, take_bytes);
-      // Allocates no memory for texts, profiles and other chunks that do not affect pixels.
+      // Allocates no memory for chunks that do not affect pixels.
       png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
       png_read_info(png_, info_);
     });
@@ -109,7 +109,7 @@ class PngReader final : public ImageReader {
     }
   }
 
-  // Runs within guard(), so it calls only the library.
+  // Runs within guard(): calls only the library.
   void decode(const Region& region, Pixels& to) {
     if (passes_ > 1) {
       for (int pass = 0; pass < passes_; ++pass)
@@ -138,7 +138,7 @@ class PngReader final : public ImageReader {
       return;
     }
     for (std::int64_t x = 0; x < region.size.width; ++x) {
-      // Pillow clips 16-bit grey values to 255. Its other 16-bit images lose the low bits.
+      // Pillow clips 16-bit greys to 255, but drops the low bits of 16-bit colours.
       const std::uint8_t value =
           is_deep_grey_ ? (from[2 * x] == 0 ? from[2 * x + 1] : std::uint8_t{255}) : from[x];
       std::memcpy(to + channels * x, table_[value].data(), channels);

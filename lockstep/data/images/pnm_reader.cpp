@@ -76,7 +76,7 @@ class PnmReader final : public ImageReader {
     return byte;
   }
 
-  // Also consumes the whitespace byte after the number.
+  // Also consumes the following whitespace byte.
   std::int64_t next_number() {
     std::string token;
     for (bool is_last = false; !is_last && token.size() <= longest_token;) {
@@ -126,12 +126,12 @@ class PnmReader final : public ImageReader {
     return high << 8 | reader_.u8();
   }
 
-  // Pillow reads greys of more than 8 bits as integers up to 65535, and clips them to 255.
+  // As in Pillow, greys of more than 8 bits are up to 65535, clipped to 255.
   std::uint8_t grey(std::int64_t value) const {
     return most_ > 255 ? scaled(value, 65535) : scaled(value, 255);
   }
 
-  // Rounds halves to even, as Python does. Clips to 255.
+  // Rounds halves to even, as Python; clips to 255.
   std::uint8_t scaled(std::int64_t value, std::int64_t to_most) const {
     if (most_ == to_most) return static_cast<std::uint8_t>(std::min<std::int64_t>(value, 255));
     const double share = static_cast<double>(value) / static_cast<double>(most_);
@@ -143,7 +143,7 @@ class PnmReader final : public ImageReader {
   ImageSize size_;
   int kind_ = 0;
   std::int64_t most_ = 0;  // The value of white.
-  std::uint8_t byte_ = 0;  // Current byte of P4.
+  std::uint8_t byte_ = 0;  // The current byte of P4.
   int bits_ = 0;           // Unused bits of byte_.
 };
 

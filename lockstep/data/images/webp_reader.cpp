@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t riff_header = 8;  // "RIFF", and the number of the following bytes.
 
-// A chunk of a RIFF file: four letters, the length of the data, the data, padded to an even length.
+// A chunk of a RIFF file: four letters, length, data, padding to an even length.
 struct Chunk {
   std::string_view name;
   std::span<const std::uint8_t> data;
@@ -71,7 +71,6 @@ Frame first_frame(std::span<const std::uint8_t> bytes) {
   throw BadImage("a damaged WebP image: an animation without a frame");
 }
 
-// The intersection of both regions.
 Region intersection(const Region& a, const Region& b) {
   const std::int64_t left = std::max(a.left, b.left), top = std::max(a.top, b.top);
   return {.left = left,
@@ -140,13 +139,13 @@ class WebpReader final : public ImageReader {
     bytes_ = frame.bitstream;
   }
 
-  // Relative to the picture that is decoded.
+  // To the decoded picture.
   Region relative(const Region& region) const {
     return {.left = region.left - place_.left, .top = region.top - place_.top, .size = region.size};
   }
 
-  // When the library upsamples colours of half the resolution, it treats pixels at the edge of a
-  // crop as edges of the image. Such pixels are not used.
+  // The library treats pixels at the edge of a crop as edges of the image when it upsamples colours
+  // of half the resolution. Such pixels are not used.
   void decode(const Region& region, Pixels& to) const {
     constexpr std::int64_t edge = 2;
     const std::int64_t left = std::max<std::int64_t>(region.left - edge, 0) / 2 * 2;
@@ -172,9 +171,9 @@ class WebpReader final : public ImageReader {
         {.left = region.left - left, .top = region.top - top, .size = region.size}));
   }
 
-  std::span<const std::uint8_t> bytes_;  // The picture that is decoded.
+  std::span<const std::uint8_t> bytes_;  // The decoded picture.
   ImageSize size_;
-  Region place_;  // Its place on the canvas.
+  Region place_;  // On the canvas.
 };
 
 }  // namespace

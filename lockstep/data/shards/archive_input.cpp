@@ -72,8 +72,8 @@ std::span<const std::byte> ArchiveReader::held(std::uint64_t offset, std::uint64
   return {};
 }
 
-// Exceptions must not pass through libarchive, which is C. Returns -1 instead. Only read callbacks
-// may return -1 to libarchive: after a failed skip it would loop forever.
+// Exceptions must not pass through libarchive, which is C. Returns -1 instead, only from read
+// callbacks: after a failed skip libarchive would loop forever.
 template <class Call>
 std::int64_t ArchiveReader::without_exceptions(archive* handle, const Call& call) {
   try {

@@ -1,8 +1,7 @@
-// Sequential access to the bytes of an archive for libarchive, from a plain or a compressed file.
+// Sequential access for libarchive to a plain or compressed file.
 //
 // Does not depend on LibTorch, so that it can be fuzzed. Thread safety: none.
-// Errors: corrupt for damaged compressed data, with file, byte, expected and found value; those of
-// ReadAt.
+// Errors: those of ReadAt; corrupt, with file, byte, expected and found value, for damaged data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,20 +20,19 @@ struct archive;  // libarchive's type.
 
 namespace lockstep::data {
 
-// Fills all of `out` with the file's bytes from `offset` on.
+// Fills all of `out` from byte `offset` on.
 using ReadAt = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
 
 class ArchiveInput {
  public:
   virtual ~ArchiveInput() = default;
 
-  // Fills `out` with the next bytes and returns their number. Fewer than out.size() means the end.
+  // Returns the number of bytes read: fewer than out.size() only at the end.
   virtual std::size_t read(std::span<std::byte> out) = 0;
 
-  // Skips `bytes` and returns their number. Fewer than `bytes` means the end.
+  // Returns the number of skipped bytes: fewer than `bytes` only at the end.
   virtual std::uint64_t skip(std::uint64_t bytes) = 0;
 
-  // Number of bytes before the next one.
   virtual std::uint64_t position() const = 0;
 };
 
@@ -55,7 +53,7 @@ class PlainInput : public ArchiveInput {
 // libarchive's handle for reading from an ArchiveInput.
 class ArchiveReader {
  public:
-  // Reads blocks of `block` bytes, a multiple of tar's 512.
+  // `block`: bytes per read, a multiple of tar's 512.
   ArchiveReader(ArchiveInput& input, std::size_t block);
   ~ArchiveReader();
   ArchiveReader(const ArchiveReader&) = delete;
@@ -64,13 +62,13 @@ class ArchiveReader {
   archive* get() const { return archive_; }
   std::string error() const;
 
-  // Call it after the formats and filters were chosen. Returns libarchive's status.
+  // Call it after formats and filters were chosen. Returns libarchive's status.
   int open();
 
   // Returns `status`, or rethrows an exception of the input.
   int finish(int status);
 
-  // Returns a part of the last two blocks that were read.
+  // Returns a part of the last two blocks.
   std::span<const std::byte> held(std::uint64_t offset, std::uint64_t size) const;
 
  private:

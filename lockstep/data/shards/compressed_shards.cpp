@@ -15,7 +15,7 @@ namespace {
 // Idle streams. A zstd stream may need 8 MiB, an xz stream 64 MiB.
 constexpr std::size_t most_idle = 8;
 
-// Upper bound of the restarts that several threads cause while they read in order.
+// By several threads that read in order.
 constexpr std::size_t most_restarts = 2 * most_idle;
 
 std::unique_ptr<ArchiveInput> input_of(const OpenShard& open) {
@@ -43,7 +43,7 @@ void CompressedShards::read(std::size_t shard, const std::shared_ptr<const OpenS
   keep(std::move(stream));
 }
 
-// The stream that is closest before `offset`; none if all are beyond it.
+// The stream closest before `offset`, or nullptr.
 CompressedShards::StreamPtr CompressedShards::take(std::size_t shard, std::uint64_t offset) {
   const std::lock_guard lock(mutex_);
   auto best = idle_.end();

@@ -1,7 +1,5 @@
-// Reads samples of compressed shards, which can only be decompressed from their beginning.
-//
-// Some streams stay open at their last position. Threads that read nearby samples can thus all
-// continue. Only a reader that moves back restarts at the beginning.
+// Reads samples of compressed shards, which can only be decompressed from their beginning. Some
+// streams stay open at their last position, so that threads that read nearby samples can continue.
 //
 // Thread safety: several threads may call all members at once.
 // Errors: corrupt, naming the shard, for damaged data.

@@ -25,7 +25,7 @@ namespace {
 
 constexpr auto watch_slice = std::chrono::milliseconds(20);
 constexpr auto grace = std::chrono::seconds(1);  // From SIGTERM to SIGKILL.
-constexpr std::size_t most_printed = 2048;       // Bytes of output in a message: the end.
+constexpr std::size_t most_printed = 2048;       // The end of the output in a message.
 constexpr int reads_of_full_pipe = 16;           // Each reads 4 KB.
 
 void replace_all(std::string& text, std::string_view name, const std::string& value) {
@@ -55,7 +55,7 @@ std::string in_quotes(std::string text) {
   return "'" + text + "'";
 }
 
-// A process group whose output is a pipe. Its leader, the command, is our child.
+// A process group whose output is a pipe.
 class FetchProcess {
  public:
   explicit FetchProcess(std::vector<std::string> words);
@@ -63,7 +63,7 @@ class FetchProcess {
   FetchProcess(const FetchProcess&) = delete;
   FetchProcess& operator=(const FetchProcess&) = delete;
 
-  // Returns the command's status as waitpid() does; nothing while it runs.
+  // As of waitpid(); nothing while the command runs.
   std::optional<int> status();
   const std::string& printed() const { return printed_; }
 
@@ -82,7 +82,7 @@ FetchProcess::FetchProcess(std::vector<std::string> words) {
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno("pipe2");
   output_ = FileDescriptor(ends[0]);
   const FileDescriptor input(ends[1]);
-  // Only at our end: programs treat EAGAIN on their output as an error.
+  // Only at this end: programs treat EAGAIN on output as an error.
   if (::fcntl(output_.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("fcntl");
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -93,7 +93,7 @@ FetchProcess::FetchProcess(std::vector<std::string> words) {
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, input.get(), STDERR_FILENO);
-  // A child inherits both: our threads block all signals, and a program may ignore some.
+  // A child inherits both: threads here block all signals.
   sigset_t none, all;
   ::sigemptyset(&none);
   ::sigfillset(&all);
@@ -116,8 +116,8 @@ FetchProcess::~FetchProcess() {
   ::kill(-pid_, SIGTERM);
   for (const Deadline end = in(grace); !has_ended() && Clock::now() < end;)
     std::this_thread::sleep_for(watch_slice);
-  // The command may have exited before the programs that it started. Until it is reaped, no other
-  // process group can get its id.
+  // The command may have exited before its own children. Its process group's id is not reused until
+  // it is reaped.
   ::kill(-pid_, SIGKILL);
   int ignored = 0;
   while (::waitpid(pid_, &ignored, 0) < 0 && errno == EINTR) {
@@ -160,7 +160,7 @@ std::string end_of_fetch(int status) {
 
 FetchCommand::FetchCommand(std::string text, bool shell, std::chrono::milliseconds timeout)
     : text_(std::move(text)), shell_(shell), timeout_(timeout) {
-  // Without {url}, all shards would be copies of one file, and each would fit its own index.
+  // Without {url}, all shards would be copies of one file.
   for (const char* name : {"{url}", "{path}"})
     require(text_.find(name) != text_.npos, [&] {
       return "the fetch command '" + text_ + "' does not have " + name +

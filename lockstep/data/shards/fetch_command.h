@@ -15,20 +15,18 @@ namespace lockstep::data {
 
 class FetchCommand {
  public:
-  // The command is split at spaces; {url} and {path} are then replaced in each word. With `shell`,
-  // /bin/sh runs the whole text, with both values quoted.
+  // Splits the command at spaces and replaces {url} and {path} in each word. With `shell`, /bin/sh
+  // runs the whole text, with both values quoted.
   // Errors: misuse for a text without {url} or {path}, and unless `timeout` is positive.
   FetchCommand(std::string text, bool shell, std::chrono::milliseconds timeout);
 
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // Runs the command once, in its own process group.
-  // Errors: system, with the end of the command's output; timeout; aborted once is_stopped()
-  // returns true. On timeout and abort, the process group is killed.
+  // Runs the command once, in its own process group, which a timeout or an abort kills.
+  // Errors: system, with the end of the command's output; timeout; aborted once is_stopped().
   void run(const std::string& url, const std::string& path,
            const std::function<bool()>& is_stopped) const;
 
-  // The program and its arguments.
   std::vector<std::string> words(const std::string& url, const std::string& path) const;
 
  private:

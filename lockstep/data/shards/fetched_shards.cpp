@@ -23,22 +23,20 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t longest_stem = 100;
-constexpr int most_evictions = 20;  // Evictions of one shard between its fetch and its use.
+constexpr int most_evictions = 20;  // Per shard, between its fetch and its use.
 constexpr int most_attempts = 1000;
 constexpr std::chrono::milliseconds longest_pause = std::chrono::minutes(1);
 
-// A complete shard that no longer fits its index. Fetching it again would not help.
+// A complete shard that does not fit its index: not fetched again.
 class ChangedShard : public Error {
   using Error::Error;
 };
 
-// A fetched index that differs from what this version of Lockstep would create with these options.
-// Fetching it again would not help.
+// A fetched index of another version or other options: not fetched again.
 class UnusableIndex : public Error {
   using Error::Error;
 };
 
-// Removes the file's name from the start of a message that will contain it anyway.
 std::string without_name(std::string message, const std::string& file) {
   const std::string name = file + ": ";
   return message.starts_with(name) ? message.substr(name.size()) : message;
@@ -68,7 +66,7 @@ FetchedShards::FetchedShards(std::vector<std::string> urls, FetchCommand command
 
 FetchedShards::~FetchedShards() {
   if (is_fork()) {
-    // The thread, which does not exist in the child, may have held the mutex.
+    // The thread does not exist in the child, and may have held the mutex.
     ahead_.release();  // NOLINT(bugprone-unused-return-value)
     return;
   }
@@ -97,8 +95,7 @@ std::string FetchedShards::index_path(std::size_t shard) const {
   return index_beside(cache_.path(cached_name(shard)));
 }
 
-// Returns false for an index that a power failure has damaged, or that is_for() rejects. Such an
-// index is replaced, not removed: another process may have replaced it already.
+// An unusable index is not removed: another process may have replaced it already.
 bool FetchedShards::has_index(std::size_t shard) const {
   const std::string path = index_path(shard);
   std::error_code absent;
@@ -118,7 +115,6 @@ Deadline FetchedShards::fetch_deadline() const {
   return in(limit);
 }
 
-// Whether the shard that this thread fetches is no longer needed.
 bool FetchedShards::is_stopped() const { return stop_ || fill_is_cancelled(); }
 
 bool FetchedShards::provide_index(std::size_t shard, bool wait) {
@@ -129,12 +125,11 @@ bool FetchedShards::provide_index(std::size_t shard, bool wait) {
   if (!done && wait)
     throw Error(Fault::timeout, urls_[shard] + ": another process of this host still fetches it");
   if (!done || has_index(shard)) return done;
-  // The shard is in the cache, but its index was removed.
+  // The cache has the shard, but its index was removed.
   check_shard(shard, cache_.path(cached_name(shard)));
   return true;
 }
 
-// Creates the index from the shard if the fetched index is unusable.
 bool FetchedShards::provide_fetched_index(std::size_t shard, Deadline deadline) {
   const std::string url = index_beside(urls_[shard]);
   const auto require_usable = [&](const std::string& fetched) {
@@ -180,11 +175,10 @@ bool FetchedShards::provide_shard(std::size_t shard, Deadline deadline) {
                         deadline);
 }
 
-// Retries after errors that may be temporary: a failed command, or an incomplete file.
 void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::string& path,
                           const std::function<void(const std::string& path)>& check) {
   for (int attempt = 1;; ++attempt) {
-    // A program that outlives its attempt must not replace the file of a later attempt.
+    // A program that outlives its attempt must not replace a later attempt's file.
     const std::string part = path + "-" + std::to_string(attempt);
     try {
       command_.run(url, part, [this] { return is_stopped(); });
@@ -215,7 +209,6 @@ void FetchedShards::fetch(std::size_t shard, const std::string& url, const std::
   }
 }
 
-// Compares a shard with its index. Creates the index if there is none.
 void FetchedShards::check_shard(std::size_t shard, const std::string& path) const {
   const FileDescriptor fd = open_to_read(path);
   const FileStamp stamp = size_only(stamp_of(fd, path));
@@ -253,7 +246,6 @@ std::shared_ptr<const OpenShard> FetchedShards::open(std::size_t shard,
                                  "TarShardsOptions::cache_bytes is too small");
 }
 
-// Fetches the shard, or waits for another process that fetches it.
 void FetchedShards::wait_for_shard(std::size_t shard) {
   for (const Deadline deadline = fetch_deadline(); !provide_shard(shard, in(wait_slice));) {
     if (is_stopped()) throw Error(Fault::aborted, urls_[shard] + ": the batch was cancelled");
@@ -281,8 +273,7 @@ void FetchedShards::fetch_ahead() {
       ahead_->wanted.pop_front();
     }
     try {
-      // A cached shard is used soon, so its time of use is updated to keep it. Shards that another
-      // process is fetching are skipped.
+      // find() updates the time of use. Shards that another process is fetching are skipped.
       if (!cache_.find(cached_name(shard))) provide_shard(shard, Clock::now());
     } catch (const Error& error) {
       // open() retries, and reports a failure.

@@ -25,12 +25,11 @@ namespace lockstep::data {
 
 struct FetchPolicy {
   int attempts = 4;
-  std::chrono::milliseconds pause = std::chrono::seconds(1);  // Pause after the first failure.
-  bool fetch_indexes = false;  // Fetches URL.index, instead of the whole shard, to obtain indexes.
+  std::chrono::milliseconds pause = std::chrono::seconds(1);  // After the first failure.
+  bool fetch_indexes = false;  // Fetches URL.index instead of the whole shard, to obtain indexes.
   TarOptions tar = {};
 
-  // Pause after failed attempt number `attempt`, counted from 1. It doubles each time, up to a
-  // minute.
+  // Pause after attempt number `attempt`, from 1. Doubles each time, up to a minute.
   std::chrono::milliseconds pause_after(int attempt) const;
 };
 
@@ -64,10 +63,10 @@ class FetchedShards : public ShardSource {
   bool is_fork() const { return process_ != this_process(); }
   void fetch_ahead();
 
-  // The thread that prefetches, started by the first will_open(), and its shared state.
+  // Prefetching. The first will_open() starts the thread.
   struct Ahead {
     std::mutex mutex;
-    std::condition_variable changed;  // Signals changes of `wanted` and `stop_`.
+    std::condition_variable changed;
     std::deque<std::size_t> wanted;
     Thread thread;
   };
@@ -78,7 +77,7 @@ class FetchedShards : public ShardSource {
   const FetchPolicy policy_;
   const pid_t process_ = this_process();
   std::atomic<bool> stop_ = false;
-  std::atomic<bool> has_warned_ = false;  // Whether it has warned about an unusable fetched index.
+  std::atomic<bool> has_warned_ = false;
   std::unique_ptr<Ahead> ahead_ = std::make_unique<Ahead>();
 };
 

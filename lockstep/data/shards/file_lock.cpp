@@ -18,8 +18,7 @@ std::optional<FileLock> FileLock::take(FileDescriptor fd, const std::string& nam
   constexpr auto pause = std::chrono::milliseconds(5);
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
-    // NFS locks only files that are open for writing. Without the lock, processes may duplicate
-    // work.
+    // NFS locks only files that are open for writing. Without it, processes may duplicate work.
     if (errno == EBADF) break;
     if (errno != EWOULDBLOCK) throw_errno(name);
     if (Clock::now() >= deadline) return std::nullopt;

@@ -13,12 +13,12 @@ namespace lockstep::data {
 
 class FileLock {
  public:
-  // Returns nothing if another process holds the lock until `deadline`. Tries once if the deadline
-  // has passed. Errors: system, with the file's name.
+  // Returns nothing if another process holds the lock until `deadline`; tries at least once.
+  // Errors: system, with the file's name.
   static std::optional<FileLock> take(FileDescriptor fd, const std::string& name,
                                       Deadline deadline);
 
-  // The same for the file at `path`, which is created if necessary.
+  // Creates the file if necessary.
   static std::optional<FileLock> take(const std::string& path, Deadline deadline);
 
  private:

@@ -33,7 +33,7 @@ void require_no_circle(const fs::directory_entry& entry) {
           [&] { return entry.path().string() + ": a link to a folder above it"; });
 }
 
-// The files below a folder by their relative path. Links are followed, as by ImageFolder.
+// By relative path. Follows links, as ImageFolder does.
 std::map<std::string, fs::path> files_in(const fs::path& folder, FolderSamples& found) {
   std::map<std::string, fs::path> files;
   std::error_code error;
@@ -74,7 +74,6 @@ void require_distinct_parts(const Sample& sample, bool labels) {
   }
 }
 
-// Whether ShardImages finds an image in the sample.
 bool has_image(const Sample& sample) {
   const std::vector<std::string> images = ShardImagesOptions().image;
   return std::ranges::any_of(sample.parts, [&](const SamplePart& part) {
@@ -83,8 +82,6 @@ bool has_image(const Sample& sample) {
   });
 }
 
-// Returns the sample if it has an image. Otherwise groups its files by the name up to the last dot,
-// with _ for the dots within names: a.b.jpg and a.b.json are the sample a_b.
 std::vector<Sample> with_image(Sample sample) {
   if (has_image(sample)) return {std::move(sample)};
   std::map<std::string, Sample> divided;
@@ -110,7 +107,6 @@ std::string class_of(const Sample& sample) {
   return slash == sample.key.npos ? "" : sample.key.substr(0, slash);
 }
 
-// Omits files that are not images, such as a README in the folder of a class.
 void keep_images(FolderSamples& found, const fs::path& folder) {
   std::set<std::string> without_images;
   std::error_code error, absent;
@@ -160,7 +156,6 @@ void add_labels(FolderSamples& found) {
   }
 }
 
-// Resolves links as far as the path exists. Errors: system, with the path.
 fs::path resolved(const fs::path& path) {
   std::error_code error;
   fs::path found = fs::weakly_canonical(path, error);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t most_kept = 64;
 
-// Reading the headers of the largest shard takes seconds, or minutes on a slow network.
+// Reading headers may take minutes on a slow network.
 constexpr auto longest_indexing = std::chrono::minutes(30);
 
 bool is_index_of(const std::string& path, const FileStamp& stamp, const TarOptions& options) {

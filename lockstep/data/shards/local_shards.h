@@ -39,8 +39,7 @@ class LocalShards : public ShardSource {
   const std::string index_folder_;
   const TarOptions options_;
   std::mutex mutex_;
-  // Most recently used first. They stay open because opening costs a message on network file
-  // systems.
+  // Most recently used first. Opening costs a message on network file systems.
   std::list<Kept> kept_;
 };
 

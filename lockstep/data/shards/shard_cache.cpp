@@ -28,7 +28,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t usual_bytes = std::uint64_t{64} << 30;
 
-// A reader has a shard open for the time of one read.
 constexpr auto longest_use = std::chrono::seconds(30);
 
 void make_folders(const fs::path& path) {
@@ -57,7 +56,7 @@ std::optional<CachedShard> shard_at(const fs::path& path) {
                              std::chrono::nanoseconds(status.st_mtim.tv_nsec)};
 }
 
-// The complete shards, least recently used first. Other processes may remove some concurrently.
+// Least recently used first.
 std::vector<CachedShard> shards_in(const fs::path& folder) {
   std::vector<CachedShard> shards;
   std::error_code error;
@@ -71,7 +70,7 @@ std::vector<CachedShard> shards_in(const fs::path& folder) {
   return shards;
 }
 
-// Removes a shard unless a process has it open.
+// Unless a process has it open.
 bool evict(const fs::path& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
@@ -101,7 +100,7 @@ class PartFolder {
   PartFolder(const PartFolder&) = delete;
   PartFolder& operator=(const PartFolder&) = delete;
 
-  // The command of a killed process may still write to a name that it was given.
+  // A killed process's command may still write to its name.
   std::string new_file() const {
     static std::atomic<int> serial{0};
     return path_ / (std::to_string(::getpid()) + "-" + std::to_string(serial++));
@@ -148,10 +147,10 @@ std::optional<FileDescriptor> ShardCache::find(const std::string& name) const {
   FileDescriptor fd(::open(path(name).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd && errno == ENOENT) return std::nullopt;
   if (!fd) throw_errno(path(name));
-  // A shard that is evicted before this lock has no name any more, but is complete.
+  // A shard that was evicted before this lock is complete.
   while (::flock(fd.get(), LOCK_SH) != 0)
     if (errno != EINTR) throw_errno(path(name));
-  // The time of another user's shard cannot be changed, so it is evicted earlier.
+  // The time of another user's shard cannot be changed: it is evicted earlier.
   ::futimens(fd.get(), nullptr);
   return fd;
 }
@@ -168,7 +167,7 @@ bool ShardCache::provide(const Wanted& wanted, Deadline deadline) const {
   const std::uint64_t bytes = fs::file_size(part, error);
   if (error) throw_errno(part, error.value());
   const FileLock room = make_room(bytes);
-  // Many commands copy the modification time, so the shard would be evicted next.
+  // Many commands copy the modification time: the shard would be evicted next.
   ::utimensat(AT_FDCWD, part.c_str(), nullptr, 0);
   if (::rename(part.c_str(), wanted.target.c_str()) != 0) throw_errno(wanted.target);
   return true;
@@ -187,8 +186,7 @@ FileLock ShardCache::lock_room(Deadline deadline) const {
   return *std::move(lock);
 }
 
-// Files that are being fetched do not count: otherwise fetching processes would wait for each
-// other.
+// Files being fetched do not count: fetching processes would wait for each other.
 FileLock ShardCache::make_room(std::uint64_t needed) const {
   require_fits(needed);
   const Deadline deadline = in(longest_use);

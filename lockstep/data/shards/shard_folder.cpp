@@ -65,7 +65,6 @@ fs::file_time_type time_of_change(const fs::path& path) {
   return time;
 }
 
-// A shard that an earlier run has written.
 class EarlierShard {
  public:
   explicit EarlierShard(const fs::path& path)
@@ -74,8 +73,7 @@ class EarlierShard {
         written_(time_of_change(path)),
         members_(data::read_tar(fd_, path.native()).members) {}
 
-  // Whether it was written from these files with the same options, judged by names, sizes and
-  // times.
+  // Judges by names, sizes and times.
   bool has(Shard shard) const {
     auto member = members_.begin();
     for (const Sample& sample : shard)
@@ -101,7 +99,7 @@ class EarlierShard {
   const std::vector<data::TarMember> members_;
 };
 
-// Whether an earlier run has written the shard. Creates its index if that run was killed before.
+// Creates the index if an earlier run was killed before.
 bool is_there(const fs::path& path, Shard shard) {
   std::error_code absent;
   if (!fs::exists(path, absent)) return false;
@@ -156,7 +154,7 @@ std::uint64_t bytes_of(const std::vector<Shard>& shards) {
   return bytes;
 }
 
-// Shards NAME-NUMBER.tar of another run, whose number is `shards` or larger.
+// Shards of another run from number `shards` on.
 std::vector<fs::path> shards_beyond(const fs::path& prefix, std::size_t shards) {
   const std::string last = ShardWriter::shard_path(prefix, shards).filename();
   std::vector<fs::path> beyond;
@@ -175,7 +173,7 @@ std::vector<fs::path> shards_beyond(const fs::path& prefix, std::size_t shards) 
   return beyond;
 }
 
-// Creates the folder of the shards, and returns the prefix of their paths.
+// Returns the prefix of the shards' paths.
 fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
   std::error_code error;
   fs::create_directories(options.out, error);
@@ -191,7 +189,7 @@ fs::path prepare_folder(const ShardFolderOptions& options, std::size_t shards) {
   return prefix;
 }
 
-// Removes shards that readers would treat as part of this run. Returns their number.
+// Readers would take these shards as part of this run.
 std::size_t remove_beyond(const fs::path& prefix, std::size_t shards) {
   const std::vector<fs::path> beyond = shards_beyond(prefix, shards);
   for (const fs::path& shard : beyond) {

@@ -12,33 +12,33 @@
 namespace lockstep {
 
 struct ShardFolderOptions {
-  std::filesystem::path folder;  // Folder with the files.
-  std::filesystem::path out;     // Folder for the shards; created if necessary.
+  std::filesystem::path folder;  // With the files.
+  std::filesystem::path out;     // For the shards; created if necessary.
   std::string name = "shard";
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;
-  std::size_t samples = 0;  // Samples per shard; 0: as many as shard_bytes allows.
-  bool labels = false;      // Top-level folders are classes. Samples with images get their number.
+  std::size_t samples = 0;  // Per shard; 0: as many as shard_bytes allows.
+  bool labels = false;      // Top-level folders are classes; each image gets its number.
   bool shuffle = true;
   std::uint64_t seed = 0;
   bool replace = false;  // Replaces existing shards, and removes those of an earlier, larger run.
 
-  // Called after each shard with the total number of shards, and of samples in this one.
+  // Called after each shard with the number of shards, and of samples in this one.
   std::function<void(std::size_t shards, std::size_t samples)> at_shard = {};
 };
 
 struct ShardFolderReport {
   std::size_t samples = 0;
   std::size_t shards = 0;
-  std::size_t kept = 0;     // Shards that an earlier run had written.
-  std::size_t removed = 0;  // Removed shards of an earlier, larger run.
-  std::uint64_t bytes = 0;  // Bytes of all shards.
+  std::size_t kept = 0;     // Written by an earlier run.
+  std::size_t removed = 0;  // From an earlier, larger run.
+  std::uint64_t bytes = 0;  // Total size of all shards.
   std::size_t classes = 0;
   std::size_t left_out = 0;         // Files that belong to no sample.
-  std::string first_left_out = {};  // The path of one of them.
+  std::string first_left_out = {};  // Path of one of them.
 };
 
 // Writes the missing shards and indexes. With labels, NAME-classes.txt lists the classes. Removes
-// unfinished files that killed processes of this host have left.
+// unfinished files of killed processes of this host.
 // Errors: misuse for files that fit no sample, for shards of another run, and for files that have
 // changed since their shard was written; system.
 ShardFolderReport shard_folder(const ShardFolderOptions& options);

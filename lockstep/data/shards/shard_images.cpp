@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// A sparse image may have at most as many bytes per stored byte as deflate can produce.
+// A sparse image may have as many bytes per stored byte as deflate can produce.
 constexpr auto most_bytes_for_stored = static_cast<std::uint64_t>(data::most_bytes_for_one);
 
 std::string joined(const std::vector<std::string>& suffixes) {

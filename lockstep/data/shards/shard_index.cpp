@@ -30,7 +30,6 @@ std::uint64_t header_number(std::span<const std::byte> bytes, std::size_t offset
   return number;
 }
 
-// Bytes up to the next multiple of eight.
 constexpr std::size_t padding_of(std::size_t bytes) { return (8 - bytes % 8) % 8; }
 
 [[noreturn]] void refuse_twice(std::string_view shard, const std::string& key,
@@ -40,7 +39,6 @@ constexpr std::size_t padding_of(std::size_t bytes) { return (8 - bytes % 8) % 8
   throw Error(Fault::corrupt, text);
 }
 
-// The samples of a shard: consecutive files of one key.
 struct Grouped {
   std::vector<std::uint64_t> firsts;
   std::vector<const TarMember*> parts;
@@ -59,7 +57,7 @@ Grouped group_members(std::string_view shard, const std::vector<TarMember>& memb
       suffixes.clear();
     }
     if (!suffixes.insert(name->suffix).second) {
-      if (member.is_link) continue;  // WebDataset ignores links, so they do not change its samples.
+      if (member.is_link) continue;  // WebDataset ignores links.
       refuse_twice(shard, key, name->suffix);
     }
     grouped.parts.push_back(&member);
@@ -223,7 +221,7 @@ void ShardIndexView::check_extents(std::string_view file) const {
 
 bool ShardIndexView::is_for(const TarOptions& options) const {
   if (version_ != shard_index_version) return false;
-  // For an archive that a strict reader accepts, the option does not change the members.
+  // If a strict reader accepts the archive, the option has no effect.
   return (concatenated_ != 0) == options.concatenated || strict_fault_ == 0;
 }
 

@@ -1,7 +1,5 @@
-// The index of a shard: its samples, their parts, and the positions of the parts in the tar.
-//
-// It is created once from the tar's headers and kept as a file, which all ranks of a host map.
-// Frozen, little-endian:
+// The index of a shard: its samples, their parts, and the positions of the parts in the tar. All
+// ranks of a host map its file. Frozen, little-endian:
 //   "LOCKSTEP SHARD 2"
 //   u64 XXH3-64 of all that follows
 //   u64 size of the shard, i64 its modification time in ns, or 0 if only its size counts
@@ -9,7 +7,7 @@
 //   u64 first part of each sample, then the number of parts
 //   for each part: u64 offset in the shard, u64 size, u64 end of its name among the names
 //   the names of all parts, as in the tar
-// and, in version 2, from the next multiple of eight on, the other members of TarContents:
+// In version 2, the other members of TarContents follow at the next multiple of eight:
 //   u64 decompressed bytes, or 0; u64 1 if the archive was read on after its end
 //   u64 skipped entries, u64 Fault of a strict reader: 0 none, 1 corrupt, 2 unsupported
 //   u64 extents, u64 bytes of each of the three texts
@@ -39,32 +37,30 @@
 namespace lockstep::data {
 
 // Returns the contents of the index file. `shard` is for messages.
-// Errors: corrupt, naming both files, for a sample with two parts of one suffix.
+// Errors: corrupt for a sample with two parts of one suffix.
 std::string format_shard_index(std::string_view shard, const FileStamp& stamp,
                                const TarContents& contents);
 
-// Offset of the checksum in the index.
 inline constexpr std::size_t shard_index_digest_at = 16;
 
-// The version that format_shard_index() writes.
+// Written by format_shard_index().
 inline constexpr int shard_index_version = 2;
 
-// Path of the index beside a shard.
 std::string index_beside(const std::string& shard);
 
-// Renames the file when it is complete. It is not synced: after a power failure it is created
-// again. Errors: system.
+// Replaces the file atomically, but does not sync it: after a power failure it is created again.
+// Errors: system.
 void write_shard_index(const std::string& path, std::string_view index);
 
-// A part of a sample in the shard.
+// A part of a sample.
 struct ShardPart {
-  std::size_t number = 0;  // Number among the shard's parts.
+  std::size_t number = 0;  // Among the shard's parts.
   std::string_view name;
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
 };
 
-// A view of an index of any version. It does not own the bytes.
+// A view of an index of any version. Does not own the bytes.
 class ShardIndexView {
  public:
   // Validates all numbers of the index. `bytes` must be aligned to eight bytes.
@@ -72,8 +68,8 @@ class ShardIndexView {
 
   const FileStamp& shard() const { return shard_; }
 
-  // Whether this version of Lockstep would create the same index with these options. An index of
-  // another version may divide the shard into other samples.
+  // Whether this version of Lockstep would create the same index with these options. Another
+  // version may divide the shard into other samples.
   bool is_for(const TarOptions& options) const;
 
   // As in TarContents. The texts may have any bytes.
@@ -85,20 +81,18 @@ class ShardIndexView {
   // Errors: those of a strict reader, naming `shard`.
   void require_strict(std::string_view shard) const;
 
-  // Depends on names, sizes and positions of the samples. It is equal for a copy with another
-  // modification time, and for a compressed copy.
+  // Depends on names, sizes and positions of the samples, not on modification time and compression.
   std::uint64_t fingerprint() const;
   std::size_t samples() const { return firsts_.size() - 1; }
   std::string_view key(std::size_t sample) const;
 
-  // Number of the sample's first part. For samples(), the number of all parts.
+  // For samples(), the number of all parts.
   std::size_t first_part(std::size_t sample) const {
     return static_cast<std::size_t>(firsts_[sample]);
   }
   ShardPart part(std::size_t part) const;
 
-  // A range of stored bytes of a sparse part, in rising order; all other bytes are zeros. Empty if
-  // the part is not sparse.
+  // Stored bytes of a sparse part, in rising order; others are zeros. Empty for other parts.
   struct Extent {
     std::uint64_t part;
     std::uint64_t at;
@@ -107,7 +101,7 @@ class ShardIndexView {
   };
   std::span<const Extent> extents(std::size_t part) const;
 
-  // Bytes of the part that the shard stores. The holes of a sparse part are not counted.
+  // Without the holes of a sparse part.
   std::uint64_t stored_bytes(const ShardPart& part) const;
 
  private:
@@ -137,7 +131,6 @@ class ShardIndexView {
   std::array<std::string_view, 3> texts_;
 };
 
-// An index and its file.
 class ShardIndex {
  public:
   explicit ShardIndex(const std::string& path) : file_(path), view_(path, file_.bytes()) {}
@@ -150,7 +143,6 @@ class ShardIndex {
   ShardIndexView view_;
 };
 
-// Reads the headers of an open shard.
 TarContents read_tar(const FileDescriptor& shard, const std::string& name,
                      const TarOptions& options = {});
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t most_shards = 10'000'000;
 
-// Position of the brace that closes the one at `open`; npos if there is none.
+// npos if there is none.
 std::size_t closing_brace(std::string_view pattern, std::size_t open) {
   int depth = 0;
   for (std::size_t i = open; i < pattern.size(); ++i) {
@@ -48,8 +48,7 @@ std::optional<std::uint64_t> number_of(std::string_view text) {
   return number;
 }
 
-// Expands "000..120" to numbers, with leading zeros if one end has them; empty if it is not a
-// range.
+// "000..120" gives numbers with leading zeros. Empty if it is not a range.
 std::vector<std::string> range_of(std::string_view inside, std::string_view pattern) {
   const std::size_t dots = inside.find("..");
   if (dots == inside.npos) return {};
@@ -136,7 +135,7 @@ std::vector<std::string> list_local_shards(const std::vector<std::string>& sourc
   std::vector<std::string> shards;
   for (const std::string& source : sources) {
     std::error_code absent;
-    // If a file's name contains braces, the pattern is this file.
+    // If a file has this name, braces are part of it.
     const bool exists = fs::exists(source, absent);
     for (const std::string& path : exists ? std::vector{source} : expand_braces(source)) {
       if (!fs::is_directory(path, absent)) {
@@ -159,15 +158,14 @@ std::vector<std::string> list_remote_shards(const std::vector<std::string>& sour
 std::optional<PartName> divide_name(std::string_view name) {
   const std::string_view first = name.substr(0, name.find('/'));
   if (first.size() >= 4 && first.starts_with("__") && first.ends_with("__")) return std::nullopt;
-  // WebDataset's expression is ^((?:.*/|)[^.]+)[.]([^/]*)$, in which a dot matches no newline. The
-  // key ends at the first dot of the base name. If the base name begins with a dot, the key ends
-  // with the folder, which must not contain a dot.
+  // WebDataset's expression is ^((?:.*/|)[^.]+)[.]([^/]*)$, in which a dot matches no newline. If
+  // the base name begins with a dot, the key ends with the folder, which must not contain a dot.
   const std::size_t last = name.rfind('/');
   const std::size_t dot = name.find('.', last == name.npos ? 0 : last + 1);
   if (dot == name.npos) return std::nullopt;
   const std::string_view first_line = name.substr(0, name.find('\n'));
   const std::size_t folder = first_line.substr(0, dot).rfind('/');
-  std::size_t begin = folder == name.npos ? 0 : folder + 1;  // Begin of the section without dots.
+  std::size_t begin = folder == name.npos ? 0 : folder + 1;  // Start of the section without dots.
   if (begin == dot && dot > 0) {
     const std::size_t before = folder == 0 ? name.npos : first_line.rfind('/', folder - 1);
     begin = before == name.npos ? 0 : before + 1;

@@ -1,6 +1,5 @@
-// Expands patterns and folders to names of shards, and divides the names of the files in shards.
-//
-// Does not depend on LibTorch.
+// Expands patterns and folders to names of shards, and divides names of files in shards. Does not
+// depend on LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,27 +11,25 @@
 
 namespace lockstep::data {
 
-// Expands braces as shells do: "a-{000..002}.tar" is a-000.tar, a-001.tar and a-002.tar;
-// "{a,b}/x.tar" is a/x.tar and b/x.tar. Groups may be nested.
+// Expands braces as shells do, also nested: "{a,b}-{00..01}.tar".
 // Errors: misuse for an unmatched brace, and for more than ten million names.
 std::vector<std::string> expand_braces(std::string_view pattern);
 
 // Returns the shards of `sources` in order: expanded patterns, and the files NAME.tar, .tar.gz,
 // .tgz and .tar.zst of folders, sorted by name.
-// Errors: misuse if there are none, if one occurs twice, or both compressed and uncompressed;
-// system.
+// Errors: misuse if there are none, or one twice, or compressed and uncompressed; system.
 std::vector<std::string> list_local_shards(const std::vector<std::string>& sources);
 
-// As list_local_shards(), for patterns of URLs.
+// The same for patterns of URLs.
 std::vector<std::string> list_remote_shards(const std::vector<std::string>& sources);
 
 // A file's name in a shard, divided as WebDataset does.
 struct PartName {
   std::string_view key;  // Path up to the first dot of the base name.
-  std::string suffix;    // The rest after that dot, in lower case: "jpg", "seg.png".
+  std::string suffix;    // The rest, in lower case: "jpg", "seg.png".
 };
 
-// Returns nothing if the file belongs to no sample: its name has no dot or begins with a dot, or
+// Returns nothing if the file belongs to no sample. Its name has no dot or begins with a dot, or
 // its first folder or name is like __this__, which WebDataset uses for descriptions. A hidden file
 // in a folder, d/.y.jpg, has the key "d/".
 std::optional<PartName> divide_name(std::string_view name);

@@ -1,5 +1,4 @@
-// The interface to the shards of a dataset: files of this host, or remote files that are fetched
-// into a cache.
+// The shards of a dataset: files of this host, or remote files that are fetched into a cache.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +15,7 @@
 
 namespace lockstep::data {
 
-// An open shard. The file stays readable while this object exists.
+// The file stays readable while this object exists.
 struct OpenShard {
   std::string name;  // For messages.
   FileDescriptor fd;
@@ -30,21 +29,21 @@ class ShardSource {
   virtual std::size_t shards() const = 0;
   virtual const std::string& name(std::size_t shard) const = 0;
 
-  // Path of the shard's index. The file need not exist.
+  // The file need not exist.
   virtual std::string index_path(std::size_t shard) const = 0;
 
-  // Creates the index if it does not exist or does not fit the shard. If another process is
-  // creating it, waits for that process or, with `wait` = false, returns false.
+  // Creates a missing or outdated index. If another process is creating it, waits for that process
+  // or, with `wait` = false, returns false.
   virtual bool provide_index(std::size_t shard, bool wait) = 0;
 
-  // Opens a shard with its index. Blocking: until the shard is on this host.
+  // Blocking: until the shard is on this host.
   // Errors: corrupt if the shard has changed since the index was created; system.
   virtual std::shared_ptr<const OpenShard> open(std::size_t shard, const ShardIndexView& index) = 0;
 
-  // Bytes that the source may store on this host; nothing if the shards are local anyway.
+  // Bytes that the source may store on this host; nothing for local shards.
   virtual std::optional<std::uint64_t> capacity() const = 0;
 
-  // Announces shards that will be opened soon, in this order. Returns at once.
+  // Announces shards that will be opened soon, in order. Returns at once.
   virtual void will_open(std::span<const std::size_t> shards) = 0;
 };
 

@@ -37,10 +37,10 @@ struct ShardWriter::State {
   std::size_t complete = 0;
   std::optional<AtomicFile> file;  // The shard that is being written.
   std::vector<data::TarMember> members;
-  std::uint64_t bytes = 0;              // Bytes written to `file`.
-  std::size_t samples = 0;              // Samples written to `file`.
-  std::optional<std::string> last_key;  // Key of the previous sample.
-  bool has_ended = false;               // After finish() or an Error.
+  std::uint64_t bytes = 0;  // Written to `file`.
+  std::size_t samples = 0;  // Written to `file`.
+  std::optional<std::string> last_key;
+  bool has_ended = false;  // After finish() or an Error.
 };
 
 void ShardWriter::State::open() {

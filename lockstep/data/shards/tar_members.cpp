@@ -21,8 +21,7 @@
 namespace lockstep::data {
 namespace {
 
-// Block size: a header and its extensions. Compressed archives, which are read completely, use a
-// larger one.
+// A header and its extensions; compressed archives are read completely.
 constexpr std::size_t header_block = 8 * tar_block;
 constexpr std::size_t stream_block = 128 * tar_block;
 
@@ -43,7 +42,7 @@ std::optional<std::uint64_t> octal_in(std::string_view text) {
   return number;
 }
 
-// Returns nothing if the bytes are not a header with a correct checksum.
+// Requires a correct checksum.
 std::optional<TarHeader> header_in(std::span<const std::byte> bytes) {
   if (bytes.size() < tar_block) return std::nullopt;
   TarHeader header{};
@@ -100,7 +99,7 @@ class TarReader {
     throw_corrupt(file_, header_at_, expected, found);
   }
 
-  // Records the first reason for which a strict reader rejects the archive.
+  // Keeps the first reason of a strict reader.
   void note(Fault fault, std::uint64_t offset, const std::string& text) {
     if (!contents_.strict_refusal)
       contents_.strict_refusal = {fault, "byte " + std::to_string(offset) + ": " + text};
@@ -124,13 +123,12 @@ class TarReader {
     return status != ARCHIVE_EOF;
   }
 
-  // libarchive warns about names that it could not convert, as intended, and about attributes that
-  // are not used here. A record that it could not read may have contained a name or a size.
+  // Names that libarchive could not convert, and unused attributes, are harmless. A malformed
+  // record may have contained a name or a size.
   bool is_harmless(int status) const {
     return status == ARCHIVE_WARN && reader_.error().find("malformed") == std::string::npos;
   }
 
-  // Requires that all bytes of the previous member are in the archive.
   void require_whole_file() {
     if (!last_end_) return;
     if (*last_end_ != header_at_)
@@ -164,7 +162,7 @@ class TarReader {
       note_expected(header_at_, "the format ustar", data::quoted(magic));
   }
 
-  // The type in the header directly before the file's bytes; nothing if other blocks are between.
+  // Type in the header directly before the file's bytes.
   std::optional<char> type_of_entry() const {
     if (position() < tar_block) return std::nullopt;
     const auto header = header_in(reader_.held(position() - tar_block, tar_block));
@@ -195,7 +193,6 @@ class TarReader {
     contents_.members.push_back(std::move(member));
   }
 
-  // libarchive supports three formats of the map of a sparse file.
   void read_extents(TarMember& member) {
     member.is_sparse = true;
     member.offset = 0;
@@ -239,7 +236,6 @@ class TarReader {
     contents_.members.push_back(std::move(member));
   }
 
-  // header_at_ is the position of the end.
   void read_end() {
     const std::uint64_t after = position();
     const auto first = reader_.held(header_at_, tar_block);
@@ -300,14 +296,14 @@ class TarReader {
   const std::string_view file_;
   ArchiveInput& input_;
   // libarchive converts the names of pax to the locale's encoding, and normalises accents. In the
-  // locale C it cannot convert them, and keeps the bytes.
+  // locale C it keeps the bytes.
   const ThreadLocale locale_{"C"};
   ArchiveReader reader_;
   const TarOptions options_;
   std::uint64_t header_at_ = 0;
   // End of the previous member, if its bytes are contiguous.
   std::optional<std::uint64_t> last_end_;
-  // Indices of members by name; filled when there is a link.
+  // Empty until there is a link.
   std::unordered_map<std::string, std::size_t> by_name_;
   TarContents contents_;
 };

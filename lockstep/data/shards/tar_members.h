@@ -1,9 +1,8 @@
 // Lists the files in a tar archive with libarchive, without reading their contents.
 //
 // Formats: v7, ustar, pax and GNU tar, each also compressed. Names are the bytes in the archive.
-// The result has the files that Python's tarfile calls regular, in its order. Folders and volume
-// labels are omitted; all other entries are skipped and counted. A hard link to a file of the
-// archive is listed as another copy of the file.
+// Lists the files that Python's tarfile calls regular, in its order, and hard links to them as
+// copies. Omits folders and volume labels; skips and counts all other entries.
 //
 // Does not depend on LibTorch, so that it can be fuzzed.
 // Errors: corrupt, with file, byte, expected and found value, for a damaged header, a file beyond
@@ -27,8 +26,7 @@ namespace lockstep::data {
 
 inline constexpr std::size_t tar_block = 512;
 
-// A header block. Numbers are octal text. Frozen (POSIX.1-2001, pax; GNU tar's manual, "Basic
-// Tar").
+// A header block; numbers are octal. Frozen (POSIX.1-2001, pax; GNU tar's manual, "Basic Tar").
 struct TarHeader {
   std::array<char, 100> name;
   std::array<char, 8> mode;
@@ -55,12 +53,11 @@ inline constexpr std::string_view gnu_magic{"ustar  \0", 8};
 // Sum of the header's bytes, with the checksum field read as spaces.
 std::uint32_t tar_checksum(const TarHeader& header);
 
-// Size of a file in an archive, padded to whole blocks.
 constexpr std::uint64_t padded_to_blocks(std::uint64_t bytes) {
   return (bytes + tar_block - 1) / tar_block * tar_block;
 }
 
-// A contiguous range of a sparse file.
+// A range of a sparse file.
 struct TarExtent {
   std::uint64_t at = 0;      // Offset in the file.
   std::uint64_t offset = 0;  // Offset in the archive.
@@ -69,9 +66,9 @@ struct TarExtent {
 
 struct TarMember {
   std::string name;
-  std::uint64_t offset = 0;  // Offset of the first byte, after decompression.
+  std::uint64_t offset = 0;  // In bytes, after decompression.
   std::uint64_t size = 0;
-  bool is_link = false;                 // A hard link to an earlier member.
+  bool is_link = false;                 // To an earlier member.
   bool is_sparse = false;               // Only `extents` are stored; all other bytes are zeros.
   std::vector<TarExtent> extents = {};  // In rising order.
 };
@@ -83,18 +80,17 @@ struct TarOptions {
 
 struct TarContents {
   std::vector<TarMember> members;
-  bool concatenated = false;  // As in the options.
+  bool concatenated = false;  // As in TarOptions.
   // Whether the blocks of zeros exist. Not stored in an index.
   bool has_end = true;
-  std::uint64_t decompressed_bytes = 0;  // 0 if the archive is not compressed.
+  std::uint64_t decompressed_bytes = 0;  // 0 if not compressed.
 
-  std::uint64_t skipped = 0;       // Number of entries that are neither files nor folders.
+  std::uint64_t skipped = 0;       // Entries that are neither files nor folders.
   std::string first_skipped = {};  // "byte 1024: 'dev/null', a character device".
-  // Describes data after the end, or a missing end. Empty for a complete archive.
+  // Data after the end, or a missing end. Empty for a complete archive.
   std::string unread = {};
 
-  // Why the archive is not a plain, complete ustar, pax or GNU archive of files and folders only,
-  // as the text of an Error.
+  // Why a strict reader rejects the archive.
   struct Refusal {
     Fault fault;
     std::string text;  // Begins with the byte's offset.
@@ -102,7 +98,7 @@ struct TarContents {
   std::optional<Refusal> strict_refusal = {};
 };
 
-// Lists the regular files of an archive of `size` bytes, in its order. `file` is for messages.
+// `size`: of the archive. `file`: for messages.
 TarContents read_tar(std::string_view file, std::uint64_t size, const ReadAt& read,
                      const TarOptions& options = {});
 

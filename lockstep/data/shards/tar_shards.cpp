@@ -50,7 +50,7 @@ std::unique_ptr<ShardSource> make_shard_source(const std::vector<std::string>& s
                         .tar = tar});
 }
 
-// Ranks of one host share the work: an index that another rank is creating is postponed.
+// Ranks of a host share the work: each first creates the indexes that no other rank is creating.
 void provide_indexes(ShardSource& source, const TarShardsOptions& options) {
   std::size_t done = 0;
   const auto count = [&] {
@@ -65,7 +65,6 @@ void provide_indexes(ShardSource& source, const TarShardsOptions& options) {
   }
 }
 
-// The order in which the current pass reads the shards.
 class ShardPass {
  public:
   void begin(const std::vector<std::size_t>& shards) {
@@ -89,10 +88,9 @@ class ShardPass {
  private:
   std::mutex mutex_;
   std::vector<std::size_t> shards_;  // Empty before the first pass.
-  std::vector<std::size_t> places_;  // Of each shard in `shards_`.
+  std::vector<std::size_t> places_;  // Inverse of `shards_`.
 };
 
-// Warns once about each kind of data that was not read.
 void warn_of_unread(const ShardSource& source, const std::vector<ShardIndex>& indexes) {
   std::uint64_t skipped = 0;
   std::size_t cut = 0;
@@ -169,7 +167,6 @@ struct TarShards::State {
     return std::nullopt;
   }
 
-  // Opens a shard for read(). Blocking: until it is on this host.
   std::shared_ptr<const data::OpenShard> open(std::size_t shard) const {
     return source->open(shard, indexes[shard].view());
   }
@@ -189,7 +186,7 @@ struct TarShards::State {
     data::read_exactly_at(open->fd, open->name, offset, out);
   }
 
-  // A sparse part may claim any size, independently of its shard.
+  // A sparse part may claim any size.
   void require_memory(std::size_t shard, const ShardPart& part) const {
     if (!indexes[shard]->extents(part.number).empty())
       data::require_memory_for(source->name(shard), part.size);
@@ -199,10 +196,10 @@ struct TarShards::State {
   std::vector<ShardIndex> indexes;
   // Number of each shard's first sample, then of all samples.
   std::vector<std::size_t> firsts = {0};
-  std::uint64_t largest = 0;  // Bytes of the largest shard.
+  std::uint64_t largest = 0;  // In bytes.
   data::CompressedShards compressed;
   ShardPass pass;
-  std::atomic<std::size_t> ahead = 1;  // Shards to fetch beyond those that are being read.
+  std::atomic<std::size_t> ahead = 1;  // Shards to fetch beyond those being read.
 };
 
 TarShards::TarShards(const std::vector<std::string>& sources, const TarShardsOptions& options)

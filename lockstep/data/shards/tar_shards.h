@@ -1,23 +1,18 @@
-// Samples in tar files in WebDataset's layout: millions of small files as some thousand large ones,
-// on a disk or fetched from remote storage into a cache. docs/guide/shards.md explains layout,
-// order, index and cache.
+// Samples in tar files in WebDataset's layout, on a disk or fetched (docs/guide/shards.md).
 //
 //   lockstep::TarShards shards({"data/train-{000000..000146}.tar", "/more/shards"});
-//   lockstep::DecodedImages train(std::make_shared<lockstep::ShardImages>(shards), {...});
 //   lockstep::DistributedSampler sampler(shards.size(), world, {.order = shards.order()});
 //
 // Consecutive files KEY.SUFFIX of a shard with one key are one sample. KEY is the path up to the
-// first dot of the base name; suffixes are converted to lower case. Files without a suffix, and
-// files whose path begins with a name like __this__, belong to no sample.
+// first dot of the base name; suffixes are converted to lower case.
 //
-// Shards may be compressed by gzip, zstd, bzip2, xz or lz4. Reading them in order is fast; moving
-// back restarts at the beginning of the shard.
+// Shards may be compressed by gzip, zstd, bzip2, xz or lz4. Moving back in such a shard restarts at
+// its beginning.
 //
 // Thread safety: any thread may call any member at any time.
 // Blocking: the constructor, while indexes are created; reading, while a shard is fetched.
-// Errors: corrupt, with shard, byte, expected and found value, for a damaged shard, a sample with
-// two files of one suffix, and a shard that has changed since its index was created; system, with
-// the output of a command that failed; misuse.
+// Errors: corrupt, with shard, byte, expected and found value, for a damaged or changed shard, and
+// for a sample with two files of one suffix. System, with the output of a failed command; misuse.
 // Lifetime: a value type. Copies share indexes, open files and the thread that prefetches.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -44,54 +39,47 @@ namespace lockstep {
 struct GroupedOrder;  // In distributed_sampler.h.
 
 struct TarShardsOptions {
-  // Accepts only plain, complete ustar, pax or GNU archives of files and folders. Everything else
-  // is an Error: corrupt for the format v7, for data after the end, and for a missing end;
-  // unsupported for links, devices, sparse files and compressed shards. Excludes `concatenated`.
+  // Accepts only plain, complete ustar, pax or GNU archives of files and folders. Errors: corrupt
+  // for the format v7, data after the end, and a missing end. Unsupported for links, devices,
+  // sparse files and compressed shards. Excludes `concatenated`.
   bool strict = false;
 
-  // A shard may be several concatenated archives. By default, only the first one is read, as
-  // WebDataset and tar do, and a warning names the rest.
+  // A shard may be several archives. Otherwise only the first one is read, with a warning.
   bool concatenated = false;
 
-  // Folder of the indexes, for shards in read-only folders. Default: beside each shard, as
-  // SHARD.index. Not for fetched shards: their indexes are in the cache.
+  // Folder of the indexes. Default: beside each shard, as SHARD.index. Fetched shards have their
+  // indexes in the cache.
   std::filesystem::path index_folder = {};
 
-  // Command that copies the shard {url} to the file {path}. It is split at spaces and run without a
-  // shell, unless `fetch_by_shell` is set. Each host fetches every shard once per epoch, or less
-  // often if its cache holds all of them.
+  // Command that copies the shard {url} to the file {path}. It is split at spaces, or run by a
+  // shell if `fetch_by_shell` is set. Each host fetches every shard once per epoch, or less often
+  // if its cache holds all of them.
   std::string fetch = {};
   bool fetch_by_shell = false;
 
-  // Folder of the cache, and the limit for its shards: by default 64 GiB, or the free space of the
-  // disk if that is less. A limit beyond the free space is an Error. The least recently used shards
-  // are removed. The cache must hold the shards of two blocks of order(). Indexes, and one shard
-  // per rank that is being fetched, need additional space. Shards are identified by their URL: if a
-  // shard changes at its source, remove the cache.
+  // Folder of the cache, and limit for its shards: by default 64 GiB, or the disk's free space if
+  // that is less. A limit beyond the free space is an Error. The least recently used shards are
+  // removed. The cache must hold two blocks of order(). Indexes, and one shard per rank that is
+  // being fetched, need additional space. If a shard changes at its source, remove the cache.
   std::filesystem::path cache = {};
   std::optional<std::uint64_t> cache_bytes = {};
 
-  // Fetches SHARD.index, which `lockstep shard` and ShardWriter write beside each shard, if it was
-  // uploaded, too. Otherwise every shard is fetched once before training to create its index.
+  // Fetches SHARD.index from beside each shard. Otherwise every shard is fetched once before
+  // training to create its index.
   bool fetch_indexes = false;
 
-  // A failed command is repeated. `fetch_pause` follows the first failure and doubles each time, up
-  // to a minute. `fetch_timeout` limits each attempt.
+  // Attempts per shard; `fetch_pause` follows the first failure and doubles each time, up to a
+  // minute. `fetch_timeout` limits each attempt.
   int fetch_attempts = 4;  // At most 1000.
   std::chrono::milliseconds fetch_pause = std::chrono::seconds(1);
   std::chrono::milliseconds fetch_timeout = std::chrono::minutes(30);
 
-  // The constructor calls it on its thread for each shard whose index exists, with the number of
-  // such shards so far and of all shards. Creating indexes may take long:
-  //   std::optional<lockstep::Progress> progress;
-  //   .at_index = [&](std::size_t done, std::size_t shards) {
-  //     if (done == 1) progress.emplace(shards, ProgressOptions{.label = "indexes"});
-  //     progress->step(0);  // Of samples there are none yet.
-  //   }
+  // Called by the constructor for each shard whose index exists, with the numbers of such shards
+  // and of all shards.
   std::function<void(std::size_t done, std::size_t shards)> at_index = {};
 };
 
-// A sample with the contents of all its files.
+// Contents of all files of a sample.
 struct ShardSample {
   std::string key;
   std::map<std::string, std::string, std::less<>> parts;  // By suffix.
@@ -106,13 +94,11 @@ class LOCKSTEP_API TarShards {
   std::size_t size() const;  // Number of samples.
   std::size_t shards() const;
 
-  // Number of skipped entries in all shards: those that are neither files nor folders, such as
-  // symbolic links and devices.
+  // Entries in all shards that are neither files nor folders.
   std::uint64_t skipped() const;
 
-  // A shuffle that reads a few shards at a time, for DistributedSamplerOptions. More shards mix
-  // better. While one block is read, the shards of the next block are fetched: the order's at_pass
-  // announces them, so keep it. With several orders, the order of the latest pass applies.
+  // A shuffle that reads a few shards at a time. More shards mix better. The order's at_pass
+  // prefetches the shards of the next block, so keep it. The order of the latest pass applies.
   // Errors: misuse if the cache cannot hold two blocks; unsupported for compressed shards.
   GroupedOrder order(std::size_t shards_per_block = 8) const;
 
@@ -121,23 +107,23 @@ class LOCKSTEP_API TarShards {
   std::string key(std::size_t index) const;
   std::vector<std::string> suffixes(std::size_t index) const;  // In file order.
 
-  // Size of a sample's part; nothing if the sample has no part with this suffix. A sparse part may
-  // claim any size: check stored_bytes() before you allocate.
+  // Size of a part; nothing if the sample has no part with this suffix. A sparse part may claim any
+  // size: check stored_bytes() before you allocate.
   std::optional<std::uint64_t> part_bytes(std::size_t index, std::string_view suffix) const;
 
   // As part_bytes(), without the holes of a sparse part, which read as zeros.
   std::optional<std::uint64_t> stored_bytes(std::size_t index, std::string_view suffix) const;
 
-  // Fills `out`, whose size is part_bytes(). Errors: misuse for a part that does not exist.
+  // Fills `out`, which has part_bytes() bytes. Errors: misuse for a part that does not exist.
   void read_part(std::size_t index, std::string_view suffix, std::span<std::uint8_t> out) const;
 
-  // Announces samples that are read soon, so that remote shards are prefetched. Returns at once.
+  // Announces samples that are read soon. Returns at once.
   void will_read(std::span<const std::size_t> indices) const;
 
   // Name of a sample for messages: "train-000003.tar: cat/7".
   std::string sample_name(std::size_t index) const;
 
-  // Depends on names, sizes and positions of the samples. It is equal for copies of the shards.
+  // Equal for copies of the shards: depends on names, sizes and positions of the samples.
   std::uint64_t fingerprint() const;
 
  private:
@@ -148,17 +134,17 @@ class LOCKSTEP_API TarShards {
 // --- Images --------------------------------------------------------------------------------------
 
 struct ShardImagesOptions {
-  // Suffixes of an image's part. The first one that a sample has is used.
+  // The first suffix that a sample has is used.
   std::vector<std::string> image = {"jpg", "jpeg", "png", "webp"};
 
-  // Suffix of the part with the class, a number as text.
+  // Suffix of the class, a number as text.
   std::string label = "cls";
 };
 
-// Images in shards, the source of a DecodedImages.
-// Errors: in addition, corrupt, naming the sample: from the constructor if a sample has no image or
-// no label; from label() if that part is not a number; from read() if the image is a sparse file of
-// more than 1032 bytes per stored byte.
+// The source of a DecodedImages.
+// Errors: in addition, corrupt, naming the sample. The constructor throws it without an image or a
+// label, and label() without a number. read() throws it for a sparse image of more than 1032 bytes
+// per stored byte.
 class LOCKSTEP_API ShardImages : public EncodedImages {
  public:
   explicit ShardImages(TarShards shards, ShardImagesOptions options = {});

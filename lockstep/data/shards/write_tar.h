@@ -1,6 +1,4 @@
-// Creates the headers of a tar archive in GNU tar's format: names of any bytes and length, and
-// files of any size.
-//
+// Creates headers in GNU tar's format, for names of any bytes and length, and files of any size.
 // Does not depend on LibTorch.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -15,10 +13,10 @@ namespace lockstep::data {
 // The headers before a file's contents: no times, no owners, readable by everyone.
 std::string tar_headers(std::string_view name, std::uint64_t size);
 
-// Size of a file in the archive: headers, contents and padding.
+// Headers, contents and padding of a file.
 std::uint64_t tar_bytes(std::string_view name, std::uint64_t size);
 
-// Two blocks of zeros, as readers need. tar(1) would fill up to 20 blocks.
+// Two blocks of zeros. tar(1) would write up to 20.
 inline constexpr std::uint64_t tar_end_bytes = 1024;
 std::string tar_end();
 

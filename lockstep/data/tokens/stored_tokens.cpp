@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The two files of Megatron-LM that `path` names, as X.idx, X.bin or X; empty for other files.
+// Megatron-LM's files X.idx and X.bin.
 struct MegatronFiles {
   fs::path index;
   fs::path tokens;
@@ -42,7 +42,7 @@ std::uint64_t widen(const std::byte* from, std::span<std::int64_t> out) {
   Token least = 0;
   Token largest = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
-    Token token{};  // Tokens in files of other programs may be unaligned.
+    Token token{};  // Tokens may be unaligned.
     std::memcpy(&token, from + i * sizeof token, sizeof token);
     out[i] = static_cast<std::int64_t>(token);
     least = std::min(least, token);
@@ -115,8 +115,7 @@ std::string_view remedy_of(const FileFormat& format) {
   }
 }
 
-// Tokens of one byte may be a text. Tokens of more bytes contain zeros, or bytes of all values; a
-// few tokens may have none.
+// Tokens of one byte may be a text. Others contain zeros, or bytes of all values, except a few.
 bool may_be_tokens(const FileFormat& format, std::uint64_t size, std::size_t bytes_of_token) {
   constexpr std::uint64_t shortest_text = 64;
   if (!format.by_letters) return false;

@@ -1,7 +1,6 @@
 // One mapped file of tokens in any supported format.
 //
-// Thread safety: several threads may call const members at once.
-// Errors: as TokenFile's.
+// Thread safety: several threads may call const members at once. Errors: as TokenFile's.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,13 +26,12 @@ class StoredTokens {
   bool has_documents() const { return index_.has_value(); }
   void require_unchanged() const;
 
-  // Copies tokens [begin, begin + out.size()). Errors: corrupt for a token that is negative or not
-  // below `vocabulary`.
+  // Copies tokens from `begin` on. Errors: corrupt for a token outside [0, vocabulary).
   void read(std::uint64_t begin, std::span<std::int64_t> out,
             std::optional<std::int64_t> vocabulary) const;
 
-  // Positions in [begin, end) at which the file's index begins a document. Without an index, the
-  // file is one document.
+  // Positions in [begin, end) at which a document of the index begins. Without an index, the file
+  // is one document.
   std::vector<std::uint64_t> document_begins(std::uint64_t begin, std::uint64_t end) const;
 
  private:
@@ -44,7 +42,7 @@ class StoredTokens {
                                  std::int64_t vocabulary) const;
 
   MappedFile file_;
-  std::optional<MappedFile> index_file_;  // Megatron-LM's index; index_ is a view of it.
+  std::optional<MappedFile> index_file_;  // index_ is a view of it.
   std::optional<MegatronIndex> index_;
   TokenRange range_;
 };

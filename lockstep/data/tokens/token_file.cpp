@@ -44,7 +44,6 @@ std::uint64_t positive(std::int64_t value, const char* name) {
   return static_cast<std::uint64_t>(value);
 }
 
-// The range of a file that a window covers, including the last target.
 struct Window {
   std::size_t file;
   std::uint64_t begin;
@@ -112,8 +111,7 @@ Window TokenFile::State::window(std::size_t index, std::uint64_t seed, std::int6
   return window;
 }
 
-// Positions among the length + 1 `tokens` at which documents begin, counted from the window's
-// begin. The position of the last target counts, too.
+// Begins of documents among the length + 1 `tokens`, counted from the window's begin.
 std::vector<std::int64_t> TokenFile::State::begins_of(const Window& window,
                                                       std::span<const std::int64_t> tokens) const {
   std::vector<std::int64_t> begins;

@@ -1,24 +1,20 @@
 // Files of tokens as a dataset: windows of a fixed length, with targets one token later.
 //
 //   lockstep::TokenFile train("train.bin", {.length = 1024, .vocabulary = 50257});
-//   lockstep::DistributedSampler sampler(train.size(), world);
 //
 // The header determines the format: llm.c (GPT-2's uint16 and Llama 3's uint32), Megatron-LM,
 // fairseq, or a .npy array of integers. Name files of Megatron-LM and fairseq as X.idx, X.bin, or
 // X. Files without a header, such as nanoGPT's, need TokenFileOptions::raw.
 //
-// Window i begins at token i * stride of its file. Its data are `length` tokens; its targets are
-// the `length` tokens that begin one later. With the default stride each token is a target once, as
-// in llm.c and Megatron-LM; tokens at the end that do not fill a window are omitted. A window may
-// span documents, as in the usual training of GPTs, but not files.
-//
-// The files are mapped, so all ranks of a host share the page cache.
+// Window i begins at token i * stride of its file. Its data are `length` tokens; its targets begin
+// one token later. Tokens at the end that do not fill a window are omitted. A window may span
+// documents, but not files.
 //
 // Thread safety: several threads may call all members at once.
-// Errors: corrupt, with file, byte, expected and found value, for a damaged file, one that changed
-// while in use, and a token beyond the vocabulary; misuse for too few tokens, or a known format
-// with `raw`; unsupported, naming the format, for other formats; system.
-// Lifetime: do not truncate the files while they are in use: reads then raise SIGBUS.
+// Errors: corrupt, with file, byte, expected and found value. It is thrown for a damaged file, one
+// that changed while in use, and a token beyond the vocabulary. Misuse for too few tokens, or a
+// known format with `raw`. Unsupported, naming the format, for other formats. System.
+// Lifetime: the files are mapped. Reads raise SIGBUS if they are truncated while in use.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,29 +39,26 @@ struct TokenFileOptions {
   // Tokens per window.
   std::int64_t length = 1024;
 
-  // Distance of the beginnings of two windows, in tokens. Default: `length`. With a smaller stride,
-  // windows overlap, and an epoch has each token several times.
+  // Tokens between the beginnings of two windows; default: `length`. With a smaller stride, an
+  // epoch has each token several times.
   std::optional<std::int64_t> stride = {};
 
   // Type of the tokens of files without a header: torch::kUInt16 for nanoGPT's. A known format,
-  // such as .npy, .npz, gzip or Parquet, is an Error that names it: its header would become
-  // training data.
+  // such as .npy or gzip, is an Error: its header would become training data.
   std::optional<at::ScalarType> raw = {};
 
-  // Number of tokens of the model. A larger token is an Error, instead of a crash or wrong values
-  // in the embedding. The check has no measurable cost.
+  // The model's number of tokens. A larger token is an Error, not a crash or a wrong embedding.
   std::optional<std::int64_t> vocabulary = {};
 
   // In each epoch, window i begins at another token of [i * stride, (i + 1) * stride), drawn from
-  // (seed, epoch, i). For several epochs, instead of nanoGPT's random windows.
+  // (seed, epoch, i). For several epochs.
   bool random_begin = false;
 
   // Token after which a document begins, such as 50256, GPT-2's <|endoftext|>. Default: the
   // documents of Megatron-LM's index, or fairseq's sequences; other files are one document.
   std::optional<std::int64_t> end_of_document = {};
 
-  // Replaces a target that is the first token of another document by ignored_target, because no
-  // model can predict it.
+  // Replaces a target that is the first token of another document by ignored_target.
   bool mask_document_ends = false;
 };
 
@@ -84,9 +77,8 @@ class LOCKSTEP_API TokenFile : public BatchDataset {
   // Number of tokens in all files.
   std::int64_t tokens() const;
 
-  // Positions in the window at which a document begins, in rising order. The first token counts
-  // only if a document begins there. Use it for attention within one document. `seed` and `epoch`
-  // are the batch's; they matter only with random_begin.
+  // Positions in the window at which documents begin, for attention within one document. The first
+  // token counts only if a document begins there. `seed` and `epoch` matter only with random_begin.
   std::vector<std::int64_t> document_begins(std::size_t index, std::uint64_t seed = 0,
                                             std::int64_t epoch = 0) const;
 

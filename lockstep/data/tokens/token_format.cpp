@@ -41,7 +41,7 @@ constexpr std::uint64_t fairseq_lengths_at = 26;
 constexpr std::uint64_t megatron_lengths_at = 34;
 constexpr std::uint64_t bytes_of_sequence = sizeof(std::int32_t) + sizeof(std::int64_t);
 
-// The codes of indexed_dataset.py's DType. 6 and 7 are floating point; 9 and 10 are fairseq's.
+// indexed_dataset.py's DType: 6 and 7 are floating point; 9 and 10 are fairseq's.
 std::optional<TokenType> type_of_code(std::uint8_t code) {
   switch (code) {
     case 1:

@@ -1,19 +1,16 @@
 // Files of tokens: the headers of llm.c, Megatron-LM and fairseq, and files without a header.
+// Numbers are little-endian. Frozen by their projects:
+// - llm.c (dev/data/data_common.py): 256 int32: magic, version, number of tokens, zeros. Tokens
+//   follow: uint16 (magic 20240520, version 1: GPT-2) or uint32 (20240801, 7: Llama 3).
+// - Megatron-LM (core/datasets/indexed_dataset.py): X.bin has only tokens. X.idx is "MMIDIDX\0\0",
+//   u64 version 1, u8 type, u64 sequences, u64 entries of the document list. Arrays follow: i32
+//   length of each sequence, i64 first byte of each, i64 first sequence of each document. The last
+//   entry is the number of sequences. A multimodal index adds an i8 mode for each sequence.
+// - fairseq (data/indexed_dataset.py, MMapIndexedDataset): as Megatron-LM, without the entries and
+//   the list of documents. Each sequence is a document.
+// - nanoGPT (data/*/prepare.py): only tokens, uint16.
 //
-// Frozen by their projects:
-// - llm.c (dev/data/data_common.py): 256 int32: magic, version, number of tokens, zeros; then the
-//   tokens, uint16 (magic 20240520, version 1: GPT-2) or uint32 (20240801, 7: Llama 3).
-// - Megatron-LM (core/datasets/indexed_dataset.py): X.bin has the tokens alone. X.idx is
-//   "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 entries of the document list; then
-//   i32 length of each sequence, i64 first byte of each, i64 first sequence of each document and,
-//   last, the number of sequences. A multimodal index goes on with an i8 for each sequence, its
-//   mode; the tokens are the same.
-// - fairseq (data/indexed_dataset.py, MMapIndexedDataset): as Megatron-LM without documents: "u64
-//   entries" and the list of documents are missing. Each sequence is a document.
-// - nanoGPT (data/*/prepare.py): the tokens alone, uint16.
-// All numbers are little-endian.
-//
-// Torch-free, so that it can be fuzzed.
+// Does not depend on LibTorch, so that it can be fuzzed.
 // Errors: corrupt, naming file, byte, expected and found; unsupported for other versions and types.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -32,33 +29,31 @@ enum class TokenType { uint8, int8, int16, uint16, int32, uint32, int64, uint64 
 std::size_t bytes_of(TokenType type);
 std::string_view name_of(TokenType type);
 
-// The tokens in a file.
 struct TokenRange {
   TokenType type = TokenType::uint16;
   std::uint64_t begin = 0;  // Offset of the first token, in bytes.
   std::uint64_t count = 0;
 };
 
-// Returns nothing if the file does not begin with a magic number of llm.c's tokens.
+// Nothing without a magic number of llm.c.
 std::optional<TokenRange> parse_llm_c(std::string_view file, std::span<const std::byte> bytes);
 
-// A file of tokens without a header.
 TokenRange parse_raw(std::string_view file, std::uint64_t size, TokenType type);
 
 // Also true for an index of fairseq.
 bool is_megatron_index(std::span<const std::byte> bytes);
 
-// A view of the documents in an X.idx of Megatron-LM or fairseq. It does not own the bytes.
+// The documents in an X.idx of Megatron-LM or fairseq. Does not own the bytes.
 class MegatronIndex {
  public:
-  // Validates every number of the index. `bin_size` is the size of X.bin.
+  // Validates every number. `bin_size` is the size of X.bin.
   MegatronIndex(std::string_view file, std::span<const std::byte> bytes, std::uint64_t bin_size);
 
   const TokenRange& tokens() const { return tokens_; }
 
   std::uint64_t documents() const { return documents_; }
 
-  // Number of the first token of a document. For documents(), the number of all tokens.
+  // Number of the document's first token. For documents(), the number of all tokens.
   std::uint64_t begin_of_document(std::uint64_t document) const;
 
  private:
@@ -72,7 +67,7 @@ class MegatronIndex {
   std::span<const std::byte> bytes_;
   TokenRange tokens_;
   bool is_fairseq_ = false;
-  std::uint64_t lengths_at_ = 0;  // Offset of the sequences' lengths.
+  std::uint64_t lengths_at_ = 0;
   std::uint64_t sequences_ = 0;
   std::uint64_t documents_ = 0;
 };

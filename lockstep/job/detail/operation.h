@@ -29,7 +29,7 @@ enum class Operation : std::uint8_t {
   allocate_shared = 16,
 };
 
-// Whether the operation combines elements with a ReduceOp (comm/core/buffer.h).
+// Whether it combines elements with a ReduceOp (comm/core/buffer.h).
 constexpr bool reduces(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::reduce ||
          operation == Operation::reduce_scatter;

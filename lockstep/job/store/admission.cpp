@@ -30,7 +30,6 @@ bool ready_for(int socket, short events, Deadline deadline) {
   return poll_until(watched, deadline);
 }
 
-// The reason of a failed attempt to connect; another may succeed.
 struct NotYet {
   std::string why;
 };
@@ -67,7 +66,7 @@ void shake_hands(int socket, ClientHandshake& handshake, Deadline deadline) {
 
 constexpr std::size_t max_unauthenticated = 64;
 constexpr std::chrono::seconds handshake_limit{5};
-constexpr std::chrono::milliseconds accept_pause{100};  // Pause when there is no descriptor left.
+constexpr std::chrono::milliseconds accept_pause{100};  // Without a free descriptor.
 
 bool send_at_once(int socket, const std::string& bytes) {
   return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -159,8 +158,8 @@ void Door::accept_some(Clock::time_point now) {
 }
 
 void Door::welcome(FileDescriptor socket, Clock::time_point now) {
-  if (unauthenticated_.size() == max_unauthenticated)  // Drops a random one, so that no peer can
-                                                       // displace all others.
+  if (unauthenticated_.size() == max_unauthenticated)  // A random one: no peer can displace all
+                                                       // others.
     unauthenticated_.erase(std::next(unauthenticated_.begin(),
                                      static_cast<std::ptrdiff_t>(random_() % max_unauthenticated)));
   tune_stream(socket.get());

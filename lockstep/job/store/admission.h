@@ -1,7 +1,7 @@
-// Authenticated connections between a job's processes on different hosts: a client asks to join,
-// and a Door listens and admits those that prove the token.
+// Authenticated connections between a job's processes on different hosts: a client joins, and a
+// Door listens and admits those that prove the token.
 //
-// Thread safety: a Door belongs to one thread; any thread may call the functions.
+// Thread safety: a Door belongs to one thread; all functions.
 // Blocking: the functions until their deadline; a Door never.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -25,18 +25,16 @@
 
 namespace lockstep {
 
-// Returns a socket to a server that has accepted this process. Retries while the server is not
-// listening, or if it dropped the connection because of too many unauthenticated peers. `server` is
-// for messages. Errors: as TcpStore's constructor.
+// Returns a socket to a server that has accepted this process. Retries while the server does not
+// listen or drops the connection. `server` is for messages. Errors: as TcpStore's constructor.
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server);
 
-// Tries one address once, for at most about 6 s. Returns nothing when a later attempt may succeed;
-// `why` then has the reason. Errors: as ClientHandshake's.
+// Tries one address once, for about 6 s at most. Empty, with the reason in `why`, when a later
+// attempt may succeed. Errors: as ClientHandshake's.
 LOCKSTEP_API FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
                                         const std::optional<JobToken>& token, Channel channel,
                                         Deadline deadline, std::string& why);
 
-// Listens for a job's processes, launchers or ranks, and admits those that prove the token.
 // Unauthenticated peers are limited in number and time.
 class LOCKSTEP_API Door {
  public:
@@ -44,8 +42,7 @@ class LOCKSTEP_API Door {
     JobMember job;  // This process.
     std::optional<JobToken> token = {};
     Channel channel = Channel::agents;
-    std::string name;  // Prefix of log lines.
-    // See handshake.h; called by serve().
+    std::string name;
     ServerHandshake::HolderOf holder_of = [](const JobMember&) { return std::nullopt; };
   };
   struct Arrival {
@@ -53,7 +50,7 @@ class LOCKSTEP_API Door {
     JobMember member;
   };
 
-  // `listener` is a non-blocking listening socket.
+  // `listener` is non-blocking.
   Door(FileDescriptor listener, Options options);
 
   void watch(std::vector<pollfd>& entries) const;
@@ -68,7 +65,7 @@ class LOCKSTEP_API Door {
     ServerHandshake handshake;
     std::string hello;
     Deadline deadline;
-    JobMember member = {};  // Set after admission.
+    JobMember member = {};
   };
   enum class Progress { waits, is_in, is_out };
 

@@ -34,11 +34,9 @@ using std::chrono::microseconds;
 constexpr microseconds first_pause{50};
 constexpr microseconds longest_lock_pause{5'000};
 constexpr microseconds longest_wait_pause{50'000};
-constexpr std::chrono::seconds last_look{1};  // wait() may exceed its deadline by this to get the
-                                              // lock.
+constexpr std::chrono::seconds last_look{1};  // By which wait() may exceed its deadline.
 constexpr off_t least_bytes_to_compact = off_t{1} << 20;
 
-// Sleeps twice as long each time, up to `longest` and until `deadline`.
 void pause_before(Deadline deadline, microseconds& pause, microseconds longest) {
   std::this_thread::sleep_until(std::min(deadline, Clock::now() + pause));
   pause = std::min(2 * pause, longest);
@@ -69,7 +67,6 @@ void write_at(int file, std::string_view bytes, off_t offset, const std::string&
   }
 }
 
-// Returns fewer bytes than requested only at the end of the file.
 std::string read_at(int file, std::size_t count, off_t offset, const std::string& path) {
   std::string bytes(count, '\0');
   std::size_t done = 0;
@@ -107,7 +104,6 @@ class FileLock {
 
 }  // namespace
 
-// The file, and the table as last read.
 class FileStore::Log {
  public:
   explicit Log(const FileStoreOptions& options)
@@ -115,7 +111,7 @@ class FileStore::Log {
     change("", [](StoreTable&) { return false; });
   }
 
-  // Runs `act` on the current table. Returns false if the lock is not free by the deadline.
+  // Returns false if the lock is not free by the deadline.
   bool look(Deadline deadline, const std::function<void(const StoreTable&)>& act) {
     return locked(LOCK_SH, deadline, [&] { act(table_); });
   }
@@ -124,7 +120,7 @@ class FileStore::Log {
     if (!look(in(timeout_), act)) throw_lock_timeout();
   }
 
-  // Runs `act`, which returns whether it changed the value at `key`.
+  // `act` returns whether it changed the value at `key`.
   void change(std::string_view key, const std::function<bool(StoreTable&)>& act) {
     const auto act_and_record = [&] {
       if (act(table_)) record(key);
@@ -162,7 +158,7 @@ class FileStore::Log {
     return true;
   }
 
-  // Whether the descriptor is still the file of that name; compacting replaces it.
+  // Compacting replaces the file of that name.
   bool is_current() const {
     struct stat here {};
     struct stat there {};
@@ -182,8 +178,8 @@ class FileStore::Log {
     end_ = 0;
   }
 
-  // Applies records that others wrote since. A killed writer may have left the last record
-  // incomplete; `repair` removes it.
+  // Applies what others wrote since. A killed writer may have left an incomplete last record;
+  // `repair` removes it.
   void catch_up(bool repair) {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0)
@@ -215,7 +211,6 @@ class FileStore::Log {
     end_ = static_cast<off_t>(file_store_magic.size());
   }
 
-  // Returns false when no further record is complete.
   bool read_record() {
     const std::string header = read_at(file_.get(), record_header_bytes, end_, path_);
     if (header.size() < record_header_bytes) return false;
@@ -251,11 +246,11 @@ class FileStore::Log {
     return end_ > least_bytes_to_compact && end_ / 4 > live;
   }
 
-  // Writes the current entries to a new file, which replaces the old one. The caller holds the lock
-  // of the current file, so only one process does this.
+  // Writes the current entries to a new file, which replaces the old one, whose lock the caller
+  // holds.
   void compact() {
     const std::string temporary = path_ + ".compact";
-    ::unlink(temporary.c_str());  // Left by a killed process.
+    ::unlink(temporary.c_str());
     try {
       const FileDescriptor file = open_private(temporary, O_CREAT | O_EXCL);
       off_t end = 0;
@@ -270,7 +265,7 @@ class FileStore::Log {
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
       ::unlink(temporary.c_str());
-      log(LogLevel::warning, bare_text(error));  // The change is done; the next change retries.
+      log(LogLevel::warning, bare_text(error));  // The change is done; the next one retries.
     }
   }
 
@@ -280,7 +275,7 @@ class FileStore::Log {
   std::mutex mutex_;  // Guards the members below. Not held while waiting for the file lock.
   FileDescriptor file_;
   StoreTable table_;
-  off_t end_ = 0;  // The table is current up to this file offset; 0 before the first read.
+  off_t end_ = 0;  // The table is current up to here; 0 before the first read.
 };
 
 FileStore::FileStore(const FileStoreOptions& options) : log_(std::make_unique<Log>(options)) {}

@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// Never destroyed: a library registers while it is loaded, and may use this until the process ends.
+// Never destroyed: libraries register while loaded, and may use it until exit.
 struct Registered {
   std::mutex mutex;
   ForeignStoreConnector connector;

@@ -45,7 +45,7 @@ const unsigned char* octets(std::string_view text) {
   throw Error(Fault::system, fmt::format("OpenSSL cannot do {}", what));
 }
 
-// HKDF-SHA256. The job id is the salt, so one token gives different keys to two jobs.
+// HKDF-SHA256. The salt is the job id: one token gives different keys to two jobs.
 Key derive(const std::optional<JobToken>& token, std::string_view job_id,
            std::string_view purpose) {
   const auto free_kdf = [](EVP_KDF* kdf) { EVP_KDF_free(kdf); };
@@ -68,7 +68,6 @@ Key derive(const std::optional<JobToken>& token, std::string_view job_id,
   return key;
 }
 
-// Returns the HMAC-SHA256 of `transcript` with the key of one direction.
 std::string prove(const std::optional<JobToken>& token, std::string_view job_id,
                   std::string_view purpose, std::string_view transcript) {
   Key key = derive(token, job_id, purpose);
@@ -91,7 +90,6 @@ struct Hello {
   Channel channel = Channel::store;
 };
 
-// Errors: corrupt.
 Hello decode_hello(std::string_view frame) {
   ByteReader reader(frame);
   if (reader.raw(hello_magic.size()) != hello_magic) throw Error(Fault::corrupt, "not a hello");
@@ -157,8 +155,7 @@ ServerHandshake::Answer ServerHandshake::answer(std::string_view hello,
   } catch (const Error&) {
     return answer;
   }
-  // Uses the job id that the peer sent, so that a peer with the right token receives other
-  // differences.
+  // The job id that the peer sent: a peer with the right token receives other differences.
   const std::size_t unproved = hello_bytes - mac_bytes;
   const std::string transcript = challenge_ + std::string(hello.substr(0, unproved));
   const std::string right = prove(token_, said.member.job_id, to_server, transcript);

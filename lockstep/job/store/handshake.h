@@ -1,11 +1,6 @@
 // The handshake by which two processes prove to each other that both have the job's token and
-// belong to the same job. Any process may connect to the socket. Frozen: docs/protocol.md.
-//
-// Three frames of fixed length: a challenge, a hello, a verdict. Each end proves the token by an
-// HMAC over all earlier bytes, with a separate key for each direction. No I/O and no clock; the
-// caller limits the time.
-//
-// Only a peer that has proved the token receives other differences.
+// belong to the same job. Frozen: docs/protocol.md. No I/O and no clock; the caller limits the
+// time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,17 +23,16 @@ constexpr std::size_t hello_bytes = 208;
 constexpr std::size_t verdict_bytes = 256;
 constexpr std::size_t max_job_id_bytes = 123;
 
-// The service that a connection is for.
 enum class Channel : std::uint32_t {
   store = 0,        // Ranks to a TcpStoreServer.
   agents = 1,       // Launchers to their coordinator, which ignores the numbers in JobMember.
-  connections = 6,  // Ranks on different hosts to each other. 2 to 5: earlier versions of frames.
+  connections = 6,  // Ranks on different hosts to each other. 2 to 5: earlier versions.
 };
 
-// Returns random bytes from OpenSSL.
+// From OpenSSL.
 LOCKSTEP_API std::string make_nonce();
 
-// Returns the SHA-256 of `bytes`, 64 hexadecimal digits. It distinguishes long or secret texts.
+// 64 hexadecimal digits that distinguish long or secret texts.
 LOCKSTEP_API std::string sha256_hex(std::string_view bytes);
 
 // Errors: misuse for a job id or numbers that a frame cannot hold.
@@ -57,7 +51,7 @@ enum class Verdict : std::uint8_t {
 
 class LOCKSTEP_API ServerHandshake {
  public:
-  // `here` is this server; its rank is ignored.
+  // The rank in `here`, this server, is ignored.
   ServerHandshake(const JobMember& here, const std::optional<JobToken>& token,
                   const std::string& nonce, Channel channel = Channel::store);
 
@@ -68,7 +62,7 @@ class LOCKSTEP_API ServerHandshake {
     std::string frame;  // Send it in any case.
     JobMember member;   // The peer; verified unless refused.
   };
-  // Returns the address of the connection that an authenticated rank already has; empty if none.
+  // The address of an authenticated rank's earlier connection; empty without one.
   using HolderOf = std::function<std::optional<std::string>(const JobMember& member)>;
 
   // Calls `holder_of` only if the rank is otherwise accepted. A peer's bytes never make it throw.
@@ -100,7 +94,7 @@ class LOCKSTEP_API ClientHandshake {
   const std::optional<JobToken> token_;
   const std::string nonce_;
   const Channel channel_;
-  std::string said_;  // The challenge and this end's hello.
+  std::string said_;
 };
 
 }  // namespace lockstep

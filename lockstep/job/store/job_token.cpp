@@ -70,19 +70,18 @@ bool is_base64(char c) {
          c == '/' || c == '-' || c == '_';
 }
 
-// A buffer on the stack, because a growing string leaves copies in memory.
+// On the stack: a growing string leaves copies in memory.
 struct Wiped {
   std::array<char, most_characters + 2> bytes{};
   ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-// Returns the variable's memory, which /proc/PID/environ shows, to be wiped; null if unset.
+// The memory that /proc/PID/environ shows, to be wiped; null if unset.
 char* token_variable() {
   constexpr const char* name = "LOCKSTEP_JOB_TOKEN";
   return read_variable(name) == nullptr ? nullptr : ::getenv(name);
 }
 
-// Wipes in place, because /proc/PID/environ shows this memory.
 void wipe_variable(char* text) {
   OPENSSL_cleanse(text, std::strlen(text));
   ::unsetenv("LOCKSTEP_JOB_TOKEN");
@@ -122,7 +121,7 @@ JobToken make_job_token() {
   std::array<unsigned char, 32> random{};
   if (RAND_bytes(random.data(), random.size()) != 1)
     throw Error(Fault::system, "OpenSSL has no random bytes");
-  std::array<unsigned char, 45> text{};  // 44 characters and a final 0.
+  std::array<unsigned char, 45> text{};
   const int length = EVP_EncodeBlock(text.data(), random.data(), random.size());
   JobToken token({reinterpret_cast<const char*>(text.data()), static_cast<std::size_t>(length)});
   OPENSSL_cleanse(random.data(), random.size());

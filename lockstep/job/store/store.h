@@ -1,22 +1,18 @@
-// A small shared key-value store for the rendezvous of ranks.
-//
-// This header has the interface, and stores within one process, in a file, and in a part of another
-// store. tcp_store.h has the store for ranks on several hosts.
+// A small shared key-value store for the rendezvous of ranks. tcp_store.h has the one for several
+// hosts.
 //
 //   TcpStore store({.host = "node1", .port = 29400, .member = {"job-7", rank, world_size}});
 //   store.set("address/0", "node1:4711");
 //   std::string peer = store.wait("address/1", in(std::chrono::seconds(30)));
 //
-// Keys and values are arbitrary bytes, at most max_key_bytes and max_value_bytes long. A store
-// holds at most max_keys keys, and max_bytes of keys and values together. Operations are
-// linearizable.
-// Thread safety: any thread may call any member at any time.
-// Blocking: wait() until its deadline; other members for the access to the store, with a limit that
-// each implementation sets.
+// Keys and values are arbitrary bytes. Operations are linearizable.
+// Thread safety: any thread may call any member.
+// Blocking: wait() until its deadline; others for the access to the store, limited by the
+// implementation.
 // Errors: misuse for a key or value that is too long; system when the store is full; timeout,
 // naming the key. Peer_lost when the server has ended, in this and every later call. Corrupt when
 // the store's file or server is damaged. After a timeout in another member than wait(), the change
-// may or may not have been made.
+// may have been made.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,19 +43,19 @@ class LOCKSTEP_API Store {
 
   virtual void set(std::string_view key, std::string_view value) = 0;
 
-  // Returns the current value; empty if there is none.
+  // The current value; empty if there is none.
   virtual std::optional<std::string> find(std::string_view key) = 0;
 
-  // Returns the value as soon as it exists; an existing value immediately, even after the deadline.
+  // Returns the value as soon as it exists; an existing value even after the deadline.
   virtual std::string wait(std::string_view key, Deadline deadline) = 0;
 
-  // Adds to the number at `key`, which is 0 if absent, and returns the sum, stored as decimal text.
-  // Errors: misuse when the value is not a number or the sum overflows.
+  // Adds to the number at `key`, by default 0, and returns the sum, stored as decimal text. Errors:
+  // misuse when the value is not a number or the sum overflows.
   virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
 
-  // Sets the value to `desired` if it equals `expected`, and returns the value afterwards. As in
-  // PyTorch, an absent key equals an empty `expected`. With another `expected`, an absent key stays
-  // absent and `expected` is returned.
+  // Sets the value to `desired` if it equals `expected`; returns the value afterwards. As in
+  // PyTorch, an absent key equals an empty `expected`; otherwise it stays absent and `expected` is
+  // returned.
   virtual std::string compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired) = 0;
 
@@ -89,9 +85,8 @@ class LOCKSTEP_API InProcessStore final : public Store {
   const std::unique_ptr<State> state_;
 };
 
-// The keys of another store that begin with a prefix, so that two users of one store cannot
-// collide. The prefix counts towards the length of a key. Lifetime: the other store must outlive
-// this one.
+// The keys of another store, which must outlive this one, that begin with a prefix. The prefix
+// counts towards the length of a key.
 class PrefixStore final : public Store {
  public:
   PrefixStore(Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -120,23 +115,22 @@ class PrefixStore final : public Store {
 struct FileStoreOptions {
   std::filesystem::path path;  // Created with mode 0600 when absent.
 
-  // Time limit for the lock, in every call except wait(). If it is short, calls fail when the
-  // holder is briefly stopped.
+  // Time limit for the lock, in every call except wait(). If short, calls fail when the holder is
+  // briefly stopped.
   std::chrono::milliseconds timeout = default_timeout;
 };
 
 // A store in one file, for ranks that share a file system and no network.
 //
-// The file is a log of changes. Every operation holds a kernel lock on it, so no process reads an
-// incomplete change. A killed writer may leave an incomplete change at the end; the next writer
-// removes it. The file is compacted when most of it is obsolete. wait() polls at least every 50 ms.
+// The file is a log of changes. Every operation holds a kernel lock on it. A killed writer may
+// leave an incomplete change at the end, which the next writer removes. The file is compacted when
+// most of it is obsolete. wait() polls at least every 50 ms.
 //
-// Opening a path joins the store in that file: use a new path for every attempt of a job. The file
-// is never removed. The store survives the death of processes, but not of hosts.
+// Opening a path joins its store: use a new path for every attempt of a job. The file is never
+// removed. The store survives the death of processes, but not of hosts.
 //
-// Errors: those of a Store; timeout when another process holds the lock for `timeout`; system when
-// the file system has no locks (NFS needs version 4, Lustre the mount option flock).
-// the file system has no locks (NFS needs version 4, Lustre the mount option flock).
+// Errors: also timeout when another process holds the lock for `timeout`. System when the file
+// system has no locks (NFS needs version 4, Lustre the mount option flock).
 class LOCKSTEP_API FileStore final : public Store {
  public:
   // Errors: misuse for a symbolic link, a file of another user, or a file that others can access.

@@ -1,10 +1,9 @@
 // The frames between a TcpStore and its server after the handshake, and the records in a
 // FileStore's file. Frozen: docs/protocol.md.
 //
-// No I/O and no state. Decoding returns views into its input and allocates nothing, so a length
-// that a peer sends costs no memory.
-// Errors: corrupt for bytes that encoding never produces: decode(encode(x)) is x, and
-// encode(decode(b)) is b.
+// No I/O and no state. Decoding returns views and allocates nothing, so a length that a peer sends
+// costs no memory.
+// Errors: corrupt for bytes that encoding never produces.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,7 +31,7 @@ struct StoreRequest {
   };
 
   Kind kind = Kind::set;
-  std::uint64_t id = 0;  // Set by the client; the reply has the same id.
+  std::uint64_t id = 0;  // Set by the client, repeated in the reply.
   std::string_view key = {};
   std::string_view value = {};
   std::string_view expected = {};
@@ -42,8 +41,8 @@ struct StoreRequest {
 struct StoreReply {
   enum class Kind : std::uint8_t {
     done = 1,
-    absent = 2,  // find: nothing there; erase: nothing was there
-    value = 3,   // find: no such key; erase: key did not exist
+    absent = 2,  // find: no such key; erase: key did not exist
+    value = 3,   // bytes
     number = 4,  // number
     error = 5,   // fault, and the reason in bytes
   };
@@ -59,23 +58,22 @@ constexpr std::size_t frame_header_bytes = 4;
 constexpr std::size_t max_frame_bytes = 64 + Store::max_key_bytes + 2 * Store::max_value_bytes;
 constexpr std::size_t max_reason_bytes = 1024;
 
-// Return complete frames, including their length. An error's bytes are cut to max_reason_bytes.
+// Return complete frames, with their length. An error's bytes are cut to max_reason_bytes.
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreReply& reply);
 
-// Returns the first frame in `bytes` without its length; empty when more bytes are needed.
+// The first frame without its length; empty when more bytes are needed.
 std::optional<std::string_view> first_frame(std::string_view bytes);
 
 StoreRequest decode_request(std::string_view body);
 StoreReply decode_reply(std::string_view body);
 
-// One change in a FileStore's file.
 struct FileStoreRecord {
   enum class Kind : std::uint32_t { set = 1, erase = 2 };
 
   Kind kind = Kind::set;
   std::string_view key = {};
-  std::string_view value = {};  // Empty for erase.
+  std::string_view value = {};
 };
 
 constexpr std::string_view file_store_magic{"LOCKSTEP STORE\x01\n", 16};
@@ -83,8 +81,8 @@ constexpr std::size_t record_header_bytes = 40;
 
 std::string encode(const FileStoreRecord& record);
 
-// Returns the number of bytes of key and value that follow record_header_bytes. The header has its
-// own checksum, so a damaged length is detected before any allocation.
+// Bytes of key and value after the header, whose own checksum detects a damaged length before any
+// allocation.
 std::size_t body_bytes(std::string_view header);
 
 FileStoreRecord decode_record(std::string_view header, std::string_view body);

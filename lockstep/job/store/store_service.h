@@ -1,7 +1,6 @@
-// The map behind every store of this library, and the service that handles a store server's
-// requests. No I/O.
+// The map behind every store of this library, and the service of a store server. No I/O.
 //
-// Thread safety: the owner synchronizes both; a server's one thread owns its service.
+// Thread safety: the owner synchronizes both.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,8 +17,7 @@
 
 namespace lockstep::job {
 
-// Implements the operations of stores and their limits. Errors: misuse and system as in store.h;
-// the table is then unchanged.
+// Errors: misuse and system as in store.h; the table is then unchanged.
 class StoreTable {
  public:
   using Values = std::map<std::string, std::string, std::less<>>;
@@ -32,7 +30,7 @@ class StoreTable {
   bool erase(std::string_view key);
 
   const Values& values() const { return values_; }
-  std::size_t bytes() const { return bytes_; }  // Total of keys and values.
+  std::size_t bytes() const { return bytes_; }
 
  private:
   Values values_;
@@ -43,26 +41,24 @@ class StoreTable {
 void require_store_key(std::string_view key);
 void require_store_value(std::string_view key, std::string_view value);
 
-// Returns a quoted key for messages: at most 64 characters, all safe for a terminal.
+// For messages: at most 64 characters, all safe for a terminal.
 std::string in_quotes(std::string_view key);
 
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
 
-// Handles the requests of a store server; owns the table and the list of waits.
 class StoreService {
  public:
   using Client = std::uint64_t;
   // Receives complete frames; must not call back into the service.
   using Deliver = std::function<void(Client client, std::string frame)>;
 
-  static constexpr std::size_t max_waits = 1024;  // Limit for one client.
+  static constexpr std::size_t max_waits = 1024;
 
   // Delivers the reply, unless the request must wait, and the replies to all waits that it ends.
-  // Errors: corrupt when the client breaks the protocol: the id of a pending wait, or too many
-  // waits. A refusal by the table is a reply, not an Error.
+  // Errors: corrupt for the id of a pending wait, or too many waits. A refusal by the table is a
+  // reply.
   void handle(Client client, const StoreRequest& request, const Deliver& deliver);
 
-  // Removes the client; its waits get no reply.
   void forget(Client client);
 
   const StoreTable& table() const { return table_; }
@@ -77,8 +73,8 @@ class StoreService {
 
   StoreTable table_;
   std::map<Client, Waits> waits_;
-  std::multimap<std::string, std::pair<Client, std::uint64_t>, std::less<>> waiters_;  // By key.
-  std::string bytes_;  // Bytes that the current reply refers to.
+  std::multimap<std::string, std::pair<Client, std::uint64_t>, std::less<>> waiters_;
+  std::string bytes_;  // Referred to by the current reply.
 };
 
 }  // namespace lockstep::job

@@ -76,8 +76,8 @@ struct Listener {
   std::string uid;
 };
 
-// Format of a line: number, local address:port in hex, remote, state, queues, timer, retransmits,
-// uid, timeout, inode.
+// A line: number, local address:port in hex, remote, state, queues, timer, retransmits, uid,
+// timeout, inode.
 std::optional<Listener> find_listener(const char* table, int port) {
   std::ifstream file(table);
   std::string line;
@@ -214,16 +214,15 @@ FileDescriptor try_to_listen(const SocketAddress& address) {
   for (int tries_left = 20;; --tries_left) {
     FileDescriptor listener = make_socket(address);
     if (!listener) throw_errno("making a TCP socket");
-    const int yes = 1;  // Allows lingering connections of an earlier job, but not a second
-                        // listener.
+    const int yes = 1;  // For lingering connections of an earlier job.
     ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (address.family() == AF_INET6)
       ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
     const bool bound = ::bind(listener.get(), address.generic(), address.length) == 0;
     if (bound && ::listen(listener.get(), SOMAXCONN) == 0) return listener;
     const int error = errno;
-    // If two sockets listen() on one port at the same instant, Linux fails both. bind() fails if
-    // another socket is already listening.
+    // If two sockets listen() on one port at once, Linux fails both. bind() fails if another one
+    // already listens.
     if (bound && error == EADDRINUSE && tries_left > 0) {
       listener = FileDescriptor();
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));

@@ -1,7 +1,7 @@
 // TCP sockets and addresses, for the store, the ranks and the launchers.
 //
-// Thread safety: any thread may call any function.
-// Blocking: resolve() during DNS queries. No function does reverse look-ups.
+// Thread safety: all functions. Blocking: resolve() during DNS queries. There are no reverse
+// look-ups.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,19 +29,19 @@ struct LOCKSTEP_API SocketAddress {
   bool is_loopback() const;
 };
 
-// Returns "127.0.0.1:29400" or "[::1]:29400".
+// "127.0.0.1:29400" or "[::1]:29400".
 LOCKSTEP_API std::string to_text(const SocketAddress& address);
 LOCKSTEP_API std::string to_text(const std::string& host, int port);
 
-// Splits HOST:PORT or [IPV6]:PORT, removing the brackets. Empty for another form or a port outside
-// 1 to 65535.
+// Splits HOST:PORT or [IPV6]:PORT, removing brackets. Empty for another form or a port outside 1 to
+// 65535.
 LOCKSTEP_API std::optional<std::pair<std::string, int>> host_and_port(std::string_view text);
 
 // Errors: misuse when `host` is not a numeric IPv4 or IPv6 address.
 LOCKSTEP_API SocketAddress numeric_address(const std::string& host, int port);
 
-// Returns at once for numeric addresses and localhost. Other names use the resolver, which has its
-// own timeout. Errors: misuse when the host does not exist.
+// Uses the resolver, which has its own timeout, except for numeric addresses and localhost. Errors:
+// misuse when the host does not exist.
 LOCKSTEP_API std::vector<SocketAddress> resolve(const std::string& host, int port);
 
 LOCKSTEP_API SocketAddress local_address(int socket);
@@ -50,27 +50,25 @@ LOCKSTEP_API SocketAddress peer_address(int socket);  // Empty when the peer has
 // Disables Nagle's algorithm, and detects an unreachable host within about 10 s.
 LOCKSTEP_API void tune_stream(int socket);
 
-// Throws misuse for listening beyond loopback without a job token, unless the environment has
-// LOCKSTEP_TRUST_NETWORK=1. `what`, such as "the store", is the service; `host` is the address as
-// given.
+// Throws misuse for listening beyond loopback without a job token, unless LOCKSTEP_TRUST_NETWORK=1.
+// `what` is the service ("the store"), `host` the address as given.
 LOCKSTEP_API void require_protection(const SocketAddress& address, const std::string& host,
                                      bool has_token, std::string_view what);
 
-// Returns a non-blocking listening socket, or nothing with errno set.
+// Non-blocking; empty, with errno set, on failure.
 LOCKSTEP_API FileDescriptor try_to_listen(const SocketAddress& address);
 
-// Throws for `error`, the errno of a failed try_to_listen(): misuse, with the port's holder, for a
-// port in use; else system.
+// Throws for the errno of try_to_listen(): misuse, with the port's holder, for a port in use; else
+// system.
 [[noreturn]] LOCKSTEP_API void throw_not_listening(const SocketAddress& address, int error);
 
-// Returns a non-blocking socket that connects to `address`, or nothing with errno set. Once it is
-// writable, finish_connecting() returns why the connection failed; empty on success.
+// Non-blocking; empty, with errno set, on failure. Once the socket is writable, finish_connecting()
+// returns why the connection failed; empty on success.
 LOCKSTEP_API FileDescriptor begin_connecting(const SocketAddress& address);
 LOCKSTEP_API std::string finish_connecting(int socket, const SocketAddress& address);
 
-// Describes the process that listens on a TCP port of this host, for messages: "process 4242
-// (python train.py)", "a process of user 1001" or "an unknown process". The kernel hides the rest
-// for other users' processes.
+// The process that listens on a TCP port of this host, for messages: "process 4242 (python
+// train.py)", or "a process of user 1001".
 LOCKSTEP_API std::string describe_port_holder(int port);
 
 }  // namespace lockstep

@@ -30,12 +30,11 @@ using job::require_store_value;
 using job::StoreReply;
 using job::StoreRequest;
 
-constexpr std::chrono::seconds last_answer{1};  // wait() may exceed its deadline by this if the
-                                                // server hangs.
+constexpr std::chrono::seconds last_answer{1};  // By which wait() may exceed its deadline.
 
 }  // namespace
 
-// Many threads share one socket; one waiting thread reads for all of them.
+// Threads share one socket; one waiting thread reads for all.
 class TcpStore::Connection {
  public:
   struct Answer {
@@ -70,7 +69,6 @@ class TcpStore::Connection {
     return std::nullopt;
   }
 
-  // Errors: the server's error reply, and timeout.
   Answer call(const StoreRequest& request, std::string_view what) {
     const auto answer = call(request, what, in(timeout_));
     if (!answer)
@@ -103,11 +101,10 @@ class TcpStore::Connection {
     output_ += frame;
     send_some();
     if (output_.empty() || !polling_) return;
-    const std::uint64_t one = 1;  // The polling thread must now also poll for writing.
+    const std::uint64_t one = 1;  // The polling thread must also poll for writing.
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
   }
 
-  // Waits for replies: polls the socket, or waits for the thread that polls.
   void take_turn(std::unique_lock<std::mutex>& lock, Deadline deadline) {
     if (polling_) {
       if (deadline == no_deadline)
@@ -168,7 +165,7 @@ class TcpStore::Connection {
         const StoreReply reply = job::decode_reply(*body);
         used += job::frame_header_bytes + body->size();
         const auto slot = answers_.find(reply.id);
-        if (slot == answers_.end()) continue;  // The caller has timed out.
+        if (slot == answers_.end()) continue;
         slot->second = Answer{reply.kind, std::string(reply.bytes), reply.number, reply.fault};
       }
     } catch (const Error&) {
@@ -189,7 +186,7 @@ class TcpStore::Connection {
   std::string input_;
   std::string output_;
   std::uint64_t next_id_ = 1;
-  std::map<std::uint64_t, std::optional<Answer>> answers_;  // One entry per pending call.
+  std::map<std::uint64_t, std::optional<Answer>> answers_;
 };
 
 TcpStore::TcpStore(const TcpStoreOptions& options)
@@ -220,7 +217,7 @@ std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   };
   std::optional<Connection::Answer> answer;
   if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
-  // Returns an existing value even if the server's reply arrives after the deadline.
+  // An existing value counts even if the reply arrives after the deadline.
   if (!answer) answer = ask(StoreRequest::Kind::find, in(last_answer));
   if (!answer || answer->kind != StoreReply::Kind::value) job::throw_wait_timeout(key, start);
   return std::move(answer->bytes);

@@ -28,22 +28,21 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_unauthenticated = 64;  // Limit of connections in the handshake.
-// Reading from a client pauses at this number of unsent reply bytes.
+constexpr std::size_t most_unauthenticated = 64;
+// Unsent reply bytes at which reading from a client pauses.
 constexpr std::size_t pause_bytes = std::size_t{1} << 20;
-// A client with this number of unsent bytes is closed; the replies to ended waits can exceed
-// pause_bytes.
+// Unsent bytes at which a client is closed: replies to ended waits can exceed pause_bytes.
 constexpr std::size_t max_output_bytes = std::size_t{8} << 20;
 constexpr std::chrono::seconds log_interval{10};
 constexpr std::chrono::milliseconds listening_pause{100};
 
 struct Connection {
   FileDescriptor socket;
-  std::optional<ServerHandshake> handshake;  // Empty once it has succeeded.
+  std::optional<ServerHandshake> handshake;
   JobMember member = {};
   std::string input = {};
   std::string output = {};
-  std::size_t sent = 0;  // Bytes of `output` already sent.
+  std::size_t sent = 0;  // In `output`.
   Deadline input_deadline = no_deadline;
   Deadline output_deadline = no_deadline;
   std::uint32_t events = EPOLLIN;
@@ -102,18 +101,17 @@ class TcpStoreServer::Loop {
   FileDescriptor listener_;
   FileDescriptor epoll_;
   FileDescriptor stop_;
-  FileDescriptor spare_ = open_spare();  // Closed to accept, and then close, a connection when no
-                                         // descriptor is free.
+  FileDescriptor spare_ = open_spare();  // Closed to accept, and then close, a connection.
   int port_ = 0;
 
   // Only the thread uses the members below.
   job::StoreService service_;
   std::unordered_map<Id, Connection> connections_;
-  std::vector<Id> unauthenticated_;  // In the handshake.
-  std::vector<Id> touched_;          // With new output.
+  std::vector<Id> unauthenticated_;
+  std::vector<Id> touched_;
   std::vector<Id> doomed_;
   Id next_id_ = 2;
-  Deadline next_deadline_ = no_deadline;  // Not later than any connection's deadline.
+  Deadline next_deadline_ = no_deadline;  // Not later than any connection's.
   Deadline accept_again_ = no_deadline;   // Accepting is paused until then.
   std::minstd_rand random_{std::random_device{}()};
   SparseLog log_{log_interval};
@@ -155,7 +153,7 @@ void TcpStoreServer::Loop::run() {
   } catch (const std::exception& error) {
     log(LogLevel::error, fmt::format("the store on port {} ends: {}", port_, error.what()));
   }
-  connections_.clear();  // Closes the sockets, so clients detect the end at once.
+  connections_.clear();
   listener_ = FileDescriptor();
 }
 
@@ -207,7 +205,6 @@ void TcpStoreServer::Loop::accept_some() {
   }
 }
 
-// Without a free descriptor, drops an unauthenticated connection.
 bool TcpStoreServer::Loop::make_room() {
   if (!unauthenticated_.empty()) {
     drop_unauthenticated("no descriptor is left");
@@ -238,7 +235,7 @@ void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
   limit(connection.input_deadline, in(options_.handshake_timeout));
 }
 
-// Drops a random one, so that no peer can displace all others.
+// A random one: no peer can displace all others.
 void TcpStoreServer::Loop::drop_unauthenticated(std::string_view why) {
   const Id id = unauthenticated_[random_() % unauthenticated_.size()];
   doom(id, connections_.at(id), why);
@@ -339,7 +336,6 @@ void TcpStoreServer::Loop::deliver(Id id, std::string frame) {
   touched_.push_back(id);
 }
 
-// Sends the delivered replies; this may resume reading from paused clients.
 void TcpStoreServer::Loop::settle() {
   while (!touched_.empty()) {
     const Id id = touched_.back();

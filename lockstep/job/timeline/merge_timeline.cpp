@@ -34,12 +34,10 @@ constexpr int first_collectives_track = phases_track + 1;
 constexpr int first_operators_track = 2 * phases_track;
 constexpr std::size_t most_pending = 1 << 20;  // Bytes.
 
-// Returns `text` as a JSON string with quotes.
 std::string quoted(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// Writes the events of a trace one by one.
 class TraceFile {
  public:
   explicit TraceFile(const fs::path& path) : file_(path, 0) { text_ = "{\"traceEvents\":[\n"; }
@@ -51,7 +49,6 @@ class TraceFile {
     if (text_.size() >= most_pending) write();
   }
 
-  // `facts` is a JSON object.
   void finish(const std::string& facts) {
     text_ += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":" + facts + "}\n";
     write();
@@ -69,7 +66,7 @@ class TraceFile {
   bool is_first_ = true;
 };
 
-// The tracks of a rank's collectives, by thread; thread 0 runs the training loop.
+// By thread; thread 0 runs the training loop.
 using Tracks = std::map<std::uint32_t, int>;
 
 struct Interval {
@@ -77,13 +74,13 @@ struct Interval {
   std::int64_t end = std::numeric_limits<std::int64_t>::min();
 };
 
-// Threads share a track if one ends before the other begins. Each asynchronous checkpoint, for
-// example, has its own thread.
+// Threads share a track if one ends before the other begins, such as those of asynchronous
+// checkpoints.
 Tracks tracks_of(const std::map<std::uint32_t, Interval>& threads) {
   std::vector<std::pair<std::uint32_t, Interval>> in_order(threads.begin(), threads.end());
   std::ranges::sort(in_order, {}, [](const auto& one) { return one.second.begin; });
   Tracks tracks;
-  std::vector<std::int64_t> ends;  // By track, except that of the training loop.
+  std::vector<std::int64_t> ends;
   for (const auto& [thread, when] : in_order) {
     if (thread == 0) {
       tracks[thread] = first_collectives_track;
@@ -110,7 +107,6 @@ using CollectiveKey = std::tuple<int, int, std::string_view, std::uint64_t>;
 
 class Merge {
  public:
-  // `summary` contains what was left out.
   Merge(std::vector<FoundRank> ranks, TimelineSummary summary, const fs::path& file)
       : ranks_(std::move(ranks)), file_(file), summary_(std::move(summary)) {
     std::map<int, std::map<std::uint32_t, Interval>> threads;
@@ -142,7 +138,6 @@ class Merge {
   }
 
  private:
-  // Microseconds since the first span.
   double at(std::int64_t nanoseconds) const {
     return static_cast<double>(nanoseconds - start_) / 1000;
   }
@@ -195,7 +190,7 @@ class Merge {
         error));
   }
 
-  // From the last rank's begin to the end of the wait for it. Both ends lie in their spans.
+  // From the last rank's begin to the end of the wait for it: both ends lie in their spans.
   void add_arrows(const RankTimeline& rank) {
     for (const auto& one : rank.collectives) {
       if (one.last < 0 || one.last == rank.rank) continue;
@@ -235,7 +230,7 @@ class Merge {
     }
   }
 
-  // Its times are microseconds after `base`, a wall clock time.
+  // Times are microseconds after `base`, a wall clock time.
   void add_operator(const RankTimeline& rank, const json& event, std::int64_t base, int track) {
     const auto after_base = static_cast<std::int64_t>(event.at("ts").get<double>() * 1000);
     json merged{{"ph", "X"},
@@ -249,7 +244,6 @@ class Merge {
     ++summary_.operators;
   }
 
-  // Lists what is missing, and the maximal clock error between hosts.
   std::string facts() const {
     json left_out = json::array();
     for (const auto& [rank, from] : ranks_)
@@ -279,12 +273,11 @@ class Merge {
   };
 
   const std::vector<FoundRank> ranks_;
-  std::map<int, Tracks> tracks_;             // All attempts of each rank.
-  std::map<int, int> next_operators_track_;  // By rank.
+  std::map<int, Tracks> tracks_;
+  std::map<int, int> next_operators_track_;
   TraceFile file_;
   std::int64_t start_ = std::numeric_limits<std::int64_t>::max();
-  std::map<CollectiveKey, Place> places_;  // All ranks' collectives; group names point into
-                                           // `ranks_`.
+  std::map<CollectiveKey, Place> places_;  // Group names point into `ranks_`.
   TimelineSummary summary_;
 };
 
@@ -299,7 +292,6 @@ std::vector<fs::path> span_files_in(const std::vector<fs::path>& folders) {
   return files;
 }
 
-// Reads all readable files.
 std::vector<FoundRank> read_ranks(const std::vector<fs::path>& files,
                                   std::vector<std::string>& unreadable) {
   std::vector<FoundRank> ranks;
@@ -314,7 +306,6 @@ std::vector<FoundRank> read_ranks(const std::vector<fs::path>& files,
   return ranks;
 }
 
-// Removes the ranks of all jobs but the latest.
 void keep_last_job(std::vector<FoundRank>& ranks, std::vector<std::string>& other_jobs) {
   const auto began = [](const FoundRank& each) { return each.spans.began_wall_ns; };
   const std::uint64_t last = std::ranges::max_element(ranks, {}, began)->spans.job;

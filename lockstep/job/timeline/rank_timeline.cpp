@@ -23,14 +23,13 @@ using job::CollectiveSpan;
 using job::PhaseSpan;
 using job::TimelineHeader;
 
-// Converts ticks of a rank to the clock of rank 0.
 class RankClock {
  public:
   explicit RankClock(const TimelineHeader& head)
       : first_(head.first),
         ns_per_tick_(head.ns_per_tick),
         offsets_(head.offsets.begin(), head.offsets.begin() + head.offset_count) {
-    constexpr std::int64_t long_enough = 5'000'000;  // For a better rate.
+    constexpr std::int64_t long_enough = 5'000'000;
     if (head.laters == 0) return;
     const ClockPair& later = head.later[(head.laters - 1) % head.later.size()];
     if (later.steady_ns - first_.steady_ns > long_enough)
@@ -45,7 +44,6 @@ class RankClock {
     return steady + offset_at(steady);
   }
 
-  // Interpolates linearly between two measurements.
   std::int64_t offset_at(std::int64_t steady) const {
     if (offsets_.empty()) return 0;
     const auto next = std::ranges::upper_bound(offsets_, steady, {}, &ClockOffset::at_steady_ns);
@@ -60,7 +58,6 @@ class RankClock {
 
   int comparisons() const { return static_cast<int>(offsets_.size()); }
 
-  // The largest error of a comparison.
   std::int64_t error() const {
     return offsets_.empty() ? 0 : std::ranges::max(offsets_, {}, &ClockOffset::error_ns).error_ns;
   }
@@ -75,8 +72,7 @@ class RankClock {
   throw Error(Fault::corrupt, std::string(name) + ": " + std::string(why));
 }
 
-// Returns the header of a file of `size` bytes, after checking that its rings are complete. `bytes`
-// may be a prefix.
+// Checks that the rings of a file of `size` bytes are complete. `bytes` may be a prefix.
 const TimelineHeader& header_of(std::string_view bytes, std::uint64_t size, std::string_view name) {
   if (bytes.size() < job::spans_offset) refuse(name, "it is too short for a rank's spans");
   const auto& head = *reinterpret_cast<const TimelineHeader*>(bytes.data());
@@ -89,8 +85,7 @@ const TimelineHeader& header_of(std::string_view bytes, std::uint64_t size, std:
   return head;
 }
 
-// Calls act(span) for the complete spans of a ring, in the order of their numbers. Returns how many
-// were overwritten.
+// Calls act(span) for a ring's complete spans in order. Returns how many were overwritten.
 template <class Span, class Act>
 std::uint64_t for_each_span(const char* ring, std::uint64_t capacity, std::uint64_t recorded,
                             Act act) {
@@ -159,7 +154,6 @@ RankTimeline read_rank_timeline(const std::filesystem::path& file) {
   return timeline;
 }
 
-// Shortens a ring that was never full.
 std::string packed_rank_timeline(std::string_view file) {
   const TimelineHeader& head = header_of(file, file.size(), "spans of this rank");
   const std::uint64_t phases = std::clamp<std::uint64_t>(head.phases, 1, head.phase_capacity);

@@ -36,7 +36,7 @@ struct RankTimeline {
     int last = -1;
     std::uint32_t thread = 0;  // 0 for the training loop's thread.
     Operation operation = Operation::none;
-    std::optional<Fault> fault = {};  // The Fault that ended it.
+    std::optional<Fault> fault = {};
   };
 
   std::uint64_t job = 0;  // TimelineRecorder::Options::job.
@@ -45,13 +45,13 @@ struct RankTimeline {
   std::string host = {};
   std::vector<Phase> phases = {};
   std::vector<Collective> collectives = {};
-  std::uint64_t phases_left_out = 0;  // Overwritten by later ones.
+  std::uint64_t phases_left_out = 0;
   std::uint64_t collectives_left_out = 0;
 
   std::int64_t wall_minus_this_ns = 0;  // The rank's wall clock minus the clock of these times.
-  std::int64_t began_wall_ns = 0;       // When recording began, by the rank's wall clock.
-  int clock_comparisons = 0;            // Number of comparisons with rank 0's clock.
-  std::int64_t clock_error_ns = 0;      // The largest error of these comparisons.
+  std::int64_t began_wall_ns = 0;       // Start of the recording, by the rank's wall clock.
+  int clock_comparisons = 0;            // With rank 0's clock.
+  std::int64_t clock_error_ns = 0;      // The worst comparison's.
 };
 
 // TimelineRecorder::stamp() of the file; empty if there is no such file.
@@ -59,7 +59,7 @@ LOCKSTEP_API std::optional<std::uint64_t> stamp_of_rank_timeline(const std::file
 
 LOCKSTEP_API RankTimeline read_rank_timeline(const std::filesystem::path& file);
 
-// The same file without the unused parts of its rings, for sending to another host.
+// Without the unused parts of its rings, for sending.
 LOCKSTEP_API std::string packed_rank_timeline(std::string_view file);
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One message in protocol buffers' encoding.
+// A message in protocol buffers' encoding.
 class ProtoMessage {
  public:
   ProtoMessage& integer(unsigned field, std::uint64_t value) {
@@ -98,7 +98,7 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc, 15) + 0xa282ead8U;
 }
 
-// Upper ends of TensorFlow's intervals (tensorflow/core/lib/histogram/histogram.cc), except the
+// Upper ends of TensorFlow's intervals (tensorflow/core/lib/histogram/histogram.cc), without the
 // largest number.
 const std::vector<double>& interval_ends() {
   static const std::vector<double> ends = [] {

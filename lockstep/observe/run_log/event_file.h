@@ -1,12 +1,9 @@
-// An event file of TensorBoard: scalars, histograms and texts of a training.
+// An event file of TensorBoard: scalars, histograms and texts. It is a sequence of TFRecords, each
+// an Event in protocol buffers' encoding, with its length and masked CRC-32C values
+// (tensorflow/core/lib/io/record_writer.h, tensorboard/compat/proto/event.proto). Records are
+// appended as a whole, so the file of a killed run can be loaded.
 //
-// The file is a sequence of TFRecords. Each is an Event in protocol buffers' encoding, with its
-// length and masked CRC-32C values (tensorflow/core/lib/io/record_writer.h,
-// tensorboard/compat/proto/event.proto). Records are appended as a whole, so the file of a killed
-// run can be loaded.
-//
-// Thread safety: none.
-// Errors: system, naming the file.
+// Thread safety: none. Errors: system, naming the file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +19,6 @@
 
 namespace lockstep::observe {
 
-// Counts of values in adjacent intervals.
 struct Histogram {
   double min = 0;
   double max = 0;
@@ -38,7 +34,7 @@ struct Histogram {
 
 class EventFile {
  public:
-  // Creates `folder` if it does not exist, and a new file in it.
+  // Creates `folder` and a new file in it.
   explicit EventFile(const std::filesystem::path& folder);
 
   // Times are seconds since 1970. Nothing is written before flush().
@@ -46,7 +42,7 @@ class EventFile {
   void histogram(std::string_view tag, std::int64_t step, double time, const Histogram& histogram);
   void text(std::string_view tag, std::int64_t step, double time, std::string_view text);
 
-  // Appends all data since the last flush. After an Error the data is lost.
+  // Appends to the file. After an Error the data is lost.
   void flush();
 
  private:

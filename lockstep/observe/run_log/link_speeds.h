@@ -1,4 +1,4 @@
-// The speed of the links between ranks, as measured by an all_reduce.
+// The speed of the links between ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,9 +10,9 @@
 
 namespace lockstep::observe {
 
-// Collective. Measures an all_reduce over the whole group, and on several hosts also over the ranks
-// of each. `host_of_rank` numbers the hosts. Takes some milliseconds, and about a second at 100
-// Mbit/s. Empty for one rank.
+// Collective. Times an all_reduce over the whole group, and on several hosts also over each host's
+// ranks. `host_of_rank` numbers the hosts. Takes some ms, and about a second at 100 Mbit/s. Empty
+// for one rank.
 std::vector<LinkSpeed> measure_links(const ProcessGroup& group,
                                      const std::vector<int>& host_of_rank);
 

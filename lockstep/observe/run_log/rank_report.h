@@ -1,7 +1,4 @@
-// The data that a rank reports to rank 0: its steps, its logged scalars, and how its time was spent
-// so far.
-//
-// Ranks of one job exchange reports as bytes; no other version reads them.
+// A rank's report to rank 0: its steps, its logged scalars, and how its time was spent so far.
 // Errors: corrupt for bytes that are not a report.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// Messages with the reports of ranks to rank 0, in a separate group. No rank waits for them before
-// the end. Their Errors are not thrown: without reports, the training continues.
+// The ranks' reports to rank 0 as messages, in a separate group. No rank waits for them before the
+// end. Their Errors are not thrown: the training continues without reports.
 //
 // Thread safety: one thread at a time uses an object.
 
@@ -20,12 +20,12 @@
 
 namespace lockstep::observe {
 
-// The end of a rank other than 0.
+// For a rank other than 0.
 class ReportOutbox {
  public:
   explicit ReportOutbox(ProcessGroup group) : group_(std::move(group)) {}
 
-  // True once the last report has been sent. It stays false until rank 0 receives.
+  // True once the last report has been sent, which needs rank 0 to receive it.
   bool is_idle() const { return !work_ || work_->completed(); }
 
   // True if reports no longer reach rank 0.
@@ -42,7 +42,7 @@ class ReportOutbox {
   bool is_broken_ = false;
 };
 
-// Rank 0's end.
+// For rank 0.
 class ReportInbox {
  public:
   explicit ReportInbox(ProcessGroup group);
@@ -53,7 +53,6 @@ class ReportInbox {
   // True if no more can arrive: all ranks have sent their last one, or one was lost.
   bool is_over() const { return is_lost_ || have_all_ended(); }
 
-  // True if all ranks have sent their last report.
   bool have_all_ended() const { return ended_ == group_.size() - 1; }
 
  private:

@@ -3,7 +3,7 @@
 //
 // Thread safety: any thread may call any member at any time, except that finish() is called once.
 // Errors: system, for the files. The first one is logged, ends the writing and is thrown by
-// finish(). Later reports are received and discarded.
+// finish().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,7 +28,6 @@
 
 namespace lockstep::observe {
 
-// The files of a run; each is optional.
 struct RunFiles {
   std::optional<EventFile> events = {};
   std::filesystem::path json = {};
@@ -36,8 +35,8 @@ struct RunFiles {
 
 class RunCollector {
  public:
-  // `inbox` provides the reports of the other ranks, if there are any. Writes at most once per
-  // `interval`, and less often if writing takes more than a hundredth of the time.
+  // `inbox` provides the other ranks' reports, if any. Writes at most once per `interval`, and at
+  // most a hundredth of the time.
   RunCollector(RunFiles files, RunFacts facts, std::optional<ReportInbox> inbox,
                std::chrono::milliseconds interval);
 
@@ -49,15 +48,14 @@ class RunCollector {
   // A report of this rank itself. `all_reduce_bytes`: of a step so far.
   void take(RankReport report, double all_reduce_bytes);
 
-  // Adds events of this rank by `add`, on the writing thread.
+  // `add` runs on the writing thread.
   void take_events(std::function<void(EventFile&)> add);
 
-  // Waits for the last reports of all other ranks until the deadline, and writes everything. If
-  // some are missing, run.json reports that the run has failed.
+  // Waits for the last reports until the deadline, and writes everything. If some are missing,
+  // run.json reports that the run has failed.
   void finish(Deadline deadline);
 
  private:
-  // Data of this rank that has arrived.
   struct Own {
     std::vector<RankReport> reports = {};
     std::vector<std::function<void(EventFile&)>> events = {};

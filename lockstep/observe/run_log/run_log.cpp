@@ -36,12 +36,11 @@ using observe::RunCollector;
 using observe::RunFacts;
 using observe::RunFiles;
 
-// The first character of rank 0's answer, which states whether there are files.
+// The first character of rank 0's answer.
 constexpr char no_files = '-';
 constexpr char has_files = '+';
 constexpr char cannot_write = 'x';  // Followed by the reason.
 
-// Opens rank 0's files, and returns the answer.
 std::string open_files(const RunLogOptions& options, RunFiles& files) {
   if (options.tensorboard.empty() && options.json.empty()) return {no_files};
   try {
@@ -75,7 +74,6 @@ struct Kept {
 
 }  // namespace
 
-// This rank's part.
 class RunLog::State {
  public:
   State(const ProcessGroup& group, RunLogOptions options, RunFiles files);
@@ -84,7 +82,6 @@ class RunLog::State {
   void end_step();
   void scalar(std::string_view name, double value);
 
-  // Returns whether this rank adds its own events.
   bool adds_events() const { return collector_ && !is_closed_; }
   void add_events(std::function<void(EventFile&)> add) { collector_->take_events(std::move(add)); }
   std::int64_t current_step() const { return report_.step; }
@@ -116,8 +113,8 @@ class RunLog::State {
   RankReport report_;  // The next one.
   Clock::time_point reported_ = Clock::now();
 
-  // For reports. It is kept until its parent group ends: dropping it earlier would break it for the
-  // other ranks.
+  // For reports. Kept until its parent group ends, because dropping it would break it for other
+  // ranks.
   std::optional<ProcessGroup> own_group_;
   std::optional<RunCollector> collector_;  // On rank 0.
   std::optional<ReportOutbox> outbox_;     // On the others.

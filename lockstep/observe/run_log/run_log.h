@@ -1,20 +1,16 @@
-// A training's log: event files for TensorBoard, and run.json, which `lockstep report` reads.
+// A training's log: event files for TensorBoard, and run.json, which `lockstep report` reads
+// (docs/guide/run-log.md, docs/run-json.md).
 //
 //   lockstep::RunLog log(world, {.tensorboard = "runs/a", .json = "run.json"});
 //   for (auto& batch : loader) {
-//     const auto step = log.step(batch.data.size(0));
+//     const auto step = log.step(batch.data.size(0));  // Ends with the scope.
 //     ...
-//     log.scalar("loss", loss);  // The mean over ranks: no collective, and nobody waits.
+//     log.scalar("loss", loss);
 //   }
 //
-// Rank 0 writes the files. All ranks send it reports every `interval`, without waiting. Ranks may
-// log different scalars, and differently often; a scalar's value in a step is the mean over the
-// ranks that logged it there. The last reports arrive when close() is called, or the group is
-// destroyed. After a kill, the files lack the last seconds but can be loaded. After an exception,
-// they contain all that rank 0 has.
-//
-// run.json contains the time of every step of every rank, split into phases (job/step_times.h), and
-// means of scalars (docs/run-json.md).
+// Rank 0 writes the files. The other ranks send reports every `interval`, without waiting. Ranks
+// may log different scalars, and differently often; a scalar's value in a step is the mean over the
+// ranks that logged it.
 //
 // Thread safety: none; the thread of the training loop uses it.
 // Blocking: the constructor waits for all ranks. close() waits until all ranks have called it, have
@@ -53,7 +49,7 @@ struct RunLogOptions {
   std::int64_t first_step = 0;  // Number of the next step of a resumed training.
 
   // Time between a rank's reports, and between writes; a killed run loses that much. Writes of a
-  // large run.json are less frequent, so that writing takes at most a hundredth of the time.
+  // large run.json take at most a hundredth of the time.
   std::chrono::milliseconds interval{2000};
 };
 
@@ -67,16 +63,15 @@ class LOCKSTEP_API RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  // Begins the next step, which lasts until the result is destroyed. Its times in run.json begin at
-  // the end of the previous step, so they include the time between steps. `samples`: of this rank.
-  // Like scalar(), it takes a fraction of a microsecond, and does nothing without file names.
+  // Begins the next step, which lasts until the result is destroyed. Its times in run.json include
+  // the time since the previous step. `samples`: of this rank. Does nothing without file names.
   [[nodiscard]] Step step(std::int64_t samples = 0);
 
-  // Logs a value for the current or last step. The last of several values in a step counts.
+  // Logs a value for the current or last step, and replaces an earlier value of that step.
   void scalar(std::string_view name, double value);
   void scalar(std::string_view name, const at::Tensor& value);  // One element.
 
-  // Uses rank 0's values; does nothing on other ranks. Reads all of them: about 20 ms per million.
+  // Uses rank 0's values; does nothing on other ranks. Takes about 20 ms per million values.
   void histogram(std::string_view name, const at::Tensor& values);
   void text(std::string_view name, std::string_view text);
 
@@ -89,8 +84,7 @@ class LOCKSTEP_API RunLog {
   std::shared_ptr<State> state_;  // Null without files.
 };
 
-// Can be moved, for example into a std::optional, but not assigned: a step must end before the next
-// one begins.
+// Movable, but not assignable: a step must end before the next one begins.
 class LOCKSTEP_API RunLog::Step {
  public:
   Step(Step&& other) noexcept;

@@ -32,7 +32,6 @@ Json all_phases() {
   return names;
 }
 
-// The program, then its arguments.
 std::vector<std::string> command_line() {
   std::vector<std::string> words;
   std::string bytes = read_proc_file("/proc/self/cmdline").value_or("");
@@ -84,7 +83,6 @@ void append(std::string& text, const StepRow& row) {
   text += ']';
 }
 
-// Keeps elements 0, 2, 4 and so on.
 template <class Element>
 void keep_every_second(std::vector<Element>& elements) {
   for (std::size_t i = 0; 2 * i < elements.size(); ++i) elements[i] = elements[2 * i];
@@ -130,7 +128,7 @@ void RunRecord::add(const ScalarMean& mean) {
   keep_every_second(series.values);
 }
 
-// The largest part of the text for a long run, so it avoids an object per number.
+// The largest part of the text, so it avoids an object per number.
 std::string RunRecord::rows_json() const {
   std::string text = "[";
   text.reserve(rows_ * 90);

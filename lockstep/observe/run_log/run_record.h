@@ -1,8 +1,5 @@
-// The content of run.json: a description of a run, and how the time of its steps was spent
-// (docs/run-json.md).
-//
-// Memory is bounded: beyond a number of steps, it keeps every second one, then every fourth, and so
-// on. Totals include all steps.
+// The content of run.json (docs/run-json.md). Memory is bounded: of many steps, it keeps every
+// second one, then every fourth, and so on. Totals include all steps.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,15 +16,13 @@
 
 namespace lockstep::observe {
 
-// An all_reduce of n bytes, among the ranks that measured it, takes about latency_s + n /
-// bytes_per_s.
+// An all_reduce of n bytes among the measuring ranks takes about latency_s + n / bytes_per_s.
 struct LinkSpeed {
   std::string name;
   double latency_s = 0;
   double bytes_per_s = 0;  // 0 if unknown.
 };
 
-// Known at the start of a run.
 struct RunFacts {
   double started = 0;  // Seconds since 1970.
   std::vector<int> host_of_rank = {0};

@@ -1,9 +1,6 @@
-// Means over ranks of logged scalars, without a collective: ranks may log different scalars, and
-// differently often.
-//
-// A mean is complete once every rank has reported a later step, or its end. It covers the ranks
-// that logged the scalar in that step; the last value of a rank counts. Values are added in rank
-// order, so the mean does not depend on when reports arrive.
+// Means over ranks of logged scalars, without a collective. A mean is complete once every rank has
+// reported a later step, or its end. It covers the ranks that logged the scalar in that step.
+// Values are added in rank order, so the mean does not depend on when reports arrive.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

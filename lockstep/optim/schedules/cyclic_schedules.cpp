@@ -1,5 +1,5 @@
 // Follows Python's lr_scheduler.py operation by operation, to reproduce its bits. Compiled without
-// contraction of products and sums (CMakeLists.txt).
+// contraction of products and sums.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/optim/schedules/cyclic_schedules.h"
@@ -22,7 +22,7 @@ namespace {
 using std::numbers::pi;
 using torch::optim::Optimizer;
 
-// Explains why cycle_momentum cannot be true; empty if it can.
+// Why cycle_momentum cannot be true; empty if it can.
 std::string obstacle_of(const Optimizer& optimizer) {
   if (optim::have_momenta(optimizer)) return "";
   return " is true, but the optimizer has no option momentum or betas";
@@ -35,8 +35,7 @@ MomentumRange momenta_of(const Optimizer& optimizer, const CyclicLROptions& opti
           .max = options.max_momentum.of(optimizer, "CyclicLR: max_momentum")};
 }
 
-// Checks all options before it sets the optimizer's lowest rates. They are its initial ones if it
-// has no other schedule.
+// Checks all options before it sets the optimizer's lowest rates.
 Optimizer& prepared(Optimizer& optimizer, const CyclicLROptions& options) {
   require(options.step_size_up >= 1, "CyclicLR: step_size_up must be at least 1");
   require(options.step_size_down.value_or(0) >= 0, "CyclicLR: step_size_down must be at least 0");
@@ -72,7 +71,6 @@ CyclicLR::CyclicLR(Optimizer& optimizer, const CyclicLROptions& options)
   set_base_lrs(options.base_lr.of(optimizer, "CyclicLR: base_lr"));
 }
 
-// The current height of the cycles, relative to the first one.
 double CyclicLR::height(double cycle) const {
   const double x = scale_mode_ == CyclicScale::cycle ? cycle : static_cast<double>(last_epoch());
   if (scale_fn_) return scale_fn_(x);

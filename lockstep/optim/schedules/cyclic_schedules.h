@@ -1,10 +1,9 @@
 // The schedules of Python's torch.optim.lr_scheduler that raise and lower the rate, and move the
-// momentum in the opposite direction.
+// momentum in the opposite direction. Options have Python's names and defaults.
 //
-// Options have Python's names and defaults; those without a default must be given.
-// Errors: misuse, naming it, for an option that Python refuses, or that makes Python divide by zero
-// in some step, such as step_size_up of 0. Also for cycle_momentum, including a loaded one, with an
-// optimizer whose options have neither `momentum` nor `betas`.
+// Errors: misuse, naming it, for a missing option, or one that Python refuses. Also if Python would
+// divide by zero in some step, as with step_size_up of 0. Also for cycle_momentum, including a
+// loaded one, with an optimizer whose options have neither `momentum` nor `betas`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,7 +46,6 @@ struct CyclicLROptions {
   PerGroup max_momentum = 0.9;
 };
 
-// Moves the rate between base_lr and max_lr, and the momentum in the opposite direction.
 class LOCKSTEP_API CyclicLR : public LRScheduler {
  public:
   CyclicLR(torch::optim::Optimizer& optimizer, const CyclicLROptions& options);
@@ -83,8 +81,8 @@ struct OneCycleLROptions {
   bool three_phase = false;       // Falls to the initial rate before it falls to the last one.
 };
 
-// Raises the rate to max_lr and lowers it again, once. Schedules of the same optimizer that are
-// created later start at its initial rate. Errors: also misuse in a step beyond total_steps.
+// Raises the rate to max_lr and lowers it again, once. Later schedules of the optimizer start at
+// its initial rate. Errors: also misuse in a step beyond total_steps.
 class LOCKSTEP_API OneCycleLR : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);

@@ -1,5 +1,5 @@
 // Follows Python's lr_scheduler.py and swa_utils.py operation by operation, to reproduce their
-// bits. Compiled without contraction of products and sums (CMakeLists.txt).
+// bits. Compiled without contraction of products and sums.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>

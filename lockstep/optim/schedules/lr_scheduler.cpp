@@ -63,7 +63,7 @@ void LRScheduler::start() {
   first_step();
 }
 
-// LibTorch's step() calls it, sets the rates that it returns, and then counts the step.
+// LibTorch's step() calls it, sets these rates, and then counts the step.
 std::vector<double> LRScheduler::get_lrs() {
   const std::size_t groups = optimizer_.param_groups().size();
   require(groups == base_lrs_.size(), [&] {

@@ -1,26 +1,18 @@
 // Learning rate schedules: the base class, and combinations of schedules. The single schedules are
-// in schedules.h and cyclic_schedules.h.
+// in schedules.h and cyclic_schedules.h; programs are in docs/guide/learning-rates.md.
 //
-//   lockstep::Adam adam(net->parameters(), torch::optim::AdamOptions(1e-3));
 //   lockstep::LinearLR warm_up(adam, {.start_factor = 1e-3, .total_iters = 500});
 //   lockstep::CosineAnnealingLR cosine(adam, {.T_max = steps - 500});
 //   lockstep::SequentialLR schedule(adam, {&warm_up, &cosine}, {500});
-//   ...
-//     adam.step();
-//     schedule.step();
-//   ...
-//   state.add("schedule", schedule);  // A TrainingState saves the two children, too.
+//   schedule.step();  // After each adam.step().
 //
 // Names, rates and momenta are those of Python's torch.optim.lr_scheduler, bit for bit. Either can
-// resume from the other's state. As in Python, the constructor sets rates, so create schedules
-// before loading a checkpoint. Most schedules multiply the optimizer's current rate, so a rate that
-// the program sets stays in effect.
+// resume from the other's state. The constructor sets rates, so create schedules before loading a
+// checkpoint.
 //
 // Lifetime: the optimizer outlives its schedules, and children outlive their parents. Destroy all
-// schedules of an optimizer before creating another one at its address, as by
-// std::optional::emplace().
-// Thread safety: none; one training loop uses them. Different threads may create schedules of
-// different optimizers.
+// schedules of an optimizer before creating another optimizer at its address.
+// Thread safety: none. Different threads may create schedules of different optimizers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,13 +37,12 @@ class ScheduleFields;
 
 namespace lockstep {
 
-// Works with any optimizer, also sharded and shared ones, whose number of param groups is fixed.
-// step() is that of torch::optim::LRScheduler, so a schedule may be stepped through a reference to
-// either class.
+// For any optimizer whose number of param groups is fixed. It may also be stepped through a
+// reference to torch::optim::LRScheduler.
 //
-// The schedules of an optimizer share its initial rates: those before the first schedule. A group
-// that was added later has the rate that the next schedule finds. Python stores them in the groups
-// ("initial_lr"); here they exist as long as one of the schedules.
+// The schedules of an optimizer share its initial rates: those before the first schedule. They are
+// kept as long as one of the schedules exists. A group that was added later has the rate that the
+// next schedule finds.
 //
 // Errors: misuse, naming it, for an option that is out of range. step(): misuse for a param group
 // that was added after the schedule was created. A step that fails, also in a function of the
@@ -61,19 +52,17 @@ class LOCKSTEP_API LRScheduler : public torch::optim::LRScheduler, public Statef
   LRScheduler(const LRScheduler&) = delete;
   LRScheduler& operator=(const LRScheduler&) = delete;
 
-  // The rates of the last step, one for each param group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
 
-  // Steps since the schedule began; 0 initially. A child of a SequentialLR begins at its milestone,
-  // and has -1 before. A SequentialLR that is the first child of another one is one step ahead, as
-  // in Python. Python's ChainedScheduler does not save it: after loading its state, this continues
-  // from the present value.
+  // Steps since the schedule began; 0 initially. A child of a SequentialLR has -1 before its
+  // milestone. A SequentialLR as first child of another is one step ahead, as in Python. Python's
+  // ChainedScheduler does not save it: loading its state keeps the present value.
   std::int64_t last_epoch() const { return last_epoch_; }
 
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
-  // Python's state_dict() without functions: hyperparameters and progress. Loaded hyperparameters
-  // replace those of the constructor. Rates and momenta belong to the optimizer's state.
+  // Python's state_dict() without functions: hyperparameters, which replace the constructor's, and
+  // progress. Rates and momenta belong to the optimizer's state.
   StateDict state_dict() override;
 
   // Ignores values that a schedule of this type does not have.
@@ -93,15 +82,12 @@ class LOCKSTEP_API LRScheduler : public torch::optim::LRScheduler, public Statef
   // Python has a closed form, and otherwise from the last rates of that schedule.
   virtual std::vector<double> first_rates() { return rates(); }
 
-  // Lists the state's members that are specific to this schedule.
   virtual void list(optim::ScheduleFields& /*fields*/) {}
 
-  // Undoes the constructor's step.
   virtual void undo_start() { --last_epoch_; }
 
   bool is_starting() const { return is_starting_; }
 
-  // The rates that the steps' rates are relative to.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
   void set_base_lrs(std::vector<double> rates) { base_lrs_ = std::move(rates); }
 
@@ -131,8 +117,8 @@ class LOCKSTEP_API LRScheduler : public torch::optim::LRScheduler, public Statef
 // A schedule that steps its children. Their states are part of its state.
 class LOCKSTEP_API CompositeLRScheduler : public LRScheduler {
  protected:
-  // `name` begins messages.
-  // Errors: misuse for no children, a null pointer, and children of another optimizer.
+  // `name` begins messages. Errors: misuse for no children, a null pointer, and children of another
+  // optimizer.
   CompositeLRScheduler(const char* name, torch::optim::Optimizer& optimizer,
                        std::vector<LRScheduler*> children);
 
@@ -146,14 +132,11 @@ class LOCKSTEP_API CompositeLRScheduler : public LRScheduler {
 };
 
 // Steps one child after the other: child i + 1 begins at step milestones[i], from the initial rate.
-// A MultiplicativeLR and a SWALR begin at the last rate of the previous child, as in Python.
-// Afterwards step this schedule only.
+// A MultiplicativeLR and a SWALR begin at the previous child's last rate, as in Python. Afterwards
+// step only this schedule. A ReduceLROnPlateau needs a metric and cannot be a child.
 //
-// A ReduceLROnPlateau cannot be a child, because it needs a metric: this does not compile. Step it
-// beside a schedule that no longer changes the rate after its end, such as LinearLR.
-// Errors: misuse unless there is one child more than milestones, in rising order (Python does not
-// require the order). Also for a SequentialLR or ChainedScheduler as a later child, which Python
-// refuses at the milestone.
+// Errors: misuse unless there is one child more than milestones, in rising order. Also for a
+// SequentialLR or ChainedScheduler as a later child, which Python refuses at the milestone.
 class LOCKSTEP_API SequentialLR : public CompositeLRScheduler {
  public:
   SequentialLR(torch::optim::Optimizer& optimizer, std::vector<LRScheduler*> schedulers,
@@ -167,8 +150,8 @@ class LOCKSTEP_API SequentialLR : public CompositeLRScheduler {
   std::vector<std::int64_t> milestones_;
 };
 
-// Steps all children in each step, one after the other: factors multiply. If a child's step fails,
-// the earlier children have made their step.
+// Steps all children in each step: factors multiply. If a child's step fails, the earlier children
+// have made theirs.
 class LOCKSTEP_API ChainedScheduler : public CompositeLRScheduler {
  public:
   explicit ChainedScheduler(std::vector<LRScheduler*> schedulers);

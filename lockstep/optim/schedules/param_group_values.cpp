@@ -32,7 +32,6 @@ Table& table() {
   return table;
 }
 
-// Calls `set` with the options, if they are of one of the types.
 template <class... Types, class Set>
 bool set_as(OptimizerOptions& options, Set set) {
   const auto set_if = [&]<class Type>(Type* typed) {

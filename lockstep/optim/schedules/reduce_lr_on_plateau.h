@@ -36,14 +36,11 @@ struct ReduceLROnPlateauOptions {
   double eps = 1e-8;  // Smaller reductions are skipped.
 };
 
-// Multiplies the rate by `factor` if a metric has not improved for more than `patience` steps. The
-// constructor does not change the rate.
-//
-// Unlike LibTorch's ReduceLROnPlateauScheduler, it computes in double, as Python does.
-// Lifetime: the optimizer outlives it.
-// Thread safety: none.
-// Errors: misuse, naming it, for an option that is out of range, and for a param group that was
-// added later if min_lr is a list. Add param groups before loading a state that has them.
+// Multiplies the rate by `factor` if a metric has not improved for more than `patience` steps. It
+// computes in double, as Python does.
+// Lifetime: the optimizer outlives it. Thread safety: none.
+// Errors: misuse, naming it, for an option that is out of range. Also, if min_lr is a list, for a
+// param group that was added later. Add param groups before loading a state that has them.
 class LOCKSTEP_API ReduceLROnPlateau : public Stateful {
  public:
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer,

@@ -1,23 +1,14 @@
-// The learning rate for a global batch that is larger than the one for which the rate was tuned.
+// The learning rate for a global batch that is larger than the one for which the rate was tuned
+// (docs/guide/learning-rates.md).
 //
-//   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));  // For 256 samples.
-//   lockstep::ScaledLearningRate schedule(
-//       sgd, {.base_batch = 256, .global_batch = 64 * world.size(), .warmup_steps = 5 * steps});
-//   ...
-//     sgd.step();
-//     schedule.step();
+//   lockstep::ScaledLearningRate schedule(sgd, {.base_batch = 256, .global_batch = 1024});
+//   schedule.step();  // After each sgd.step().
 //
-// More ranks make a larger batch and fewer steps per epoch; with the same rate, accuracy falls. The
-// linear rule multiplies the rate by k = global_batch / base_batch. It begins with a warm-up from
-// the base rate, because the full rate diverges at first (Goyal et al. 2017, "Accurate, Large
-// Minibatch SGD"). With Adam, use the square root of k (Malladi et al. 2022, "On the SDEs and
-// Scaling Rules for Adaptive Gradient Algorithms").
-//
-// The constructor multiplies the rates of all param groups by k. The rates then follow a LinearLR
-// from 1 / k to 1. Schedules that are created later start at the scaled rates, so they can follow
-// it or be chained with it:
-//   lockstep::CosineAnnealingLR cosine(sgd, {.T_max = all_steps - schedule.warmup_steps()});
-//   lockstep::SequentialLR both(sgd, {&schedule, &cosine}, {schedule.warmup_steps()});
+// The constructor multiplies the rates of all param groups by k = global_batch / base_batch. The
+// rates then follow a LinearLR from 1 / k to 1, because the full rate diverges at first (Goyal et
+// al. 2017, "Accurate, Large Minibatch SGD"). With Adam, use the square root of k (Malladi et al.
+// 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms"). Schedules that are
+// created later start at the scaled rates.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,19 +35,17 @@ struct ScaledLearningRateOptions {
   std::int64_t warmup_steps = 0;  // Goyal et al. take 5 epochs. No warm-up if k is at most 1.
 };
 
-// Its state includes the global batch of the rate. If a loaded checkpoint has another one, each
-// rank logs the factor by which the rule would change the rate. The rate and its batch remain those
-// of the checkpoint, also in later checkpoints.
+// Loading a checkpoint restores its rate and global batch. If that batch differs from the present
+// one, each rank logs the factor by which the rule would change the rate.
 //
 // It multiplies the current rates: do not create it again for an optimizer with scaled rates.
-// Errors: misuse for a global_batch, or a base_batch with a rule, of less than 1; for negative
-// warmup_steps; and for an optimizer with other schedules, which would not be scaled.
+// Errors: misuse for a global_batch, or a base_batch with a rule, of less than 1, and for negative
+// warmup_steps. Also for an optimizer with other schedules, which would not be scaled.
 class LOCKSTEP_API ScaledLearningRate : public LinearLR {
  public:
   ScaledLearningRate(torch::optim::Optimizer& optimizer, const ScaledLearningRateOptions& options);
 
-  // The scaled rates divided by the base rates: k, its square root or 1. After loading, that of the
-  // checkpoint.
+  // The factor of the base rates: k, its square root or 1. After loading, that of the checkpoint.
   double factor() const { return factor_; }
   std::int64_t warmup_steps() const { return options_.warmup_steps; }
 

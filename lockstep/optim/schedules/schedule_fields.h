@@ -1,5 +1,4 @@
-// The state of a schedule: its members, under Python's names. One list of them serves to check the
-// options, save, check saved values, and load.
+// The state of a schedule: its members, under Python's names, for checks, saving and loading.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,7 +16,6 @@
 
 namespace lockstep::optim {
 
-// The valid range of a field.
 struct Range {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
@@ -35,14 +33,14 @@ class ScheduleFields {
 
   void add(const std::string& name, double& number, const Range& range = {});
 
-  // `obstacle` explains why the flag cannot be true, such as " is true, but ..."; empty if it can.
+  // `obstacle`: why the flag cannot be true, such as " is true, but ..."; empty if it can.
   void add(const std::string& name, bool& flag, const std::string& obstacle = "");
 
-  // One number for each param group: their count is fixed.
+  // One number for each param group.
   void add(const std::string& name, std::vector<double>& numbers);
 
-  // The same, for an optimizer that currently has `groups`. Groups that were added later may lack
-  // numbers.
+  // The same for an optimizer that currently has `groups`; a saved list may have fewer numbers, but
+  // not none.
   void add(const std::string& name, std::vector<double>& numbers, std::size_t groups);
 
   // In rising order.
@@ -79,12 +77,11 @@ class ScheduleFields {
   // The fields of element I begin with NAME.I. More saved elements than `size` are refused.
   void add_list(const std::string& name, std::size_t size) { lists_.push_back({name, size}); }
 
-  // Adds the fields of another schedule, with a prefix.
   void add_all(const std::string& prefix, const ScheduleFields& others);
 
   StateValues values() const;
 
-  // Errors: misuse, naming it, for a member that is out of range.
+  // Errors: misuse, naming the member, for one that is out of range.
   void require_valid() const;
 
   // Errors: misuse for values that are missing, have another type or are out of range.

@@ -1,12 +1,10 @@
 // The schedules of Python's torch.optim.lr_scheduler and swa_utils.py, except cycles
 // (cyclic_schedules.h), ReduceLROnPlateau (reduce_lr_on_plateau.h), and combinations
-// (lr_scheduler.h).
+// (lr_scheduler.h). Options have Python's names and defaults.
 //
-// Options have Python's names and defaults; those without a default must be given.
-// Errors: misuse, naming it, for an option that Python refuses, or that makes Python divide by
-// zero: step_size or T_max of 0, factor of 0 in a ConstantLR, a negative power. Also, although
-// Python accepts them, for step_size, T_max or total_iters of less than 1, and for gamma of at most
-// 0 in an ExponentialLR.
+// Errors: misuse, naming it, for a missing option, for one that Python refuses, and for one that
+// makes Python divide by zero. Also, although Python accepts them, for step_size, T_max or
+// total_iters of less than 1, and for gamma of at most 0 in an ExponentialLR.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +23,7 @@ namespace lockstep {
 
 // --- Functions of the program --------------------------------------------------------------------
 
-// A factor for each step. As in Python, functions are not saved: a resumed program passes the same.
+// A factor for each step. Functions are not saved: a resumed program passes the same.
 using LRFactor = std::function<double(std::int64_t epoch)>;
 
 // The initial rate times a factor.

@@ -82,7 +82,6 @@ bool is_in_rows(const StateTensor& described, const at::Tensor& value) {
   return described.strides.empty() && has_plain_values(value);
 }
 
-// The elements of `described` in a local tensor that was read whole.
 at::Tensor held_of(const StateTensor& described, const at::Tensor& local) {
   if (described.strides.empty()) return local;
   const at::Tensor laid_out =

@@ -1,22 +1,18 @@
 // Averages of a model's weights over training steps: exponential (EMA), or with equal weights
-// (SWA). They often generalise better than the weights themselves.
+// (SWA). docs/guide/large-batches.md has a program.
 //
 //   lockstep::AveragedModel ema(ddp, lockstep::ema(0.999));
-//   ...
-//   adam.step();
-//   ema.update();
-//   ...
+//   ema.update();  // After each adam.step().
 //   ema.with_averages([&] { evaluate(ddp); });
 //
-// Where a rank has whole parameters, averages equal those of torch.optim.swa_utils.AveragedModel
-// with get_ema_multi_avg_fn() or get_swa_multi_avg_fn(), bit for bit. The first update copies the
-// weights. A tied weight is averaged once. With share_parameters and FullyShardedDataParallel each
-// rank keeps the averages of its own parts, 1 / world.size() of the memory, and update() sends
-// nothing. Some averages then differ in the last bit. With param_type, the masters are averaged.
+// For whole parameters, averages equal those of torch.optim.swa_utils.AveragedModel with
+// get_ema_multi_avg_fn() or get_swa_multi_avg_fn(), bit for bit. The first update copies the
+// weights. If ranks share parameters, each rank keeps the averages of its own parts, and some
+// differ in the last bit. With param_type, the masters are averaged.
 //
 // Lifetime: the model outlives this object. Thread safety: none; one training loop uses it.
 // Errors: misuse for a decay outside of [0, 1], for shared parameters without their
-// DistributedDataParallel, and for update() and apply() within with_averages(); those of
+// DistributedDataParallel, and for update() and apply() within with_averages(). Those of
 // ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -45,7 +41,6 @@ class HeldTensors;
 
 namespace lockstep {
 
-// The rule by which an average follows the weights.
 struct AveragingRule {
   std::optional<double> decay = {};  // Share of the old average; empty for equal weights.
 };
@@ -57,14 +52,12 @@ LOCKSTEP_API AveragingRule ema(double decay = 0.999);
 LOCKSTEP_API AveragingRule swa();
 
 struct AveragedModelOptions {
-  // Whether buffers are averaged too, such as the running statistics of BatchNorm. Otherwise they
-  // are the model's at the last update. Averages of integers are rounded down with ema(); swa()
-  // copies integers.
+  // Whether buffers are averaged too. Otherwise they are the model's at the last update. ema()
+  // rounds averages of integers down; swa() copies integers.
   bool use_buffers = false;
 };
 
-// Saved as a part of a checkpoint: TrainingState::add("ema", ema). Tensors have the model's names,
-// and any number of ranks can load them.
+// TrainingState::add("ema", ema) saves it. Any number of ranks can load it.
 class LOCKSTEP_API AveragedModel final : public Stateful {
  public:
   AveragedModel(DataParallelBase& ddp, const AveragingRule& rule,
@@ -76,18 +69,15 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   // Call it after the optimizer's step. Not collective.
   void update();
 
-  // Runs `use` while the model's weights and buffers are the averages, then restores its own.
-  // Values that `use` writes to buffers, as update_bn() does, remain in the averages. Collective if
-  // ranks share parameters: if `use` throws on one rank, the other ranks throw Error(aborted) with
-  // its text.
-  // Exceptions are thrown after the weights are restored. The group may have broken by then,
-  // because a rank was lost or others were in a collective of `use`. Then each rank restores only
-  // its own parts. Shared weights are then partially updated
+  // Runs `use` while the model has the averages, then restores its weights and buffers, also after
+  // an exception. Values that `use` writes to buffers remain in the averages. Collective if ranks
+  // share parameters: if `use` throws on one rank, the others throw Error(aborted) with its text.
+  // The group breaks if a rank is lost, or throws while others are in a collective of `use`. Each
+  // rank then restores only its own parts. Shared weights are then partially updated
   // (DistributedDataParallel::has_partially_updated_parameters()).
   void with_averages(const std::function<void()>& use);
 
-  // Replaces the model's weights and buffers by the averages permanently. Collective as
-  // with_averages().
+  // Replaces weights and buffers by the averages. Collective as with_averages().
   void apply();
 
   std::int64_t updates() const { return updates_; }
@@ -97,7 +87,6 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   void load_state_dict(StateDict state) override;
 
  private:
-  // A tensor of the model and its average, of the same type and layout.
   struct Average {
     std::string name;
     at::Tensor value;
@@ -118,20 +107,16 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
   std::vector<Average> parameters_;  // Those that this rank holds.
   std::vector<Average> buffers_;
   std::int64_t updates_ = 0;
-  bool is_swapped_in_ =
-      false;  // True while the model has the averages, and each Average its weights.
+  bool is_swapped_in_ = false;  // The model has the averages, and each Average its weights.
 };
 
-// Sets the statistics of every BatchNorm of `module`, including SyncBatchNorm, to the mean over the
-// batches on which `pass_over_data` calls forward(), as torch.optim.swa_utils.update_bn. Meanwhile
-// the module is in training mode and gradients are off.
-//   ema.with_averages([&] {
-//     lockstep::update_bn(*net, [&] { for (auto& b : loader) net->forward(b.data); }, world);
-//   });
-// With a `group` the call is collective, and statistics are those of all ranks' batches. Ranks may
-// have unequal numbers of batches, or none, if forward() does not communicate. Call the module's
-// forward(), because DistributedDataParallel's may broadcast buffers. SyncBatchNorm and weights
-// that FullyShardedDataParallel gathers need equal numbers.
+// Sets the statistics of every BatchNorm of `module`, including SyncBatchNorm, as
+// torch.optim.swa_utils.update_bn does. They become means over the batches on which
+// `pass_over_data` calls forward(). The module is then in training mode, without gradients.
+// With a `group` the call is collective, and statistics are those of all ranks' batches. Call the
+// module's forward(), because DistributedDataParallel's may broadcast buffers. Ranks may have
+// unequal numbers of batches, or none, unless SyncBatchNorm or FullyShardedDataParallel
+// communicates.
 // Errors: unsupported for a TorchScript module with BatchNorm.
 LOCKSTEP_API void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,
                             const std::optional<ProcessGroup>& group = {});

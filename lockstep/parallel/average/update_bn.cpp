@@ -45,7 +45,6 @@ void require_no_script(torch::nn::Module& module) {
   });
 }
 
-// Resets the statistics of all layers.
 std::vector<BatchNorm> layers_of(torch::nn::Module& module) {
   require_no_script(module);
   std::vector<BatchNorm> layers;
@@ -58,7 +57,6 @@ std::vector<BatchNorm> layers_of(torch::nn::Module& module) {
   return layers;
 }
 
-// Sets training mode with means over batches while it exists.
 class CumulativeStatistics {
  public:
   CumulativeStatistics(torch::nn::Module& module, const std::vector<BatchNorm>& layers)
@@ -81,7 +79,7 @@ class CumulativeStatistics {
   std::vector<std::optional<double>> momenta_;
 };
 
-// The mean over the batches of all ranks: each rank's mean is weighted by its number of batches.
+// Each rank's mean is weighted by its number of batches.
 void average_over(const ProcessGroup& group, const std::vector<BatchNorm>& layers) {
   std::vector<double> sums;
   const auto each = [&](const auto& visit) {

@@ -139,8 +139,7 @@ DeterministicPass::Outcome DeterministicPass::compute_microbatch(const Microbatc
   return {.loss = loss.item<double>(), .samples = samples_};
 }
 
-// Checks left-out gradients for each microbatch, not for all microbatches of a rank. Whether they
-// are an Error must not depend on the rank's share.
+// Per microbatch: whether left-out gradients are an Error must not depend on the rank's share.
 void DeterministicPass::take_gradients(const MicrobatchTree::Step& step) {
   const at::NoGradGuard no_grad;
   const NamedTensors& parameters = reducer_.parameters();
@@ -173,7 +172,7 @@ double DeterministicPass::compute(std::int64_t step, const MicrobatchLoss& loss_
   drop_gradients();
 
   const Outcome sum = sum_over_microbatches(own);
-  report_.samples = group_.rank() == 0 ? sum.samples : 0;  // It already includes all ranks.
+  report_.samples = group_.rank() == 0 ? sum.samples : 0;  // Includes all ranks.
   PassAgreement& agreement = reducer_.agreement();
   const PassReports reports = agreement.exchange(report_, uses_, group_);
   const bool accepted = agreement.accepts(reports, reducer_.parameters(), group_);
@@ -184,7 +183,7 @@ double DeterministicPass::compute(std::int64_t step, const MicrobatchLoss& loss_
   return sum.loss / count;
 }
 
-// Sums in the order of the microbatches: the same bits on every number of ranks.
+// In the order of the microbatches: the same bits on every number of ranks.
 DeterministicPass::Outcome DeterministicPass::sum_over_microbatches(
     const std::vector<Outcome>& own) const {
   const std::size_t bytes = own.size() * sizeof(Outcome);

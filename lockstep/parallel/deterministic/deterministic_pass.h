@@ -1,7 +1,5 @@
 // Implements DistributedDataParallel::train_microbatches(): a step whose sums do not depend on the
-// number of ranks.
-//
-// Thread safety: none.
+// number of ranks. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,15 +25,14 @@ namespace lockstep::parallel {
 class MicrobatchRandom;
 class Reducer;
 
-// Collective. Errors: misuse if the number of ranks does not divide the number of microbatches, or
-// if a rank has another number of intra-op threads than deterministic_threads.
+// Collective. Errors: misuse if the number of ranks does not divide that of microbatches. Misuse if
+// a rank has another number of intra-op threads than deterministic_threads.
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group);
 
 class DeterministicPass {
  public:
-  // Collective. `module` and `reducer` outlive this object. The hooks of `reducer` assign passes to
-  // reducers.
+  // Collective. `module` and `reducer` outlive this object.
   DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
                     const DistributedDataParallelOptions& options);
 
@@ -43,20 +40,19 @@ class DeterministicPass {
 
   int microbatches() const { return options_.deterministic; }
 
-  // The memory of gradient sums.
+  // Gradient sums.
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
 
-  // Counts samples of the current microbatch.
+  // For the current microbatch.
   void count_samples(double samples) { samples_ += samples; }
 
  private:
-  // The results of a microbatch besides its gradients.
   struct Outcome {
     double loss = 0;
     double samples = 0;
   };
 
-  // State that must be the same on all ranks. Sent as its memory image.
+  // Must be the same on all ranks. Sent as its memory image.
   struct State {
     std::int64_t step;
     std::int64_t threads;
@@ -71,7 +67,7 @@ class DeterministicPass {
   Outcome sum_over_microbatches(const std::vector<Outcome>& own) const;
   void require_agreement(const State& state, const NamedTensors& watched) const;
   void drop_gradients() const;
-  void finish(const PassReports& reports, double count);  // Means are over `count`.
+  void finish(const PassReports& reports, double count);  // For means over `count`.
 
   const torch::nn::Module& module_;
   Reducer& reducer_;
@@ -85,7 +81,7 @@ class DeterministicPass {
   std::vector<ParameterUse> uses_;  // For each parameter, by any of this rank's microbatches.
   PassReport report_;
   double samples_ = 0;                  // In the current microbatch.
-  std::chrono::nanoseconds longest_{};  // Longest time of a pass's microbatches so far.
+  std::chrono::nanoseconds longest_{};  // Time of a pass's microbatches so far.
 };
 
 }  // namespace lockstep::parallel

@@ -15,20 +15,19 @@ class Module;
 
 namespace lockstep::parallel {
 
-// Errors: unsupported, with its name, for a BatchNorm or InstanceNorm in training mode with running
-// statistics, and for a SyncBatchNorm in training mode.
+// Errors: unsupported, with its name, for a BatchNorm or InstanceNorm with running statistics, or a
+// SyncBatchNorm, in training mode.
 void require_fixed_statistics(const torch::nn::Module& module);
 
-// Returns one value for each of named_tensors(). For a parameter it is the version counter, which
-// an Embedding with max_norm changes in forward(). For a buffer it is a hash of the elements,
-// because kernels of BatchNorm change no counter.
+// One value for each of named_tensors(). For a parameter, the version counter, which an Embedding
+// with max_norm changes in forward(). For a buffer, a hash: BatchNorm changes no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
-// The random numbers of one microbatch. Takes over LibTorch's default CPU generator; the destructor
-// restores its earlier state.
+// The random numbers of one microbatch. Uses LibTorch's default CPU generator; the destructor
+// restores its state.
 class MicrobatchRandom {
  public:
-  // Seeds the generator; the numbers depend only on these three values.
+  // The numbers depend only on these three values.
   void begin(std::uint64_t seed, std::int64_t step, int microbatch);
 
  private:

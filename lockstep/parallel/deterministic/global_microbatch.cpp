@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Whether the tensor has the alignment of LibTorch's allocator.
+// As LibTorch's allocator aligns.
 bool is_aligned(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 64 == 0;
 }
@@ -27,7 +27,7 @@ at::Tensor GlobalMicrobatch::of(const at::Tensor& rows) const {
   });
   const auto format = rows.suggest_memory_format();
   const at::Tensor part = rows.slice(0, index / ranks, {}, own).contiguous(format);
-  // A single row counts as contiguous with any row stride, so it is copied as well.
+  // A single row counts as contiguous with any row stride, so it is copied, too.
   return is_aligned(part) && part.size(0) > 1 ? part : part.clone(format);
 }
 

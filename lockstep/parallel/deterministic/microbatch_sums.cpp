@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// Bytes of each rank's slice.
+// Per rank.
 std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, int ranks) {
   std::size_t bytes = 0;
   for (const auto& [name, parameter] : parameters)
@@ -56,8 +56,7 @@ std::vector<MicrobatchTree::Step> MicrobatchTree::steps(int rank) const {
   return steps;
 }
 
-// A child that is one microbatch is added directly. Any other child is first summed in a separate
-// slot, `spare`.
+// A child of several microbatches is first summed in the slot `spare`.
 void MicrobatchTree::add_steps(int first, int modulus, std::size_t slot, std::size_t spare,
                                std::vector<Step>& steps) const {
   if (modulus == microbatches_) return steps.push_back({first, slot, /*adds=*/false, {}});
@@ -147,19 +146,19 @@ void MicrobatchSums::fill_region(at::ScalarType dtype, const NamedTensors& param
 
 void MicrobatchSums::place(at::ScalarType dtype, const NamedTensors& parameters, std::size_t slot,
                            const at::Tensor& flat) {
-  flat.zero_();  // Gaps between gradients are summed as well.
+  flat.zero_();  // Gaps between gradients are summed, too.
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i].second;
     if (parameter.scalar_type() != dtype) continue;
     const at::Tensor view = flat.as_strided(parameter.sizes(), dense_strides(parameter), begin);
     places_[slot][i] =
-        view.variable_data();  // Not a view, because optimizers detach_() gradients that they zero.
+        view.variable_data();  // No view: optimizers detach_() gradients that they zero.
     begin += static_cast<std::int64_t>(padded(parameter.nbytes()) / parameter.element_size());
   }
 }
 
-// Adds zeros as well, as in the sum of two nodes: -0 becomes 0.
+// Adds zeros, as in the sum of two nodes: -0 becomes 0.
 bool MicrobatchSums::take(const MicrobatchTree::Step& step, std::size_t index,
                           const at::Tensor& gradient) const {
   const at::Tensor& place = places_[step.slot][index];
@@ -192,7 +191,7 @@ void MicrobatchSums::finish(const Region& region, double factor) const {
   group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.label = region.label});
 }
 
-// Node j of rank r is the class of r + j * ranks, so the nodes with one j are neighbours.
+// Node j of rank r is the class of r + j * ranks, so nodes with one j are neighbours.
 void MicrobatchSums::exchange(const Region& region) const {
   for (std::int64_t j = 0; j < tree_.own(); ++j) {
     const at::Tensor received = region.received.narrow(0, j * group_.size(), group_.size());

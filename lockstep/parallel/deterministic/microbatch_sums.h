@@ -1,8 +1,6 @@
-// Sums over microbatches in the order of a fixed tree, so that the bits do not depend on the number
-// of ranks.
+// Sums over microbatches in a fixed order, so that the bits do not depend on the number of ranks.
 //
-// Thread safety: none.
-// Errors: those of ProcessGroup.
+// Thread safety: none. Errors: those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,36 +17,36 @@
 
 namespace lockstep {
 
-// The fixed binary tree for sums over microbatches, independent of the number of ranks.
+// The binary tree for sums over microbatches, independent of the number of ranks.
 //
 // Its leaves are the microbatches 0 to k - 1. A node consists of all microbatches that are
-// congruent modulo some s. With the smallest prime factor q of k / s, its children are the q
-// classes modulo s q in it, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of
-// R has the microbatches p with p mod R = r. If R and k are powers of two, these form one node. In
-// general they form a few: the classes modulo `exchanged()`, the first multiple of R among these s.
+// congruent modulo some s. With the smallest prime factor q of k / s, its children are its q
+// classes modulo s q, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of R has
+// the microbatches p with p mod R = r. They form one or a few nodes: the classes modulo
+// `exchanged()`, the first multiple of R among these s.
 class MicrobatchTree {
  public:
-  // Adds slot `second` to slot `first`. Slots hold sums.
+  // Adds slot `second` to slot `first`.
   using Merge = std::pair<std::size_t, std::size_t>;
 
   // Puts one microbatch into a slot.
   struct Step {
     int microbatch;
     std::size_t slot;
-    bool adds;                  // Adds to the slot's sum; otherwise replaces it.
+    bool adds;                  // Otherwise replaces the slot's sum.
     std::vector<Merge> merges;  // Done after the step.
   };
 
-  // `ranks` divides `microbatches`, the number of microbatches; both are positive.
+  // `ranks` divides `microbatches`; both are positive.
   MicrobatchTree(int microbatches, int ranks);
 
-  // The microbatches of rank `rank`, in the order of computation. Afterwards, slots 0 to own() - 1
-  // hold its nodes: slot j the class of rank + j * ranks.
+  // The microbatches of `rank`, in the order of computation. Afterwards, slots 0 to own() - 1 hold
+  // its nodes: slot j the class of rank + j * ranks.
   std::vector<Step> steps(int rank) const;
 
-  int exchanged() const { return exchanged_; }     // Number of nodes of all ranks.
-  int own() const { return exchanged_ / ranks_; }  // Number of nodes of one rank.
-  std::size_t slots() const;                       // Number of slots that steps() uses.
+  int exchanged() const { return exchanged_; }     // Nodes of all ranks.
+  int own() const { return exchanged_ / ranks_; }  // Nodes of one rank.
+  std::size_t slots() const;                       // Used by steps().
   std::vector<Merge> merges() const;               // For all nodes, by class; slot 0 has the total.
 
  private:
@@ -62,42 +60,41 @@ class MicrobatchTree {
   int exchanged_ = 1;
 };
 
-// Sums the gradients of microbatches in the order of a MicrobatchTree, and computes their mean.
-//
-// A slot holds the gradients of all parameters side by side, for each element type. The slots of
-// this rank's nodes are in registered memory. Finally, each rank receives its slice of all ranks'
-// nodes, adds them in the tree's order, multiplies the sum and shares the slice.
+// Sums the gradients of microbatches in the order of a MicrobatchTree, and computes their mean. A
+// slot holds the gradients of all parameters side by side, for each element type. Finally, each
+// rank receives its slice of all ranks' nodes, adds them in the tree's order, multiplies the sum
+// and shares the slice.
 class MicrobatchSums {
  public:
   // Collective. `parameters` have the same layout on all ranks and types that can be reduced.
   MicrobatchSums(const NamedTensors& parameters, const MicrobatchTree& tree,
                  const ProcessGroup& group);
 
-  // Applies `step` to the gradient of parameter `index`; an undefined one is zero. Returns whether
-  // the gradient is finite.
+  // Applies `step` to the gradient of parameter `index`; undefined is zero. Returns whether the
+  // gradient is finite.
   bool take(const MicrobatchTree::Step& step, std::size_t index, const at::Tensor& gradient) const;
 
-  // Completes `step` after all gradients of its microbatch were taken.
+  // Call it once all gradients of the microbatch were taken.
   void merge(const MicrobatchTree::Step& step) const;
 
-  // Collective, after the last step: computes the sum over all microbatches, times `factor`.
+  // Collective, after the last step: the sum over all microbatches, times `factor`.
   void finish(double factor) const;
 
-  // All slots, and the receive buffers.
+  // Slots and receive buffers.
   std::vector<at::Tensor> memory() const;
 
-  // Bytes of memory(), equal on all ranks.
+  // Size of memory(), equal on all ranks.
   static std::size_t bytes_for(const NamedTensors& parameters, const MicrobatchTree& tree,
                                int ranks);
 
-  // The result for parameter `index`, valid until the next first step.
+  // For parameter `index`, valid until the next first step.
   const at::Tensor& result(std::size_t index) const { return places_[0][index]; }
 
  private:
   // All gradients of one type.
   struct Region {
     std::string label;
-    std::vector<at::Tensor> slots;  // Flat tensors.
+    std::vector<at::Tensor> slots;  // Flat.
     at::Tensor received;  // [exchanged, elements of a slice]: this rank's slice of all nodes.
   };
 
@@ -112,7 +109,7 @@ class MicrobatchSums {
   const ProcessGroup group_;
   const std::vector<MicrobatchTree::Merge> merges_;
   std::vector<Region> regions_;
-  std::vector<std::vector<at::Tensor>> places_;  // Indexed by slot and parameter.
+  std::vector<std::vector<at::Tensor>> places_;  // By slot and parameter.
 };
 
 }  // namespace lockstep

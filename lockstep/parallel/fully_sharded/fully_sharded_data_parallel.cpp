@@ -73,7 +73,7 @@ void move_buffers(const torch::nn::Module& module, c10::Device device) {
       buffer.set_data(buffer.detach().to(device));
 }
 
-// An optimizer's slices of its parameters. backward() has already computed the means.
+// backward() has already computed the means.
 class SlicesOfUnits final : public parallel::SteppedSlices {
  public:
   SlicesOfUnits(const std::vector<at::Tensor>& parameters, std::shared_ptr<ShardedUnits> units)
@@ -128,11 +128,11 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
  private:
   const std::shared_ptr<ShardedUnits> units_;
-  std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter.
-  std::vector<at::ScalarType> types_;                // By the optimizer's parameter.
+  std::vector<std::optional<std::size_t>> indices_;  // By the optimizer's parameter, as types_.
+  std::vector<at::ScalarType> types_;
   std::vector<Shard> shards_;
   std::vector<ShardedUnits::Fragment> stepped_;
-  std::vector<at::Tensor> fragments_;  // Tensors of its fragments.
+  std::vector<at::Tensor> fragments_;
   std::vector<bool> used_;
 };
 
@@ -140,7 +140,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
 // --- Construction --------------------------------------------------------------------------------
 
-// The ranks that hold one copy together, and the masters of parameters whose type was changed.
+// The ranks that hold the parameters together, and the masters of converted parameters.
 struct FullyShardedBase::Setup {
   Setup(const torch::nn::Module* module, const ProcessGroup& all,
         const FullyShardedOptions& options)
@@ -176,7 +176,6 @@ struct FullyShardedBase::Setup {
     }
   }
 
-  // `parameters` are those of the module.
   std::shared_ptr<ParameterStore> store(const NamedTensors& parameters,
                                         const FullyShardedOptions& options) const {
     const NamedTensors each = distinct(parameters);
@@ -216,7 +215,7 @@ struct FullyShardedBase::Setup {
 
   ProcessGroup shard;
   parallel::HostGroups groups;  // For `shard`.
-  int copy;                     // Its lowest rank in the whole group.
+  int copy;                     // Lowest rank of this copy in the whole group.
   std::optional<ProcessGroup> replicas = {};
   ShardedUnits::Masters masters = {};
 };
@@ -286,7 +285,7 @@ void FullyShardedBase::initialize_by(const std::function<void()>& change) {
 }
 
 // With several copies, `change` runs in the first one, and others follow. After its exception, this
-// rank still takes part in the calls for which the others wait.
+// rank still takes part in the calls for which others wait.
 void FullyShardedBase::follow(const std::function<void(const std::function<void()>& change)>& act,
                               const std::function<void()>& change) {
   if (!replicas_ && !has_masters_) return act(change);

@@ -1,24 +1,19 @@
-// Fully sharded training, like ZeRO stage 3 and PyTorch's FSDP. The ranks of a host together hold a
-// single copy of weights, gradients and optimizer state.
+// Fully sharded training, like ZeRO stage 3 and PyTorch's FSDP. The ranks of a host together hold
+// one set of weights, gradients and optimizer state (docs/guide/fully-sharded.md).
 //
 //   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
 //   lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(),
 //                                                          torch::optim::AdamWOptions(3e-4));
-//   ...
 //   adamw.zero_grad();
-//   loss_of(fsdp(batch.data), batch.target).backward();  // Each unit's mean, cut as it comes.
-//   adamw.clip_grad_norm_(1.0);
+//   loss_of(fsdp(batch.data), batch.target).backward();  // Averages each unit's gradients.
 //   adamw.step();
 //
-// docs/guide/fully-sharded.md describes units, gradients, several hosts, initialization of large
-// models, mixed precision and results.
-//
-// Thread safety: none; one training loop uses it.
-// Errors: as DistributedDataParallel with share_parameters, except that across hosts, an exception
-// in backward() ends the group. In addition mismatch if ranks have other options, or use other
-// units; unsupported if hosts have different numbers of ranks. It throws misuse for a pattern of a
-// unit that matches no module, and for a parameter that is used while it is not gathered. From the
-// second backward() on, misuse for a parameter with a gradient that is in no FullyShardedOptimizer.
+// Thread safety: none.
+// Errors: as DistributedDataParallel with share_parameters, but across hosts, an exception in
+// backward() ends the group. In addition, mismatch if ranks have other options or use other units;
+// unsupported if hosts have different numbers of ranks. Misuse for a unit's pattern that matches no
+// module, and for a parameter that is used while it is not gathered. From the second backward() on,
+// misuse for a parameter with a gradient but without a FullyShardedOptimizer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -51,42 +46,37 @@ class ShardedUnits;
 namespace lockstep {
 
 struct FullyShardedOptions {
-  // Patterns of module names, such as "transformer.h.*"; a star matches one level. Each matching
-  // module is a unit. All other parameters together are one more unit. By default the units are the
-  // outermost modules that a Sequential or a ModuleList numbers.
+  // Patterns of module names; a star matches one level. Each matching module is a unit; all other
+  // parameters are one more. Default: the outermost elements of Sequentials and ModuleLists.
   std::vector<std::string> units = {};
 
-  // Across hosts: the number of units that a host holds at a time, at least as many as one operator
-  // uses.
+  // Across hosts: units that a host holds at a time, at least as many as one operator uses.
   std::size_t resident_units = 2;
-  // Across hosts: whether gathered units may be freed after forward(). If false, all of them stay
-  // in memory until the step.
+  // Across hosts: whether gathered units may be freed after forward(). If false, all stay in memory
+  // until the step.
   bool reshard_after_forward = true;
 
-  // The type of float32 parameters in forward() and backward(), if different. The optimizer then
-  // steps float32 masters, of which each rank has its fragments; checkpoints have the masters.
-  // Passes under no_sync() add up gradients in this type. Unless parameters are on the meta device,
-  // the constructor temporarily makes a float32 copy on each rank. On the meta device,
-  // load_weights() and checkpoints set the masters, and initialize() gives values of `param_type`.
+  // The type of float32 parameters in forward() and backward(). The optimizer then steps float32
+  // masters, of which each rank has its fragments; checkpoints have the masters. Passes under
+  // no_sync() add gradients in this type. The constructor temporarily makes a float32 copy on each
+  // rank, unless parameters are on the meta device. Then load_weights() and checkpoints set the
+  // masters, and initialize() gives values of `param_type`.
   std::optional<at::ScalarType> param_type = {};
-  // The type in which the gradients of these parameters are averaged.
+  // The type in which these parameters' gradients are averaged.
   at::ScalarType reduce_type = at::kFloat;
 
-  // The device on which this rank computes, such as local_device(). Its memory holds resident_units
-  // units. Weights and optimizer state stay in the hosts' memory, gradients are moved there, and
-  // the optimizer steps on the CPU. A unit is copied to the device when an operator uses it, so the
-  // devices of a host gather nothing. The module is in CPU memory; its buffers are moved. Tested
-  // with a stand-in for the device, not on a real one yet.
+  // The device on which this rank computes, such as local_device(), which holds resident_units
+  // units. Weights and optimizer state stay in the hosts' memory, where the optimizer steps. The
+  // module is in CPU memory; its buffers are moved. Tested on one GPU (docs/status.md).
   std::optional<c10::Device> offload = {};
 
-  // Ranks of `group` that hold a copy together, the same number for each copy; by default all
-  // ranks. Gradients are averaged over all copies (PyTorch's HSDP). For a copy on each host:
+  // Ranks of `group` that hold the parameters together, equally many in each copy; default: all.
+  // Gradients are averaged over all copies (PyTorch's HSDP). For a copy on each host:
   //   lockstep::DeviceMesh mesh(world, {{"replicas", 2}, {"shard", -1}});
   //   FullyShardedDataParallel fsdp(gpt, world, {.shard = mesh["shard"]});
   std::optional<ProcessGroup> shard = {};
 
-  // As DistributedDataParallelOptions'. With overlap, a separate thread averages units, otherwise
-  // autograd's thread.
+  // As DistributedDataParallelOptions'. With overlap, a separate thread averages units.
   std::optional<bool> overlap = {};
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
@@ -95,15 +85,14 @@ struct FullyShardedOptions {
   NonFinite non_finite = NonFinite::fail;
 };
 
-// The part of FullyShardedDataParallel that does not depend on the type of its module.
+// The part that does not depend on the type of the module.
 class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
  public:
-  // Names of each unit's parameters, in the order in which backward() averages them.
+  // Names of each unit's parameters, in the order of averaging in backward().
   std::vector<std::vector<std::string>> units() const;
   const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }
 
-  // Collective: runs `use` on all ranks while the parameters `names` are gathered. `use` may only
-  // read them.
+  // Collective: runs `use` on all ranks while the parameters `names` are gathered.
   // Errors: misuse for a name without a parameter, and if `use` has written to a parameter.
   void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
 
@@ -138,7 +127,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   const ProcessGroup shard_;
   const std::optional<ProcessGroup> replicas_;
   const bool has_masters_;
-  const bool is_there_;  // Whether the host's memory holds all of each weight.
+  const bool is_there_;  // Whether the host's memory holds whole weights.
   const std::shared_ptr<parallel::ShardedUnits> units_;
 };
 
@@ -148,11 +137,10 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
 // passes. Its step() and zero_grad() drop them; the module's zero_grad() does not. Passes under
 // no_sync() leave `.grad` on this rank, and the next averaged pass includes it.
 //
-// Only the optimizer, edit_parameters() and initialize() may write to parameters. Their functions
-// call operators on one thread. Across hosts, an operator uses at most resident_units units. Memory
-// used without an operator, by data_ptr(), is valid from an operator on that parameter until one on
-// another unit. initialize(make) copies a tensor that is a part of a larger one when the whole
-// module is made.
+// Only the optimizer, edit_parameters() and initialize() may write to parameters, by operators on
+// one thread. Across hosts, an operator uses at most resident_units units. Memory from data_ptr()
+// is valid from an operator on that parameter until one on another unit. initialize(make) copies a
+// tensor that is a part of a larger one when the whole module is made.
 //
 // register_comm_hook(), shard_gradients(), join() and train_microbatches() are unsupported.
 template <class Module>
@@ -163,12 +151,10 @@ class FullyShardedDataParallel : public FullyShardedBase {
                            const FullyShardedOptions& options = {})
       : FullyShardedBase(module, group, options), module_(std::move(module)) {}
 
-  // Accepts the holders that TORCH_MODULE makes, including torch::nn::Sequential.
   FullyShardedDataParallel(const torch::nn::ModuleHolder<Module>& holder, const ProcessGroup& group,
                            const FullyShardedOptions& options = {})
       : FullyShardedDataParallel(holder.ptr(), group, options) {}
 
-  // Calls the module's own forward(), with any arguments and result.
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
     return call(*module_, std::forward<Arguments>(arguments)...);
@@ -180,10 +166,9 @@ class FullyShardedDataParallel : public FullyShardedBase {
   const std::shared_ptr<Module> module_;
 };
 
-// Each rank steps its fragments of the parameters with an elementwise optimizer, such as
-// lockstep::AdamW (optimizers.h). Constructed with a FullyShardedDataParallel as SharedOptimizer is
-// with a DistributedDataParallel. Parameters may be left out, and several optimizers may divide
-// them.
+// Each rank steps its fragments with an elementwise optimizer, such as lockstep::AdamW. Constructed
+// with a FullyShardedDataParallel as SharedOptimizer is with a DistributedDataParallel. Several
+// optimizers may divide the parameters, or leave some out.
 template <class Inner>
 using FullyShardedOptimizer = SharedOptimizer<Inner>;
 

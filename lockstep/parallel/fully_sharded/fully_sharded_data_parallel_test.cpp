@@ -241,7 +241,7 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
 
 TEST(FullySharded, AddsTheMeansOfSeveralPasses) { EXPECT_TRUE(all_succeeded(accumulated.run(2))); }
 
-// Of all gradients that arrived, those of at most two units exist at any time.
+// At any time, the arrived gradients of at most two units exist.
 template <class Module>
 void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
   auto net = std::make_shared<Module>();

@@ -1,6 +1,5 @@
 // The state of a fully sharded module whose ranks have no whole parameters. Each rank saves and
-// loads its fragments, as parts of whole tensors, and never has a whole copy. Checkpoints are those
-// of module_state() (lockstep/tensor/module_state.h).
+// loads its fragments as parts of whole tensors. Checkpoints are those of module_state().
 //
 // Thread safety: none.
 

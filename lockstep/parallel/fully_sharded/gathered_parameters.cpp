@@ -171,14 +171,14 @@ UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
 
 std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory& to) {
   std::string what = "unit " + touched_->units()[unit].name;
-  // Part of the label: ranks that evict different units must not continue.
+  // Ranks that evict different units must not continue: their labels differ.
   if (to.slot) what += " into slot " + std::to_string(*to.slot);
   return [this, unit, to, what = std::move(what)] {
     move(Way::to_all_hosts, "gather of " + what, cuts_[unit], to.data);
   };
 }
 
-// Starts when no rank of the host uses the old contents of its memory.
+// Waits until no rank of the host uses the old contents of its memory.
 void GatheredParameters::move(Way way, const std::string& label, const std::vector<Cut>& cuts,
                               std::byte* memory) const {
   naming_errors(label, [&] {
@@ -224,7 +224,7 @@ void GatheredParameters::begin_step() {
   is_partially_updated_ = true;
 }
 
-// No unit is resident after a step, whichever parameters were written.
+// No unit is resident after a step.
 void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
   touched_->note_written();
   is_partially_updated_ = false;
@@ -232,7 +232,7 @@ void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
 
 // --- Changes of rank 0 ---------------------------------------------------------------------------
 
-// From rank 0's tensors, if they have values, into all slices.
+// Moves rank 0's tensors, if they have values, into all slices.
 void GatheredParameters::scatter_values(const TouchedUnits::Unit& unit,
                                         const std::vector<Cut>& cuts) const {
   const auto has_values = [](const TouchedUnits::Member& member) {
@@ -291,9 +291,9 @@ void GatheredParameters::take_back(std::size_t unit, const Memory& from) {
   obey({Order::Verb::take_back, unit, *from.slot});
 }
 
-// Collective: all ranks execute the order that rank 0 has `given`. Returns its verb. After an Error
-// there is no further order. The groups are aborted, because ranks may wait in each of them. This
-// is unnecessary for a lost rank, which all ranks detect themselves.
+// Collective: all ranks execute rank 0's order `given`. Returns its verb. After an Error there is
+// no further order. The groups are aborted, because ranks may wait in each of them, unless a rank
+// was lost, which all detect.
 GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
   if (edit_error_) std::rethrow_exception(edit_error_);
   try {

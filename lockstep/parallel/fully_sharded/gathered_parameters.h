@@ -1,15 +1,6 @@
 // The parameters of a module that is fully sharded across hosts. docs/internals/fully-sharded.md
 // describes storage, gathers, edits and why they cannot deadlock.
 //
-// Each rank keeps and steps its slice of every unit (shared_parameters/slice_layout.h). When an
-// operator uses a parameter, its unit is gathered once per host, into a slot that the host's ranks
-// share (touched_units.h). Each rank transfers a part, within its rail
-// (shared_parameters/host_groups.h). After a step all units must be gathered again.
-//
-// In an edit, rank 0 alone uses units. They are gathered into a slot of its host, and scattered
-// into all slices when they leave the slot. The other ranks follow rank 0's orders. The first Error
-// of an order aborts the groups, so that ranks waiting in other groups fail within one timeout.
-//
 // Ranks must use units in the same order. Otherwise the gathers, which carry names of unit and
 // slot, throw mismatch on all ranks.
 //
@@ -44,8 +35,7 @@ namespace lockstep::parallel {
 class GatheredParameters final : public ParameterStore, private UnitSource {
  public:
   // Collective: moves rank 0's values of `parameters`, each listed once, into the slices of
-  // `units`. Gradients of parameters that require them are averaged in the same slices
-  // (GradientSlices).
+  // `units`. Means of gradients are in the same slices (GradientSlices).
   // Errors: unsupported for parameters outside CPU memory; system if a host has too little memory.
   GatheredParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                      std::size_t resident_units, HostGroups groups);
@@ -68,12 +58,12 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void settle_step(const std::vector<at::Tensor>& written) override;
   bool abandon(std::string_view reason) noexcept override;
 
-  // Bytes of this rank's slices, and of the host's slots.
+  // Size of this rank's slices, and of the host's slots.
   std::size_t slice_bytes() const;
   std::size_t slot_bytes() const { return slots_->bytes(); }
 
  private:
-  // An order of rank 0 to the others, in an edit.
+  // From rank 0 to the others, in an edit.
   struct Order {
     enum class Verb : std::int64_t { bring, take_back, end };
     Verb verb;
@@ -81,8 +71,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
     std::uint64_t slot = 0;
   };
 
-  // Parameters of a unit that are sliced together: those that require gradients, or the frozen
-  // ones.
+  // Parameters of a unit that are sliced together: the trained or the frozen ones.
   struct Cut {
     SliceLayout layout;
     std::vector<std::size_t> offsets = {};  // By region, in bytes from the unit's start.
@@ -115,19 +104,19 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void carry_out(const Order& order) const;
   void scatter_values(const TouchedUnits::Unit& unit, const std::vector<Cut>& cuts) const;
 
-  // Moves a unit between the slices of all ranks and the memory of every host, or of rank 0's host.
+  // Between the slices of all ranks and the memory of every host, or of rank 0's host.
   enum class Way { to_all_hosts, to_rank_0, from_rank_0 };
   void move(Way way, const std::string& label, const std::vector<Cut>& cuts,
             std::byte* memory) const;
 
   const HostGroups groups_;
   std::vector<Place> places_;  // In the order of units and their members.
-  std::unordered_map<const void*, std::size_t> indices_;  // Indices into places_, by TensorImpl.
+  std::unordered_map<const void*, std::size_t> indices_;  // Into places_, by TensorImpl.
   std::vector<std::vector<Cut>> cuts_;                    // By unit.
   std::size_t bytes_of_slot_ = 0;
   std::shared_ptr<const RegisteredMemory> slots_;
   bool is_partially_updated_ = false;
-  std::exception_ptr edit_error_;        // From an order of an edit; the groups were aborted.
+  std::exception_ptr edit_error_;        // From an order; the groups were aborted.
   std::optional<TouchedUnits> touched_;  // Last: its thread uses the other members.
 };
 

@@ -81,7 +81,7 @@ at::Tensor OffloadedParameters::fragment(const at::Tensor& parameter, std::int64
 
 // --- Passes --------------------------------------------------------------------------------------
 
-// Units come first if both are called: their thread may use the host's store.
+// Units first: their thread may use the host's store.
 
 void OffloadedParameters::require_intact() const {
   touched_->require_intact();
@@ -121,7 +121,6 @@ void OffloadedParameters::after_filling(std::size_t unit) {
   copied_[unit]->block(guard_of(device_).getStream(device_));
 }
 
-// The tensor has the form of the parameter.
 at::Tensor OffloadedParameters::tensor_at(const Memory& memory,
                                           const TouchedUnits::Member& member) const {
   return at::from_blob(

@@ -1,9 +1,6 @@
 // The parameters of a fully sharded module that computes on a device, whose memory holds a few
-// units at a time. Another store keeps weights and optimizer state in the hosts' memory.
-//
-// The module's parameters are on the device. When an operator uses one, its unit is copied from the
-// host's memory into a slot on the device (touched_units.h), on a separate stream. Each rank copies
-// for itself: no bytes are sent between devices.
+// units at a time. Another store keeps weights and optimizer state in the hosts' memory. When an
+// operator uses a parameter, a separate stream copies its unit into a slot on the device.
 //
 // Thread safety: as GatheredParameters.
 
@@ -33,11 +30,9 @@ namespace lockstep::parallel {
 
 class OffloadedParameters final : public ParameterStore, private UnitSource {
  public:
-  // Makes the store of these parameters in the hosts' memory.
   using MakeStore = std::function<std::shared_ptr<ParameterStore>(const NamedTensors& on_host)>;
 
-  // Collective if `make_store` is. `parameters`, each listed once, are moved from CPU memory to
-  // `device`.
+  // Collective if `make_store` is. Moves `parameters`, each listed once, to `device`.
   OffloadedParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                       std::size_t resident_units, c10::Device device, const MakeStore& make_store);
 
@@ -51,7 +46,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
 
-  // During an edit, rank 0's device has a few units at a time.
+  // Rank 0's device has a few units at a time.
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;
@@ -77,7 +72,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
 
   const c10::Device device_;
   const c10::Stream copies_;
-  std::unordered_map<const void*, at::Tensor> on_hosts_;  // By the parameter's TensorImpl.
+  std::unordered_map<const void*, at::Tensor> on_hosts_;  // By TensorImpl.
   std::vector<std::optional<c10::Event>> copied_;         // By unit.
   std::vector<Memory> slots_;
   std::shared_ptr<ParameterStore> store_;

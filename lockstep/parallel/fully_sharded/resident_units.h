@@ -1,11 +1,8 @@
-// Decides which units of a fully sharded module are in a host's memory at any time.
+// Decides which units of a fully sharded module are in a host's memory.
 //
-// Each of a few slots holds one unit. A required unit without a slot takes a free slot, or that of
-// the least recently used unit. The unit that was used next in the last pass is loaded early, until
-// the current pass deviates from that order.
-//
-// Decisions depend only on the sequence of required units, never on time: ranks with the same
-// sequence decide alike.
+// A required unit without a slot takes a free slot, or that of the least recently used unit. The
+// unit that was used next in the last pass is loaded early, until the current pass deviates from
+// that order. Decisions depend only on the sequence of required units, so ranks decide alike.
 //
 // Thread safety: none.
 
@@ -21,7 +18,6 @@ namespace lockstep::parallel {
 
 class ResidentUnits {
  public:
-  // A unit is loaded into a slot, and may replace another unit.
   struct Arrival {
     std::size_t unit;
     std::size_t slot;
@@ -31,17 +27,17 @@ class ResidentUnits {
 
   ResidentUnits(std::size_t units, std::size_t slots);
 
-  // Begins a pass, in which the order of the previous pass is expected.
+  // Expects the order of the previous pass.
   void begin_pass();
 
-  // An operator needs these units, all at once. Returns the units to load, in this order: the
-  // required ones, then the one expected next, if a slot is left for it.
+  // An operator needs these units, all at once. Returns the units to load, in order: the required
+  // ones, then the expected next one, if a slot is left.
   // Errors: misuse for more units than slots.
   std::vector<Arrival> need(const std::vector<std::size_t>& units);
 
   std::optional<std::size_t> slot_of(std::size_t unit) const { return slots_of_[unit]; }
 
-  // Removes all units. Returns those that were present.
+  // Removes all units, and returns them.
   std::vector<std::size_t> forget();
 
  private:
@@ -57,7 +53,7 @@ class ResidentUnits {
   std::vector<std::optional<std::size_t>> slots_of_;  // By unit.
   std::vector<std::size_t> last_pass_;                // In the order of use.
   std::vector<std::size_t> this_pass_;
-  bool is_as_expected_ = true;  // So far, in this pass.
+  bool is_as_expected_ = true;
   std::uint64_t now_ = 0;
 };
 

@@ -28,7 +28,7 @@ bool is_number(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](char c) { return '0' <= c && c <= '9'; });
 }
 
-// The start of the name up to its first number, if more follows.
+// The name up to its first number, if more follows.
 std::optional<std::string> numbered_parent(const std::string& name) {
   std::string parent;
   const auto levels = levels_of(name);
@@ -39,7 +39,7 @@ std::optional<std::string> numbered_parent(const std::string& name) {
   return {};
 }
 
-// Uses one collective for each type.
+// One collective per type.
 void average_over(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (const at::Tensor& tensor : tensors) by_type[tensor.scalar_type()].push_back(tensor);
@@ -167,7 +167,7 @@ std::vector<at::Tensor> ShardedUnits::average(std::size_t unit,
 
 void ShardedUnits::add(std::size_t unit, const std::vector<at::Tensor>& means,
                        const std::vector<bool>& used) {
-  auto mean = means.begin();  // In the order of the parameters, and of the fragments of each.
+  auto mean = means.begin();  // In the order of the parameters, and of their fragments.
   for (const std::size_t parameter : units_[unit]) {
     if (used[parameter]) used_[parameter] = true;
     for (const Fragment& fragment : fragments_.at(averaged_[parameter])) {

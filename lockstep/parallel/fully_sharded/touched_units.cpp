@@ -224,7 +224,7 @@ void TouchedUnits::edit(const std::function<void()>& change) {
   };
   const at::NoGradGuard no_grad;
   edited_.emplace(units_.size(), slots_);
-  for (const Unit& unit : units_) detach(unit);  // Sets the message to that of an edit.
+  for (const Unit& unit : units_) detach(unit);  // Changes the message to that of an edit.
   attempt(change);
   attempt([&] { take_in_other_memory(); });
   attempt([&] {
@@ -256,8 +256,7 @@ void TouchedUnits::take_back(std::size_t unit, std::size_t slot) {
 }
 
 // Copies the values of memory that `change` assigned to parameters, once all have their own memory
-// again. Parameters may have exchanged memory, so all such values are collected before any is
-// written.
+// again. Parameters may have exchanged memory, so all values are collected first.
 void TouchedUnits::take_in_other_memory() {
   std::vector<std::pair<const Member*, at::Tensor>> given;
   for (const Unit& unit : units_)

@@ -1,10 +1,5 @@
-// Units of parameters that have memory only while operators use them.
-//
-// When an operator uses a parameter (tensor/touched_tensors.h), its unit is loaded into a slot, in
-// place of another one. The next unit may be loaded early (resident_units.h). A thread fills slots
-// in this order, by jobs of a UnitSource. In an edit, a unit that leaves its slot is written back.
-// Outside of passes and edits, and after this object's destruction, using a parameter throws an
-// exception with that reason.
+// Units of parameters that have memory only while operators use them
+// (docs/internals/fully-sharded.md). Outside of passes and edits, using a parameter throws.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -41,19 +36,18 @@ class UnitSource {
 
   virtual Memory slot(std::size_t number) const = 0;
 
-  // Returns a job that fills memory with a unit, after operators enqueued before this call have
-  // finished with the old contents. The job runs on another thread.
+  // Returns a job that fills memory after operators enqueued before this call have finished with
+  // the old contents. The job runs on another thread.
   virtual std::function<void()> filling(std::size_t unit, const Memory& to) = 0;
 
-  // Called when the job is done: operators that are enqueued after this call see the unit.
+  // After the job: operators enqueued after this call see the unit.
   virtual void after_filling(std::size_t unit) = 0;
 
-  // In an edit, synchronously: loads a unit into memory, and writes it back with its changes.
+  // In an edit, synchronously: loads a unit, or writes it back.
   virtual void bring(std::size_t unit, const Memory& to) = 0;
   virtual void take_back(std::size_t unit, const Memory& from) = 0;
 };
 
-// The reason if a store is destroyed while units are loaded.
 constexpr std::string_view destroyed_in_a_pass =
     "FullyShardedDataParallel was destroyed during a pass";
 
@@ -62,8 +56,8 @@ class TouchedUnits {
   struct Member {
     std::string name;
     at::Tensor parameter;
-    std::size_t offset;         // In bytes from the unit's start.
-    at::Tensor watched = {};    // Shares the parameter's expected memory.
+    std::size_t offset;         // From the unit's start, in bytes.
+    at::Tensor watched = {};    // Has the expected memory.
     std::uint32_t version = 0;  // The expected one.
   };
 
@@ -71,9 +65,9 @@ class TouchedUnits {
     std::string name;
     std::vector<Member> members = {};
     std::size_t bytes = 0;
-    std::uint64_t job = 0;       // The last one that filled a slot with it.
+    std::uint64_t job = 0;       // The last one that filled its slot.
     bool is_attached = false;    // To that slot.
-    bool is_swapped_in = false;  // Has its own memory, in lend().
+    bool is_swapped_in = false;  // In lend().
   };
 
   // Makes parameters watched tensors on `device`, without memory. `source` outlives this object.
@@ -88,7 +82,7 @@ class TouchedUnits {
   void require_intact() const;
   void note_written();
 
-  // A pass with gradients lasts until backward() has ended, one without until end_evaluation().
+  // A pass with gradients lasts until backward() has ended, another one until end_evaluation().
   // Both calls wait for a unit that is being loaded early.
   void begin_pass(bool with_gradients);
   void end_evaluation() noexcept;
@@ -100,17 +94,17 @@ class TouchedUnits {
   // Whether a slot is being filled.
   bool busy() const { return jobs_.busy(); }
 
-  // Runs `use` while the units of these parameters are in memory that `make` returns for the given
-  // number of bytes. All ranks pass the same parameters.
+  // Runs `use` while the units of these parameters are in memory that `make` returns. All ranks
+  // pass the same parameters.
   // Errors: misuse for a tensor that is not one of the parameters, and if `use` has written to one.
   void lend(const std::vector<at::Tensor>& parameters,
             const std::function<UnitSource::Memory(std::size_t bytes)>& make,
             const std::function<void()>& use);
 
-  // Runs `change`, only on this rank. It may read and write parameters in any order, by operators
-  // of one thread. Each operator uses at most as many units as there are slots. It may assign other
-  // memory to parameters, whose values then count. Memory used without an operator, by data_ptr(),
-  // is valid from an operator on the parameter until one on another unit.
+  // Runs `change`, only on this rank, by operators of one thread, each of which uses at most as
+  // many units as there are slots. It may assign other memory to parameters, whose values then
+  // count. Memory from data_ptr() is valid after an operator on the parameter, until one on another
+  // unit.
   // Errors: those of `change`; misuse if a parameter has another type or shape than before. Changes
   // made before an Error take effect.
   void edit(const std::function<void()>& change);
@@ -135,7 +129,7 @@ class TouchedUnits {
   std::vector<std::size_t> last_touched_;  // All of them are attached.
   bool in_pass_ = false;
   bool is_evaluating_ = false;
-  std::optional<ResidentUnits> edited_;  // During edit(): units that may have changes.
+  std::optional<ResidentUnits> edited_;  // During edit().
   mutable OrderedJobs jobs_;             // Last: its thread uses the other members.
 };
 

@@ -55,7 +55,7 @@ bool UnitGradients::begin(bool early) {
 
 // --- Taking -------------------------------------------------------------------------------------
 
-// A device's gradient is checked once it is in the host's memory: see on_host().
+// on_host() checks a device's gradient.
 Taken UnitGradients::judge(const at::Tensor& gradient) const {
   return !gradient.is_cpu() || !settings_.check_finite || all_finite(gradient) ? Taken::fine
                                                                                : Taken::non_finite;
@@ -74,7 +74,7 @@ Taken UnitGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
 
 // --- Averaging ----------------------------------------------------------------------------------
 
-// Averages one unit at a time, so that only its gradients and the next unit's take memory.
+// One unit at a time: only its gradients and the next unit's take memory.
 void UnitGradients::start(std::size_t bucket) {
   const std::size_t unit = unit_of_[bucket];
   if (settings_.overlapped) {
@@ -139,8 +139,7 @@ void UnitGradients::release() noexcept {
   units_->forget();
 }
 
-// The other ranks may wait in the gather or in the average of a unit. Averaging needs all ranks,
-// and gathers cannot complete any more.
+// Other ranks may wait in a gather or an average, which need all ranks.
 bool UnitGradients::cut_short(std::string_view reason) const noexcept {
   if (!units_->store().abandon(reason)) return false;
   const ShardedUnits::Ranks& ranks = units_->ranks();

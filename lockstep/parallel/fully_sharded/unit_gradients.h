@@ -1,6 +1,5 @@
 // Passes gradients of a fully sharded module from autograd to the fragments of the ranks that step
-// them. Each unit is averaged during backward(), and its gradients are then freed. Nothing of a
-// taken gradient remains in `.grad`.
+// them. Each unit is averaged during backward(), and its gradients are then freed.
 //
 // Thread safety: as GradientSink.
 
@@ -29,7 +28,7 @@ class UnitGradients final : public GradientSink {
     bool check_finite;
   };
 
-  // Collective. `parameters`, those of `units`, outlive this object. Nothing else uses `group`.
+  // Collective. `parameters`, those of `units`, outlive this object, which alone uses `group`.
   UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
                 const ProcessGroup& group, const Settings& settings);
   ~UnitGradients() override;
@@ -51,7 +50,7 @@ class UnitGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
 
-  // Drops the fragments' gradients too.
+  // Also drops the fragments' gradients.
   void release() noexcept override;
   bool cut_short(std::string_view reason) const noexcept override;
 
@@ -71,11 +70,11 @@ class UnitGradients final : public GradientSink {
   const Settings settings_;
   const std::shared_ptr<GradientPool> pool_;    // Null without large gradients.
   std::vector<std::size_t> unit_of_;            // By bucket.
-  std::vector<at::Tensor> gradients_;           // By parameter: those taken, until averaged.
+  std::vector<at::Tensor> gradients_;           // By parameter, until averaged.
   std::vector<std::size_t> left_out_;           // In the current pass.
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
-  std::exception_ptr error_;  // From a unit averaged on the caller's thread, until wait().
-  std::optional<std::size_t> non_finite_;  // Among gradients from a device, until wait().
+  std::exception_ptr error_;               // From averaging on the caller's thread, until wait().
+  std::optional<std::size_t> non_finite_;  // Among a device's gradients, until wait().
   BucketReduction reduction_;              // Last: its thread uses the other members.
 };
 

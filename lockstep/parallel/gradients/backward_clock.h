@@ -1,7 +1,7 @@
 // Reports backward passes to the training loop's clock (job/step_times.h). Autograd may run a pass
 // on another thread while the loop's thread waits.
 //
-// Thread safety: as backward() itself: one call at a time.
+// Thread safety: one call at a time, as backward() itself.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +23,7 @@ class BackwardClock {
   StepClock* loop() const { return loop_; }
 
   // Call it within backward(); may be repeated. The phase ends with backward(), after all work
-  // queued before, or with the exception that ends it.
+  // queued before, or with its exception.
   void begin() {
     const auto last = pass_.lock();
     if (loop_ == nullptr || (last && !last->is_over())) return;

@@ -1,5 +1,4 @@
-// The current backward pass, from its first gradient to its end: by LibTorch, or by an exception
-// that is forwarded to other ranks.
+// The current backward pass, from its first gradient until LibTorch or an exception ends it.
 //
 // Thread safety: none, except that a device's autograd thread may end the pass.
 
@@ -30,10 +29,10 @@ struct Future;
 
 namespace lockstep::parallel {
 
-// The outcome of one backward(), for code that observes LibTorch's graph task.
+// The outcome of one backward(), LibTorch's graph task.
 class GraphTaskResult {
  public:
-  // The backward() that this thread is executing. Errors: bug if there is none.
+  // Errors: bug if this thread executes no backward().
   static GraphTaskResult of_this_thread();
 
   GraphTaskResult(const GraphTaskResult&);
@@ -49,11 +48,11 @@ class GraphTaskResult {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Exists as long as LibTorch's graph task: until the pass is complete or an exception ends it.
+// Exists as long as LibTorch's graph task.
 class BackwardPass {
  public:
-  // For the backward() that this thread executes. `pool`, if any, is armed. `at_end`, if any, must
-  // not throw. It runs on the thread that ends the pass; on a device this is autograd's.
+  // For the backward() that this thread executes. Arms `pool`, if any. `at_end` must not throw. It
+  // runs on the thread that ends the pass, which is autograd's on a device.
   BackwardPass(const std::shared_ptr<GradientPool>& pool,
                std::function<void(const BackwardPass&)> at_end)
       : arming_(pool), result_(GraphTaskResult::of_this_thread()), at_end_(std::move(at_end)) {}
@@ -63,8 +62,8 @@ class BackwardPass {
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
 
-  // The change of this rank's module, if the pass reaches none of the known parameters here. Ranks
-  // without the change may then make no such pass, and make another call.
+  // The change of this rank's module, if the pass reaches no known parameter here. Other ranks may
+  // then make another call.
   std::string change = {};
 
   bool has_announced = false;  // To ranks that have joined.
@@ -80,7 +79,7 @@ class BackwardPass {
   const Clock::time_point begin_ = Clock::now();
 };
 
-// The graph tasks of the pass: one for each backward(), including nested ones.
+// One for each backward(), including nested ones.
 class PassUnderWay {
  public:
   // Whether `graph_task` belongs to the pass. `watched`: it has reached an output of forward().
@@ -94,7 +93,6 @@ class PassUnderWay {
     watched_ = watched;
   }
 
-  // The next gradient begins another pass.
   void end() { pass_.reset(); }
 
  private:
@@ -108,22 +106,20 @@ class PassUnderWay {
 // Returns whether the other ranks can reach the end of the pass.
 using TakePart = std::function<bool(std::string_view text)>;
 
-// Ends the pass together with the other ranks. `error` has ended it on this rank; null means an
-// unknown exception. `take_part` gets the exception's text and joins the collectives for which the
-// others wait, so that they receive it. If `take_part` throws, `own` is aborted. If `take_part`
-// returns false, both groups are aborted with the text at once. Otherwise they are aborted after
-// three times the `longest_pass` so far, and not before 5 s, because the other ranks may wait for
-// this rank in a group of the program.
+// Ends the pass, which `error` (null: unknown) has ended on this rank, together with the other
+// ranks. `take_part` gets the exception's text and joins the collectives for which the others wait.
+// If it throws, `own` is aborted. If it returns false, both groups are aborted. Both are also
+// aborted if it takes longer than 5 s and three times `longest_pass`: the others may wait
+// elsewhere.
 // Blocking: until the others have reached the end of the pass.
 void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& own,
                          const ProcessGroup& given, std::chrono::nanoseconds longest_pass,
                          const TakePart& take_part) noexcept;
 
-// Aborts groups after a timeout, unless it is destroyed earlier.
+// Aborts groups after a timeout, unless destroyed earlier.
 class AbortLater {
  public:
-  // Starts a thread that calls abort(reason) of `groups` after `patience`.
-  // Errors: system if no thread can be started.
+  // Starts a thread. Errors: system if that fails.
   AbortLater(std::vector<ProcessGroup> groups, std::string reason,
              std::chrono::milliseconds patience);
 

@@ -20,7 +20,6 @@ std::size_t bytes_of(double cap_mb) {
   return static_cast<std::size_t>(cap_mb * mib);
 }
 
-// The bucket of one type and device that is being filled.
 struct OpenBucket {
   at::ScalarType dtype;
   at::Device device;
@@ -137,7 +136,6 @@ BucketAssignment BucketOrder::learned(const NamedTensors& parameters, const Proc
   return compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order, sparse_);
 }
 
-// The buckets in the order in which their last gradients arrived.
 BucketAssignment BucketOrder::by_arrival(const std::vector<std::size_t>& order) const {
   std::vector<std::size_t> last(assignment_.size(), 0);
   for (std::size_t i = 0; i < order.size(); ++i) last[bucket_of_[order[i]]] = i;

@@ -1,7 +1,5 @@
-// Buckets of gradients: their sizes, their parameters, and how many gradients each still needs.
-//
-// Sizes and assignment follow PyTorch 2.13 (torch/nn/parallel/distributed.py, BucketCapacityConfig;
-// c10d/reducer.cpp, compute_bucket_assignment_by_size).
+// Buckets of gradients. Sizes and assignment follow PyTorch 2.13 (torch/nn/parallel/distributed.py,
+// BucketCapacityConfig; c10d/reducer.cpp, compute_bucket_assignment_by_size).
 //
 // Thread safety: none.
 
@@ -26,26 +24,26 @@ struct BucketLimits {
   std::vector<std::size_t> rebuilt;  // Bytes afterwards; the last applies to all later buckets.
 };
 
-// `cap_mb`: MiB of a bucket, 25 by default; the first bucket then closes at 1 MiB, so that
-// communication starts early. `caps_mb`: the MiB of each bucket in order, instead of `cap_mb`.
-// `whole_at_first`: one bucket of any size until the order of arrival is known.
+// `cap_mb`: MiB of a bucket, 25 by default; the first one then closes at 1 MiB, to start early.
+// `caps_mb`: of each bucket in order. `whole_at_first`: one bucket until the order of arrival is
+// known.
 // Errors: misuse if both are given, and for a number that is not positive.
 LOCKSTEP_API BucketLimits bucket_limits(std::optional<double> cap_mb,
                                         const std::vector<double>& caps_mb, bool whole_at_first);
 
 // Puts tensors in order into buckets of one type and device. A bucket ends with the tensor that
-// reaches its limit. Tensor i has index indices[i], or i without indices. Buckets are in the order
-// in which they were closed, unfinished ones last; without indices, in the order of their first
-// tensor. A tensor whose index is true in `sparse` has its own bucket.
+// reaches its limit. Tensor i has index indices[i], or i. Buckets are ordered as they were closed,
+// unfinished ones last; without indices, by their first tensor. A `sparse` tensor has its own
+// bucket.
 LOCKSTEP_API BucketAssignment compute_bucket_assignment_by_size(
     at::TensorList tensors, const std::vector<std::size_t>& limits,
     const std::vector<std::size_t>& indices = {}, const std::vector<bool>& sparse = {});
 
-// The order in which gradients arrive, recorded in the first passes, and the buckets in that order.
+// The order in which gradients arrive, recorded in the first passes.
 class BucketOrder {
  public:
-  // Before the first pass: gradients usually arrive from the last parameter to the first. For
-  // `given` buckets only the order changes. `sparse`: by parameter, whether its gradient is sparse.
+  // Before the first pass, parameters are assumed to arrive in reverse order. `given` buckets are
+  // only reordered. `sparse`: by parameter.
   BucketOrder(const NamedTensors& parameters, const DistributedDataParallelOptions& options,
               std::optional<BucketAssignment> given, std::vector<bool> sparse);
 
@@ -55,10 +53,10 @@ class BucketOrder {
   void begin_pass();
   void note(std::size_t index);
 
-  // Call it when a pass was averaged.
+  // After an averaged pass.
   void end_pass() { due_ = learns_; }
 
-  // Whether learned() must be called before the next pass.
+  // Whether learned() is due before the next pass.
   bool is_due() const { return due_; }
 
   // Collective, once: the buckets in the order in which rank 0's gradients arrived.
@@ -78,7 +76,6 @@ class BucketOrder {
   bool due_ = false;
 };
 
-// The gradients taken in a pass, and the buckets that they complete.
 class BucketProgress {
  public:
   void begin_pass(std::size_t parameters, std::size_t buckets) {
@@ -88,7 +85,6 @@ class BucketProgress {
     next_ = 0;
   }
 
-  // `bucket` waits for the gradient of parameter `index`.
   void expect(std::size_t index, std::size_t bucket) {
     expected_[index] = true;
     ++pending_[bucket];
@@ -101,10 +97,8 @@ class BucketProgress {
 
   bool is_taken(std::size_t index) const { return taken_[index]; }
 
-  // Whether `bucket` has not been started yet.
   bool is_open(std::size_t bucket) const { return bucket >= next_; }
 
-  // Buckets are started in their order.
   std::size_t next() const { return next_; }
   bool has_next() const { return next_ < pending_.size(); }
   bool is_next_complete() const { return has_next() && pending_[next_] == 0; }

@@ -1,5 +1,4 @@
-// A thread that reduces buckets of gradients while the caller computes the next ones. In a CUDA
-// device's memory it enqueues them on a separate stream.
+// A thread that reduces buckets of gradients during backward(); on a CUDA device, a stream.
 //
 // Thread safety: none; the caller's thread uses it.
 
@@ -20,26 +19,23 @@
 
 namespace lockstep::parallel {
 
-// The CUDA stream on which gradients are reduced in parallel with backward(), and its dependencies.
-//
-// A job's work is ordered after the writes of the gradients. join() makes the caller's stream wait
-// for it. Only the device waits, never a thread. In CPU memory there are no streams: jobs are
-// returned unchanged, and the other members do nothing.
+// The CUDA stream on which gradients are reduced. Only the device waits, never a thread. In CPU
+// memory, jobs are returned unchanged, and the other members do nothing.
 //
 // Thread safety: none, except that jobs may run on another thread, one at a time.
 class ReductionStream {
  public:
   explicit ReductionStream(c10::Device device) : device_(device) {}
 
-  // Marks this thread's current stream as one that writes gradients. Jobs made before the next
-  // join() wait for the work enqueued there when the job is made. A model may use several streams.
+  // This thread's current stream writes gradients; a model may use several. Jobs made before the
+  // next join() wait for the work enqueued there when the job is made.
   void follow();
 
-  // Returns `job` wrapped so that it runs with the reduction stream as the current one, ordered
-  // after all work now enqueued on the followed streams.
+  // Returns a job that runs with the reduction stream as the current one, after all work now
+  // enqueued on the followed streams.
   std::function<void()> after_writes(std::function<void()> job);
 
-  // Makes this thread's current stream wait for all work that called jobs have enqueued.
+  // The current stream waits for all work that called jobs have enqueued.
   void join();
 
  private:
@@ -49,41 +45,36 @@ class ReductionStream {
   bool is_joined_ = true;
 };
 
-// The thread. The first start() starts it.
+// Started by the first start().
 class BucketReduction {
  public:
-  // `device`: where the gradients are.
   explicit BucketReduction(c10::Device device) : stream_(device) {}
   ~BucketReduction();
   BucketReduction(const BucketReduction&) = delete;
   BucketReduction& operator=(const BucketReduction&) = delete;
 
-  // Blocking: runs `job` on the caller's thread and stream.
+  // Blocking: on the caller's thread and stream.
   void run(const std::function<void()>& job);
 
-  // Call it when a gradient was enqueued on the current stream: later jobs run after it.
+  // A gradient was enqueued on the current stream: later jobs run after it.
   void follow() { stream_.follow(); }
 
-  // Runs `job` on the thread, after earlier jobs. The job's data must live until wait() returns.
+  // After earlier jobs. The job's data must live until wait() returns.
   void start(std::function<void()> job);
 
-  // Blocking: until all jobs are done. Leaves an Error to wait(). Protects the memory that jobs
-  // use.
+  // Blocking: until no job uses its memory. Leaves an Error to wait().
   void let_finish();
 
-  // Blocking: until all jobs are done. On a device, makes the caller's current stream wait for
-  // them.
+  // Blocking: until all jobs are done. On a device, the current stream waits for their work.
   // Errors: the first one of the jobs.
   void wait();
 
   // As wait(), but drops the Error.
   void drain() noexcept;
 
-  // Aborts `group` if a job is not done, because its collective would block the thread and other
-  // ranks.
+  // Aborts `group` if a job is not done: its collective would block the thread and other ranks.
   void abandon(const ProcessGroup& group) const noexcept;
 
-  // Time spent in run() and by the thread.
   std::chrono::nanoseconds time() const { return time_; }
 
  private:

@@ -114,7 +114,6 @@ void GradientBuckets::fill_bucket(std::size_t b, const BucketMemory& memory, std
 
 // --- GradientBuckets: taking --------------------------------------------------------------------
 
-// Returns false if the check found that `gradient` is not finite.
 bool GradientBuckets::copy(const at::Tensor& gradient, const at::Tensor& place) const {
   if (device_.is_cpu()) return scaled_copy(place, gradient, scale_);
   at::Tensor out = reals_of(place);
@@ -142,8 +141,7 @@ bool GradientBuckets::take(std::size_t index, at::Tensor& gradient, const at::Te
 bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite) {
   at::Tensor& place = places_[index];
   if (!is_copied(index)) place = forms_[index].make();
-  // `.grad` may be a view of the bucket since an earlier pass, also while another reducer averages
-  // it.
+  // `.grad` may be a view of the bucket since an earlier pass, even if another reducer averages it.
   at::Tensor& live = parameters_[index].second.mutable_grad();
   if (is_view(index, live)) live = live.clone();
   if (is_copied(index)) count_write(place);
@@ -157,13 +155,13 @@ bool GradientBuckets::take_left_out(std::size_t index, at::Tensor& gradient, boo
 }
 
 bool GradientBuckets::is_view(std::size_t index, const at::Tensor& gradient) const {
-  // On a device, all gradients of a type share one storage: only the address distinguishes them.
+  // Gradients of a type share one storage on a device: only the address distinguishes them.
   return settings_.as_views && gradient.defined() &&
          gradient.const_data_ptr() == places_[index].const_data_ptr();
 }
 
-// Has the memory and the version counter of the bucket's part. Autograd therefore detects if the
-// next pass overwrites a gradient that a graph has saved.
+// Shares the version counter of the bucket's part. Autograd therefore detects if the next pass
+// overwrites a gradient that a graph has saved.
 at::Tensor GradientBuckets::view(std::size_t index) const {
   c10::TensorImpl& place = *places_[index].unsafeGetTensorImpl();
   return at::Tensor(place.shallow_copy_and_detach(place.version_counter(),
@@ -274,8 +272,7 @@ void BucketedGradients::enqueue_check(std::size_t bucket) {
   finite_check_.enqueue(assignment_[bucket], [this](std::size_t i) { return buckets_->taken(i); });
 }
 
-// Gradients may have been computed on several streams. The caller's stream is ordered after them
-// only now.
+// The caller's stream is only now ordered after all streams that computed gradients.
 std::optional<std::size_t> BucketedGradients::wait() {
   if (early_) reduction_.wait();
   for (std::size_t b = 0; !early_ && b < assignment_.size(); ++b) enqueue_check(b);

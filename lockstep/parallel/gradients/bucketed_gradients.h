@@ -1,5 +1,5 @@
-// Averages gradients over all ranks bucket by bucket, on a thread during backward() or all at its
-// end. In a CUDA device's memory the work is enqueued.
+// Averages gradients over all ranks, bucket by bucket on a thread during backward(), or all at its
+// end. On a CUDA device the work is enqueued.
 //
 // Thread safety: as GradientSink.
 
@@ -28,57 +28,51 @@ namespace lockstep::parallel {
 
 // The memory of the buckets, and its arithmetic.
 //
-// Small gradients are copied, scaled by 1 / world_size, into registered memory, side by side for
-// each type, so that one all_reduce can sum them all. A large gradient is averaged where autograd
-// has made it, without a copy if it is in the registered memory of pool(). If the pool had no
-// space, it passes through the ranks' staging buffers (docs/algorithms.md). On a CUDA device all
-// gradients are copied side by side, because there is no registered memory.
-//
-// `.grad` remains the tensor of autograd or of the program, and write_mean() copies the mean to it.
-// With `as_views` it becomes a view of the bucket instead.
+// Small gradients are scaled by 1 / world_size and copied side by side into registered memory: one
+// all_reduce sums all of a type. A large gradient is averaged in place in the memory of pool(),
+// elsewhere through the ranks' staging buffers. On a CUDA device all gradients are copied.
+// write_mean() copies the mean to `.grad`. With `as_views`, `.grad` is a view of the bucket.
 class GradientBuckets {
  public:
   struct Settings {
-    bool for_hook = false;  // All gradients of any size are in buckets, unscaled.
-    bool as_views = false;  // `.grad` becomes a view of the bucket.
+    bool for_hook = false;  // All gradients are in buckets, unscaled.
+    bool as_views = false;
   };
 
-  // Collective. `parameters` and `assignment` are the same on all ranks. Types can be reduced, and
-  // all devices are the same. `parameters` outlive this object, and `forms` are theirs.
+  // Collective. `parameters`, which outlive this object, and `assignment` are the same on all
+  // ranks. Types can be reduced, and all devices are the same.
   GradientBuckets(const NamedTensors& parameters, std::vector<GradientForm> forms,
                   const BucketAssignment& assignment, const ProcessGroup& group, Settings settings);
 
   const std::vector<GradientBucket>& buckets() const { return buckets_; }
 
-  // For large gradients; null if there are none.
+  // Null if there are no large gradients.
   const std::shared_ptr<GradientPool>& pool() const { return pool_; }
 
-  // All registered memory in which gradients may lie: of the buckets and of the pool.
+  // In the buckets and in the pool.
   const std::vector<RegisteredMemory>& memory() const { return memory_; }
 
-  // Takes the gradient of parameter `index`, or zeros when it is undefined. `gradient` may share
-  // the memory of `incoming`, autograd's tensor. If other tensors use that memory too, `gradient`
-  // becomes a copy. Returns false if `check_finite` found that it is not finite; gradients on a
-  // device are not checked.
+  // Takes the gradient of parameter `index`, or zeros if undefined. If `gradient` shares memory
+  // with `incoming`, autograd's tensor, and other tensors use it too, `gradient` becomes a copy.
+  // Returns false if `check_finite` found that it is not finite; on a device it is not checked.
   bool take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming, bool check_finite);
 
-  // As take(), for a parameter without a gradient in this rank's pass. `gradient` keeps its value
-  // unless write_mean() is called for it.
+  // For a parameter without a gradient in this pass. `gradient` keeps its value until write_mean().
   bool take_left_out(std::size_t index, at::Tensor& gradient, bool check_finite);
 
-  // Writes the mean to `gradient`, in place. An undefined one becomes a new tensor.
+  // In place; an undefined `gradient` becomes a new tensor.
   void write_mean(std::size_t index, at::Tensor& gradient) const;
 
-  // The gradient that take() or take_left_out() has stored, until it is averaged.
+  // The taken gradient, until it is averaged.
   const at::Tensor& taken(std::size_t index) const { return places_[index]; }
 
-  // Blocking: the taken gradients of one bucket, or of all, become their means.
+  // Blocking: gradients of one bucket, or of all, become their means.
   void average(std::size_t bucket) const;
   void average_all() const;
 
   void multiply(double factor) const;
 
-  // Releases the taken gradients that do not lie in the buckets.
+  // Releases gradients outside the buckets.
   void release();
 
  private:
@@ -102,29 +96,28 @@ class GradientBuckets {
   const ProcessGroup group_;
   const c10::Device device_;
   const Settings settings_;
-  const double scale_;  // Factor of copied gradients.
+  const double scale_;
   const std::vector<GradientForm> forms_;
   std::vector<Region> regions_;
   std::vector<RegisteredMemory> memory_;
   std::vector<GradientBucket> buckets_;
   std::vector<std::vector<std::size_t>> in_place_;  // By bucket: gradients that are not copied.
   std::shared_ptr<GradientPool> pool_;
-  // By parameter: a part of the bucket, or the taken gradient if it is not copied. Callers never
-  // get a tensor of a bucket, because set_data() on it would replace the bucket's memory.
+  // By parameter: a part of the bucket, or the taken gradient if not copied. Never given to
+  // callers, because set_data() on a tensor of a bucket would replace the bucket's memory.
   std::vector<at::Tensor> places_;
 };
 
-// The sink, which reduces the buckets.
 class BucketedGradients final : public GradientSink {
  public:
   struct Settings {
     bool overlapped;  // Reduces buckets early, if begin() allows it.
     bool check_finite;
-    bool as_views = false;        // `.grad` of small gradients lies in the buckets.
+    bool as_views = false;
     CommunicationHook hook = {};  // Replaces the all_reduce.
   };
 
-  // `parameters` outlive this object and are on one device. If overlapped, and for a hook, nothing
+  // `parameters` outlive this object and are on one device. If overlapped, and with a hook, nothing
   // else uses `group`.
   BucketedGradients(const NamedTensors& parameters, const ProcessGroup& group, Settings settings);
   ~BucketedGradients() override;

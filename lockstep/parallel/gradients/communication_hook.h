@@ -2,7 +2,7 @@
 // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py).
 //
 //   ddp.register_comm_hook(lockstep::bf16_compress_hook());
-//   ddp.register_comm_hook([](lockstep::GradientBucket& bucket) {   // The default.
+//   ddp.register_comm_hook([](lockstep::GradientBucket& bucket) {   // The default:
 //     all_reduce(bucket.buffer, bucket.group, ReduceOp::average, {.label = bucket.label});
 //   });
 
@@ -36,19 +36,16 @@ struct GradientBucket {
   ProcessGroup group;
 };
 
-// Called for each bucket, in the same order on all ranks. The bucket holds this rank's undivided
-// gradients. When the hook returns, `buffer` must hold their mean over all ranks; the hook may
-// assign another tensor to `buffer`.
-// Blocking: the hook may block and communicate through `bucket.group`. It may also use a group of
-// some of its ranks, which the hook must abort on an exception. On a CUDA device it enqueues its
-// work on its thread's current stream and need not wait for it. With overlap it runs on a separate
-// thread.
-// Errors: backward() throws the hook's exception on this rank. `bucket.group` is aborted, because
-// other ranks may wait in their hooks. They throw Error(aborted) with the exception's text, and so
-// does every later backward().
+// Called for each bucket, in the same order on all ranks, with this rank's undivided gradients. On
+// return, `buffer` must hold their mean over all ranks; the hook may assign another tensor to it.
+// Blocking: the hook may block and communicate through `bucket.group`, or through a group of some
+// of its ranks, which it must abort on an exception. On a CUDA device it enqueues its work on the
+// current stream. With overlap it runs on a separate thread.
+// Errors: backward() throws the hook's exception on this rank. `bucket.group` is aborted: the other
+// ranks throw Error(aborted) with its text, and so does every later backward().
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 
-// Hooks that send gradients as float16 or bfloat16: half the bytes, and a mean with 11 or 8
+// These hooks send gradients as float16 or bfloat16: half the bytes, and a mean with 11 or 8
 // significant bits. Each gradient is cast, divided by the number of ranks, summed in that type and
 // cast back.
 LOCKSTEP_API CommunicationHook fp16_compress_hook();

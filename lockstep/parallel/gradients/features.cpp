@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// `in_use` excludes `wanted`.
+// A feature in use, and a requested one that it excludes.
 struct Exclusion {
   Feature wanted;
   Feature in_use;

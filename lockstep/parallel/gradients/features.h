@@ -1,4 +1,4 @@
-// Features of a DistributedDataParallel, and the table of those that exclude each other.
+// Features of a DistributedDataParallel, and which of them exclude each other.
 //
 // Thread safety: none.
 
@@ -17,7 +17,7 @@
 namespace lockstep::parallel {
 
 enum class Feature : std::uint8_t {
-  // Used from the beginning, by the options.
+  // By the options.
   overlap,
   bucket_sizes,
   bucket_views,
@@ -26,15 +26,14 @@ enum class Feature : std::uint8_t {
   share_parameters,
   deterministic,
   skip_non_finite,
-  // Enabled by calls.
+  // By calls.
   comm_hook,
   shard_gradients,
   join,
   no_sync,
   noise_scale,
-  // The module has parameters with sparse gradients.
+  // By the module.
   sparse_gradients,
-  // The module has experts that are cut over ranks.
   experts,
   // Another DistributedDataParallel has some of the parameters.
   common_parameters,
@@ -53,12 +52,11 @@ class Features {
     users_[static_cast<std::size_t>(feature)] = user;
   }
 
-  // Errors: misuse if `feature` is in use already. If a feature in use excludes it, the fault of
-  // the table, by default unsupported.
+  // Errors: misuse if `feature` is in use already. If a feature in use excludes it, the table's
+  // fault, by default unsupported.
   void require_allowed(Feature feature) const;
 
-  // Whether another DistributedDataParallel may have some of the parameters. Errors list these
-  // parameters.
+  // Whether another DistributedDataParallel may have some of the parameters.
   bool allow_common_parameters() const;
   [[noreturn]] static void refuse_common_parameters(const std::string& names);
 

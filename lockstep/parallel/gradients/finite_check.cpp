@@ -18,12 +18,12 @@
 namespace lockstep::parallel {
 namespace {
 
-// Number of elements checked together, so that the compiler can vectorise.
+// Elements checked together, so that the compiler can vectorise.
 template <class T>
 constexpr std::size_t lanes_of = 64 / sizeof(T);
 
-// Calls visit(i) for every i below `count` and returns whether all results are finite. Zero times a
-// finite number is zero. Zero times an infinity or a NaN is NaN, which remains in every sum.
+// Calls visit(i) for every i below `count` and returns whether all results are finite. A finite
+// number times zero is zero. An infinity or a NaN times zero is NaN, which remains in every sum.
 template <class T, class Visit>
 bool all_finite_in(std::size_t count, Visit visit) {
   T sums[lanes_of<T>] = {};

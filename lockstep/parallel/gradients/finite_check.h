@@ -1,7 +1,4 @@
 // Arithmetic on gradients that also detects infinities and NaNs.
-//
-// In CPU memory, one pass over a gradient copies or adds it, scales it and checks it. In a device's
-// memory, FiniteCheck checks many gradients in one launch and reads the result once.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,16 +15,15 @@ namespace lockstep::parallel {
 
 // --- Complex numbers as pairs of reals, their form in memory and in PyTorch's averages ----------
 
-// Whether the memory of `tensor` holds its values: it is not a lazy conjugate or negative.
+// Whether the memory holds the values: `tensor` is not a lazy conjugate or negative.
 inline bool holds_values(const at::Tensor& tensor) { return !tensor.is_conj() && !tensor.is_neg(); }
 
-// Whether the memory holds the values as reals.
 inline bool is_in_reals(const at::Tensor& tensor) {
   return !tensor.is_complex() && holds_values(tensor);
 }
 
-// The values of `tensor` as reals: `tensor` itself or, for complex types, a view with a last
-// dimension of 2. A copy if a conjugation or negation is pending.
+// `tensor` itself or, for complex types, a view with a last dimension of 2. A copy if a conjugation
+// or negation is pending.
 inline at::Tensor reals_of(const at::Tensor& tensor) {
   const at::Tensor values = tensor.resolve_conj().resolve_neg();
   return values.is_complex() ? at::view_as_real(values) : values;
@@ -36,8 +32,8 @@ inline at::Tensor reals_of(const at::Tensor& tensor) {
 // --- In CPU memory ------------------------------------------------------------------------------
 
 // Sets `to` to `from` times `scale`, rounded as by at::mul(). Both may be the same tensor. Returns
-// whether all elements of `from` are finite; the check adds no cost to the copy. Both are strided,
-// in CPU memory, and have the same shape and type. Complex numbers are pairs of reals.
+// whether `from` is finite. Both are strided, in CPU memory, of the same shape and type. Complex
+// numbers are pairs of reals.
 bool scaled_copy(const at::Tensor& to, const at::Tensor& from, double scale);
 
 // Adds `from` to `to`, with the same requirements and result.
@@ -47,16 +43,16 @@ bool all_finite(const at::Tensor& tensor);
 
 // --- In a device's memory -----------------------------------------------------------------------
 
-// Finds non-finite gradients with a single wait for the device. Thread safety: none.
+// Waits only once for the device. Thread safety: none.
 class FiniteCheck {
  public:
-  // Enqueues on this thread's current stream a check of gradient_of(i) for each of `indices`.
-  // Undefined and empty gradients are finite.
+  // Enqueues on the current stream a check of gradient_of(i) for each index. Undefined and empty
+  // gradients are finite.
   void enqueue(const std::vector<std::size_t>& indices,
                const std::function<at::Tensor(std::size_t)>& gradient_of);
 
-  // Returns the first index whose gradient was not finite, if any, and drops all checks.
-  // Blocking: waits for the device. The current stream must be ordered after those of enqueue().
+  // The first index that was not finite; drops all checks. Blocking: waits for the device. The
+  // current stream must be ordered after those of enqueue().
   std::optional<std::size_t> first_non_finite();
 
   void clear();

@@ -32,7 +32,6 @@ class GradientHook::Post final : public torch::autograd::FunctionPostHook {
     return added;
   }
 
-  // All such hooks on `accumulator`.
   static std::vector<Post*> on(const torch::autograd::Node& accumulator) {
     std::vector<Post*> found;
     for (const auto& hook : accumulator.post_hooks())

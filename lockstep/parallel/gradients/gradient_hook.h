@@ -1,9 +1,7 @@
-// Hooks on the gradient accumulators of parameters. If several owners have a hook on one
-// accumulator, exactly one owner is active and averages the gradient.
+// Hooks on the gradient accumulators of parameters.
 //
-// A parameter that two modules share, for example an encoder's, has one accumulator and one
-// gradient. If each module has a DistributedDataParallel, a second owner would average the gradient
-// twice. The owner whose forward() was called last is active.
+// Two modules that share a parameter share its accumulator. If each has a DistributedDataParallel,
+// only the owner whose forward() was called last is active and averages the gradient.
 //
 // Thread safety: none, except that the accumulator may call its hooks on autograd's thread.
 
@@ -29,18 +27,17 @@ namespace lockstep::parallel {
 // Averages gradients. Lifetime: outlives its hooks.
 class GradientOwner {
  public:
-  // Called when `.grad` of the owner's parameter `index` is complete: it is `incoming`, or its sum
-  // with the earlier gradient. Called for active and inactive owners.
+  // `.grad` of the owner's parameter `index` is complete: `incoming`, or its sum with the earlier
+  // gradient. Called for active and inactive owners.
   virtual void on_gradient(std::size_t index, const at::Tensor& incoming) = 0;
 
-  // Whether another owner may temporarily be active for its gradients.
+  // Whether another owner may be active for its gradients.
   virtual bool allows_others() const = 0;
 
  protected:
   ~GradientOwner() = default;
 };
 
-// The hook of one owner on one parameter.
 class GradientHook {
  public:
   // Becomes active if no other hook is on the accumulator.
@@ -54,11 +51,10 @@ class GradientHook {
   bool is_in_charge() const;
   void take_charge();
 
-  // Whether other owners have hooks on the accumulator, and whether all of them allow this one.
+  // Whether the accumulator has other owners' hooks, and whether all of them allow this one.
   bool has_others() const;
   bool is_allowed() const;
 
-  // Whether the accumulator of `parameter` has any such hook.
   static bool is_on(const at::Tensor& parameter);
 
   torch::autograd::Node* accumulator() const { return accumulator_.get(); }
@@ -70,11 +66,9 @@ class GradientHook {
   Post* const post_;           // Owned by the accumulator.
 };
 
-// Whether the current backward() on this thread adds to the `.grad` of any tensor. False in
-// autograd::grad().
+// Whether this thread's backward() adds to any `.grad`. False in autograd::grad().
 bool accumulates_gradients();
 
-// The hooks of one owner on all of its parameters.
 class ParameterHooks {
  public:
   // `parameters` and `owner` outlive this object.
@@ -84,23 +78,20 @@ class ParameterHooks {
   void renew();
   void take_charge() const;
 
-  // Gives all parameters new accumulators, for gradients of another shape. LibTorch does so only if
-  // the type or the device changes. A gradient of the earlier shape becomes undefined.
+  // For gradients of another shape: LibTorch renews accumulators only for another type or device.
+  // Gradients of the earlier shape become undefined.
   void renew_accumulators();
 
   bool is_in_charge(std::size_t index) const { return hooks_[index]->is_in_charge(); }
 
-  // Whether other owners have some of the parameters.
   bool has_others() const;
   bool has_others(std::size_t index) const { return hooks_[index]->has_others(); }
 
-  // Names of parameters that have another owner, if this owner or the other does not allow that.
+  // Names of parameters that have another owner, if either owner does not allow that.
   std::string refused() const;
 
-  // Whether the current backward() on this thread reaches a parameter for which the owner is
-  // active. False while all are frozen, for example in a GAN generator's step for the
-  // discriminator. Also false for autograd::grad() on other tensors, for example a gradient
-  // penalty.
+  // Whether this thread's backward() reaches a parameter for which the owner is active. False while
+  // all are frozen, and in autograd::grad() on other tensors.
   bool are_reached() const;
 
  private:

@@ -12,7 +12,6 @@
 namespace lockstep::parallel {
 namespace {
 
-// Drops a refused gradient at once, because the rest of the pass could not use it.
 void require_takeable(const std::string& name, at::Tensor& gradient, bool is_sparse,
                       c10::Device device) {
   std::string problem;
@@ -137,8 +136,8 @@ void GradientIntake::note(std::size_t index, Taken taken) {
     report_.non_finite = number;
 }
 
-// The next bucket is complete, or cannot become more complete. A gradient that did not arrive in
-// this pass is the accumulated one, or zero, and remains so unless another rank has one.
+// The next bucket is complete, or cannot become more complete. A gradient that did not arrive is
+// the accumulated one, or zero, and remains so unless another rank has one.
 void GradientIntake::finish_bucket() {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;

@@ -1,7 +1,5 @@
-// Passes a pass's gradients from the hooks to a GradientSink, bucket by bucket.
-//
-// Keeps track of the gradients that arrived and of the buckets that they complete. The first passes
-// record the order of arrival and, with a static graph, how often each gradient comes.
+// Passes gradients from the hooks to a GradientSink, bucket by bucket. The first passes record the
+// order of arrival and, with a static graph, how often each gradient comes.
 //
 // Thread safety: none.
 
@@ -26,8 +24,8 @@
 
 namespace lockstep::parallel {
 
-// How often each gradient comes in a backward pass, and how often it is still expected. A static
-// graph's counts are those of the first averaged pass. Otherwise each gradient comes once.
+// How often each gradient is expected in a pass: once or, with a static graph, as in the first
+// averaged pass.
 class GradientCounts {
  public:
   enum class Arrival : std::uint8_t {
@@ -46,12 +44,11 @@ class GradientCounts {
   void begin_pass();
   Arrival note(std::size_t index);
 
-  // Call it when the pass was averaged.
+  // After an averaged pass.
   void end_pass() { recording_ = false; }
 
   bool is_recording() const { return recording_; }
 
-  // Whether the counts of a static graph are known.
   bool is_known() const { return static_ && !recording_; }
 
   bool expects(std::size_t index) const { return expected_[index] > 0; }
@@ -64,11 +61,10 @@ class GradientCounts {
   std::vector<int> remaining_;  // In the current pass.
 };
 
-// The intake of one Reducer.
 class GradientIntake {
  public:
-  // Collective. `parameters` and `hooks` outlive this object. `hooks` determine whose gradients are
-  // taken.
+  // Collective. `parameters` and `hooks`, which determine whose gradients are taken, outlive this
+  // object.
   GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
                  std::unique_ptr<GradientSink> sink, const DistributedDataParallelOptions& options);
 
@@ -81,15 +77,14 @@ class GradientIntake {
   // `early`: as GradientSink's. A shadow pass reads no gradient and records no order.
   void begin_pass(bool early, bool is_shadow = false);
 
-  // A gradient has arrived: `incoming`, or its sum with the previous `.grad`.
-  // Errors: unsupported for a sparse gradient where the sink expects a dense one or vice versa, or
-  // for one on another device.
+  // `incoming`, or its sum with the previous `.grad`, has arrived.
+  // Errors: unsupported for a gradient on another device, and if it is sparse or dense unlike the
+  // sink's.
   void add(std::size_t index, const at::Tensor& incoming);
 
-  // Starts the incomplete buckets, and waits for all.
   void complete();
 
-  // Call it when all ranks have agreed on the pass: as GradientSink's.
+  // As GradientSink's, after all ranks have agreed on the pass.
   void finish(const PassReports& reports, double factor);
 
   // Drops the pass. All gradients are then undefined.

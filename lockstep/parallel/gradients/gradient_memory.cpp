@@ -36,7 +36,7 @@ void* take_armed(std::size_t bytes) {
   return nullptr;
 }
 
-// Allocated blocks of pools, by address: code that frees memory may know only the address.
+// Blocks of pools by address, which may be all that code that frees memory has.
 class TakenRooms {
  public:
   void add(void* room, std::shared_ptr<GradientPool> pool, std::size_t bytes) {
@@ -44,7 +44,6 @@ class TakenRooms {
     rooms_[room] = {std::move(pool), bytes};
   }
 
-  // Returns false for memory that belongs to no pool.
   bool give_back(void* room) {
     std::unique_lock lock(mutex_);
     const auto found = rooms_.find(room);
@@ -83,8 +82,8 @@ void free_memory(void* data) {
   if (data != nullptr && !taken_rooms().give_back(data)) next_allocator().raw_deleter()(data);
 }
 
-// Precedes LibTorch's own allocator, which serves all tensors for which no pool has space. Memory
-// of either is freed by address only, because oneDNN allocates and frees raw memory here.
+// Precedes LibTorch's own allocator. Memory of both is freed by address only, because oneDNN
+// allocates and frees raw memory here.
 class PoolAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -162,8 +161,8 @@ std::vector<GradientForm> gradient_forms(const NamedTensors& parameters) {
   return forms;
 }
 
-// Two references to the memory are expected: `gradient` and `incoming`. The base of `incoming` is a
-// third if nothing else holds it.
+// Expects two references: `gradient` and `incoming`. The base of `incoming` is a third if nothing
+// else holds it.
 bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incoming) {
   if (!incoming.defined() || !gradient.is_alias_of(incoming)) return false;
   const std::size_t tensors = gradient.storage().use_count();
@@ -182,8 +181,8 @@ BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device 
     on_device_ = at::zeros({elements_in(bytes, dtype)}, at::dtype(dtype).device(device));
 }
 
-// Not a view for autograd. A view would share its version counter with all others, and detach_(),
-// which zero_grad(false) calls, refuses views.
+// Not a view for autograd: views share one version counter, and detach_(), which zero_grad(false)
+// calls, refuses them.
 at::Tensor BucketMemory::view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::ScalarType dtype) const {
   if (registered_) return view_of(*registered_, begin, sizes, strides, dtype);

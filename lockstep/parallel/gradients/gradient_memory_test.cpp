@@ -17,7 +17,7 @@
 namespace lockstep::parallel::gradient_memory_test {
 namespace {
 
-constexpr std::int64_t rows = 300;  // Of 1024 floats: too large to be copied.
+constexpr std::int64_t rows = 300;  // Rows of 1024 floats, too large to be copied.
 constexpr std::size_t room = rows * 1024 * sizeof(float);
 
 torch::Tensor large() { return torch::ones({rows, 1024}); }

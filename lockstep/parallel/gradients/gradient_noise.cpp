@@ -14,8 +14,8 @@
 namespace lockstep::parallel {
 namespace {
 
-// At least in single precision: a norm in bfloat16 is accurate only to 0.4 %, and one in float16 is
-// at most 65504.
+// At least single precision: in bfloat16, a norm is accurate only to 0.4 %; in float16, at most
+// 65504.
 at::Tensor norm_of(const at::Tensor& tensor) {
   std::optional<at::ScalarType> type;
   if (at::isReducedFloatingType(tensor.scalar_type())) type = at::kFloat;
@@ -51,8 +51,7 @@ void GradientNoise::note(const at::Tensor& gradient, int task) {
   norms_.push_back(norm_of(gradient));
 }
 
-// Autograd usually assigns the gradient itself to an undefined `.grad`. Elements then need no
-// check.
+// Autograd usually assigns the gradient itself to an undefined `.grad`: no element is read then.
 void GradientNoise::compare(const at::Tensor& gradient, const at::Tensor& sum) {
   if (!sum.defined() || sum.const_data_ptr() == gradient.const_data_ptr()) return;
   const at::NoGradGuard no_grad;

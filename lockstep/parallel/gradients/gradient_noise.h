@@ -1,10 +1,9 @@
-// The gradient noise scale, a measure of how much gradients differ between batches: "An Empirical
-// Model of Large-Batch Training" (McCandlish et al. 2018), appendix A.1.
+// The gradient noise scale: "An Empirical Model of Large-Batch Training" (McCandlish et al. 2018),
+// appendix A.1.
 //
-// Squared norms of gradients of a small and of a large batch give two unbiased estimates. One is
-// the squared norm of the true gradient, the other the trace of the covariance of one sample's
-// gradient. The ratio of their moving averages is the batch size at which noise and gradient are
-// equal.
+// Squared norms of gradients of a small and a large batch give two unbiased estimates. They are the
+// squared norm of the true gradient, and the trace of one sample gradient's covariance. The ratio
+// of their moving averages is the batch size at which noise and gradient are equal.
 //
 // Thread safety: none.
 
@@ -24,7 +23,6 @@ namespace lockstep::parallel {
 
 class PassReports;
 
-// The mean squared norm of gradients of batches of one size.
 struct SquaredNorm {
   double mean = 0;
   double batch_size = 0;
@@ -38,8 +36,8 @@ class NoiseEstimate {
   // Requires: small.batch_size < large.batch_size.
   void add(const SquaredNorm& small, const SquaredNorm& large);
 
-  // Empty before the first add(), and while the estimate of the gradient is not positive. 0 if the
-  // estimate of the noise is not positive.
+  // Empty before the first add(), and while the gradient's estimate is not positive. 0 if that of
+  // the noise is not positive.
   std::optional<double> batch_size() const;
 
  private:
@@ -49,36 +47,33 @@ class NoiseEstimate {
   double noise_ = 0;     // The trace of the covariance.
 };
 
-// Measures for a NoiseScale: the gradients of each backward() of this rank, and the mean of all of
-// them. A pass counts only if both are finite and belong to the same gradients.
+// A pass counts only if this rank's gradients and the mean of all ranks' are finite and belong to
+// the same gradients.
 class GradientNoise {
  public:
-  // `batch_size`: samples of one backward() of one rank.
   GradientNoise(double batch_size, double decay) : batch_size_(batch_size), estimate_(decay) {}
 
-  // Call it when the backward pass with autograd's number `task` has reached an output of
-  // forward().
+  // Backward pass `task`, autograd's number, has reached an output of forward().
   void note_output(int task) { tasks_of_outputs_.insert(task); }
 
-  // Records a gradient of a backward pass or of a nested one.
+  // From a backward pass or a nested one.
   void note(const at::Tensor& gradient, int task);
 
-  // Takes the first gradient of a parameter since forget(), and its `.grad`, which includes it. If
-  // `.grad` includes older gradients too, the pass does not count.
+  // The first gradient of a parameter since forget(), and its `.grad`. If `sum` includes older
+  // gradients, the pass does not count.
   void compare(const at::Tensor& gradient, const at::Tensor& sum);
 
   bool has_gradients() const { return !norms_.empty(); }  // Since forget().
 
-  // Excludes the pass.
   void omit_pass() { is_omitted_ = true; }
 
-  // For this rank's gradients since forget(): the sum of squares, and the number of passes. The sum
-  // is NaN if the pass does not count.
+  // Since forget(): the sum of squares of this rank's gradients (NaN if the pass does not count),
+  // and the number of passes.
   double squares() const;
   std::int64_t passes() const;
   void forget();
 
-  // Call it when all ranks' gradients were averaged: `parameters` have the mean.
+  // `parameters` have the mean of all ranks' gradients.
   void finish(const PassReports& reports, const NamedTensors& parameters, int ranks);
 
   std::optional<double> batch_size() const { return estimate_.batch_size(); }

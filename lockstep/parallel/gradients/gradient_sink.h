@@ -1,9 +1,6 @@
 // Strategies that reduce the gradients of a backward pass and set `.grad`.
 //
-// Reducer tracks which gradients arrived, and calls a sink in this order:
-//   begin(), then take() and take_left_out() until each gradient of a bucket was taken,
-//   start() of the bucket, wait() once all are started, and finish() if all ranks agree.
-// release() ends a pass at any point instead.
+// docs/internals/gradients.md lists the order of calls. release() ends a pass at any point.
 //
 // Thread safety: none, but a sink may have a thread that works on the started buckets.
 
@@ -38,64 +35,59 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
-  // Buckets that the sink defines; only their order changes. Without them, buckets are PyTorch's.
+  // Buckets that the sink defines, in any order. Empty: PyTorch's.
   virtual std::optional<BucketAssignment> own_buckets() const { return {}; }
 
-  // Whether the gradient of parameter `index` is sparse. Others are dense.
   virtual bool is_sparse(std::size_t /*index*/) const { return false; }
 
-  // Whether it always reduces during backward(), on a separate thread.
+  // Whether it always reduces on a separate thread.
   virtual bool is_overlapped() const { return false; }
 
-  // Whether ranks wait for each other before the end of a pass, in start() or for weights. A rank
-  // must then start a bucket before it waits in another call, because others may wait for that
-  // bucket.
+  // Whether ranks wait for each other before the end of a pass. A rank must then start a bucket
+  // before it waits in another call, because others may wait for that bucket.
   virtual bool waits_in_pass() const { return false; }
 
-  // Collective, between passes: sets the buckets by which gradients are taken.
+  // Collective, between passes.
   virtual void assign(const BucketAssignment& assignment) = 0;
 
-  // A pass begins; an earlier interrupted pass was released. `early`: buckets may be reduced before
-  // the pass is complete. Returns whether they should be. If so, each is started as soon as all its
-  // gradients arrived, otherwise all are started at the end of the pass.
+  // `early`: buckets may be reduced before the pass is complete. Returns whether to start each
+  // bucket once its gradients have arrived; otherwise all are started at the end of the pass.
   // Errors: misuse if gradients must arrive in another way.
   virtual bool begin(bool early) = 0;
 
-  // Takes the gradient of parameter `index`, or zeros if it is undefined, and makes `gradient` the
-  // tensor for the result. `gradient` may share the memory of `incoming`, autograd's tensor.
+  // Takes the gradient of parameter `index`, or zeros if undefined, and makes `gradient` the tensor
+  // for the result. `gradient` may share the memory of `incoming`, autograd's tensor.
   virtual Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) = 0;
 
-  // Takes a gradient that did not arrive, or that is complete only at the end of the pass.
-  // `gradient` keeps its value until finish(), and after it unless some rank has used the
-  // parameter.
+  // Takes a gradient that did not arrive, or is complete only at the end of the pass. `gradient`
+  // keeps its value until finish(), and afterwards unless some rank has used the parameter.
   virtual Taken take_left_out(std::size_t index, at::Tensor& gradient) = 0;
 
-  // Call it when all gradients of the next bucket were taken.
+  // All gradients of `bucket`, the next one, were taken.
   virtual void start(std::size_t bucket) = 0;
 
-  // Blocking: until all started work is done, and the device has checked the gradients. Returns the
-  // first parameter that only the device found to be non-finite.
+  // Blocking: until all started work is done. Returns the first parameter that only the device's
+  // check found to be non-finite.
   virtual std::optional<std::size_t> wait() = 0;
 
-  // Blocking, collective: call it when all ranks have agreed on the pass. Multiplies results by
-  // `factor`. Replaces left-out gradients of parameters that some rank used.
+  // Blocking, collective, after all ranks have agreed. Multiplies results by `factor`. Replaces
+  // left-out gradients of parameters that some rank used.
   virtual void finish(const PassReports& reports, double factor) = 0;
 
-  // Drops the pass after all started work is done. The sink keeps no gradient.
+  // Drops the pass after all started work is done. Keeps no gradient.
   virtual void release() noexcept = 0;
 
-  // Called when an exception has ended the pass on this rank only. Returns true if no rank can
-  // reach the end of the pass any more. The sink then forwards `reason` to the ranks that wait for
-  // this one in its groups.
+  // An exception has ended the pass on this rank only. Returns true if no rank can reach the end of
+  // the pass. The sink then forwards `reason` to the ranks that wait in its groups.
   virtual bool cut_short(std::string_view /*reason*/) const noexcept { return false; }
 
-  // Memory for large gradients, which is armed during a pass. May be null.
+  // For large gradients, armed during a pass. May be null.
   virtual std::shared_ptr<GradientPool> pool() const = 0;
 
   // Registered memory in which gradients may lie.
   virtual std::vector<RegisteredMemory> memory() const = 0;
 
-  // Time spent in reductions, on any thread.
+  // Spent on any thread.
   virtual std::chrono::nanoseconds reduce_time() const = 0;
 };
 

@@ -1,9 +1,6 @@
-// Support for ranks whose inputs end at different times.
-//
-// An active rank announces each collective of DistributedDataParallel before it starts. A rank that
-// has joined receives the announcement and takes part without data. Follows
-// torch/distributed/algorithms/join.py, but announces each collective instead of each forward(), so
-// that several forward() calls may share a backward().
+// Support for ranks whose inputs end at different times, after
+// torch/distributed/algorithms/join.py. An active rank announces each collective of
+// DistributedDataParallel before it starts. Joined ranks take part without data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,13 +20,12 @@ class Join {
 
   Join(const ProcessGroup& group, JoinOptions options);
 
-  // Collective. Announces this rank's next step, or that it has joined. Returns the step of the
-  // active ranks; empty if no rank is active.
+  // Collective. Announces this rank's next step, or that it has joined. Returns the active ranks'
+  // step; empty if no rank is active.
   // Errors, on all ranks: mismatch if active ranks announce different steps; aborted if only some
   // ranks have joined and the options forbid it.
   std::optional<Step> exchange(Step own);
 
-  // Number of active ranks in the last exchange that had any.
   int active_ranks() const { return active_ranks_; }
   int largest_active_rank() const { return largest_active_rank_; }
 

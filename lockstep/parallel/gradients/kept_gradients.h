@@ -41,8 +41,8 @@ class KeptGradients : public GradientSink {
   FiniteCheck finite_check_;
 };
 
-// Gradients of shared parameters, which SharedOptimizer averages: each rank the part that it steps.
-// A pool provides memory for large ones, so that all ranks of the host can read them.
+// Gradients of shared parameters, which SharedOptimizer averages. All ranks of the host can read
+// large ones in the pool.
 class PooledGradients final : public KeptGradients {
  public:
   // Collective, unless the group has one rank.
@@ -55,12 +55,12 @@ class PooledGradients final : public KeptGradients {
   const std::shared_ptr<GradientPool> pool_;
 };
 
-// Gradients of microbatches: DeterministicPass adds them up after each microbatch.
+// For DeterministicPass, which adds them up.
 class MicrobatchGradients final : public KeptGradients {
  public:
   using KeptGradients::KeptGradients;
 
-  // Errors: misuse. A pass that reaches this is outside train_microbatches().
+  // Errors: misuse, because the pass is outside train_microbatches().
   bool begin(bool early) override;
 };
 

@@ -28,9 +28,8 @@ double eps_of(at::ScalarType type) {
                              : std::numeric_limits<float>::epsilon();
 }
 
-// A row that depends on those before it consists only of rounding errors after these are removed:
-// it becomes zero. A row of non-finite length becomes NaNs, so that an overflow does not become
-// zero.
+// After removal of the rows before it, a row that depends on them has only rounding errors: it
+// becomes zero. A row of non-finite length becomes NaNs, so that an overflow does not become zero.
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   const std::int64_t rows = matrices.size(1);
   const double rounding = 16 * eps_of(matrices.scalar_type());
@@ -48,7 +47,7 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   }
 }
 
-// Tensors to be summed over ranks: in memory that all ranks of a host have mapped, if supported.
+// Tensors to be summed over ranks, in registered memory if supported.
 at::Tensor summed_memory(std::int64_t elements, const GradientBucket& bucket) {
   const at::Tensor& buffer = bucket.buffer;
   const bool is_registered = buffer.is_cpu() && elements > 0;
@@ -56,7 +55,6 @@ at::Tensor summed_memory(std::int64_t elements, const GradientBucket& bucket) {
                        : at::zeros({elements}, buffer.options());
 }
 
-// The next elements of `flat`, as a tensor of this shape.
 at::Tensor next_of(const at::Tensor& flat, std::int64_t& begin, at::IntArrayRef sizes) {
   const std::int64_t count = c10::multiply_integers(sizes);
   begin += count;
@@ -125,7 +123,7 @@ LowRankBucket::LowRankBucket(const GradientBucket& bucket, const PowerSGDOptions
   allocate(bucket);
 }
 
-// Called in each pass, so it avoids copies of the names.
+// Avoids copies of the names.
 bool LowRankBucket::fits(const GradientBucket& bucket) const {
   if (bucket.gradients.size() != all_.size()) return false;
   for (std::size_t i = 0; i < all_.size(); ++i)

@@ -1,9 +1,7 @@
-// Records LibTorch's operators in a window of steps, for the timeline of all ranks
-// (job/timeline_recorder.h), by LibTorch's own profiler, Kineto.
+// Records LibTorch's operators for the timeline of all ranks (job/timeline_recorder.h), by Kineto.
 //
-// The variable LOCKSTEP_PROFILE=steps=FIRST:END sets the window, END not included. Steps are
-// counted from 0, as StepClock does. Without the variable or without a timeline, nothing is
-// recorded.
+// LOCKSTEP_PROFILE=steps=FIRST:END sets the window of steps, counted from 0, END not included.
+// Without it or without a timeline, nothing is recorded.
 //
 // Thread safety: the thread of the training loop uses it.
 // Errors: misuse for a variable of another form.
@@ -15,8 +13,8 @@
 
 namespace lockstep::parallel {
 
-// Call it before a forward() with gradients. Starts and ends the record at the window's bounds. The
-// end of `group` ends it too.
+// Call it before a forward() with gradients. Starts and ends the record at the window's bounds, or
+// at the end of `group`.
 void profile_operators(const ProcessGroup& group);
 
 }  // namespace lockstep::parallel

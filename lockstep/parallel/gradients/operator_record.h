@@ -1,6 +1,5 @@
-// A record of LibTorch's operators by LibTorch's own profiler, Kineto; one at a time in a process.
-//
-// It covers the thread that makes the record and those of autograd.
+// A record of LibTorch's operators by Kineto, LibTorch's profiler; one at a time in a process.
+// Covers this thread and those of autograd.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,16 +12,15 @@ namespace lockstep {
 
 class LOCKSTEP_API OperatorRecord {
  public:
-  // Begins it.
   OperatorRecord();
 
-  // Drops the record, unless save() has ended it.
+  // Drops the record unless it was saved.
   ~OperatorRecord();
   OperatorRecord(const OperatorRecord&) = delete;
   OperatorRecord& operator=(const OperatorRecord&) = delete;
 
-  // Ends it and writes `file`, in Chrome's trace format. Call it at most once. Errors: Kineto's,
-  // which are std::exceptions.
+  // Ends it and writes `file`, in Chrome's trace format; at most once. Errors: Kineto's
+  // std::exceptions.
   void save(const std::string& file);
 
  private:

@@ -1,4 +1,4 @@
-// A thread that runs jobs in order. The caller can wait for each job.
+// A thread that runs jobs in order.
 //
 // Thread safety: none; one thread starts jobs and waits.
 
@@ -23,7 +23,7 @@ class OrderedJobs {
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
-  // Returns the number of the job, from 1 on. After an Error, jobs are dropped until it is taken.
+  // Returns the job's number, from 1 on. After an Error, jobs are dropped until it is taken.
   std::uint64_t start(std::function<void()> job);
 
   // Blocking: until jobs up to `number` are done. Errors: the first one of the jobs.
@@ -33,7 +33,7 @@ class OrderedJobs {
   // Blocking: until all jobs are done. Leaves an Error to the next wait.
   void let_finish() noexcept;
 
-  // As let_finish(). Returns the Error, or null, and clears it.
+  // As let_finish(). Returns and clears the Error, or null.
   std::exception_ptr take_error() noexcept;
 
   bool busy() const;

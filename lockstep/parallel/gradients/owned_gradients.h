@@ -1,8 +1,5 @@
-// Stage 2 of ZeRO: averages each gradient on the one rank that steps its parameter. Other ranks
-// free it as soon as it is included in the mean; nothing of it remains in `.grad`.
-//
-// Large gradients are summed where autograd has made them. Small gradients of a bucket with the
-// same owner are copied side by side and summed. A thread reduces buckets during backward().
+// Stage 2 of ZeRO: averages each gradient on the rank that steps its parameter, in a thread during
+// backward(). Other ranks free it as soon as it is included in the mean.
 //
 // Thread safety: as GradientSink.
 
@@ -49,7 +46,6 @@ class OwnedGradients final : public GradientSink {
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
 
  private:
-  // Reduces a bucket to means on their owners, and frees it on the other ranks.
   void reduce(std::size_t bucket);
   void reduce_in_place(std::size_t index);
   void adopt(std::size_t index) const;

@@ -1,5 +1,4 @@
-// Reports that ranks exchange once in each backward pass, and their common decision. The pass is
-// averaged, skipped, or an Error with its cause on all ranks.
+// The reports that ranks exchange in each backward pass, and their common decision.
 //
 // Thread safety: none.
 
@@ -35,28 +34,26 @@ enum class ParameterUse : std::uint8_t {
 struct PassReport {
   static constexpr std::int64_t none = -1;
 
-  std::int64_t pass = 0;           // The same number on all ranks.
-  double samples = 0;              // Counted since the last synchronised pass.
+  std::int64_t pass = 0;
+  double samples = 0;
   std::int64_t non_finite = none;  // The first parameter with such a gradient.
   std::int64_t repeated = none;    // A parameter whose gradient came too often.
   std::int64_t kept_mean = none;   // A parameter whose gradient includes an earlier pass's mean.
   std::int64_t threw = 0;    // Bytes of the text of the exception that ended the pass; 0 for none.
   std::int64_t changed = 0;  // 1 if that text describes a change of the module.
 
-  // For a NoiseScale, of this rank's own gradients since the last synchronised pass: the sum of
-  // squares, and the number of passes. The sum is NaN if `.grad` includes other gradients. The
-  // number is 0 without a NoiseScale.
+  // For a NoiseScale, since the last synchronised pass. The sum of squares is NaN if `.grad`
+  // includes other gradients. The number of passes is `none` without a NoiseScale.
   double squares = 0;
   std::int64_t passes = none;
 
   ReplicaWrites writes = {};  // Zero if ranks have no own replicas.
 };
 
-// All ranks' reports.
 class PassReports {
  public:
-  // Collective, unless the group has one rank. `uses` has one entry for each parameter. `exception`
-  // is the text of the exception that ended the pass on this rank, or empty.
+  // Collective, unless the group has one rank. `uses`: one for each parameter. `exception`: its
+  // text if one has ended the pass on this rank, or empty.
   PassReports(PassReport report, const std::vector<ParameterUse>& uses, const ProcessGroup& group,
               std::string_view exception = {});
 
@@ -64,7 +61,7 @@ class PassReports {
   std::int64_t last_pass() const;
   bool used_by_any(std::size_t parameter) const;
 
-  // For all ranks' gradients before averaging: the sum of squares, and the number of passes.
+  // Sums over all ranks' gradients before averaging.
   struct OwnGradients {
     double squares = 0;
     std::int64_t passes = 0;
@@ -73,13 +70,13 @@ class PassReports {
 
   std::optional<NonFiniteGradient> non_finite(const NamedTensors& parameters) const;
 
-  // Errors: aborted, with the rank and the text, if an exception has ended the pass on a rank.
+  // Errors: aborted, if an exception has ended the pass on any rank.
   void require_no_exception() const;
 
-  // Errors: misuse if a rank's module was changed, with the change and the rank.
+  // Errors: misuse, if a module was changed.
   void require_same_module() const;
 
-  // Errors: mismatch if ranks average different passes with each other.
+  // Errors: mismatch.
   void require_same_pass() const;
 
   // Errors: mismatch if ranks wrote to their replicas differently, and these now differ.
@@ -88,8 +85,8 @@ class PassReports {
   // Errors: mismatch if only some ranks have a NoiseScale.
   void require_same_measures() const;
 
-  // Errors: misuse, with the parameters' names, if a rank misses a gradient, got one repeatedly or
-  // added one to a mean that only this rank has.
+  // Errors: misuse, with the parameters' names, if a rank misses a gradient or got one repeatedly.
+  // Also if a rank added one to a mean that only it has.
   void require_complete(const NamedTensors& parameters) const;
 
  private:
@@ -105,7 +102,7 @@ class PassReports {
   std::vector<char> texts_;         // For each rank: its exception's text. Empty without one.
 };
 
-// Thrown on all ranks, because all decide by the same reports.
+// Thrown on all ranks, which decide by the same reports.
 class AgreedError : public Error {
  public:
   explicit AgreedError(const Error& error) : Error(error) {}
@@ -118,37 +115,36 @@ class PassAgreement {
  public:
   explicit PassAgreement(const DistributedDataParallelOptions& options) : options_(options) {}
 
-  // Collective: exchanges the reports on this pass, which becomes the next one. `exception` is as
-  // in PassReports.
+  // Collective: exchanges reports on the next pass. `exception`: as in PassReports.
   PassReports exchange(PassReport report, const std::vector<ParameterUse>& uses,
                        const ProcessGroup& group, std::string_view exception = {});
 
-  // Whether the pass is averaged. Otherwise all ranks skip it, and rank 0 logs the reason.
-  // Errors, all of them AgreedError: as backward()'s.
+  // Whether the pass is averaged; otherwise all ranks skip it. Errors: as backward()'s, all of them
+  // AgreedError.
   bool accepts(const PassReports& reports, const NamedTensors& parameters,
                const ProcessGroup& group);
 
-  // Counts a pass that ended without a report to the other ranks, which may continue.
+  // Counts a pass without a report, which other ranks may have completed.
   void count_lost_pass() { ++*passes_; }
 
-  // Measures for a NoiseScale while it exists; null otherwise.
+  // Lives as long as its NoiseScale; null otherwise.
   void measure(const std::shared_ptr<GradientNoise>& noise) { noise_ = noise; }
   std::shared_ptr<GradientNoise> noise() const { return noise_.lock(); }
 
-  // Compares the ranks' writes to `parameters`, which outlive this object, unless they are ignored.
+  // Compares ranks' writes to `parameters`, which outlive this object.
   void compare_writes(const NamedTensors& parameters) { writes_.emplace(parameters); }
   void ignore_writes(bool ignored) { writes_are_ignored_ = ignored; }
 
-  // From now on, weights must be equal whatever the ranks wrote, because owners step them.
+  // From now on weights must be equal, whatever ranks wrote: owners step them.
   void compare_weights() { weights_are_owned_ = true; }
 
-  // Samples of all ranks in the last pass.
+  // Summed over ranks, in the last pass.
   double samples() const { return samples_; }
 
-  // Number of passes so far. The pointer remains valid after destruction.
+  // The pointer remains valid after destruction.
   std::shared_ptr<const std::int64_t> passes() const { return passes_; }
 
-  // The first non-finite gradient of the last pass, on any rank.
+  // Found in the last pass, on any rank.
   const std::optional<NonFiniteGradient>& non_finite() const { return non_finite_; }
 
  private:

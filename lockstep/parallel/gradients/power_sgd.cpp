@@ -37,7 +37,6 @@ class Seeds {
     }
   }
 
-  // Numbers drawn from the engine so far.
   std::int64_t drawn() const { return drawn_; }
   void go_to(std::int64_t drawn) {
     engine_.seed(seed_);
@@ -87,7 +86,7 @@ void require_valid(const PowerSGDOptions& options) {
       "PowerSGD: orthogonalization_epsilon is negative or not finite");
 }
 
-// Ranks of a group save errors under their rank in it, so all must have the same parameters.
+// Ranks save errors under their rank in the group, so all must have the same parameters.
 void require_whole(const GradientBucket& bucket) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
     if (!part_text(bucket.parameters[i]).empty())
@@ -95,7 +94,6 @@ void require_whole(const GradientBucket& bucket) {
                   "PowerSGD: parameter " + bucket.gradients[i].first + " is cut over ranks");
 }
 
-// Names in the state.
 constexpr std::string_view q_prefix = "q.";
 
 std::string error_prefix(std::int64_t rank) {

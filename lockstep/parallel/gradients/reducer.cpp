@@ -18,13 +18,12 @@
 namespace lockstep::parallel {
 namespace {
 
-// All ranks detect a lost rank themselves.
 bool has_lost_a_peer(const std::exception_ptr& error) {
   return error && fault_in(error) == Fault::peer_lost;
 }
 
-// Synchronizes ranks in the given group at the end of a pass. A rank that makes another call there
-// causes a mismatch, whose text contains BackwardPass::change.
+// Synchronizes ranks in the given group at the end of a pass. Another call of a rank there is a
+// mismatch, whose text contains BackwardPass::change.
 void meet(const Reducer::Groups& groups, const std::string& change) {
   if (groups.own.size() == 1) return;
   if (change.empty() && groups.own.name() == groups.given.name()) return;  // The reports do that.
@@ -74,8 +73,7 @@ void Reducer::prepare(bool synchronize, std::string change) {
   window_.synchronize = synchronize;
   window_.change = std::move(change);
   if (!window_.change.empty() && !options_.share_parameters)
-    hooks_.renew_accumulators();  // Otherwise autograd refuses gradients of a new shape, and ends
-                                  // the pass on this rank before the ranks exchange reports.
+    hooks_.renew_accumulators();  // Otherwise autograd refuses new shapes before ranks report.
   if (synchronize) hooks_.take_charge();
 }
 
@@ -139,8 +137,8 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
       });
 }
 
-// On a device, autograd's thread ends a pass while the caller's thread has continued or destroys
-// this object. The caller's next call therefore drops a pass that an exception has interrupted.
+// On a device, autograd's thread ends a pass while the caller's thread continues or destroys this
+// object. The caller's next call therefore drops an interrupted pass.
 void Reducer::forget_pass_cut_short() {
   if (!unreported_ || !unreported_->exception()) return;
   unreported_.reset();
@@ -150,7 +148,7 @@ void Reducer::forget_pass_cut_short() {
 
 // Runs on the thread that called backward(), or on the device's autograd thread.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
-  const bool is_ours = hooks_.is_in_charge(index);  // Otherwise another reducer averages it.
+  const bool is_ours = hooks_.is_in_charge(index);
   const bool is_averaged = window_.synchronize && is_ours;
   // First, because it may drop an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
@@ -182,9 +180,8 @@ void Reducer::finish_pass(BackwardPass& pass) {
   count_step(groups_.own, clock_.loop());
 }
 
-// Announces an averaged pass to joined ranks. All ranks throw its Errors. Without join(), ranks
-// compare their calls in the given group. Otherwise ranks with different calls would wait in
-// different groups. This adds no waiting time, because the last bucket needs all ranks too.
+// Announces an averaged pass to joined ranks; all ranks throw its Errors. Without join(), ranks
+// compare their calls in the given group: with different calls they would wait in different groups.
 void Reducer::announce(const std::string& change) {
   if (join_ == nullptr) {
     const Stopwatch watch(report_time_);
@@ -198,7 +195,7 @@ void Reducer::announce(const std::string& change) {
   }
 }
 
-// LibTorch has ended the pass. An exception ended it if it has not reported.
+// LibTorch has ended the pass. If it has not reported, an exception has ended it.
 void Reducer::end_pass(const BackwardPass& pass) {
   longest_pass_ = std::max(longest_pass_, pass.elapsed());
   if (pass.has_reported) return;
@@ -225,7 +222,7 @@ void Reducer::shadow_pass() {
   pass_.end();
   intake_.begin_pass(/*early=*/false, /*is_shadow=*/true);
   for (const auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
-  intake_.complete();  // With zeros.
+  intake_.complete();
   const std::vector<ParameterUse> uses(parameters_.size(), ParameterUse::unused);
   const PassReports reports = agreement_.exchange(intake_.report(), uses, groups_.own);
   if (!may_finish(reports)) return;
@@ -269,7 +266,7 @@ ParameterUse Reducer::use_of(std::size_t index) const {
                                                                   : ParameterUse::missing;
 }
 
-// The pass belongs to another reducer if gradients arrived only for shared parameters.
+// Gradients arrived only for shared parameters.
 bool Reducer::belongs_to_another_pass() const {
   bool has_common = false;
   bool has_own = false;

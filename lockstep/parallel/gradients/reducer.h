@@ -1,13 +1,7 @@
 // Follows the backward passes of a module, and averages each together with the other ranks.
 // docs/internals/gradients.md describes the steps.
 //
-// A hook on each parameter's gradient accumulator passes the gradient to a GradientSink. At the end
-// of the pass Reducer agrees with the other ranks on whether the pass counts. It then knows the
-// parameters without a gradient: neither forward()'s result nor the number of forward() calls
-// matters. If several reducers have a parameter, the active one averages its gradient
-// (GradientHook), and the others ignore it.
-//
-// Thread safety: as backward() itself: one call at a time.
+// Thread safety: one call at a time, as backward() itself.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,44 +41,39 @@ class Reducer final : public GradientOwner {
 
   // Collective. `parameters` require gradients and are on one device; `sink` is made for them.
   // `features` may change and outlives this object.
-  // Errors: unsupported, with their names, if another reducer has some of the parameters and a
+  // Errors: unsupported, with the names, if another reducer has some of the parameters and a
   // feature of either excludes that.
   Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
           const DistributedDataParallelOptions& options, const Features& features);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Collective, before the first pass: replaces the sink, and the group in which ranks agree.
+  // Collective, before the first pass. `group`: where ranks agree.
   void set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group);
 
-  // Call it before a forward() with gradients. `synchronize`: later backward() passes are averaged;
-  // otherwise gradients accumulate on this rank only. `change` describes a change of this rank's
-  // module that prevents averaging, or is empty. The next averaged pass then throws misuse on all
-  // ranks. If that pass reaches no known parameter here, other ranks may not average it. Their next
-  // call in the given group then throws a mismatch with `change` on all ranks.
-  // Collective once, after the first pass, which orders buckets by the arrival of rank 0's
-  // gradients.
+  // Call it before a forward() with gradients. `synchronize`: later passes are averaged. `change`:
+  // a change of this rank's module that prevents averaging, or empty. The next averaged pass then
+  // throws misuse on all ranks. If it reaches no known parameter here, the other ranks' next call
+  // in the given group throws a mismatch with `change` on all ranks.
+  // Collective once, after the first pass, to order buckets by the arrival of rank 0's gradients.
   // Errors of backward(): those of collectives and of DistributedDataParallel. Any other exception
-  // in it reaches all ranks, which drop the pass and may continue.
+  // reaches all ranks, which drop the pass and may continue.
   void prepare(bool synchronize, std::string change = {});
 
-  // Makes a backward pass begin when it reaches this tensor: a pass with nested ones then counts as
-  // one.
+  // Lets a pass begin when it reaches this tensor, so that a pass with nested ones is one.
   void watch(const at::Tensor& output);
 
-  // Adds to the divisor of gradients, with GradientMean::over_samples.
   void count_samples(double samples);
 
-  // While set, every pass is announced to ranks that have joined; null ends this.
+  // While set, every pass is announced to joined ranks.
   void set_join(Join* join);
 
   // Takes part in the others' pass without gradients: `.grad` is undefined afterwards.
   void shadow_pass();
 
-  // Drops passes that were not synchronised, and samples, since the last synchronised pass.
+  // Drops unsynchronised passes and samples since the last synchronised pass.
   void forget_window();
 
-  // Whether a pass was averaged.
   bool has_passed() const { return intake_.has_passed(); }
   bool has_others() const { return hooks_.has_others(); }
   bool allows_others() const override { return features_.allow_common_parameters(); }
@@ -98,7 +87,6 @@ class Reducer final : public GradientOwner {
  private:
   void on_gradient(std::size_t index, const at::Tensor& incoming) override;
 
-  // `device`: where the pass starts.
   void begin_pass(c10::Device device, bool watched);
   void finish_pass(BackwardPass& pass);
   void end_pass(const BackwardPass& pass);

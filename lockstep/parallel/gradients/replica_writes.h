@@ -1,9 +1,6 @@
-// Detects ranks that write to their replicas at different places of the program. An example is an
-// optimizer that calls its closure more often on one rank than on another.
-//
-// Counts the writes to each parameter between two passes, by its version counter. Another address,
-// for example by torch::load(), counts as a write. Ranks fail if both their counts and their
-// weights differ: either difference alone is legal (docs/internals/gradients.md).
+// Detects ranks that write to their replicas at different places of the program, by version
+// counters. Ranks fail if both the writes since the last pass and the weights differ
+// (docs/internals/gradients.md).
 //
 // Thread safety: none.
 
@@ -17,7 +14,7 @@
 
 namespace lockstep::parallel {
 
-// The writes of one rank before one backward pass. Sent as its memory image.
+// Before one backward pass. Sent as its memory image.
 struct ReplicaWrites {
   std::int64_t count = 0;     // Writes since the last pass, over all parameters.
   std::uint64_t pattern = 0;  // Digest of the number of writes to each parameter.
@@ -29,7 +26,8 @@ class WriteCounts {
   // `parameters` are in CPU memory and outlive this object.
   explicit WriteCounts(const NamedTensors& parameters);
 
-  // Writes since the last call or construction. `pass`, equal on all ranks, selects the elements.
+  // Since the last call or construction. `pass`, equal on all ranks, selects the elements. Another
+  // address counts as a write.
   ReplicaWrites count(std::int64_t pass);
 
  private:

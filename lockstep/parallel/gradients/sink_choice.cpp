@@ -24,7 +24,6 @@
 namespace lockstep::parallel {
 namespace {
 
-// Errors: unsupported, with its name, for a parameter whose gradient cannot be averaged here.
 void require_reducible_gradient(const std::string& name, const at::Tensor& parameter) {
   if (!parameter.is_cpu() && !parameter.is_cuda())
     throw Error(Fault::unsupported,
@@ -44,7 +43,6 @@ NamedTensors only_trained(NamedTensors all) {
   return parameters;
 }
 
-// By parameter, whether it is one of `tensors`.
 std::vector<bool> which_are_in(const std::vector<at::Tensor>& tensors,
                                const NamedTensors& parameters) {
   std::vector<bool> found;
@@ -54,7 +52,7 @@ std::vector<bool> which_are_in(const std::vector<at::Tensor>& tensors,
   return found;
 }
 
-// A separate group of the same ranks, for calls concurrent with the caller's.
+// For calls concurrent with the caller's.
 ProcessGroup group_of_its_own(const ProcessGroup& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -69,7 +67,6 @@ bool averages_in_backward(const DistributedDataParallelOptions& options) {
   return options.deterministic == 0 && !options.share_parameters;
 }
 
-// Exchanged between ranks.
 struct Cores {
   int threads;  // Threads of this rank, including one that would reduce during backward().
   cpu_set_t allowed;
@@ -82,7 +79,6 @@ Cores own_cores() {
   return own;
 }
 
-// Whether the cores of ranks on one host suffice for all threads.
 bool suffice(const std::vector<Cores>& all) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -1,5 +1,4 @@
-// Chooses DistributedDataParallel's GradientSink: by its options, and before the first pass by
-// register_comm_hook() and shard_gradients().
+// Chooses DistributedDataParallel's GradientSink.
 //
 // Thread safety: none.
 
@@ -17,10 +16,9 @@
 
 namespace lockstep::parallel {
 
-// Whether a thread reduces gradients during backward(). Collective: returns the same on all ranks.
-// An explicit option decides. Otherwise true for several ranks if `device` is not the CPU, if the
-// ranks are on several hosts, or if they have enough cores. Enough are as many as all their
-// intra-op threads, plus one per rank.
+// Collective: whether a thread reduces gradients during backward(). By default true for several
+// ranks on another device than the CPU, on several hosts, or if cores suffice. These are one per
+// intra-op thread, and one per rank.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 
@@ -31,17 +29,16 @@ class SinkChoice {
     ProcessGroup group;  // Its ranks agree on passes.
   };
 
-  // Collective. The `parameters` that require gradients are on one device. `sparse` are parameters
-  // with sparse gradients. A sink that is made elsewhere may need a group in addition to the
-  // caller's.
+  // Collective. Trained `parameters` are on one device; `sparse` have sparse gradients.
+  // `needs_own_group`: a sink made elsewhere needs one.
   // Errors: misuse if no parameter requires a gradient; unsupported for gradients that cannot be
   // averaged.
   SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& sparse,
              const ProcessGroup& group, const DistributedDataParallelOptions& options,
              bool needs_own_group);
 
-  // Collective: sinks by the options, for a communication hook, and for gradients that are averaged
-  // on one rank each. Features (features.h) determines which of them are allowed.
+  // Collective: by the options, for a communication hook, and for gradients averaged on one rank
+  // each.
   std::unique_ptr<GradientSink> sink() const;
   Chosen with_hook(CommunicationHook hook) const;
   Chosen with_owners(std::vector<int> owners) const;
@@ -49,10 +46,9 @@ class SinkChoice {
   // Those that require gradients. Sinks refer to them.
   const NamedTensors& parameters() const { return parameters_; }
 
-  // The ranks, for calls concurrent with the caller's, if the sink needs that.
+  // The ranks; a group for calls concurrent with the caller's, if the sink needs that.
   const ProcessGroup& group() const { return group_; }
 
-  // Whether gradients are reduced during backward(), by the options alone.
   bool is_overlapped() const { return overlapped_; }
 
  private:

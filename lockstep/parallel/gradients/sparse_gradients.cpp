@@ -59,7 +59,6 @@ SparseGradients::SparseGradients(const NamedTensors& parameters, std::vector<boo
       dense_(std::move(dense)),
       taken_(parameters.size()) {}
 
-// A sparse gradient has its own bucket.
 void SparseGradients::assign(const BucketAssignment& assignment) {
   BucketAssignment dense;
   dense_bucket_.clear();

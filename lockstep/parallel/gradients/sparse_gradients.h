@@ -1,9 +1,5 @@
-// Averages sparse gradients, such as those of an Embedding with sparse(true), and passes dense ones
-// to another sink.
-//
-// Like PyTorch's DistributedDataParallel over Gloo, ranks gather each other's elements and add them
-// up, to a coalesced mean. A rank may have no elements, or no gradient. This happens at the end of
-// a pass, after all ranks have agreed on it.
+// Averages sparse gradients at the end of a pass, and passes dense ones to another sink. As in
+// PyTorch over Gloo, ranks gather each other's elements and add them up. A rank may have none.
 //
 // Thread safety: as GradientSink.
 
@@ -30,17 +26,16 @@ class Module;
 
 namespace lockstep::parallel {
 
-// The parameters of `module` with sparse gradients: trained weights of each Embedding and
-// EmbeddingBag with sparse(true), and the parameters with the given names.
-// Errors: misuse for a name of no parameter; unsupported, with its name, for a parameter outside
-// CPU memory.
+// Trained weights of each Embedding and EmbeddingBag with sparse(true), and parameters with the
+// given names.
+// Errors: misuse for an unknown name; unsupported, with its name, for a parameter outside CPU
+// memory.
 std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,
                                           const std::vector<std::string>& names);
 
 class SparseGradients final : public GradientSink {
  public:
-  // `parameters` outlive this object; `is_sparse` marks those with sparse gradients. `dense` is for
-  // the others.
+  // `parameters` outlive this object. `dense` takes the gradients that `is_sparse` does not mark.
   SparseGradients(const NamedTensors& parameters, std::vector<bool> is_sparse,
                   const ProcessGroup& group, bool check_finite,
                   std::unique_ptr<GradientSink> dense);

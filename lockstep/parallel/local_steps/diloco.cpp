@@ -44,7 +44,7 @@ const DiLoCoOptions& require_valid(const DiLoCoOptions& options) {
   return options;
 }
 
-// A fragment ends at its share of all bytes; each has at least one parameter.
+// Fragments end at their shares of all bytes; each has at least one parameter.
 std::vector<std::size_t> fragment_ends(const NamedTensors& parameters, std::int64_t fragments) {
   const auto count = static_cast<std::size_t>(fragments);
   require(count <= parameters.size(), [&] {

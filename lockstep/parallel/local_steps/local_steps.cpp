@@ -69,7 +69,6 @@ void add(StateRequest& request, const std::string& prefix, StateRequest part) {
   for (auto& [name, range] : part) request.emplace(prefix + name, std::move(range));
 }
 
-// The prefixes of this rank's part of `saved`.
 struct Prefixes {
   std::string module;
   std::string optimizer;

@@ -1,24 +1,21 @@
 // Training on slow networks: ranks take local steps, and periodically synchronise their parameters.
+// docs/guide/slow-networks.md has programs.
 //
-//   lockstep::ProcessGroup host = lockstep::host_group(world);
-//   lockstep::DistributedDataParallel ddp(model, host);  // Or the plain module: each rank alone.
-//   lockstep::AdamW adamw(model->parameters(), torch::optim::AdamWOptions(4e-4));
+//   lockstep::DistributedDataParallel ddp(model, lockstep::host_group(world));
 //   lockstep::DiLoCo diloco(*model, adamw, world, {.sync_every = 100});
 //   ...
-//     loss.backward();  // Means over this host's ranks.
-//     adamw.step();
-//     diloco.step();    // Communicates in each hundredth step.
+//   diloco.step();  // After each adamw.step(). Communicates in each hundredth step.
 //
 // Thread safety: none; one training loop uses it.
+// Lifetime: module and optimizer outlive it.
 // Blocking: step() blocks only in a synchronisation, until all ranks have called it.
 // Errors: mismatch, on all ranks, if modules or options differ, or ranks synchronise in different
 // steps. misuse for options out of range, and for parameters that ranks of a host share.
 // unsupported for parameters that are cut over ranks, and for sharded optimizers. Those of
-// ProcessGroup. A synchronisation throws misuse for a parameter that has required a gradient only
-// since the construction. It also throws misuse for a state that other hosts have saved between
-// synchronisations. An Error of a synchronisation changes nothing on this rank: the call may be
-// repeated.
-// Lifetime: module and optimizer outlive it.
+// ProcessGroup.
+// A load throws misuse for a state that other hosts saved between synchronisations. A
+// synchronisation throws misuse for a parameter that was unfrozen or replaced after construction.
+// An Error in a synchronisation changes nothing on this rank: the call may be repeated.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,36 +39,34 @@
 
 namespace lockstep {
 
-// Collective: the ranks of `group` that share memory with this rank, on this host.
+// Collective: the ranks of `group` that share memory with this rank.
 LOCKSTEP_API ProcessGroup host_group(const ProcessGroup& group);
 
-// The common part: counts steps, and synchronises when one is due. The constructor gives all ranks
-// rank 0's parameters and buffers. A synchronisation makes trained parameters equal on all ranks of
-// the group. With the last parameter, buffers become rank 0's. Means are over ranks, so hosts with
-// more ranks count more. Each rank keeps its own optimizer state.
+// The common part of LocalSGD and DiLoCo. The constructor gives all ranks rank 0's parameters and
+// buffers. A synchronisation makes trained parameters equal on all ranks; with the last parameter,
+// buffers become rank 0's. Means are over ranks, not hosts. Each rank keeps its own optimizer
+// state.
 //
-// The state, for checkpoints, replaces those of module and optimizer. Equal values are saved once,
-// others under their rank. Ranks that step together must be equal. With another number of ranks, or
-// other ranks on a host, every rank therefore continues with rank 0's optimizer. Such a state is
-// therefore refused unless it was saved while in_sync().
+// In checkpoints, the state replaces those of module and optimizer. Equal values are saved once.
+// With other ranks on a host, every rank continues with rank 0's optimizer, because ranks that step
+// together must be equal.
 class LOCKSTEP_API LocalSteps : public Stateful {
  public:
   LocalSteps(const LocalSteps&) = delete;
   LocalSteps& operator=(const LocalSteps&) = delete;
   ~LocalSteps() override;
 
-  // Call it on all ranks after each step of the optimizer. Returns whether it synchronised.
+  // Call it after each step of the optimizer, on all ranks. Returns whether it synchronised.
   bool step();
 
-  // Collective: synchronises all parameters now, for example after the last step or before a
-  // checkpoint for other hosts. Has no effect if in_sync(). For DiLoCo it is an outer step of all
-  // fragments except one that the last step() has synchronised, so it changes the training.
+  // Collective: synchronises all parameters, for example after the last step or before a checkpoint
+  // for other hosts. Does nothing if in_sync(). For DiLoCo it is an outer step of all fragments
+  // that the last step() has not synchronised, so it changes the training.
   void synchronize();
 
   std::int64_t steps() const { return steps_; }
 
-  // Whether all parameters are equal on all ranks, because the last call synchronised all of them.
-  // Checkpoints are smallest then.
+  // Whether the last call made all parameters equal on all ranks. Checkpoints are smallest then.
   bool in_sync() const { return equal_.size() == parameters_.size(); }
 
   StateDict state_dict() override;
@@ -79,13 +74,12 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   void load_state_dict(StateDict state) override;
 
  protected:
-  // Collective. `options` are compared line by line; `name` is that of the class.
+  // Collective. `options` are compared line by line.
   LocalSteps(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
              const ProcessGroup& group, std::string name, const std::string& options);
 
   const NamedTensors& parameters() const { return parameters_; }  // Those that are trained.
 
-  // Parameters begin to end - 1.
   struct Range {
     std::size_t begin = 0;
     std::size_t end = 0;
@@ -98,10 +92,10 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   // The parameters to synchronise in step number `step`, counted from 0.
   virtual Range due_after(std::int64_t step) const = 0;
 
-  // A new tensor for this parameter, to be averaged over ranks.
+  // A new tensor, to be averaged over ranks.
   virtual at::Tensor contribution(std::size_t index) const = 0;
 
-  // Writes the parameter. Throws, if at all, in the first call of a synchronisation.
+  // Writes the parameter. Throws only in the first call of a synchronisation.
   virtual void take_mean(std::size_t index, const at::Tensor& mean) = 0;
 
   void synchronize(const std::vector<Range>& ranges, const std::string& label);
@@ -116,36 +110,31 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   const std::unique_ptr<Stateful> module_state_;
   const std::unique_ptr<Stateful> optimizer_state_;
   std::int64_t steps_ = 0;
-  Range equal_;  // Parameters that are equal on all ranks since the last call.
+  Range equal_;  // Equal on all ranks since the last call.
 };
 
 // --- Post-local SGD ------------------------------------------------------------------------------
 
 struct LocalSGDOptions {
-  // Steps between two means of the parameters. With SGD, also with momentum, and a period of 1 the
-  // result is that of averaged gradients, up to rounding.
+  // Steps between two means of the parameters. With SGD, a period of 1 gives the result of averaged
+  // gradients, up to rounding.
   std::int64_t period = 4;
 
-  // Steps in which hook() averages gradients over all ranks, instead of averaging parameters. Needs
-  // a registered hook(). Early gradients change too fast for local steps.
+  // Steps in which hook(), which must be registered, averages gradients over all ranks, instead of
+  // parameters. Early gradients change too fast for local steps.
   std::int64_t warmup_steps = 0;
 
-  // Ranks over which hook() averages gradients after the warm-up; by default host_group(). Either
-  // all ranks pass a group, or none does.
+  // Ranks over which hook() averages after the warm-up; by default host_group(). Either all ranks
+  // pass a group, or none does.
   std::optional<ProcessGroup> subgroup = {};
 };
 
-// Post-local SGD (Lin et al., arXiv 1808.07217). Parameters become their mean over all ranks after
-// the first step behind the warm-up, and then every `period` steps. Combines PyTorch's
-// PeriodicModelAverager and post_localSGD_hook, with one step counter for both.
+// Post-local SGD (Lin et al., arXiv 1808.07217), as PyTorch's PeriodicModelAverager with
+// post_localSGD_hook. Parameters become their mean over all ranks after the first step that follows
+// the warm-up, and then every `period` steps.
 //
-//   lockstep::DistributedDataParallel ddp(model, world);
-//   lockstep::LocalSGD local(*model, sgd, world, {.period = 8, .warmup_steps = 500});
-//   ddp.register_comm_hook(local.hook());
-//
-// After the warm-up such a pass still exchanges a few bytes among all ranks, and broadcasts buffers
-// unless broadcast_buffers is false. To avoid both, replace the hook by local passes: const auto
-// alone = ddp.no_sync(local.is_local());
+// After the warm-up, a pass with hook() still exchanges a few bytes among all ranks, and broadcasts
+// buffers unless broadcast_buffers is false. Passes under ddp.no_sync(local.is_local()) avoid both.
 class LOCKSTEP_API LocalSGD final : public LocalSteps {
  public:
   // Collective.
@@ -153,9 +142,8 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
            const LocalSGDOptions& options = {});
 
   // For a DistributedDataParallel of all ranks: averages gradients over all ranks in the warm-up,
-  // and over the subgroup afterwards. With means over samples, and with join(), gradients are
-  // scaled by the samples and ranks of the whole group, not of the subgroup. Give all ranks equally
-  // many samples and passes.
+  // and over the subgroup afterwards. Give all ranks equally many samples and passes: means over
+  // samples, and join(), scale gradients by those of the whole group.
   // Errors: an Error of the subgroup may reach its other ranks only after the subgroup's timeout.
   // Lifetime: this object outlives the last backward().
   CommunicationHook hook() const;
@@ -175,13 +163,12 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
 // --- DiLoCo --------------------------------------------------------------------------------------
 
 struct DiLoCoOptions {
-  // Steps of the inner optimizer between two synchronisations of a parameter. More steps cost less
-  // time but let replicas drift further apart. The paper uses 50 to 500.
+  // Inner steps between two synchronisations of a parameter. More steps let replicas drift further
+  // apart. The paper uses 50 to 500.
   std::int64_t sync_every = 100;
 
-  // Number of parts of the model that are synchronised one after the other, evenly spread over
-  // `sync_every` steps, which it divides. Parts are as equal in bytes as parameters allow. More
-  // parts shorten pauses and send the same bytes.
+  // Parts of the model that are synchronised one after the other, evenly spread over `sync_every`
+  // steps, which this divides. More parts shorten pauses and send the same bytes.
   std::int64_t fragments = 1;
 
   // The outer optimizer is SGD.
@@ -190,9 +177,9 @@ struct DiLoCoOptions {
   bool nesterov = true;
 };
 
-// DiLoCo (Douillard et al., arXiv 2311.08105). After `sync_every` steps of the inner optimizer, an
-// outer SGD steps the parameters of the last synchronisation. Its gradient is the mean over ranks
-// of the change since then, as in torchft's local_sgd.py. Costs two more copies of the parameters.
+// DiLoCo (Douillard et al., arXiv 2311.08105). After `sync_every` inner steps, an outer SGD steps
+// the parameters of the last synchronisation, as in torchft's local_sgd.py. Its gradient is the
+// mean over ranks of the change since then. Costs two more copies of the parameters.
 class LOCKSTEP_API DiLoCo final : public LocalSteps {
  public:
   // Collective.

@@ -1,4 +1,4 @@
-// Finds actions in a pipeline's order, and visits them in an order that satisfies dependencies.
+// Finds actions in a pipeline's order, and visits them by dependencies.
 //
 // Thread safety: after construction, several threads may read it.
 
@@ -26,7 +26,7 @@ class ActionPlaces {
   explicit ActionPlaces(const PipelineOrder& order);
 
   ActionPlace forward(int stage, int microbatch) const { return of(stage, microbatch).forward; }
-  // Computes the gradient for the previous stage.
+  // The action that computes the gradient for the previous stage.
   ActionPlace gradient(int stage, int microbatch) const { return of(stage, microbatch).gradient; }
   // The last action that needs the stage's input and the gradient from the next stage.
   ActionPlace last(int stage, int microbatch) const { return of(stage, microbatch).last; }
@@ -34,8 +34,8 @@ class ActionPlaces {
   // The action of a neighbouring stage whose result `action` needs.
   std::optional<ActionPlace> needed_by(const PipelineAction& action) const;
 
-  // Calls visit(place) for each action, after the previous action on its rank and the action that
-  // it needs. Returns for each rank the number of its visited actions: all, unless ranks deadlock.
+  // Calls visit(place) for each action, after the previous action of its rank and the one that it
+  // needs. Returns the number of visited actions by rank: all, unless ranks deadlock.
   template <class Visit>
   std::vector<int> visit(const Visit& visit) const;
 

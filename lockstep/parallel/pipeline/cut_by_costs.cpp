@@ -16,7 +16,7 @@ std::vector<int> cut_by_costs(const std::vector<double>& costs, int stages) {
   const double infinite = std::numeric_limits<double>::infinity();
   std::vector<double> sums(layers + 1, 0);
   std::partial_sum(costs.begin(), costs.end(), sums.begin() + 1);
-  // worst[k][i]: the costliest stage when layers 0 to i - 1 form k stages.
+  // worst[k][i]: the costliest stage if layers 0 to i - 1 form k stages.
   std::vector<std::vector<double>> worst(static_cast<std::size_t>(stages) + 1,
                                          std::vector<double>(layers + 1, infinite));
   std::vector<std::vector<std::size_t>> begins(worst.size(), std::vector<std::size_t>(layers + 1));

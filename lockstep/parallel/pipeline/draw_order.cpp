@@ -24,7 +24,7 @@ std::string number_text(double value) {
 
 std::string tenths(double value) { return number_text(std::round(value * 10) / 10); }
 
-// The duration of the shortest action that takes time; 1 if there is none.
+// Duration of the shortest action that takes time; 1 if there is none.
 double unit_of(const SimulatedPipeline& simulated) {
   double unit = std::numeric_limits<double>::infinity();
   for (const auto& actions : simulated.actions)
@@ -33,7 +33,7 @@ double unit_of(const SimulatedPipeline& simulated) {
   return std::isfinite(unit) ? unit : 1;
 }
 
-// Starts at 0; steps are 1, 2 or 5 times a power of ten; at most `most` ticks.
+// From 0, in steps of 1, 2 or 5 times a power of ten; at most `most` ticks.
 std::vector<double> ticks_of(double time, double most) {
   if (!(time > 0)) return {0};
   const double least = time / std::max(most, 1.);
@@ -45,7 +45,7 @@ std::vector<double> ticks_of(double time, double most) {
   return ticks;
 }
 
-// By rank: its stages in increasing order.
+// By rank, in increasing order.
 std::vector<std::vector<int>> stages_by_rank(const SimulatedPipeline& simulated) {
   std::vector<std::vector<int>> stages;
   for (const auto& actions : simulated.actions) {
@@ -61,7 +61,7 @@ bool has_several(const std::vector<std::vector<int>>& stages) {
                      [](const std::vector<int>& of_rank) { return of_rank.size() > 1; });
 }
 
-// Labels of actions in text, from most to least detailed.
+// From most to least detailed.
 enum class TextLabel { whole, without_stage, kind };
 
 std::string label_of(const PipelineAction& action, TextLabel label) {
@@ -104,7 +104,7 @@ void put(std::string& line, std::size_t column, std::string_view text) {
   line.replace(column, text.size(), text);
 }
 
-// `width` columns: the label, then a line for the action's duration.
+// The label, then a line for the action's duration.
 std::string text_cell(const PipelineAction& action, std::size_t width, const TextScale& scale) {
   std::string cell(width, '-');
   std::string label = label_of(action, scale.label);
@@ -153,7 +153,7 @@ struct KindLook {
   std::string_view name;
 };
 
-// Distinguishable by colour-blind readers: Okabe and Ito, "Color Universal Design".
+// For colour-blind readers: Okabe and Ito, "Color Universal Design".
 constexpr std::array kind_looks{
     KindLook{PipelineActionKind::forward, {0, 114, 178}, "forward"},
     KindLook{PipelineActionKind::backward, {230, 159, 0}, "backward"},
@@ -162,7 +162,7 @@ constexpr std::array kind_looks{
 };
 constexpr std::string_view idle_colour = "#e4e4e4";
 
-// Sizes in pixels.
+// In pixels.
 constexpr double left_edge = 58;
 constexpr double top_edge = 40;
 constexpr double row_height = 26;
@@ -195,8 +195,7 @@ class SvgPicture {
   double time_width() const { return simulated_.time * scale_; }
   double bottom() const { return top_edge + row_step * static_cast<double>(stages_.size()); }
 
-  // A CSS class for each kind and each position of a stage among its rank's stages: later stages
-  // are lighter.
+  // A CSS class for each kind and position of a stage on its rank: later stages are lighter.
   std::string style() const {
     std::size_t most = 1;
     for (const auto& stages : stages_) most = std::max(most, stages.size());

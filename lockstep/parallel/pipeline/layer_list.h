@@ -8,15 +8,12 @@
 //   layers.tie("head.weight", "embed.wte.weight");        // One weight in two layers.
 //   layers.parallelize(mesh["tp"], {{"h.*.mlp.c_fc", lockstep::ColwiseParallel()}, ...});
 //
-// Parameters have the names of the whole model on every rank, such as "h.3.mlp.c_fc.weight". A
-// layer's name may lie within that of an earlier one: "transformer" with its embeddings, then
-// "transformer.h.0". Each rank makes all layers in order, one at a time, and keeps its own. So
-// weights equal those of one process with the same seed, and a rank needs memory for its stages and
-// one layer. It makes and drops each layer once before, to determine names and sizes, and restores
-// the generators.
+// On every rank, parameters have the names of the whole model, such as "h.3.mlp.c_fc.weight". A
+// layer's name may lie within that of an earlier one. Each rank makes all layers in order, one at a
+// time, twice: to determine sizes, and to keep its own. Weights equal those of one process with the
+// same seed.
 //
-// Thread safety: none. Lifetime: objects that the functions refer to outlive the Pipeline's
-// constructor.
+// Thread safety: none. Lifetime: objects that the functions use outlive the Pipeline's constructor.
 // Errors: misuse for names that are empty or exist already.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -90,10 +87,10 @@ Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
 
 class LOCKSTEP_API LayerList {
  public:
-  // A layer is a module with one forward(), which takes the result of the layer before. This may be
-  // a tensor, or tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts.
-  // A forward() with several parameters takes a tuple. Modules whose forward() is a template, such
-  // as torch::nn::Sequential, take and return a tensor. `make` returns a std::shared_ptr of a
+  // A layer is a module with one forward(), which takes the result of the layer before. Values are
+  // tensors, or tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A
+  // forward() with several parameters takes a tuple. If it is a template, as
+  // torch::nn::Sequential's, it takes and returns a tensor. `make` returns a std::shared_ptr of a
   // module, a holder of TORCH_MODULE, or the result of another list's make().
   template <class Make>
   void add(std::string name, Make make) {
@@ -104,9 +101,9 @@ class LOCKSTEP_API LayerList {
   }
 
   // Makes `parameter` the same weight as `same_as`, of an earlier or later layer. Gradients are
-  // added up. The weight is saved, clipped and counted once, under the name `same_as`.
+  // added. The weight is saved, clipped and counted once, as `same_as`.
   // Errors, in Pipeline's constructor: misuse for a parameter that does not exist, for different
-  // shapes, and for plans of parallelize() that do not cut both alike.
+  // shapes, and for plans of parallelize() that cut them differently.
   void tie(std::string parameter, std::string same_as);
 
   // Cuts layers over `group`, as parallelize_module() does. May be called several times.

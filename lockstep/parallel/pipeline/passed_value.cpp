@@ -45,7 +45,7 @@ void ValueWriter::write_tensor(const at::Tensor& tensor) {
   if (tensor.defined()) value_.tensors.push_back(tensor);
 }
 
-// The length precedes a text, so it may contain any characters.
+// The length precedes a text, which may contain any characters.
 void ValueWriter::write_text(std::string_view text) {
   put("text ");
   put(std::to_string(text.size()));

@@ -1,23 +1,17 @@
-// Trains a model whose layers lie on several ranks. Each rank has one or more stages and passes
-// activations to the next.
+// Trains a model whose layers are on several ranks (docs/guide/pipeline.md). Each rank has one or
+// more stages and passes activations to the next.
 //
 //   lockstep::Pipeline pipeline(layers, mesh["pp"], {.microbatches = 8,
 //                                                    .data_parallel = mesh["dp"]});
 //   lockstep::AdamW adamw(pipeline.parameters(), torch::optim::AdamWOptions(3e-4));
-//   ...
 //   adamw.zero_grad();
 //   const double loss = pipeline.step(batch.data, [&](const torch::Tensor& logits,
 //                                                     const lockstep::Microbatch& part) {
 //     return torch::cross_entropy_loss(logits, part.of(batch.target));
 //   });                                            // The mean of all microbatches, on every rank.
-//   pipeline.clip_grad_norm_(1.0);
 //   adamw.step();
 //
-// docs/guide/pipeline.md describes cuts, batches, schedules, random numbers, checkpoints and other
-// kinds of parallelism.
-//
-// Thread safety: none; one training loop uses it.
-// Errors: see the constructor and step().
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -56,29 +50,27 @@ struct Microbatch {
 };
 
 struct PipelineOptions {
-  std::optional<PipelineSchedule> schedule = {};  // By default one_f_one_b.
-  std::optional<int> microbatches = {};           // By default 4.
-  std::optional<int> stages_per_rank = {};        // By default the schedule's: PipelineShape.
+  std::optional<PipelineSchedule> schedule = {};  // Default: one_f_one_b.
+  std::optional<int> microbatches = {};           // Default: 4.
+  std::optional<int> stages_per_rank = {};        // Default: as PipelineShape.
 
   // An order instead of these three options, such as read_pipeline_order(file).
   std::optional<PipelineOrder> order = {};
 
-  // The first layer of each stage but the first. By default, the costliest stage is as cheap as
-  // possible.
+  // First layers of all stages but the first. Default: the costliest stage is as cheap as possible.
   std::vector<int> cut = {};
 
-  // Without `cut`: the cost of each layer, in any unit, such as from measure_layers() (plan.h). If
-  // ranks pass different costs, the largest decide. By default, the number of elements of a layer's
-  // parameters.
+  // Without `cut`: the cost of each layer, in any unit, such as from measure_layers() (plan.h). The
+  // largest costs of all ranks decide. Default: the number of elements of a layer's parameters.
   std::vector<double> costs = {};
 
-  // Ranks with the same stages: replicas, or ranks that hold a copy together. With fully_sharded,
-  // the optimizer is a FullyShardedOptimizer of data_parallel(). Gradients become means over these
-  // ranks when this rank's last microbatch is done. GradientMean::over_samples is unsupported: make
-  // losses sums times `part.count / samples` instead.
+  // Ranks with the same stages: replicas, or ranks that hold parameters together. With
+  // fully_sharded, the optimizer is a FullyShardedOptimizer of data_parallel(). Gradients become
+  // means over these ranks after this rank's last microbatch. GradientMean::over_samples is
+  // unsupported: make losses sums times `part.count / samples`.
   std::optional<ProcessGroup> data_parallel = {};
   std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // For replicas.
-  std::optional<FullyShardedOptions> fully_sharded = {};  // Not replicas; no `offload`.
+  std::optional<FullyShardedOptions> fully_sharded = {};  // Instead; without `offload`.
 };
 
 class ShardedOptimizer;
@@ -93,7 +85,7 @@ class RankStages;
 
 namespace pipeline {
 
-// Returns the loss of a microbatch, a tensor with one element, from its output.
+// Returns a microbatch's loss, a tensor with one element.
 using LossOf = std::function<at::Tensor(const PassedValue& output, const Microbatch& part)>;
 
 template <class Function>
@@ -107,52 +99,45 @@ struct FirstOf<std::function<R(A, Rest...)>> {
 
 class LOCKSTEP_API Pipeline : public Stateful {
  public:
-  // Collective over `group`, whose ranks are in the order of their stages, and over the groups of
-  // the options.
-  // Errors, on all ranks of the pipeline, before layers are made: misuse for options that exclude
-  // each other, fewer layers than stages, a cut that does not increase and an order that cannot be
-  // run (check_pipeline_order()). Also all Errors of LayerList, and mismatch if ranks, including
-  // those of other replicas, have other layers, plans or options. If only some ranks throw, the
-  // others throw aborted with their text. After layers are made: unsupported for a layer on a CUDA
-  // device, and the Errors of parallelize_module() and the class of data_parallel().
+  // Collective over the options' groups, and `group`, whose ranks are in the order of their stages.
+  // Errors: on all ranks of the pipeline, misuse for options that exclude each other, fewer layers
+  // than stages, and a cut that does not increase. Misuse for an order that cannot be run
+  // (check_pipeline_order()); all Errors of LayerList. Mismatch if ranks, including those of other
+  // replicas, have other layers, plans or options. If only some ranks throw, the others throw
+  // aborted with their text. After layers are made: unsupported for a layer on a CUDA device, and
+  // the Errors of parallelize_module() and the class of data_parallel().
   Pipeline(const LayerList& layers, const ProcessGroup& group, const PipelineOptions& options = {});
   ~Pipeline() override;
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective: forward and backward of one batch. All ranks of the pipeline pass the same batch.
-  // `inputs` is the argument of the first layer; its tensors have the batch's rows. They are cut
-  // into microbatches along dim 0, as by torch.tensor_split. The rank of the last stage calls
-  // loss_of(output, microbatch) with the last layer's result. Returns the mean of the losses, on
-  // all ranks.
-  // Gradients are those of the mean of all losses, and are added to `.grad`. If all microbatches
-  // have equally many rows, this is the mean over all rows. Shapes may differ between microbatches
-  // and steps.
-  // Blocking: ranks of one host exchange activations through shared memory, whose sizes they
-  // determine in the first step. Messages between hosts never wait for their receiver, so no order
-  // of actions can deadlock.
-  // Errors: misuse for a batch with fewer rows than microbatches. mismatch for ranks with different
-  // batches: every call compares the numbers of rows, calls 1, 2, 4, 8 and so on compare the
+  // Collective: forward and backward of one batch, the same on all ranks of the pipeline. `inputs`
+  // is the argument of the first layer, cut into microbatches along dim 0, as by
+  // torch.tensor_split. The last stage's rank calls loss_of(output, microbatch). Returns the mean
+  // of the losses, on all ranks. Gradients of this mean, which is over all rows if microbatches
+  // have equally many, are added to `.grad`. Shapes may differ between microbatches and steps.
+  // Blocking: messages never wait for their receiver, so no order of actions can deadlock.
+  // Errors: misuse for a batch with fewer rows than microbatches. Mismatch for ranks with different
+  // batches: every call compares the numbers of rows, and calls 1, 2, 4, 8 and so on compare the
   // values. An exception in a layer or a loss ends the step on all ranks of the pipeline and of its
-  // replicas, with its text, stage, action and microbatch. A rank that dies or times out has the
-  // same effect. The pipeline cannot be used afterwards.
+  // replicas. The Error has its text, stage, action and microbatch. A rank that dies or times out
+  // also ends the step. The pipeline cannot be used afterwards.
   template <class Inputs, class Loss>
   double step(const Inputs& inputs, Loss&& loss_of) {
     return run_step(pipeline::pack(inputs), erased(std::forward<Loss>(loss_of)));
   }
 
   // Collective: forward only, without gradients. Returns the mean of `measure`'s results. Batches,
-  // Blocking and Errors: as step().
+  // blocking and Errors: as step().
   template <class Inputs, class Measure>
   double evaluate(const Inputs& inputs, Measure&& measure) {
     return measure_all(pipeline::pack(inputs), erased(std::forward<Measure>(measure)));
   }
 
-  // Parameters of this rank's stages. A weight that is tied across ranks is a parameter of each of
-  // them.
+  // Parameters of this rank's stages. A weight that is tied across ranks is a parameter of each.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;  // With the names of the whole model.
-  Layouts layouts() const;                // Parameters that are cut over ranks.
+  Layouts layouts() const;                // For parameters that are cut over ranks.
 
   // Collective: as clip_grad_norm_() of the whole model.
   // Errors: misuse with fully_sharded: pass the optimizer of all parameters(), as below.
@@ -164,10 +149,10 @@ class LOCKSTEP_API Pipeline : public Stateful {
   void train(bool on = true);  // As torch::nn::Module's.
   void eval() { train(false); }
 
-  // This rank's layers, under their names. Its parameters may be read.
+  // This rank's layers. Parameters may be read.
   std::shared_ptr<torch::nn::Module> module() const;
 
-  // Null without the option `data_parallel`, and on a rank whose stages have nothing to train.
+  // Null without the option `data_parallel`, and if this rank's stages have nothing to train.
   DataParallelBase* data_parallel() const;
 
   const PipelineOrder& order() const;
@@ -176,7 +161,7 @@ class LOCKSTEP_API Pipeline : public Stateful {
   // Bytes of the shared memory through which ranks of this host pass activations.
   std::size_t message_bytes() const;
 
-  // The state of the whole model: saves this rank's stages, and loads its part of any saved one.
+  // The state of the whole model: saves this rank's stages, and loads its part of any saved model.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;

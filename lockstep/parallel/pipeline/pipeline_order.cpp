@@ -30,7 +30,7 @@ constexpr std::array schedule_names{
     std::pair{PipelineSchedule::zbv, std::string_view("zbv")},
 };
 
-// Removes a number from the front of `text` and returns it; empty if there is none.
+// Removes a number from the front of `text`; empty if there is none.
 std::optional<int> take_number(std::string_view& text) {
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
   int number = 0;
@@ -51,7 +51,7 @@ std::optional<PipelineAction> action_in(std::string_view text) {
   return PipelineAction{*stage, static_cast<PipelineActionKind>(kind), *microbatch};
 }
 
-// A field of a CSV file without surrounding blanks and quotes. Actions contain no quotes.
+// Without surrounding blanks and quotes. Actions contain no quotes.
 std::string_view bare_field(std::string_view field) {
   const auto first = field.find_first_not_of(" \t\r");
   if (first == field.npos) return {};
@@ -100,7 +100,7 @@ void infer_shape(PipelineOrder& order, const std::string& file) {
     }
 }
 
-// Collects everything that is wrong with an order; shows the first ten.
+// Collects the faults of an order; shows the first ten.
 class Complaints {
  public:
   void add(const std::string& text) {
@@ -141,7 +141,6 @@ void check_shape(const PipelineOrder& order, Complaints& complaints) {
       complaints.add("rank " + std::to_string(rank) + " has no stage");
 }
 
-// Kinds of actions that a stage has done for a microbatch.
 struct Done {
   bool forward = false;
   bool backward = false;
@@ -164,7 +163,7 @@ struct Done {
 };
 using DoneBefore = std::map<std::pair<int, int>, Done>;  // By stage and microbatch.
 
-// Empty if `action` is allowed on a rank that has done `done` for its stage and microbatch.
+// Empty if `action` is allowed after `done` on its rank.
 std::string complaint_about(const PipelineAction& action, Done& done) {
   const auto same = [&](PipelineActionKind kind) {
     return to_string(PipelineAction{action.stage, kind, action.microbatch});
@@ -227,8 +226,7 @@ void check_missing(const PipelineOrder& order, const DoneBefore& done, Complaint
     }
 }
 
-// Reports ranks that wait for each other: each rank's next action needs a result of the following
-// rank, whose own next action blocks it.
+// Finds a cycle of ranks whose next actions need results of each other.
 void check_circle(const PipelineOrder& order, Complaints& complaints) {
   const parallel::ActionPlaces places(order);
   const std::vector<int> done = places.visit([](parallel::ActionPlace) {});
@@ -309,7 +307,7 @@ void write_pipeline_order(const PipelineOrder& order, const std::string& file) {
       if (i > 0) text += ',';
       text += to_string(actions[i]);
     }
-    text += '\n';  // Also for a rank without actions, because each line is a rank.
+    text += '\n';  // Each line is a rank, also without actions.
   }
   write_file(file, text);
 }

@@ -3,12 +3,8 @@
 //   auto order = lockstep::make_pipeline_order(lockstep::PipelineSchedule::one_f_one_b,
 //                                              {.ranks = 4, .microbatches = 8});
 //   std::cout << to_string(order);         // A line for each rank: 0F0 0F1 0F2 0F3 0B0 0F4 0B1 ...
-//   lockstep::check_pipeline_order(order); // Throws an Error that names all that is wrong.
 //
-// Stages are numbered along the model. A rank may have several. The notation is that of PyTorch's
-// torch.distributed.pipelining: stage, kind, microbatch.
-//
-// Thread safety: plain data.
+// The notation is that of torch.distributed.pipelining: stage along the model, kind, microbatch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,17 +20,17 @@ namespace lockstep {
 
 enum class PipelineSchedule {
   gpipe,        // All forwards, then all backwards.
-  one_f_one_b,  // Each backward as early as possible: fewer activations at once.
-  interleaved,  // 1F1B with several stages on each rank: a smaller bubble, more messages.
-  looped_bfs,   // Several stages on each rank; each does all microbatches before the next starts.
-  zero_bubble,  // ZB1P: weight gradients are computed when a rank would be idle.
-  zbv,          // Two stages on each rank, in a V; weight gradients as in ZB1P.
+  one_f_one_b,  // Each backward as early as possible: fewer activations.
+  interleaved,  // 1F1B with several stages per rank: a smaller bubble, more messages.
+  looped_bfs,   // Several stages per rank; each does all microbatches before the next.
+  zero_bubble,  // ZB1P: computes weight gradients when a rank would be idle.
+  zbv,          // Two stages per rank, in a V; weight gradients as in ZB1P.
 };
 
 // Work on one microbatch in one stage.
 enum class PipelineActionKind : char {
   forward = 'F',
-  backward = 'B',         // Gradients of the stage's input and of its weights.
+  backward = 'B',         // Gradients of the stage's input and weights.
   backward_input = 'I',   // Only the input's gradient, for which the stage before waits.
   backward_weight = 'W',  // Only the weights' gradients.
 };
@@ -64,9 +60,9 @@ struct PipelineShape {
                             // one_f_one_b always have 1, zbv 2.
 };
 
-// The orders of PyTorch's schedules (torch/distributed/pipelining/schedules.py), without idle
-// positions. Unlike PyTorch's, 1F1B may have fewer microbatches than stages. interleaved and
-// zero_bubble deal microbatches in max(1, microbatches / ranks) rounds of equal size.
+// The orders of PyTorch's schedules (torch/distributed/pipelining/schedules.py). Unlike PyTorch's,
+// 1F1B may have fewer microbatches than stages. interleaved and zero_bubble deal microbatches in
+// max(1, microbatches / ranks) rounds of equal size.
 // Errors: misuse for a shape that the schedule does not support.
 LOCKSTEP_API PipelineOrder make_pipeline_order(PipelineSchedule schedule,
                                                const PipelineShape& shape);
@@ -79,10 +75,9 @@ LOCKSTEP_API std::string_view name_of(PipelineSchedule schedule);
 LOCKSTEP_API PipelineAction parse_pipeline_action(std::string_view text);
 LOCKSTEP_API std::string to_string(const PipelineAction& action);
 
-// PyTorch's CSV of computations: a line for each rank, with empty fields where it is idle.
-// write_pipeline_order() writes no empty fields. A stage is on the rank of its first action; a
-// stage without actions is on rank -1. Only check_pipeline_order() checks that the order can be
-// run.
+// PyTorch's CSV of computations: a line for each rank, with empty fields where it is idle, which
+// write_pipeline_order() omits. A stage is on the rank of its first action, or on rank -1 without
+// actions. Only check_pipeline_order() checks that the order can be run.
 // Errors: misuse, with file and line, or a system's error.
 LOCKSTEP_API PipelineOrder read_pipeline_order(const std::string& file);
 LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::string& file);
@@ -92,8 +87,7 @@ LOCKSTEP_API std::string to_string(const PipelineOrder& order);
 
 // Checks that each stage has one rank, and that ranks do not deadlock. Each action of a stage must
 // occur once, after its dependencies on the same rank.
-// Errors: misuse with everything that is wrong: missing, repeated and impossible actions, or the
-// cycle.
+// Errors: misuse with all missing, repeated and impossible actions, or the cycle.
 LOCKSTEP_API void check_pipeline_order(const PipelineOrder& order);
 
 }  // namespace lockstep

@@ -27,7 +27,6 @@
 namespace lockstep::parallel {
 namespace {
 
-// This microbatch of a step's inputs.
 PassedValue part_of(const PassedValue& inputs, const Microbatch& part) {
   PassedValue value{{}, inputs.structure};
   for (const at::Tensor& rows : inputs.tensors) value.tensors.push_back(part.of(rows));
@@ -43,9 +42,8 @@ void require_rows(const PassedValue& inputs, int microbatches) {
     });
 }
 
-// Random numbers of a step or an evaluation, for example for dropout: different on each rank of the
-// pipeline, and equal on tensor parallel ranks. If the default generators of all ranks were equal
-// before, they are equal afterwards.
+// Random numbers of a step or an evaluation, such as for dropout: different on each rank of the
+// pipeline, and equal on tensor parallel ranks. Equal default generators of all ranks stay equal.
 class StageRandom {
  public:
   explicit StageRandom(int rank) : seed_(drawn_seed(static_cast<std::uint64_t>(rank))) {
@@ -64,7 +62,6 @@ constexpr std::array<std::string_view, 3> endings{"end of a step: sum of tied we
                                                   "end of a step: means of gradients",
                                                   "end of a step: sum of losses"};
 
-// Digest of all values and their structure.
 std::uint64_t batch_digest(const PassedValue& inputs) {
   std::string text = inputs.structure;
   for (const at::Tensor& tensor : inputs.tensors)
@@ -108,7 +105,7 @@ std::string_view verb(PipelineActionKind kind) {
   return "?";
 }
 
-// Gradients of these leaves, moved out of `.grad`.
+// Moves the leaves' gradients out of `.grad`.
 std::vector<at::Tensor> taken(const std::vector<at::Tensor>& leaves) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& leaf : leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), {}));
@@ -170,7 +167,7 @@ double PipelineRun::train(const PassedValue& inputs, const LossOf& loss_of) {
   return end_step(inputs);
 }
 
-// Runs stage by stage. This order cannot deadlock, whatever the placement of stages.
+// Runs stage by stage, which cannot deadlock.
 double PipelineRun::evaluate(const PassedValue& inputs, const LossOf& measure) {
   require(!is_broken_, "Pipeline: an earlier step failed, so the pipeline cannot be used");
   require_rows(inputs, stages_.order().microbatches);
@@ -201,7 +198,7 @@ void PipelineRun::end_with(Ending ending, const std::function<void()>& act) {
 }
 
 double PipelineRun::end_step(const PassedValue& inputs) {
-  // As in parallelize_module(): a digest costs as much as a copy of the batch.
+  // A digest costs as much as a copy of the batch.
   const bool compares = std::has_single_bit(++calls_);
   std::vector<StepReport> reports;
   end_with(Ending::losses, [&] {
@@ -245,7 +242,6 @@ void PipelineRun::abort(const std::string& reason) {
   stages_.abort(reason);
 }
 
-// Sends the position and reason of the failure to the other ranks.
 void PipelineRun::fail(const Error& error, std::string context) {
   int peer = -1;
   if (waiting_) {
@@ -270,8 +266,8 @@ void PipelineRun::fail(const Error& error, std::string context) {
   throw Error(with_context);
 }
 
-// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". A rank between two
-// steps is still at the end of the first.
+// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". Between two steps, a
+// rank is still at the end of the first.
 std::string PipelineRun::last_of(int rank) const {
   const auto place = messages_.place_of(rank);
   if (!place) return " is on another host, or has not begun";
@@ -370,7 +366,7 @@ void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
   if (with_weights) {
     if (!state.roots.empty()) torch::autograd::backward(state.roots, gradients);
     const std::vector<at::Tensor> of_input = taken(leaves);
-    // Frees slots before the others are notified that this is done.
+    // Frees slots before others are notified.
     in_flight_.erase(found);
     gradients.clear();
     leaves.clear();

@@ -1,6 +1,4 @@
-// Runs the order of a pipeline on this rank: forward and backward of each microbatch in each stage.
-//
-// Thread safety: none.
+// Runs the order of a pipeline on this rank. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,21 +37,19 @@ class PipelineRun {
   std::size_t message_bytes() const { return messages_.bytes(); }
 
  private:
-  // A microbatch within a stage, from its forward to the end of its backward.
+  // A microbatch in a stage, from its forward to the end of its backward.
   struct InFlight {
-    Parcel input;                   // Its tensors are leaves.
+    Parcel input;                   // Leaves.
     std::vector<at::Tensor> roots;  // Outputs that need a gradient, or the loss.
     std::optional<SplitBackward> split;
   };
 
-  // The parts of a step's end, in order.
   enum class Ending { tied_weights, means, losses };
 
   const std::vector<PipelineAction>& own_actions() const;
   double end_step(const PassedValue& inputs);
 
-  // Returns act()'s result. After an exception, sends it with place() to all ranks, and marks the
-  // pipeline as broken.
+  // After an exception, sends it with place() to all ranks, and marks the pipeline as broken.
   template <class Place, class Act>
   decltype(auto) guarded(const Place& place, const Act& act);
   void end_with(Ending ending, const std::function<void()>& act);
@@ -76,10 +72,10 @@ class PipelineRun {
   const ProcessGroup group_;
   StageMessages messages_;
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
-  std::optional<Route> waiting_;                       // While this rank waits for a message.
-  bool waits_for_all_ = false;  // While it waits for all ranks of the pipeline.
-  double loss_ = 0;             // Sum over microbatches so far.
-  std::uint64_t calls_ = 0;     // To train() and evaluate().
+  std::optional<Route> waiting_;                       // During receive().
+  bool waits_for_all_ = false;                         // While it waits for the whole pipeline.
+  double loss_ = 0;                                    // Sum so far.
+  std::uint64_t calls_ = 0;                            // To train() and evaluate().
   bool is_training_ = true;
   bool is_broken_ = false;
 };

@@ -15,7 +15,7 @@ namespace {
 
 using PipelineActions = std::vector<PipelineAction>;
 
-// A schedule on one rank. Stages are placed round-robin: stage s is on rank s % ranks.
+// On one rank. Stages are placed round-robin: stage s is on rank s % ranks.
 struct RankShape {
   int rank;
   int ranks;
@@ -26,8 +26,8 @@ struct RankShape {
   int stage(int turn) const { return turn * ranks + rank; }
 };
 
-// Stages alternate: `round` microbatches in one stage, then as many in the next; after the last
-// stage the first has the next round. Backwards start with the last stage.
+// Stages alternate: each does `round` microbatches, and the first follows the last. Backwards start
+// with the last stage.
 struct StageTurns {
   RankShape shape;
   int round;
@@ -67,7 +67,6 @@ PipelineActions one_forward_one_backward(const StageTurns& turns, int warmup,
   return actions;
 }
 
-// Each stage does all microbatches before the next stage, then their backwards in reverse order.
 PipelineActions breadth_first(const RankShape& shape) {
   PipelineActions actions;
   for (int turn = 0; turn < shape.stages; ++turn)
@@ -79,9 +78,9 @@ PipelineActions breadth_first(const RankShape& shape) {
   return actions;
 }
 
-// A rank of ZB-V (arXiv 2401.10241, section 6). Its stages are `down`, on the way from the first
-// rank to the last, and `up`, on the way back. The pattern requires at least 2 * ranks - 1
-// microbatches; missing ones are omitted.
+// A rank of ZB-V (arXiv 2401.10241, section 6). Its stages are `down`, from the first rank to the
+// last, and `up`, on the way back. Its pattern has at least 2 * ranks - 1 microbatches; missing
+// ones are omitted.
 class ZeroBubbleV {
  public:
   explicit ZeroBubbleV(const RankShape& shape)
@@ -121,7 +120,7 @@ class ZeroBubbleV {
     }
   }
 
-  // After the last forward: starts with the results for which other ranks wait.
+  // Starts with the results for which other ranks wait.
   void drain() {
     for (int i = 0; i < rank_; ++i) {
       add(down, I);
@@ -150,11 +149,11 @@ class ZeroBubbleV {
   int ranks_;
   int microbatches_;
   int planned_;
-  std::array<std::array<int, 3>, 2> counts_{};  // For actions so far.
+  std::array<std::array<int, 3>, 2> counts_{};  // Actions so far.
   PipelineActions actions_;
 };
 
-// Interleaved schedules have rounds of equal size, of at least as many microbatches as ranks.
+// Rounds are of equal size, of at least as many microbatches as ranks.
 int rounds_of(int ranks, int microbatches) { return std::max(1, microbatches / ranks); }
 bool has_equal_rounds(int ranks, int microbatches) {
   return microbatches % rounds_of(ranks, microbatches) == 0;
@@ -195,7 +194,7 @@ PipelineActions actions_of(PipelineSchedule schedule, const RankShape& shape) {
   const int microbatches = shape.microbatches;
   const int round = microbatches / rounds_of(shape.ranks, microbatches);
   const int ranks_after = shape.ranks - 1 - shape.rank;
-  const int others = (shape.stages - 1) * round;  // Forwards before the last stage has its first.
+  const int others = (shape.stages - 1) * round;  // Before the last stage's first.
   switch (schedule) {
     case gpipe:
       return one_forward_one_backward({shape, microbatches}, microbatches);

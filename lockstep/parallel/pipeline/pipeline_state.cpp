@@ -48,8 +48,8 @@ void require_whole(const StateDict& saved, const WholeModel& whole,
   });
 }
 
-// Errors: misuse, with all mismatches, for the state of parameters that no stage has, or of another
-// shape. An optimizer may step only some parameters, so others may be missing.
+// Errors: misuse, with all mismatches, for parameters that no stage has, or of another shape. An
+// optimizer may step only some parameters.
 void require_of_whole(const StateDict& saved, const WholeModel& whole) {
   std::vector<std::string> mismatches;
   for (const auto& [name, tensor] : saved.tensors) {
@@ -68,8 +68,8 @@ void require_of_whole(const StateDict& saved, const WholeModel& whole) {
 // A state of some tensors of a larger one, with other names.
 class PartOfWhole : public Stateful {
  public:
-  // `saved_names` are those of `inner`'s names that are saved under another name. `is_mine` returns
-  // whether this rank has data of a saved name.
+  // `saved_names`: those of `inner`'s names that are saved under another name. `is_mine`: whether
+  // this rank has data of a saved name.
   using IsMine = std::function<bool(const std::string& saved_name)>;
   using Check = std::function<void(const StateDict& saved)>;
 
@@ -82,8 +82,7 @@ class PartOfWhole : public Stateful {
       names_.emplace(own, saved), own_.emplace(saved, own);
   }
 
-  // Excludes tensors that are saved under another name: the rank of the original has them too,
-  // perhaps in other parts.
+  // The rank of the original saves tied tensors, perhaps in other parts.
   StateDict state_dict() override {
     StateDict state = inner_->state_dict();
     const auto is_copy = [&](const auto& each) {
@@ -108,7 +107,7 @@ class PartOfWhole : public Stateful {
   }
 
   void load_state_dict(StateDict state) override {
-    // Contains all values, including those of other ranks' parameters.
+    // Has all values, including those of other ranks' parameters.
     std::erase_if(state.values, [&](const auto& each) { return !is_mine_(each.first); });
     inner_->load_state_dict(renamed(std::move(state), own_));
   }
@@ -137,7 +136,7 @@ class PartOfWhole : public Stateful {
   const std::unique_ptr<Stateful> inner_;
   const IsMine is_mine_;
   const Check require_fits_;
-  Names names_;  // Saved names, by own names; and the inverse map.
+  Names names_;  // By own names; and the inverse map.
   Names own_;
 };
 

@@ -1,6 +1,5 @@
-// The state of a pipeline's stages as a part of the whole model's.
-//
-// Thread safety: none.
+// The state of a pipeline's stages as a part of the whole model's. Thread safety: none. Lifetime:
+// arguments outlive the results.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,14 +11,14 @@
 
 namespace lockstep::parallel {
 
-// Parameters and buffers under the names of the whole model. A saved state has those of the whole
-// model: wanted() compares all, and requests this rank's. Lifetime: `stages` outlive the result.
+// Parameters and buffers under the names of the whole model. wanted() compares all tensors with the
+// saved ones, and requests this rank's.
 std::unique_ptr<Stateful> model_state(RankStages& stages);
 
-// The state of an optimizer of this rank's parameters. Lifetime: both outlive the result.
+// For an optimizer of this rank's parameters.
 std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer, RankStages& stages);
 
-// This rank's parameters under the names by which they are saved.
+// This rank's, under the names by which they are saved.
 NamedTensors saved_parameters(const RankStages& stages);
 
 }  // namespace lockstep::parallel

@@ -73,7 +73,7 @@ void RankStages::wrap(const PipelineOptions& options) {
   forward_ = [this](int stage, const PassedValue& value) { return module_->forward(stage, value); };
   if (!options.data_parallel) return;
   const std::vector<at::Tensor> parameters = module_->parameters();
-  // Without gradients there is nothing to average, but replicas must still be equal.
+  // Nothing to average, but replicas must be equal.
   if (std::ranges::none_of(parameters, [](const auto& each) { return each.requires_grad(); }))
     return broadcast_replica(lockstep::named_tensors(*module_), *options.data_parallel);
   const auto take = [&](auto wrapped) {
@@ -92,7 +92,7 @@ void RankStages::wrap(const PipelineOptions& options) {
         options.data_parallel_options.value_or(DistributedDataParallelOptions())));
 }
 
-// Omits units of modules on other ranks.
+// Omits units on other ranks.
 FullyShardedOptions RankStages::of_this_rank(FullyShardedOptions options) const {
   for (const std::string& unit : options.units)
     require(choice_.whole.has_module(unit),

@@ -1,5 +1,4 @@
-// A pipeline's stages on this rank: their layers, and the wrapper that averages gradients over data
-// parallel ranks.
+// A pipeline's stages on this rank, and the wrapper that averages gradients over replicas.
 //
 // Thread safety: none.
 
@@ -44,8 +43,7 @@ class RankStages {
 
   PassedValue forward(int stage, const PassedValue& value) { return forward_(stage, value); }
 
-  // Also aborts the passes of other replicas and the sums of tied weights, in which ranks would
-  // wait for this one.
+  // Also aborts other replicas' passes and sums of tied weights, which would wait for this rank.
   void abort(const std::string& reason);
 
   // While it exists, gradients stay on this rank.
@@ -55,8 +53,7 @@ class RankStages {
   void begin_step() { ties_->begin_step(); }
   void after(const PipelineAction& action) { ties_->after(action); }
 
-  // Collective, at the end of a step, in this order. The second averages gradients over data
-  // parallel ranks.
+  // Collective, at the end of a step, in this order. The second averages over data parallel ranks.
   void add_tied_gradients() { ties_->add_gradients(); }
   void average_gradients();
 
@@ -68,7 +65,7 @@ class RankStages {
 
   const StageChoice choice_;
   std::vector<std::string> layer_names_;
-  std::set<std::string> tied_away_;  // Parameters that are saved under another name.
+  std::set<std::string> tied_away_;  // Saved under another name.
   const std::shared_ptr<StageModule> module_ = std::make_shared<StageModule>();
   std::unique_ptr<TiedWeights> ties_;
   std::shared_ptr<DataParallelBase> data_parallel_;

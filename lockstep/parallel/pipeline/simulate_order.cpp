@@ -46,7 +46,7 @@ double duration_of(PipelineActionKind kind, const PipelineStageCost& cost) {
   return cost.backward_weight;
 }
 
-// Bytes that an action adds at its start or, if negative, frees at its end.
+// Bytes added at the action's start or, if negative, freed at its end.
 double kept_bytes(PipelineActionKind kind, const PipelineStageCost& cost) {
   switch (kind) {
     case PipelineActionKind::forward:
@@ -66,8 +66,7 @@ int kept_microbatches(PipelineActionKind kind) {
   return kind == PipelineActionKind::backward_input ? 0 : -1;
 }
 
-// For each action, how many actions of each rank have certainly ended when it starts, including
-// itself, whatever the durations.
+// How many actions of each rank have certainly ended when an action starts, whatever the durations.
 class EndedBefore {
  public:
   EndedBefore(const PipelineOrder& order, const ActionPlaces& places) {
@@ -93,7 +92,7 @@ class EndedBefore {
   }
 
  private:
-  std::vector<std::vector<std::vector<int>>> counts_;  // By rank, action, and rank again.
+  std::vector<std::vector<std::vector<int>>> counts_;  // By rank, action, and rank.
 };
 
 struct SlotUse {
@@ -102,7 +101,7 @@ struct SlotUse {
 };
 
 // The most slots in use at once. `uses` are taken on one rank. The maximum occurs when a slot is
-// taken and all earlier slots that need not be released yet are still in use.
+// taken while all slots that need not be released yet are in use.
 int most_in_use(std::vector<SlotUse> uses, const EndedBefore& ended) {
   std::sort(uses.begin(), uses.end(),
             [](const SlotUse& a, const SlotUse& b) { return a.taken.index < b.taken.index; });

@@ -18,12 +18,11 @@ struct PipelineStageCost {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double whole_backward = 0;  // 0: the sum of both. It may be less, because one pass shares work.
-  double send = 0;  // To move its output to the next stage, or the output's gradient back; ignored
-                    // on one rank.
+  double whole_backward = 0;  // 0: the sum of both. One pass may take less.
+  double send = 0;  // Time to send the output to the next stage, or its gradient back; ignored on
+                    // one rank.
   double activation_bytes = 1;  // From forward to the end of backward.
-  double weight_bytes = 0;  // From backward_input to backward_weight: layers' inputs and gradients
-                            // of outputs; may exceed activations.
+  double weight_bytes = 0;      // From backward_input to backward_weight; may exceed activations.
 };
 
 struct TimedPipelineAction {
@@ -41,17 +40,15 @@ struct SimulatedPipeline {
 };
 
 // A rank starts an action when its previous actions are done and all dependencies have arrived.
-// Sending does not block computation. `costs` has one element, or one for each stage.
+// Sending does not block computation. `costs` has one element, or one per stage.
 // Errors: as check_pipeline_order(); misuse for negative costs and a wrong number of elements.
 LOCKSTEP_API SimulatedPipeline simulate(const PipelineOrder& order,
                                         const std::vector<PipelineStageCost>& costs = {{}});
 
-// By boundary, between stages b and b + 1: the most outputs, and gradients, that can be in use at
-// once. The numbers hold for any duration of actions, and are 0 if both stages are on one rank.
-// With this number of slots no rank waits for a slot if it takes any free one: they are not freed
-// in order. An output is in use from the start of its forward until the next stage has done its
-// backward (or backward_weight, if separate). A gradient is in use until the previous stage has
-// done the same.
+// The most outputs, and gradients, that can be in use at once between stages b and b + 1, for any
+// duration of actions. Both are 0 if the stages are on one rank. An output is in use from the start
+// of its forward until the next stage has done its backward (or backward_weight, if separate). A
+// gradient is in use until the previous stage has done the same.
 // Errors: as check_pipeline_order().
 struct PipelineSlots {
   std::vector<int> outputs;
@@ -59,9 +56,9 @@ struct PipelineSlots {
 };
 LOCKSTEP_API PipelineSlots slots_of(const PipelineOrder& order);
 
-// Draws time as text, with a line for each rank and an axis, or as an SVG image. Text is at most
-// `columns` wide, unless ranks' names need more. An action is its kind and microbatch, such as F5,
-// then '-' for its duration; '.' is an idle rank. A narrow picture shows kinds only.
+// These draw a line for each rank, and an axis. Text is at most `columns` wide, unless ranks' names
+// need more. An action is its kind and microbatch, such as F5, then '-' for its duration; '.' is an
+// idle rank. A narrow picture shows kinds only.
 LOCKSTEP_API std::string draw_text(const SimulatedPipeline& simulated, int columns = 100);
 LOCKSTEP_API std::string draw_svg(const SimulatedPipeline& simulated);
 

@@ -26,13 +26,13 @@ namespace {
 
 constexpr std::int64_t block_bytes = std::int64_t{1} << 20;
 
-// Tags of a sum's messages, in the order of sending.
+// In the order of sending.
 enum Tag : std::int64_t {
-  counts,   // By block, the number of rows that follow.
+  counts,   // Rows that follow, by block.
   numbers,  // For these rows, unless they are all rows.
   values,
   mark,  // Empty: see begin().
-  end,   // Empty. Once it has arrived, so has the mark. Received with a timeout.
+  end,   // Empty. The mark precedes it. Received with a timeout.
 };
 
 std::int64_t bytes_of(const at::Tensor& tensor) {
@@ -87,13 +87,13 @@ bool SparseSum::suits(const ProcessGroup& group) {
 
 void SparseSum::begin() {
   for_each_peer([&](int peer) {
-    // Without a timeout: the others may send much later.
+    // No timeout: the others may send much later.
     signals_.push_back(recv_async(nothing(), group_, peer, Tag::mark,
                                   {.timeout = std::chrono::milliseconds::max()}));
   });
 }
 
-// The non-zero rows, or all rows if these are no more bytes.
+// Non-zero rows, or all rows if these are no more bytes.
 SparseSum::Rows SparseSum::worth_sending(const at::Tensor& block) {
   const std::vector<std::int64_t> found = nonzero_rows(block);
   const auto count = static_cast<std::int64_t>(found.size());
@@ -145,8 +145,7 @@ SparseSum::Rows SparseSum::receive(int peer, const at::Tensor& block, std::int64
   return rows;
 }
 
-// The sum of blocks, of which one or both have only some rows; missing rows count as zeros. Writes
-// to the operands.
+// The sum of blocks with some or all rows; missing rows are zeros. Writes to the operands.
 SparseSum::Rows SparseSum::added(Rows left, Rows right, std::int64_t rows) {
   if (left.numbers.defined() && right.numbers.defined())
     left = {{},

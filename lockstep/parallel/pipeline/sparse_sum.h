@@ -1,22 +1,15 @@
 // The sum of a tensor over ranks that share no memory. A rank sends only the non-zero rows if these
-// are fewer bytes than all rows: a step uses few rows of an embedding. docs/internals/pipeline.md
-// explains the timing.
+// are fewer bytes than all rows. docs/internals/pipeline.md explains the timing.
 //
-// Rows are sent in blocks of about 1 MiB: whole, or as non-zero rows and their numbers; the counts
-// of all blocks first. "Zero" means all bits, so nothing is lost. The sum has the bits of a dense
-// addition in the order of the ranks, rounded once, on all ranks. For two ranks these are the bits
-// of all_reduce(), except for which NaN it is in a type of 16 bits.
+// The counts of all blocks are sent first, then blocks of about 1 MiB: whole, or as non-zero rows
+// and their numbers. "Zero" means all bits. On all ranks, the sum has the bits of a dense addition
+// in the order of the ranks, rounded once. For two ranks these are the bits of all_reduce(), except
+// for NaNs of 16 bits.
 //
-// begin() requests a mark that follows all blocks, because a sender keeps a message until the
-// receiver requests it or a later one. Other ranks' messages are then sent before finish(), and
-// wait in this rank's memory.
+// Memory, from send() to finish(): this rank's non-zero rows, and all messages from other ranks so
+// far. At most the tensor's bytes for each rank of the group, and some more blocks in finish().
 //
-// Memory, from send() to finish(): this rank's non-zero rows, unless their block is sent whole, and
-// all messages from other ranks so far. At most the tensor's bytes for each rank of the group.
-// finish() needs some more blocks.
-//
-// Thread safety: none. Errors: as ProcessGroup's messages; bug, with the peer, for a message that
-// no SparseSum sends.
+// Thread safety: none. Errors: as ProcessGroup's messages; bug, with the peer, for other messages.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,22 +28,23 @@ class SparseSum {
  public:
   explicit SparseSum(ProcessGroup group) : group_(std::move(group)) {}
 
-  // Whether no two ranks share memory. Otherwise all_reduce() is better, because it adds up the
-  // parts of a host before sending. The first call for a group is collective.
+  // Whether no two ranks share memory. Otherwise all_reduce() is better: it adds on a host before
+  // sending. The first call for a group is collective.
   static bool suits(const ProcessGroup& group);
 
-  // Call it once for each sum, before send().
+  // Call it once per sum, before send(). Requests a mark that follows all blocks: a sender keeps a
+  // message until the receiver requests it or a later one.
   void begin();
 
-  // Returns before others have received it. `tensor` is contiguous, and has the same sizes and type
-  // on all ranks. It must not be written to before finish().
+  // Returns before others have received it. `tensor` is contiguous, has the same sizes and type on
+  // all ranks, and must not change before finish().
   void send(const at::Tensor& tensor);
 
   // Blocking: replaces the tensor passed to send() by the sum.
   void finish();
 
  private:
-  // Rows of a block: all of them, or those with these numbers.
+  // All rows of a block, or those with these numbers.
   struct Rows {
     at::Tensor numbers;  // Undefined for all rows.
     at::Tensor values;
@@ -64,8 +58,8 @@ class SparseSum {
 
   const ProcessGroup group_;
   std::vector<at::Tensor> blocks_;       // Views of the tensor.
-  std::vector<Rows> own_;                // By block: the rows that this rank sends.
-  std::vector<std::vector<Work>> sent_;  // By block: the messages that carry them.
+  std::vector<Rows> own_;                // By block: the rows to send.
+  std::vector<std::vector<Work>> sent_;  // By block.
   std::vector<Work> signals_;            // Marks, and counts of rows.
 };
 

@@ -23,10 +23,10 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// The gradients that arrive at a node, one for each of its outputs in forward.
+// Gradients that arrive at a node, one for each of its outputs in forward.
 struct IncomingGradients {
   variable_list gradients;
-  bool is_complete = false;  // The first part has run: the second starts with these.
+  bool is_complete = false;  // After the first part. The second part starts with these.
 };
 
 struct SplitBackward::Kept {
@@ -63,14 +63,13 @@ class KeepGradient : public torch::autograd::FunctionPreHook {
   const std::shared_ptr<IncomingGradients> kept_;
 };
 
-// The nodes below some roots.
 class Graph {
  public:
   Graph(const edge_list& roots, const std::unordered_set<const Node*>& inputs) : inputs_(inputs) {
     for (const Edge& root : roots) visit(root.function);
   }
 
-  // In an order in which each node follows all nodes below it.
+  // Each node follows all nodes below it.
   const std::vector<NodePtr>& nodes() const { return nodes_; }
 
   bool leads_to_input(const Node* node) const { return to_input_.contains(node); }
@@ -92,7 +91,7 @@ class Graph {
     return dynamic_cast<const AccumulateGrad*>(&node) != nullptr;
   }
 
-  // Without recursion, because graphs may be deep.
+  // Without recursion: graphs may be deep.
   void visit(const NodePtr& root) {
     std::vector<std::pair<NodePtr, std::size_t>> path;
     const auto enter = [&](const NodePtr& node) {
@@ -122,7 +121,7 @@ class Graph {
   std::vector<NodePtr> nodes_;
 };
 
-// The weights, by the node where their gradients start.
+// By the node where their gradients start.
 using WeightsOf = std::map<NodePtr, std::set<NodePtr>>;
 
 WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
@@ -140,7 +139,7 @@ WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
   return weights_of;
 }
 
-// Weights, and the nodes where their gradients start. Nodes that share a weight form one group.
+// Weights, and nodes where their gradients start. Nodes that share a weight are in one set.
 using Set = std::pair<std::set<NodePtr>, std::vector<NodePtr>>;
 
 std::vector<Set> grouped(const WeightsOf& weights_of) {
@@ -189,7 +188,7 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
     for (const NodePtr& node : nodes) {
       const auto gradients = std::make_shared<IncomingGradients>();
       gradients->gradients.resize(node->num_inputs());
-      // Other nodes do not run in the first part. They may belong to leaves, which persist.
+      // Other nodes do not run in the first part, and may belong to leaves, which persist.
       if (graph.leads_to_input(node.get()))
         node->add_pre_hook(std::make_unique<KeepGradient>(gradients));
       group.nodes.push_back({node, gradients});

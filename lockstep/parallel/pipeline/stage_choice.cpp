@@ -18,7 +18,6 @@
 namespace lockstep::parallel {
 namespace {
 
-// Errors: for options that a pipeline does not support.
 void require_options(const PipelineOptions& options) {
   const auto refuse = [](bool is_wrong, const char* text) {
     require(!is_wrong, [&] { return std::string("Pipeline: ") + text; });
@@ -58,7 +57,6 @@ PipelineOrder order_of(const PipelineOptions& options, int ranks) {
   return *options.order;
 }
 
-// Errors: misuse for a cut, or for costs, that do not fit the layers.
 void require_cut(const PipelineOptions& options, int layers, int stages) {
   require(layers >= stages, [&] {
     return "Pipeline: " + std::to_string(stages) + " stages need as many layers, but there are " +
@@ -86,7 +84,7 @@ void require_cut(const PipelineOptions& options, int layers, int stages) {
   }
 }
 
-// Errors: unsupported for a rank without a parameter to train, whose stages could form no unit.
+// Errors: unsupported for a rank without a parameter to train.
 void require_trained_ranks(const StageChoice& choice) {
   std::vector<bool> is_trained(static_cast<std::size_t>(choice.order.ranks()));
   for (const auto& [name, tensor] : choice.whole.tensors)
@@ -100,14 +98,14 @@ void require_trained_ranks(const StageChoice& choice) {
                       "or use replicas: data_parallel alone");
 }
 
-// Collective over all ranks that must cut alike: the slowest one decides.
+// Collective over all ranks that must cut alike: the largest costs decide.
 std::vector<double> agreed(std::vector<double> costs, const std::vector<ProcessGroup>& alike) {
   for (const ProcessGroup& group : alike)
     group.all_reduce(buffer_of(costs), ReduceOp::max, {.label = "costs of layers"});
   return costs;
 }
 
-// Those of the pipeline, of its replicas, and of tensor parallel ranks.
+// The pipeline's, its replicas', and tensor parallel ranks'.
 std::vector<ProcessGroup> groups_that_cut_alike(const LayerList& layers, const ProcessGroup& group,
                                                 const PipelineOptions& options) {
   std::vector<ProcessGroup> groups{group};
@@ -126,7 +124,7 @@ std::vector<int> cut_of(const PipelineOptions& options, const WholeModel& whole,
   return first;
 }
 
-// A text with everything that must be equal on all ranks.
+// Everything that must be equal on all ranks.
 std::string lines_of(const LayerList& layers, const StageChoice& choice,
                      const PipelineOptions& options) {
   std::ostringstream text;

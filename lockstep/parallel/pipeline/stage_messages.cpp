@@ -22,10 +22,10 @@ namespace lockstep::parallel {
 namespace {
 
 constexpr std::size_t header_bytes = 1024;
-constexpr std::size_t place_bytes = cache_line;  // For each rank, at the start of the block.
+constexpr std::size_t place_bytes = cache_line;  // Per rank, at the start of the block.
 constexpr int by_messages = -1;
 
-// Content of a header: the position of tensors, and their structure.
+// Position and structure of tensors.
 struct Header {
   int slot = by_messages;
   ListLayout list;
@@ -99,7 +99,7 @@ int StageMessages::rank_to(const Route& route) const {
   return rank_of_stage_[static_cast<std::size_t>(stage)];
 }
 
-// Parts: the header, the rest of a long one, and the tensors.
+// Parts: the header, the rest of a long one, the tensors.
 std::int64_t StageMessages::tag(const Route& route, int part) const {
   const std::int64_t line = std::int64_t{2} * route.boundary + (route.way == Way::gradient);
   return (line * microbatches_ + route.microbatch) * 3 + part;
@@ -124,7 +124,7 @@ std::optional<int> StageMessages::take_slot(Slots& line, std::size_t bytes) cons
     is_used.store(1, std::memory_order_relaxed);
     return slot;
   }
-  return std::nullopt;  // There are no slots, or a layer still holds its input.
+  return std::nullopt;  // No slots, or a layer still holds its input.
 }
 
 void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots) {
@@ -153,7 +153,7 @@ void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots
                                       tag(route, 2), {.keep_alive = block}));
 }
 
-// Sends its length, then the header: the first part always has the same size.
+// The length precedes the header. The first part always has the same size.
 void StageMessages::send_header(const Route& route, const std::string& header) {
   const auto bytes = std::make_shared<std::string>(
       ByteWriter(header_bytes).number(std::uint64_t{header.size()}).raw(header).take());
@@ -190,7 +190,7 @@ Parcel StageMessages::receive(const Route& route) {
       group_.recv(bytes_buffer(block.data_ptr(), block.nbytes()), rank_from(route), tag(route, 2));
   } else {
     const Slots& line = slots(route);
-    // The slot becomes free when the last tensor in it is destroyed.
+    // The slot becomes free with the last tensor in it.
     block = at::from_blob(
         static_cast<std::byte*>(block_->data()) + line.elements(header.slot), {header.list.bytes},
         [memory = *block_, place = line.place(header.slot)](void*) {

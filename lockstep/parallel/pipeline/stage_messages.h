@@ -1,10 +1,6 @@
-// Messages between stages: outputs to the next one, gradients back.
-//
-// Ranks that share memory exchange tensors through mapped slots, after a header of 1 KiB. The
-// receiver's tensors are the slot itself, which is in use while one of them exists. A sender always
-// finds a free slot (slots_of()). Slots have the size of the largest values so far. Larger values,
-// and those for other hosts, are sent as messages, which do not wait for the receiver. See
-// docs/internals/pipeline.md.
+// Messages between stages: outputs to the next one, gradients back, through slots of shared memory
+// or as messages (docs/internals/pipeline.md). A received tensor is the slot itself, which is in
+// use while it exists.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -29,7 +25,7 @@ namespace lockstep::parallel {
 
 enum class Way { output, gradient };
 
-// A microbatch's message between stage `boundary` and the stage after it.
+// For a microbatch, between stage `boundary` and the next.
 struct Route {
   Way way = Way::output;
   int boundary = 0;
@@ -44,11 +40,11 @@ struct Parcel {
   std::string structure;
 };
 
-// One rank's report to all others at the end of a step.
+// Sent to all ranks at the end of a step.
 struct StepReport {
   double loss = 0;           // Its part of the sum.
   std::int64_t rows = 0;     // In this rank's batch.
-  std::uint64_t digest = 0;  // Digest of the batch's values; 0 in most steps.
+  std::uint64_t digest = 0;  // Digest of values; 0 in most steps.
 };
 
 class StageMessages {
@@ -56,33 +52,33 @@ class StageMessages {
   // Collective over `group`.
   StageMessages(const ProcessGroup& group, const PipelineOrder& order);
 
-  // Returns before the receiver has it. If `in_slots` is false, uses messages only.
+  // Returns before the receiver has it. With `in_slots` = false, uses messages only.
   void send(const Route& route, const Parcel& parcel, bool in_slots = true);
 
-  // Blocking: until it has arrived.
+  // Blocking.
   Parcel receive(const Route& route);
 
   int rank_from(const Route& route) const;
 
-  // Collective: ends a step; all ranks have received everything. Resizes slots for all values of
-  // this step. Returns the reports of all ranks.
+  // Collective: ends a step, once all ranks have received everything. Resizes slots for all values
+  // of this step. Returns the reports of all ranks.
   std::vector<StepReport> end_step(const StepReport& report);
 
-  // Publishes this rank's position in its order; returns the last one of another rank on this host.
+  // This rank's position in its order, and the last one of another rank on this host.
   void set_place(int action);
   std::optional<int> place_of(int rank) const;
 
   std::size_t bytes() const { return block_ ? block_->bytes() : 0; }
 
  private:
-  // Slots of one direction over one boundary.
+  // For one direction over one boundary.
   struct Slots {
     int count = 0;
-    std::size_t bytes = 0;  // For each slot.
+    std::size_t bytes = 0;  // Per slot.
     std::size_t begin = 0;  // In the block.
     std::size_t wanted = 0;
 
-    // A word that is set while the slot is in use, then its elements.
+    // A word, set while the slot is in use, then its elements.
     std::size_t place(int slot) const {
       return begin + static_cast<std::size_t>(slot) * (cache_line + bytes);
     }

@@ -18,7 +18,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// Passes on the gradients of parameters in backward().
+// Passes on parameters' gradients in backward().
 class AllGradients : public torch::autograd::Node {
  public:
   AllGradients(std::vector<at::Tensor> parameters, torch::autograd::edge_list edges)

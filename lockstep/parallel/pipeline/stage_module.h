@@ -1,4 +1,4 @@
-// The layers of one rank of a pipeline, as one module with the names of the whole model.
+// The layers of a pipeline's rank, as a module with the names of the whole model.
 //
 // Thread safety: none.
 
@@ -24,11 +24,10 @@ class StageModule : public torch::nn::Module {
  public:
   void add(int stage, const std::string& name, Layer layer);
 
-  // Forward of one stage. Errors name the layer.
+  // Errors name the layer.
   PassedValue forward(int stage, const PassedValue& value);
 
-  // Returns a result whose backward() passes on every parameter's `.grad`, as if one pass had
-  // computed it.
+  // Its result's backward() passes on every parameter's `.grad`, as if one pass had computed it.
   at::Tensor forward();
 
   // Whether a parameter of the stage requires a gradient.

@@ -1,9 +1,6 @@
-// Weights that several layers of a pipeline share: LayerList::tie().
-//
-// Two on one rank become one tensor with one gradient, also for autograd. Two on different ranks
-// are copies, whose gradients are added up once a step. If no two of these ranks share memory,
-// SparseSum adds them, after the last backward of each. Otherwise all_reduce() does, first within a
-// host.
+// Weights that several layers of a pipeline share: LayerList::tie(). On one rank, they become one
+// tensor. On several ranks they are copies, whose gradients are added once per step. SparseSum adds
+// them if no two of these ranks share memory, otherwise all_reduce().
 //
 // Thread safety: none.
 
@@ -28,29 +25,28 @@ namespace lockstep::parallel {
 
 class TiedWeights {
  public:
-  // The stage of each parameter of the whole model, by name.
+  // By name of the parameter.
   using Stages = std::map<std::string, int>;
 
-  // Collective over `group`: ties the parameters of `module`, this rank's layers.
+  // Collective over `group`. `module` has this rank's layers.
   TiedWeights(const std::vector<LayerList::Tie>& ties, const Stages& stages,
               const PipelineOrder& order, torch::nn::Module& module, const ProcessGroup& group);
 
-  // Ties them again, after the first ones have other memory.
+  // Ties them again after the first ones have got other memory.
   void follow_memory();
 
-  // Call these before a step, after each of its actions on this rank, and at its end, to add up
-  // gradients. The last one is collective over the ranks of each weight.
+  // Call these before a step, after each of its actions on this rank, and at its end. The last one
+  // is collective over the ranks of each weight.
   void begin_step();
   void after(const PipelineAction& action);
   void add_gradients();
 
-  // Aborts the sums of other ranks, which would wait for this one.
+  // Aborts sums in which other ranks would wait for this one.
   void abort(const std::string& reason);
 
-  // The name under which a parameter of the module is saved.
   const std::string& saved_name(const std::string& name) const;
 
-  // Whether this rank includes the parameter in a norm.
+  // Whether this rank's norm includes the parameter.
   bool counts(const std::string& name) const { return !copies_.contains(name); }
 
  private:
@@ -58,17 +54,17 @@ class TiedWeights {
     std::string name;
     at::Tensor parameter;
     ProcessGroup group;
-    PipelineAction last;             // The action that completes the gradient.
-    std::unique_ptr<SparseSum> sum;  // Null if all_reduce() is better for these ranks.
+    PipelineAction last;             // It completes the gradient.
+    std::unique_ptr<SparseSum> sum;  // Null for all_reduce().
     at::Tensor earlier = {};         // `.grad` before the step, the same on all ranks.
-    at::Tensor gradient = {};        // In this step, once it is complete.
+    at::Tensor gradient = {};        // This step's, once complete.
   };
 
   static void complete(Across& each);
 
   std::vector<std::pair<at::Tensor, at::Tensor>> aliases_;  // And the parameter it is tied to.
   std::vector<Across> across_;
-  std::map<std::string, std::string> copies_;  // Names of copies, and their saved names.
+  std::map<std::string, std::string> copies_;  // Names, and saved names.
 };
 
 // Collective over `group`, before weights are tied. Errors: misuse, on all ranks, if plans cut two

@@ -41,7 +41,7 @@ std::string text_of(const WholeModel::Tensor& tensor) {
                   tensor.is_trained ? ", trained" : ", frozen");
 }
 
-// Made on meta, unless its constructor needs values.
+// On meta, unless the constructor needs values.
 pipeline::Layer make_to_look_at(const LayerList& layers, std::size_t layer) {
   try {
     return on_meta([&] { return layers.make(layer); });

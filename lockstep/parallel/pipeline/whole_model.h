@@ -1,6 +1,4 @@
-// A description of a pipeline's whole model, known to each rank: names, shapes and sizes.
-//
-// Thread safety: none.
+// Names, shapes and sizes of a pipeline's whole model, on each rank.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,22 +21,21 @@ struct WholeModel {
     std::size_t layer = 0;
     bool is_parameter = false;
     at::ScalarType type = at::kFloat;
-    bool is_trained = false;  // Whether it requires a gradient.
+    bool is_trained = false;
   };
-  std::map<std::string, Tensor> tensors;          // By name in the whole model.
-  std::vector<std::vector<std::string>> modules;  // By layer: names of all its modules.
-  std::vector<double> elements;                   // By layer: of its parameters.
+  std::map<std::string, Tensor> tensors;          // By name.
+  std::vector<std::vector<std::string>> modules;  // By layer: all names.
+  std::vector<double> elements;                   // By layer: those of parameters.
 
-  // One for each tensor, such as "h.0.linear.weight is Float [6, 6], trained".
+  // One per tensor, such as "h.0.linear.weight is Float [6, 6], trained".
   std::string lines() const;
 
-  // `pattern` is one of a plan.
+  // `pattern`: of a plan.
   bool has_module(const std::string& pattern) const;
 };
 
 // Makes and drops each layer, and restores random generators.
-// Errors: misuse for a module that two layers have, for impossible ties, and for entries of plans
-// without a module.
+// Errors: misuse for a module of two layers, impossible ties, and plans' entries without a module.
 WholeModel survey(const LayerList& layers);
 
 }  // namespace lockstep::parallel

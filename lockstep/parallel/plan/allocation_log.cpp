@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// For the whole process: memory allocated during a log may be freed long after it.
+// Global: memory allocated during a log may be freed long after it.
 std::mutex mutex;
 AllocationLog* current = nullptr;
 c10::Allocator* below = nullptr;
@@ -24,7 +24,7 @@ void free_memory(void* data) {
   below->raw_deleter()(data);
 }
 
-// Frees memory by address only: oneDNN allocates and frees raw memory here.
+// By address only: oneDNN allocates and frees raw memory here.
 class LoggingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -42,8 +42,7 @@ class LoggingAllocator final : public c10::Allocator {
   }
 };
 
-// Never removed, because its tensors outlive a log. GradientPool's has the same priority, so the
-// later one precedes the other.
+// Never removed: its tensors outlive a log. GradientPool's has equal priority; the later one wins.
 void install_allocator() {
   static const bool installed = [] {
     below = c10::GetAllocator(c10::kCPU);

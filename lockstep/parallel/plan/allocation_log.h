@@ -19,20 +19,20 @@ class AllocationLog {
   AllocationLog(const AllocationLog&) = delete;
   AllocationLog& operator=(const AllocationLog&) = delete;
 
-  // Excludes the memory at `data`, which is allocated now, before and after this call.
+  // Excludes the memory at `data`, which is allocated now, also after this call.
   void leave_out(const void* data);
 
-  // Bytes allocated since the log began: those still allocated, and the peak.
+  // Allocated since the log began: still allocated, and the peak.
   double live() const;
   double peak() const;
 
-  // Memory allocated before the log began does not count.
+  // Earlier memory does not count.
   void note_taken(const void* data, std::size_t bytes);
   void note_freed(const void* data);
 
  private:
   struct Taken {
-    std::size_t event;  // Its index in events_.
+    std::size_t event;  // Index in events_.
     std::int64_t bytes;
   };
 

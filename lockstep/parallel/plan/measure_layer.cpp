@@ -37,7 +37,6 @@ double bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// One layer with one input.
 class Subject {
  public:
   Subject(const std::function<PassedValue(const PassedValue&)>& forward,
@@ -72,7 +71,6 @@ class Subject {
       if (parameter.grad().defined()) log.leave_out(parameter.grad().storage().data());
   }
 
-  // Prepares another pass.
   void forget() {
     roots_.clear();
     output_ = {};

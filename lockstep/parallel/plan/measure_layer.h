@@ -1,6 +1,6 @@
 // Measures one layer: time and memory of forward, backward and the optimizer's step.
 //
-// Thread safety: none. Blocking: as the layer, which may communicate if it is cut.
+// Thread safety: none. Blocking: as the layer, which may communicate.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,27 +23,25 @@ struct MeasuredLayer {
   PassedValue output;
 };
 
-// Measures only times, without changing the allocator of a training program. `needs_gradient`: as
-// below.
+// Measures only times, without changing the allocator.
 MeasuredLayer time_layer(const std::function<PassedValue(const PassedValue&)>& forward,
                          const std::vector<at::Tensor>& parameters, const PassedValue& input,
                          bool needs_gradient);
 
-// `needs_gradient`: of floating-point inputs, as after a previous layer. Leaves no gradients.
+// `needs_gradient`: of floating-point inputs. Leaves no gradients.
 MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>& forward,
                             const std::vector<at::Tensor>& parameters, const PassedValue& input,
                             bool needs_gradient);
 
-// Bytes of `input` that remain until backward, if nothing else holds it. `kept_bytes`: of the
-// layer.
+// Bytes of `input` that remain until backward, if nothing else holds it. `kept_bytes`: the layer's.
 double held_input(const std::function<PassedValue(const PassedValue&)>& forward,
                   const PassedValue& input, double kept_bytes);
 
-// Sets the fields of `part` that concern parameters. Values written to `parameters` are arbitrary.
+// Sets the fields of `part` that concern parameters, and overwrites `parameters`.
 void measure_optimizer(LayerPart& part, const std::vector<at::Tensor>& parameters,
                        const PlanOptions& options);
 
-// The shortest of several runs of `act`, in seconds: other programs may have disturbed longer runs.
+// The shortest of several runs of `act`, in seconds.
 double shortest_time(const std::function<void()>& act);
 
 }  // namespace lockstep::parallel

@@ -16,7 +16,7 @@ namespace {
   throw Error(Fault::corrupt, "the profile of a model: " + complaint);
 }
 
-// Detects unknown fields and wrong types: they are missing in `written`, or have another value.
+// Unknown fields and wrong types are missing in `written`, or have another value.
 void check_fields(const nlohmann::json& read, const nlohmann::json& written) {
   if (read != written) refuse("it has fields or values that are never written");
   constexpr double largest = 1e18;  // Sums and products of such numbers are finite.

@@ -20,13 +20,12 @@ namespace {
 
 constexpr const char* variable = "LOCKSTEP_PLAN";
 
-// The file to write; empty unless `lockstep plan` started this process.
+// Empty unless `lockstep plan` started this process.
 std::string asked_file() {
   const char* const file = read_variable(variable);
   return file != nullptr ? file : "";
 }
 
-// The slowest rank determines the time of a training.
 void take_slower(LayerKind& kind, const LayerKind& other) {
   for (std::size_t p = 0; p < kind.parts.size(); ++p) {
     kind.parts[p].optimizer = std::max(kind.parts[p].optimizer, other.parts[p].optimizer);
@@ -47,14 +46,14 @@ bool have_same_parts(const LayerKind& one, const LayerKind& other) {
   });
 }
 
-// Whether the same layers were measured with the same rows.
+// The same layers, measured with the same rows.
 bool are_alike(const ModelProfile& one, const ModelProfile& other) {
   return one.rows == other.rows && one.layers == other.layers &&
          one.kind_of_layer == other.kind_of_layer && have_same_parts(one.loss, other.loss) &&
          std::ranges::equal(one.kinds, other.kinds, have_same_parts);
 }
 
-// The slowest measurements of all ranks.
+// The slowest rank determines the time of a training.
 ModelProfile combined(const ModelProfile& mine, const ProcessGroup& world) {
   const std::vector<std::string> gathered = all_gather_bytes(to_json(mine), world);
   ModelProfile all = parse_model_profile(gathered.front());

@@ -1,4 +1,5 @@
-// Lets `lockstep plan` measure a program's model, to choose how to divide it among ranks.
+// Lets `lockstep plan` measure a program's model, to choose how to divide it among ranks
+// (docs/guide/plan.md).
 //
 //   int main() {
 //     const LayerList layers = ...;
@@ -9,11 +10,8 @@
 //     auto world = lockstep::init_process_group();
 //     ...
 //
-// `lockstep plan -n 8 --nnodes 2 PROGRAM` plans 16 ranks. It starts the program once, with the 8
-// ranks of one host. Each layer is made and measured alone, so the whole model never exists.
-// Measured are time and memory, how both depend on the number of rows, and how they change when
-// tensor parallel ranks divide the layer. Layers of one kind (PlanOptions::kind_of) are measured
-// once.
+// `lockstep plan` starts the program once, with the ranks of one host. Each layer is made and
+// measured alone, so the whole model never exists.
 //
 // Thread safety: none.
 
@@ -39,27 +37,26 @@
 
 namespace lockstep {
 
-// Features of the program besides replicas, and parts of a training that layers do not determine.
+// Features of the program besides replicas.
 struct PlanOptions {
-  // As LayerList::parallelize() takes it. If empty, layers stay whole.
+  // As in LayerList::parallelize(). If empty, layers stay whole.
   ParallelPlan tensor_parallel = {};
   bool context_parallel = false;  // Sequences can be cut.
   bool fully_sharded = false;
   bool pipeline = true;
 
-  // Makes the optimizer of these parameters; by default lockstep::AdamW.
+  // Makes the optimizer of these parameters. Default: lockstep::AdamW.
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> optimizer = {};
 
-  // Returns a text that identifies the kind of a layer, from the layer's name. By default, layers
-  // are of one kind if names, types and shapes of their modules, parameters, buffers and inputs
-  // agree, and the text of pretty_print(). Layers that differ in fields outside of that text, such
-  // as the window of an attention, need different texts here.
+  // Returns a text that identifies a layer's kind. By default, layers are of one kind if names,
+  // types and shapes of their modules, parameters, buffers and inputs agree, and the text of
+  // pretty_print(). Layers that differ otherwise need different texts.
   std::function<std::string(const std::string& layer)> kind_of = {};
 };
 
 namespace plan {
 
-// Computes the loss of a microbatch's output, which may be cut over the ranks `tp`.
+// The loss of a microbatch's output, which may be cut over the ranks `tp`.
 using CutLossOf = std::function<at::Tensor(const pipeline::PassedValue& output,
                                            const Microbatch& part, const ProcessGroup& tp)>;
 
@@ -73,18 +70,17 @@ LOCKSTEP_API void measure(const LayerList& layers, const pipeline::PassedValue& 
 
 }  // namespace plan
 
-// Measures the layers and writes the result, if `lockstep plan` started the program. Returns true
-// then, and the program must end. Otherwise has no effect and returns false. Call it before
+// Measures the layers and writes the result, if `lockstep plan` started the program. Then it
+// returns true, and the program must end. Otherwise it has no effect. Call it before
 // init_process_group(), which fails under `lockstep plan`.
 //
-// `batch` is the first layer's input, with the rows of a whole step of all ranks. `loss_of` is
-// called as by Pipeline::step(). If the last layer's output is cut over tensor parallel ranks,
-// these are its third argument.
+// `batch` is the first layer's input, with the rows of a whole step of all ranks. `loss_of` is as
+// in Pipeline::step(). If the last layer's output is cut, `loss_of` takes the group of tensor
+// parallel ranks as third argument.
 // Blocking: collective over all ranks that `lockstep plan` started.
-// Errors: misuse for a batch without rows, for a list without layers and for a wrong tie;
-// exceptions of layers and loss. If all ranks refuse to cut a layer over some number of ranks, this
-// is no Error but a part of the result. mismatch if only some refuse, or if ranks measured
-// different layers.
+// Errors: misuse for a batch without rows, a list without layers and a wrong tie; exceptions of
+// layers and loss. If all ranks refuse to cut a layer over some number of ranks, this is a part of
+// the result. Mismatch if only some refuse, or if ranks measured different layers.
 template <class Inputs, class Loss>
 bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& loss_of,
                    const PlanOptions& options = {}) {
@@ -103,10 +99,9 @@ bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& los
   return true;
 }
 
-// Seconds of one microbatch in each layer, forward and backward, on this rank. Suitable for the
-// option `costs` of a Pipeline, whose ranks agree on the slowest. `example` is the input of the
-// first layer, with a microbatch's rows. Makes layers one at a time and restores random generators.
-// Blocking: does not communicate. Errors: as the layers'.
+// Seconds of one microbatch in each layer, forward and backward, on this rank, for a Pipeline's
+// option `costs`. `example` is the input of the first layer, with a microbatch's rows. Makes layers
+// one at a time, restores random generators, and does not communicate. Errors: as the layers'.
 LOCKSTEP_API std::vector<double> measure_layers(const LayerList& layers, const at::Tensor& example);
 
 }  // namespace lockstep

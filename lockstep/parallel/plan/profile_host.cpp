@@ -22,7 +22,7 @@ constexpr std::int64_t large = std::int64_t{16} << 20;
 
 ReduceSample reduce_sample(const ProcessGroup& world, const ProcessGroup& group,
                            std::int64_t bytes) {
-  // Gradients are in registered memory, too.
+  // Gradients have registered memory, too.
   const RegisteredMemory memory = group.allocate(static_cast<std::size_t>(bytes));
   const at::Tensor tensor =
       at::from_blob(memory.data(), {bytes / static_cast<std::int64_t>(sizeof(float))}, at::kFloat);

@@ -1,5 +1,4 @@
-// Measures this host under the load of all its ranks: reductions, copies, and the memory of a
-// process without a model.
+// Measures this host under the load of all its ranks: reductions, copies, and an empty process.
 //
 // Thread safety: none. Blocking: collective.
 
@@ -13,13 +12,13 @@
 
 namespace lockstep::parallel {
 
-// For all divisors of the group's size but 1, as sizes of groups that reduce at the same time.
+// For all divisors of the group's size but 1, in groups of that size at the same time.
 std::vector<ReduceSample> measure_reductions(const ProcessGroup& world);
 
-// Bytes per second that this rank copies while all others do the same.
+// In bytes per second, while all other ranks do the same.
 double measure_copies(const ProcessGroup& world);
 
-// Resident memory of this process: private, and shared with other processes, such as libraries.
+// Resident memory: private, and shared with other processes, such as libraries.
 struct ProcessBytes {
   double own = 0;
   double shared = 0;

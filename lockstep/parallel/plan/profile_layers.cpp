@@ -28,7 +28,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// The values between layers, for one microbatch.
+// Between layers.
 struct Flow {
   Microbatch part;
   PassedValue value;
@@ -42,7 +42,7 @@ std::int64_t rows_of(const PassedValue& batch) {
   return batch.tensors.front().size(0);
 }
 
-// Microbatches from one row up to the whole batch; each is about twice the previous one.
+// From one row to the whole batch; each about twice the previous one.
 std::vector<Flow> microbatches_of(const PassedValue& batch) {
   constexpr int smallest = 64;  // Fraction of the batch.
   const std::int64_t rows = rows_of(batch);
@@ -58,7 +58,7 @@ std::vector<Flow> microbatches_of(const PassedValue& batch) {
   return flows;
 }
 
-// Layers with equal signatures are of one kind (PlanOptions::kind_of).
+// Equal for layers of one kind.
 std::string signature_of(const torch::nn::Module& module, const PassedValue& input, bool is_first) {
   std::ostringstream text;
   text << (is_first ? "first " : "") << input.structure;
@@ -102,7 +102,7 @@ class Profiler {
   }
 
  private:
-  // All kinds of layers, and the loss, with layers cut over `tp` ranks; ends at the first refusal.
+  // All layers, cut over `tp` ranks, and the loss; ends at the first refusal.
   void measure_parts(int tp) {
     const ProcessGroup group = world_.split(world_.rank() / tp, world_.rank());
     std::vector<Flow> flows = microbatches_of(batch_);
@@ -142,7 +142,7 @@ class Profiler {
     return layers_.make(i);
   }
 
-  // Makes a layer, and determines its kind.
+  // Also determines the layer's kind.
   pipeline::Layer survey(std::size_t i, const PassedValue& input) {
     pipeline::Layer layer = make(i);
     std::string signature = signature_of(*layer.module, input, i == 0) + cuts_of(i, layer);
@@ -159,7 +159,7 @@ class Profiler {
     return layer;
   }
 
-  // The entries of the plan that cut its modules.
+  // Entries of the plan that cut its modules.
   std::string cuts_of(std::size_t i, const pipeline::Layer& layer) const {
     std::ostringstream text;
     const std::string& name = layers_.name(i);
@@ -193,7 +193,7 @@ class Profiler {
     if (!plan.empty()) parallelize_module(root, group, plan);
   }
 
-  // Records the refusal of a layer that cannot be cut. A whole layer must not refuse.
+  // A whole layer must not refuse.
   template <class Act>
   void guarded(LayerPart& part, const std::string& name, const Act& act) const {
     if (part.tp == 1) return act();
@@ -208,7 +208,7 @@ class Profiler {
     require_same_answer(part, name);
   }
 
-  // Checks that all ranks can cut the layer, or none can.
+  // All ranks can cut the layer, or none can.
   void require_same_answer(const LayerPart& part, const std::string& name) const {
     const std::vector<std::string> refusals = all_gather_bytes(part.refusal, world_);
     const auto refused =
@@ -220,7 +220,7 @@ class Profiler {
     throw Error(Fault::mismatch, text.str());
   }
 
-  // Increases rows as long as time and memory allow. Passes the remaining flows to the next layer.
+  // Increases rows while time and memory allow. The remaining flows are for the next layer.
   template <class ForwardOf>
   void measure_rows(LayerPart& part, const std::vector<at::Tensor>& parameters,
                     std::vector<Flow>& flows, bool needs_gradient, const ForwardOf& forward_of) {
@@ -240,7 +240,7 @@ class Profiler {
   }
 
   bool can_go_on(const LayerSample& last, int rows) const {
-    constexpr double most_seconds = 1;  // For one forward and backward.
+    constexpr double most_seconds = 1;  // One forward and backward.
     const double factor = static_cast<double>(rows) / last.rows;
     const double memory = static_cast<double>(available_memory()) / world_.size() / 2;
     const bool can = factor * (last.forward + last.backward) < most_seconds &&
@@ -278,7 +278,7 @@ class Profiler {
   const ProcessGroup world_;
   ModelProfile profile_;
   std::map<std::string, int> kinds_;     // By signature.
-  std::map<std::string, Owner> owners_;  // By name of the parameter.
+  std::map<std::string, Owner> owners_;  // By parameter.
 };
 
 }  // namespace

@@ -39,7 +39,6 @@ class DataParallelState final : public WeightState {
 
   StateTargets targets() override { return targets_of(ddp_.replica(), ddp_.is_initialized()); }
 
-  // Buffers are not shared; initialize() broadcasts them.
   void load_state_dict(StateDict state) override {
     if (!ddp_.shares_parameters()) return copy_into(ddp_.replica(), state);
     ddp_.replica_->initialize([&] { copy_into(ddp_.replica(), state); });
@@ -51,8 +50,8 @@ class DataParallelState final : public WeightState {
     return ddp_.shares_parameters() ? share_of(std::move(request)) : request;
   }
 
-  // This rank's share of a request for all: consecutive parameters. Rank 0 also has everything that
-  // must be copied or compared, and the buffers.
+  // This rank's share: consecutive parameters. Rank 0 also has the buffers and everything that must
+  // be copied or compared.
   StateRequest share_of(StateRequest request) const {
     std::map<std::string, int> names;  // By first name.
     const auto firsts = first_names(named_tensors(ddp_.replica()));

@@ -63,8 +63,7 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   return features;
 }
 
-// Announces passes and broadcasts of buffers while ranks may have joined. If an exception ends this
-// scope, other ranks are not notified.
+// Announces passes and broadcasts of buffers while ranks may have joined, but no exception.
 class Joining {
  public:
   Joining(ModuleReplica& replica, Reducer& reducer, Features& features, Join& join)

@@ -1,5 +1,5 @@
-// The parameters that a rank holds: all of them, or its own parts of shared ones. Each element is
-// held by one rank of a copy. So data stored with it, such as an average, exists once per copy.
+// The parameters that a rank holds: all of them, or its own parts of shared ones. Each element of a
+// copy, and data stored with it such as an average, exists on one rank.
 //
 // Thread safety: none.
 
@@ -24,22 +24,22 @@ class HeldTensors {
  public:
   virtual ~HeldTensors() = default;
 
-  // Each parameter once, under its first name, described as in a checkpoint, sharing its memory. If
-  // there are masters, these.
+  // Each parameter, or its master, once under its first name, described as in a checkpoint, sharing
+  // its memory.
   virtual std::map<std::string, StateTensor> tensors() const = 0;
 
-  // The ranks that hold one copy together; null if this rank has its own.
+  // The ranks that together hold a copy; null if this rank has its own.
   virtual const ProcessGroup* sharing_ranks() const = 0;
 
   // Errors: as ParameterStore::require_intact().
   virtual void require_intact() const = 0;
 
-  // Runs `change`, which writes to these tensors. Collective over sharing_ranks(): no rank reads a
-  // parameter meanwhile.
+  // `change` writes to these tensors. Collective over sharing_ranks(): no rank reads a parameter
+  // meanwhile.
   virtual void write(const std::function<void()>& change) = 0;
 
-  // The same on this rank only, when the other ranks cannot be reached. Shared parameters are
-  // partially updated afterwards (ParameterStore::is_partially_updated()).
+  // On this rank only, when the others cannot be reached. Shared parameters are then partially
+  // updated.
   virtual void write_alone(const std::function<void()>& change) = 0;
 };
 

@@ -26,8 +26,8 @@
 namespace lockstep::parallel {
 namespace {
 
-// Called before parameters get other memory, which would not fit the gradients of another
-// DistributedDataParallel.
+// Parameters get other memory next, which another DistributedDataParallel's gradients would not
+// fit.
 void require_no_others(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters)
     if (GradientHook::is_on(parameter)) Features::refuse_common_parameters(name);
@@ -79,7 +79,6 @@ class FollowingGenerator {
   const bool is_equal_;
 };
 
-// Makes the replicas equal, and shares the parameters if requested.
 std::shared_ptr<ParameterStore> replicate(const torch::nn::Module& module,
                                           const ProcessGroup& group, bool share_parameters,
                                           const ModuleReplica::MakeStore& make_store) {

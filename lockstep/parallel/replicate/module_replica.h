@@ -1,7 +1,4 @@
-// One rank's replica of a module, which is kept equal to the other ranks' replicas.
-//
-// Parameters are this rank's own, or all ranks of a host share them (SharedParameters). Buffers are
-// always its own: they are broadcast before forward().
+// One rank's replica of a module. Parameters are its own or shared (ParameterStore).
 //
 // Thread safety: none.
 
@@ -31,47 +28,45 @@ class ModuleReplica {
   // meta device get memory, but no values.
   using MakeStore = std::function<std::shared_ptr<ParameterStore>(const torch::nn::Module& module)>;
 
-  // Collective: all ranks get rank 0's parameters and buffers. If parameters are shared, those on
-  // the meta device get memory, but no values before initialize(). With the option
-  // share_parameters, `make_store` makes the store; by default, the ranks are on one host.
-  // Errors: mismatch if the ranks' modules differ; unsupported for parameters on several devices,
-  // and for those that cannot be shared; misuse for those that another module shares.
+  // Collective: all ranks get rank 0's parameters and buffers. Shared parameters on the meta device
+  // have no values before initialize(). With share_parameters, `make_store` makes the store, by
+  // default SharedParameters.
+  // Errors: mismatch if the ranks' modules differ. unsupported for parameters on several devices,
+  // or that cannot be shared. misuse for those that another module shares.
   ModuleReplica(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
                 const DistributedDataParallelOptions& options, const MakeStore& make_store = {});
 
   const torch::nn::Module& module() const { return *module_; }
   const ProcessGroup& group() const { return group_; }
 
-  // All parameters except experts that are cut over ranks, whose gradients are already means.
+  // Without experts that are cut over ranks.
   NamedTensors averaged_parameters() const;
 
   // Null if parameters are this rank's own.
   const std::shared_ptr<ParameterStore>& shared() const { return shared_; }
 
-  // named_tensors() of the module, with shared parameters replaced by those in the hosts' memory
-  // (ParameterStore::on_host()).
+  // named_tensors() of the module, with shared parameters as from ParameterStore::on_host().
   NamedTensors tensors_on_host() const;
 
   bool is_partially_updated() const;
 
-  // Call these before forward(). Collective if buffers are due. As in PyTorch, the first forward()
-  // after one that is not `synchronized` does not synchronise buffers. So only the first batch of
-  // an evaluation is collective.
+  // Call these before forward(). Collective if buffers are due: not in the first forward() after
+  // one that is not `synchronized`, as in PyTorch. So only the first batch of an evaluation is
+  // collective.
   // Errors: as ParameterStore::require_intact(); misuse before initialize().
   void require_intact() const;
   void before_forward(bool synchronized);
 
-  // Describes a change of the module that would make replicas differ (RecordedParameters), or is
-  // empty.
+  // A change that would make replicas differ (RecordedParameters); empty if there is none.
   std::string change() const { return recorded_.change_in(*module_); }
 
-  // Call it after a forward() without gradients, which no backward() follows.
+  // After a forward() without gradients.
   void after_evaluation() const noexcept;
 
-  // Call it when a checkpoint has set all values.
+  // A checkpoint has set all values.
   void note_values() { without_value_.clear(); }
 
-  // While set, every broadcast of buffers is announced to ranks that have joined; null ends this.
+  // While set, broadcasts of buffers are announced to joined ranks.
   void set_join(Join* join) { join_ = join; }
 
   // Collective: copies buffers, or all replicated tensors, from rank `root`.
@@ -81,11 +76,11 @@ class ModuleReplica {
   // Collective: as DistributedDataParallel::edit_parameters().
   void edit(const std::function<void()>& change) { edit("edit_parameters()", change); }
 
-  // Collective: edit() by a `change` that sets the values of all tensors. Generators that were
-  // equal to rank 0's remain equal to it. Errors: misuse unless parameters are shared.
+  // Collective: edit() by a `change` that sets all tensors. Generators equal to rank 0's remain
+  // equal to it. Errors: misuse unless parameters are shared.
   void initialize(const std::function<void()>& change);
 
-  // The name of a tensor without a value; empty if there is none.
+  // Empty if all tensors have values.
   const std::string& without_value() const { return without_value_; }
 
  private:

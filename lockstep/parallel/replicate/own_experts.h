@@ -1,5 +1,4 @@
 // Experts that are cut over the ranks of a DistributedDataParallel (ParameterLayout::is_averaged).
-// They are no replicas: each rank has its own.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,14 +14,13 @@ namespace lockstep {
 
 bool has_experts(const torch::nn::Module& module);
 
-// The module's `tensors` without experts.
 NamedTensors without_experts(NamedTensors tensors, const torch::nn::Module& module);
 
 // Collective. Errors: misuse, on all ranks, if an expert's gradient is a mean over other ranks than
 // those of `group`.
 void require_all_ranks_of_experts(const torch::nn::Module& module, const ProcessGroup& group);
 
-// Collective over the replicas of each expert: broadcasts from the first replica.
+// Collective: broadcasts each expert from its first replica.
 void broadcast_experts(const torch::nn::Module& module);
 
 }  // namespace lockstep

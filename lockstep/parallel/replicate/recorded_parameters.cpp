@@ -17,8 +17,8 @@ struct Members : torch::nn::Module {
   }
 };
 
-// Calls visit(tensor) for each defined parameter, in the order of named_parameters(), until it
-// returns false. Returns whether it visited all.
+// Calls visit(tensor) for each defined parameter, in order, until it returns false. Returns whether
+// it visited all.
 template <class Visit>
 bool visit_parameters(const torch::nn::Module& module, const Visit& visit) {
   for (const auto& item : Members::parameters_in(module))

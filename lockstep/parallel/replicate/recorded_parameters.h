@@ -1,5 +1,4 @@
-// The parameters of a module when DistributedDataParallel was constructed, to detect changes that
-// would prevent averaging.
+// Detects changes of a module's parameters, since construction, that would prevent averaging.
 //
 // Thread safety: none.
 
@@ -23,13 +22,12 @@ namespace lockstep::parallel {
 
 class RecordedParameters {
  public:
-  // `with_forms`: detects changes of types, shapes and devices of trained parameters too.
+  // `with_forms`: also detects changes of types, shapes and devices of trained parameters.
   RecordedParameters(const torch::nn::Module& module, bool with_forms);
 
-  // Describes the first change that would make replicas differ; empty if there is none. Such are
-  // parameters that were added, removed, replaced by other tensors or tied, or that require a
-  // gradient only now. Parameters may be frozen, and may get other memory and another memory
-  // format.
+  // The first change that would make replicas differ; empty if there is none. Such are parameters
+  // that were added, removed, replaced by other tensors or tied, or that require a gradient only
+  // now. Parameters may be frozen, and may get other memory and another memory format.
   std::string change_in(const torch::nn::Module& module) const;
 
  private:

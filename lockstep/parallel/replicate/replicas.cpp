@@ -29,7 +29,7 @@ std::string kind_of_device(const at::Tensor& tensor) {
 }
 
 // One line per tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3, 1]".
-// Strides are included because they determine the layout of gradients.
+// Strides determine the layout of gradients.
 std::string layout_of(const NamedTensors& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors)
@@ -62,7 +62,6 @@ const char* name_of(NonFinite choice) {
   return "unknown";
 }
 
-// One line per option, such as "overlap automatic".
 std::string text_of(const DistributedDataParallelOptions& options) {
   std::ostringstream text;
   text << std::boolalpha << "broadcast_buffers " << options.broadcast_buffers

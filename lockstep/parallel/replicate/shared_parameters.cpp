@@ -23,7 +23,6 @@ std::uint32_t version_of(const at::Tensor& parameter) {
   return static_cast<std::uint32_t>(parameter._version());
 }
 
-// Whether two dense tensors of one storage, which may be on the meta device, overlap.
 bool lie_together(const at::Tensor& a, const at::Tensor& b) {
   const auto begin = [](const at::Tensor& tensor) {
     return static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();

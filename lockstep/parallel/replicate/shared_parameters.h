@@ -1,16 +1,12 @@
-// The parameters of a module in one block of memory that every rank of a host has mapped. A write
-// to a parameter therefore changes all ranks' modules.
+// The parameters of a module in one block of memory that every rank of a host has mapped.
 //
-// Version counters detect writes by ATen's operations outside step() and edit(), addresses detect
-// to() and set_data(). Writes through data() and data_ptr() are not detected.
+// Version counters detect writes by ATen's operations outside step() and edit(); addresses detect
+// to() and set_data(). Writes through data() and data_ptr() are not detected. Each rank has a
+// counter in the block, increased when a write begins and ends. If these are odd or differ while no
+// step is in progress, weights are partially updated.
 //
-// The block starts with one counter per rank, of how often the rank has begun and ended to write.
-// While no step is in progress, the counters are equal and even, unless weights are partially
-// updated.
-//
-// Lifetime: parameters remain views of the block after this object is destroyed.
-//
-// Thread safety: none.
+// Lifetime: parameters remain views of the block after this object is destroyed. Thread safety:
+// none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,10 +30,10 @@ namespace lockstep::parallel {
 
 class SharedParameters final : public ParameterStore {
  public:
-  // Collective. `parameters` become views of the block, with rank 0's values; several names may
-  // refer to one tensor. Those on the meta device become zeros.
-  // Errors: unsupported for ranks on several hosts, for parameters on other devices, and for
-  // different tensors that overlap in memory; system if the host has too little memory.
+  // Collective. `parameters` become views of the block, with rank 0's values. Those on the meta
+  // device become zeros.
+  // Errors: unsupported for ranks on several hosts, parameters on other devices, and different
+  // tensors that overlap in memory. system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
 
   void require_intact() const override;
@@ -64,7 +60,7 @@ class SharedParameters final : public ParameterStore {
     at::ScalarType dtype;
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
-    std::uint32_t version = 0;  // Expected version of the parameter.
+    std::uint32_t version = 0;
   };
 
   std::uint64_t& count_of(int rank) const;

@@ -76,7 +76,7 @@ std::vector<bool> GradientSlices::used(const Gradients& gradients) const {
   return used;
 }
 
-// The gradient in the layout of its parameter. If it will be `written`, no other tensor may use its
+// The gradient in its parameter's layout. If it will be `written`, no other tensor may use its
 // memory, and the program may hold no handle. Two handles are the list's and the parameter's.
 at::Tensor GradientSlices::laid_out(std::size_t parameter, const at::Tensor& gradient,
                                     bool written) const {
@@ -91,7 +91,6 @@ at::Tensor GradientSlices::laid_out(std::size_t parameter, const at::Tensor& gra
              : like_gradient(like, type).copy_(gradient);
 }
 
-// This rank's gradients of a region's used parameters.
 at::Tensor GradientSlices::collect(std::size_t region, const Gradients& gradients,
                                    const std::vector<bool>& used, bool written) const {
   const std::vector<std::size_t>& parameters = layout_.regions[region].parameters;

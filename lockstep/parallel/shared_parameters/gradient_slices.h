@@ -1,9 +1,8 @@
 // Sums the gradients of shared parameters on the ranks that step them.
 //
-// Each rank sums and steps its slice of every region (slice_layout.h). Small gradients are copied
-// side by side into registered memory. A large gradient is summed in place, in registered memory if
-// GradientPool had space for it. Across hosts, the ranks of a host sum the slices of their rails
-// (host_groups.h), and each rail sums those of its hosts.
+// Small gradients are copied into registered memory, large ones summed in place. Across hosts, the
+// ranks of a host sum the slices of their rails (host_groups.h), and each rail sums those of its
+// hosts.
 //
 // Thread safety: none.
 
@@ -24,7 +23,6 @@
 
 namespace lockstep::parallel {
 
-// Gradients of the first type are averaged in the second.
 struct GradientConversion {
   at::ScalarType from = at::kFloat;
   at::ScalarType to = at::kFloat;
@@ -43,28 +41,27 @@ class GradientSlices {
     apart,     // In separate memory. That of a large gradient is freed once it is summed.
   };
 
-  // Collective. The parameters are dense in CPU memory, with the same layout on all ranks. `label`
+  // Collective. Parameters are dense in CPU memory, with the same layout on all ranks. `label`
   // names the sums.
   GradientSlices(std::vector<at::Tensor> parameters, const HostGroups& groups,
                  std::string label = "mean of gradients", GradientConversion conversion = {});
 
-  // The fragments of all ranks, in the order of the parameters; never empty ranges. Owners are
-  // ranks of `groups.all`.
+  // All ranks' fragments, by parameter; never empty ranges. Owners are ranks of `groups.all`.
   const std::vector<Shard>& shards() const { return shards_; }
 
   // Collective: which parameters have a gradient on any rank.
   std::vector<bool> used(const Gradients& gradients) const;
 
-  // Collective. Returns the mean over all ranks of the gradients of this rank's fragments, in the
-  // order of shards(). Fragments of parameters that are not `used` are undefined. A missing
-  // gradient of a used parameter counts as zero.
+  // Collective. Returns the mean gradients of this rank's fragments, in the order of shards();
+  // undefined for parameters that are not `used`. A missing gradient of a used parameter counts as
+  // zero.
   std::vector<at::Tensor> average(Gradients gradients, const std::vector<bool>& used,
                                   Means means) const;
 
-  // As average(), for gradients that are already equal on all ranks. Not collective.
+  // For gradients already equal on all ranks. Not collective.
   std::vector<at::Tensor> cut(const Gradients& gradients, const std::vector<bool>& used) const;
 
-  // The small gradients in registered memory, one flat tensor for each type.
+  // Registered memory of small gradients, one tensor for each type.
   std::vector<at::Tensor> flats() const;
 
  private:
@@ -76,7 +73,6 @@ class GradientSlices {
     std::string label;
   };
 
-  // A region's elements, and the start of this rank's slice in them.
   struct Slice {
     at::Tensor flat;
     std::int64_t begin = 0;

@@ -1,7 +1,5 @@
-// The ranks of a group by hosts: those of this host, and the corresponding ranks of other hosts.
-//
-// The ranks with the same position on their hosts form a rail (`rail`). Data for all hosts is sent
-// within rails, so each byte crosses a link once, and all ranks of a host transfer a part.
+// The ranks of a group by hosts. Ranks with the same position on their hosts form a rail. Data for
+// all hosts is sent within rails: each byte crosses a link once.
 //
 // Thread safety: as ProcessGroup's.
 
@@ -36,8 +34,8 @@ struct HostGroups {
 // Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
 HostGroups host_groups(const ProcessGroup& group, const std::string& label);
 
-// Aborts `groups`, of which some may be empty, after an exception with the text `reason` has ended
-// `what` on this rank. Ranks that wait for this rank throw Error(aborted).
+// Aborts `groups`, of which some may be empty, because `reason` has ended `what` on this rank.
+// Ranks that wait for this rank throw Error(aborted).
 void abort_groups(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
                   std::string_view reason) noexcept;
 

@@ -104,8 +104,8 @@ std::vector<at::Tensor> SharedOptimizerBase::tensors_with_gradients() {
 // Otherwise a fully sharded module would add the next means to these.
 void SharedOptimizerBase::omit_step() { slices_->forget(); }
 
-// If every rank has all means, each rank computes the norm of all of them. With slices, the norm's
-// bits would depend on the number of ranks.
+// If every rank has all means, each computes the norm of all of them. With slices, the norm's bits
+// would depend on the number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {
   if (!are_means_) {
     average();

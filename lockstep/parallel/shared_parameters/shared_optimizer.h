@@ -3,22 +3,17 @@
 //   lockstep::DistributedDataParallel ddp(net, world, {.share_parameters = true});
 //   lockstep::SharedOptimizer<lockstep::Adam> adam(ddp, net->parameters(),
 //                                                  torch::optim::AdamOptions(1e-3));
-//   ...
-//   adam.zero_grad();
-//   torch::nll_loss(ddp(batch.data), batch.target).backward();
-//   adam.clip_grad_norm_(1.0);  // Not torch's own: `.grad` is not the mean yet.
-//   adam.step();
 //
 // Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
-// ranks' gradients and steps the user's optimizer on it. A host has the optimizer's state once, and
-// no gather follows.
+// ranks' gradients and steps the user's optimizer on it. Nothing is gathered.
+// docs/guide/shared-parameters.md has a program.
 //
 // Thread safety: none; one training loop uses it.
 // Errors: as ShardedOptimizer's. misuse without share_parameters, and if other code has written to
-// a shared parameter or replaced its memory. mismatch if options differ between ranks at
-// construction. unsupported for LARS and LAMB with `deterministic`, because the summation order of
-// the ranks' squares depends on their number. A rank lost in step() leaves the weights partially
-// updated: see DistributedDataParallel::has_partially_updated_parameters().
+// a shared parameter or replaced its memory. mismatch if options differ between ranks. unsupported
+// for LARS and LAMB with `deterministic`: the order in which squares are summed depends on the
+// number of ranks. A rank lost in step() leaves weights partially updated
+// (DistributedDataParallel::has_partially_updated_parameters()).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,21 +37,20 @@ class SteppedSlices;
 
 namespace lockstep {
 
-// The part of SharedOptimizer that does not depend on the type of its optimizer.
 class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
   ~SharedOptimizerBase() override;
 
-  // As the plain optimizer's. Also drops means: those of clip_grad_norm_(), which the next
-  // backward() drops too, and with FullyShardedDataParallel those of backward().
+  // As the plain optimizer's. Also drops means, which clip_grad_norm_() or, with
+  // FullyShardedDataParallel, backward() has computed.
   void zero_grad(bool set_to_none = true);
 
-  // Registered memory into which small gradients are copied for summing.
+  // Memory into which small gradients are copied for summing.
   std::vector<at::Tensor> gradient_memory() const;
 
  protected:
-  // `is_layerwise`: the optimizer that `make` returns needs norms of whole parameters.
-  // Errors: misuse if `ddp` does not share parameters.
+  // `is_layerwise`: the optimizer needs norms of whole parameters. Errors: misuse if `ddp` does not
+  // share parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
                       bool is_layerwise);
@@ -79,11 +73,10 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 // `Inner` gets fragments of parameters. It must step each element separately (is_elementwise,
 // optimizers.h), or only need norms of whole parameters (layerwise.h).
 //
-// With DistributedDataParallel, `.grad` is this rank's own gradient after backward(), or the sum
-// since zero_grad(). After step() and clip_grad_norm_() it is undefined. step() averages the
-// current `.grad` of all ranks; a parameter without a gradient on any rank is not stepped. With
-// FullyShardedDataParallel (fully_sharded_data_parallel.h), backward() has already averaged
-// gradients. Param groups, options, schedulers and archives are as ShardedOptimizer's.
+// With DistributedDataParallel, `.grad` is this rank's own gradient until step() or
+// clip_grad_norm_() makes it undefined: torch's clip_grad_norm_() would be wrong. A parameter
+// without a gradient on any rank is not stepped. Param groups, options, schedulers and archives are
+// as ShardedOptimizer's.
 //
 // If the number of ranks is a power of two, weights equal the plain optimizer's bit for bit. The
 // exception is clipping, whose norm is summed in another order.

@@ -11,7 +11,6 @@
 namespace lockstep::parallel {
 namespace {
 
-// Number of elements in a cache line.
 std::int64_t elements_of_line(at::ScalarType type) {
   return static_cast<std::int64_t>(padded(1) / c10::elementSize(type));
 }

@@ -1,10 +1,8 @@
 // The division of shared parameters into slices, of which each rank steps one.
 //
-// Each large parameter is a region. All small ones of a type form one more region, each starting at
-// a new cache line. Each region is divided into as many slices as there are ranks; no two slices
-// share a cache line. The part of one parameter in one slice is a fragment.
-//
-// Thread safety: none is needed.
+// Each large parameter is a region, and all small ones of a type, each at a new cache line. A
+// region is divided into as many slices as there are ranks; no two share a cache line. The part of
+// a parameter in a slice is a fragment.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,17 +26,16 @@ struct SliceLayout {
     std::int64_t elements() const { return bounds.back(); }
   };
 
-  // A parameter starts at element `begin` of the region.
   struct Home {
     std::size_t region = 0;
     std::int64_t begin = 0;
   };
 
-  // Uses only shapes, types and sizes of `parameters`, which are dense. A region of small
-  // parameters has padding at its end.
+  // Uses only shapes, types and sizes of `parameters`, which are dense. Regions of small ones are
+  // padded.
   SliceLayout(const std::vector<at::Tensor>& parameters, int slices);
 
-  // The fragments of a parameter in slice order; never empty ranges. `owner` is the slice.
+  // In slice order; never empty ranges. `owner` is the slice.
   std::vector<Shard> shards_of(std::size_t parameter) const;
 
   std::vector<Region> regions;

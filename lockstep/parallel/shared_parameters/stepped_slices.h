@@ -1,4 +1,4 @@
-// This rank's fragments of the parameters, which SharedOptimizer steps, and the means of their
+// This rank's fragments of the parameters, which SharedOptimizer steps, with the means of their
 // gradients.
 //
 // Thread safety: none.
@@ -18,32 +18,31 @@ class SteppedSlices {
  public:
   virtual ~SteppedSlices() = default;
 
-  // The fragments of all ranks, and the tensors of this rank's fragments, in the same order.
+  // The fragments of all ranks, and this rank's, in the same order.
   virtual const std::vector<Shard>& shards() const = 0;
   virtual const std::vector<at::Tensor>& fragments() const = 0;
 
-  // The types in which parameters are stepped; empty if these are their own types.
+  // In which parameters are stepped; empty if these are their own types.
   virtual std::vector<at::ScalarType> types() const { return {}; }
 
-  // Collective. Sets the `.grad` of each fragment to the mean over all ranks, or makes it undefined
-  // if no rank has a gradient of the parameter. Returns whether ranks have waited for each other;
-  // otherwise some may still read parameters.
+  // Collective. Sets each fragment's `.grad` to the mean over all ranks, or makes it undefined if
+  // no rank has one. Returns whether ranks have waited for each other; otherwise some may still
+  // read parameters.
   virtual bool average() = 0;
 
   // Whether the fragments have the means of all passes so far.
   virtual bool is_averaged() const = 0;
 
-  // The parameters whose fragments have a gradient from average().
+  // By parameter: whether average() has set a gradient.
   virtual const std::vector<bool>& used() const = 0;
 
-  // Call it after fragments were stepped: copies their values to the parameters, if in other
-  // memory.
+  // After the step: copies fragments to the parameters, if these are in other memory.
   virtual void publish() {}
 
   // Drops the means.
   virtual void forget() = 0;
 
-  // Registered memory into which small gradients are copied.
+  // Into which small gradients are copied.
   virtual std::vector<at::Tensor> memory() const = 0;
 };
 

@@ -18,8 +18,7 @@
 namespace lockstep {
 namespace {
 
-// The largest difference between two tensors, as a fraction of the largest absolute value of the
-// first; infinite if one has a NaN.
+// As a fraction of the largest absolute value of `expected`; infinite for a NaN.
 double difference_of(const at::Tensor& expected, const at::Tensor& found) {
   if (expected.numel() == 0) return 0;
   const double largest = expected.abs().max().item<double>();
@@ -40,8 +39,8 @@ std::string text_of(const at::Tensor& expected, const at::Tensor& found, double 
   return text.str();
 }
 
-// The gradient of a parameter as a whole tensor; undefined if there is none. Collective for a
-// parameter with a layout: then all ranks have a gradient, or none has.
+// Undefined if there is none. Collective for a parameter with a layout: then all ranks have a
+// gradient, or none has.
 at::Tensor whole_gradient(const at::Tensor& parameter, const Layouts& layouts,
                           const std::string& name) {
   const auto layout = layouts.find(name);

@@ -30,15 +30,13 @@ struct CheckParallelOptions {
   double tolerance = 1e-5;
 };
 
-// The result of a successful check.
 struct ParallelCheck {
   std::string worst = {};  // The parameter whose gradient differs most.
   double difference = 0;   // By how much, as a fraction of its largest absolute value.
   std::int64_t parameters = 0;
 };
 
-// Compares the losses and the gradients of all parameters, in their order; gathers parts.
-// Collective over `group`.
+// Collective over `group`: compares the losses and the gradients of all parameters.
 // Errors: mismatch, on all ranks, with the first tensor that differs, by how much, and where;
 // misuse for models with different parameters.
 LOCKSTEP_API ParallelCheck compare_passes(const torch::nn::Module& whole,
@@ -60,10 +58,9 @@ LOCKSTEP_API ParallelCheck check_passes(const std::function<Pass(bool is_paralle
                                         const ProcessGroup& group,
                                         const CheckParallelOptions& options = {});
 
-// Makes a model with make() twice, cuts the second one with cut(model), runs loss(model,
-// is_parallel) and backward() on both, and compares them. loss() returns the same loss for both: a
-// number, of the same inputs. `group` has the ranks that hold the parts. Otherwise as
-// check_passes().
+// Makes two models, cuts the second one with cut(model), runs loss(model, is_parallel) and
+// backward() on both, and compares them. loss() returns the same loss for both. `group` has the
+// ranks that hold the parts. Otherwise as check_passes().
 template <class Make, class Cut, class Loss>
 ParallelCheck check_parallel(const Make& make, const Cut& cut, const Loss& loss,
                              const ProcessGroup& group, const CheckParallelOptions& options = {}) {

@@ -29,7 +29,7 @@ constexpr std::string_view call = "parallelize_module";
 
 // --- The cut -------------------------------------------------------------------------------------
 
-// All planned changes. It is complete before anything is changed, so a refusal changes nothing.
+// All planned changes, completed before anything is changed: a refusal changes nothing.
 class Cut {
  public:
   Cut(Module& module, const ParallelPlan& plan, int ranks) : ranks_(ranks) {
@@ -100,7 +100,7 @@ class Cut {
     targets_.push_back({name, style, layer});
   }
 
-  // Empty, or the user that relies on the size of the parameters.
+  // Empty, or the user that relies on the parameters' size.
   static std::string use_of(const Module& layer) {
     for (const auto& item : layer.named_parameters(/*recurse=*/false)) {
       if (item.value().grad().defined()) return item.key() + " has a gradient already";
@@ -124,7 +124,7 @@ class Cut {
   std::string refusals_;
 };
 
-// Layers that are not cut get their neighbours as well.
+// Uncut layers get their neighbours, too.
 void tell_places(const Module& module) {
   std::optional<PartialOutput> before;
   for (const auto& item : module.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
@@ -158,8 +158,7 @@ std::string text_of(const ParallelStyle& style) {
   return text;
 }
 
-// Values that must be equal on all ranks. Parameters are compared before they are cut, because
-// parts cannot be compared.
+// Must be equal on all ranks. Parameters are compared before they are cut.
 Facts facts_of(const ParallelPlan& plan, const ParallelizeOptions& options) {
   Facts facts;
   for (std::size_t i = 0; i < plan.size(); ++i)
@@ -186,7 +185,7 @@ void require_agreement(const Module& module, const ProcessGroup& group, const Pa
   throw Error(Fault::mismatch, text);
 }
 
-// Collective: checks that the replicas of experts are equal.
+// Collective.
 void require_replicas(const ProcessGroup& group, const ParallelPlan& plan) {
   for (const auto& [pattern, style] : plan) {
     const auto* const experts = std::get_if<ExpertParallel>(&style);

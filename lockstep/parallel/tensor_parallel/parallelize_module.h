@@ -7,9 +7,8 @@
 //       {"transformer.h.*.mlp.c_proj", lockstep::RowwiseParallel()},
 //   });
 //
-// Like torch.distributed.tensor.parallel.parallelize_module(), with full names instead of nested
-// calls. Call it before you construct optimizers and DistributedDataParallel, which averages over
-// another dimension of the mesh.
+// As torch.distributed.tensor.parallel.parallelize_module(), with full names instead of nested
+// calls. Call it before you construct optimizers and DistributedDataParallel.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,32 +27,31 @@ class Module;
 
 namespace lockstep {
 
-// Names of layers, and how each is cut. Each dot-separated part of a name may be a pattern of
-// fnmatch(): "*" matches any text without a dot, "?" any character, "[0-9]" one of these.
+// How each named layer is cut. Each dot-separated part of a name may be a pattern of fnmatch(),
+// such as "*", "?" or "[0-9]".
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 struct ParallelizeOptions {
-  // Tensor parallel layers communicate twice each, which is usually too much for a network.
+  // Tensor parallel layers communicate twice each, usually too much for a network.
   bool across_hosts = false;
 
   // Compares the whole inputs of each Linear and Embedding over the ranks, in its calls 1, 2, 4, 8
-  // and so on: different batches are an Error. These calls cost an all_gather of at most 8 KiB. On
+  // and so on. Different batches are an Error. These calls cost an all_gather of at most 8 KiB. On
   // a device they also wait for its stream, which a captured graph does not allow.
   bool check_inputs = true;
 };
 
 // Cuts every layer that `plan` names over `group`. Each is a lockstep::nn layer, or a
-// torch::nn::Linear, Embedding or LayerNorm in a torch::nn::Sequential. A torch::nn layer is
-// replaced by a lockstep::nn layer with the same parameters. Afterwards, forward() of all
-// lockstep::nn layers in `module`, cut or not, throws misuse for an input of a wrong width. The
-// Error names the cut layer that probably produced the input.
+// torch::nn::Linear, Embedding or LayerNorm in a torch::nn::Sequential. A lockstep::nn layer with
+// the same parameters replaces a torch::nn layer. Afterwards, forward() of all lockstep::nn layers
+// in `module` throws misuse for an input of a wrong width. The Error names the cut layer that
+// probably produced the input.
 // Blocking: collective over `group`.
-// Errors, on all ranks, with everything that is wrong, before anything is changed: misuse for a
-// pattern without a layer, and for a group of several hosts without across_hosts. misuse for a
-// layer that two patterns name, that is cut already, that cannot be cut in this style, or whose
-// sizes do not divide. misuse for parameters that have gradients or are in use, by
-// DistributedDataParallel or by a pass that waits for backward(). mismatch for plans, shapes or
-// parameters that differ between ranks.
+// Errors, on all ranks, before anything is changed: misuse for a pattern without a layer, and for a
+// group of several hosts without across_hosts. Misuse for a layer that two patterns name, that is
+// cut already, that cannot be cut in this style, or whose sizes do not divide. Misuse for
+// parameters that have gradients or are in use, by DistributedDataParallel or by a pass that waits
+// for backward(). Mismatch for plans, shapes or parameters that differ between ranks.
 LOCKSTEP_API void parallelize_module(torch::nn::Module& module, const ProcessGroup& group,
                                      const ParallelPlan& plan,
                                      const ParallelizeOptions& options = {});

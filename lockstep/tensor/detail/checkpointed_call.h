@@ -1,5 +1,4 @@
-// A call that activation_checkpoint() makes twice, for any types of arguments and result. Public
-// only because that function is a template.
+// A call that activation_checkpoint() makes twice. Public only because that function is a template.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +26,7 @@ namespace checkpointing {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Calls visit() for each tensor in a value: tensors, and tuples, ranges and optionals of them.
+// Calls visit() for each tensor in tensors, and tuples, ranges and optionals of them.
 template <class T, class Visit>
 void for_each_in(T& value, Visit& visit) {
   if constexpr (std::is_convertible_v<T&, at::Tensor&>) {
@@ -42,7 +41,7 @@ void for_each_in(T& value, Visit& visit) {
   }
 }
 
-// Moves the tensors out and leaves undefined ones.
+// Leaves undefined tensors.
 template <class T>
 Tensors take_tensors(T& value) {
   Tensors taken;
@@ -62,14 +61,14 @@ struct Block {
   std::function<Tensors(const Tensors&)> function = {};
   Tensors parameters = {};
   Tensors buffers = {};
-  std::function<bool(std::string_view)> keep = {};  // As in ActivationCheckpointOptions.
+  std::function<bool(std::string_view)> keep = {};  // ActivationCheckpointOptions::keep.
   std::vector<at::Generator> generators = {};
   std::string name = {};
 };
 
 LOCKSTEP_API Tensors run(Block block, const Tensors& inputs);
 
-// A block with the parameters and buffers of `module`. The module's class replaces an empty name.
+// With the parameters and buffers of `module`. The module's class replaces an empty name.
 LOCKSTEP_API Block block_of(torch::nn::Module& module, std::function<bool(std::string_view)> keep,
                             std::vector<at::Generator> generators, std::string name);
 

@@ -1,4 +1,4 @@
-// Combining functions for Gloo's rings. Gloo's own lose NaN in min and max.
+// For Gloo's rings: Gloo's own functions lose NaN in min and max.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -108,8 +108,8 @@ Combine combine_of(ReduceOp op) {
   return nullptr;
 }
 
-// Returns null for types that the core must combine itself: bool, and float16 and bfloat16, whose
-// sums it rounds once.
+// Null for types that the core must combine: bool, and float16 and bfloat16, whose sums it rounds
+// once.
 inline Combine combine_for(std::uint8_t dtype, std::uint8_t reduce_op) {
   const auto op = static_cast<ReduceOp>(reduce_op);
   switch (static_cast<DType>(dtype)) {

@@ -1,5 +1,3 @@
-// Implements the engine ABI with Gloo's collectives.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gloo/allgatherv.h>
 #include <gloo/broadcast.h>
@@ -31,7 +29,7 @@ Fault fault_of(const gloo::IoException& error) {
   return says("Timed out") || says("timeout") ? Fault::timeout : Fault::peer_lost;
 }
 
-// setInput() and setOutput() for elements of which Gloo needs only the size.
+// For elements of which Gloo needs only the size.
 template <class Bytes, class Options>
 void set_both(Options& options, Mesh& mesh, const lockstep_buffer& data, void* output) {
   const std::size_t bytes = plugin::bytes_of(data);
@@ -61,8 +59,8 @@ Combine combine_or_refuse(const lockstep_buffer& data, std::uint8_t reduce_op) {
   return combine;
 }
 
-// SIGPIPE is ignored because Gloo writes to connections that a peer may have closed. Gloo's thread
-// inherits that.
+// Gloo's thread, which writes to connections that a peer may have closed, inherits the ignored
+// SIGPIPE.
 std::shared_ptr<Mesh> make_mesh(const lockstep_engine_config& config) {
   const IgnoreSignals ignore{SIGPIPE};
   try {
@@ -81,8 +79,8 @@ class Communicator {
     end_connections("cancelled");
   }
 
-  // Runs one collective. A failure makes the communicator unusable: all its connections end. Gloo's
-  // thread then no longer accesses the caller's memory, and the other members detect the failure.
+  // A failure ends all connections. Gloo's thread then no longer accesses the caller's memory, and
+  // the other members detect the failure.
   template <class Act>
   void run(std::size_t, Act act) {
     const IgnoreSignals ignore{SIGPIPE};  // As in make_mesh().
@@ -148,9 +146,9 @@ void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::u
   gloo::reduce(options);
 }
 
-// Sends each member its part of `send`. Like gloo::alltoallv() except for the order. There a member
-// announces its receives after it has started to send, so its peer gets the announcement after all
-// sent data. If one member comes later, the two directions of a link then run one after the other.
+// As gloo::alltoallv(), but announces all receives before it sends. Otherwise an announcement
+// follows all sent data. If a member comes later, the directions of a link then run one after the
+// other.
 void exchange(Mesh& mesh, const plugin::Parts& send, const plugin::Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
   const auto arriving = mesh.buffer(receive.all.data, receive.all.bytes);
@@ -180,7 +178,7 @@ void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffe
   const plugin::Part own = parts[mesh_->rank];
   const bool is_in_place = input.count == 0 || input.data == own.data;
   const plugin::Part mine = is_in_place ? own : plugin::whole(input);
-  // For two members, Gloo's ring, which sends first too, would need the same messages.
+  // For two members, Gloo's ring would need the same messages, and sends first too.
   if (mesh_->size == 2) return exchange(*mesh_, {mine, mesh_->size}, parts);
   gloo::AllgathervOptions options(mesh_);
   if (!is_in_place) options.setInput(mine.data, mine.bytes);

@@ -26,7 +26,6 @@ namespace {
 
 constexpr std::size_t most_name_bytes = 16;  // For a thread's name, including its final zero.
 
-// Does not change the nice value or the slice.
 bool set_policy(pid_t thread, int policy) {
   const sched_param parameters = {};
   return ::sched_setscheduler(thread, policy, &parameters) == 0;
@@ -57,7 +56,6 @@ class Inherited {
   bool is_batch_ = false;
 };
 
-// Returns 0 when there is none.
 pid_t thread_of_name(const std::string& name) {
   std::error_code error;
   std::filesystem::directory_iterator task("/proc/self/task", error);
@@ -69,7 +67,7 @@ pid_t thread_of_name(const std::string& name) {
   return 0;
 }
 
-// Implements Gloo's store interface with the core's store.
+// The core's store, for Gloo.
 class Addresses final : public gloo::rendezvous::Store {
  public:
   explicit Addresses(const lockstep_engine_store& store) : store_(store) {}
@@ -131,7 +129,7 @@ namespace lockstep::comm::engines {
 
 Mesh::Mesh(const lockstep_engine_config& config)
     : gloo::rendezvous::Context(config.rank, config.size) {
-  // A host's name could mean several addresses; a numeric address binds to itself alone.
+  // A host's name could mean several addresses.
   gloo::transport::tcp::attr where;
   where.hostname = config.address;
   std::shared_ptr<gloo::transport::Device> device;
@@ -147,7 +145,6 @@ Mesh::Mesh(const lockstep_engine_config& config)
   transportContext_->setTimeout(call_timeout);
 }
 
-// Wraps a buffer of Gloo, and registers it with the mesh.
 class Mesh::Buffer final : public gloo::transport::UnboundBuffer {
  public:
   Buffer(Mesh& mesh, std::unique_ptr<gloo::transport::UnboundBuffer> made)

@@ -1,4 +1,4 @@
-// Gloo's connections between all members of a communicator, and the thread that serves them.
+// Gloo's connections between all members of a communicator.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,19 +21,16 @@ namespace lockstep::comm::engines {
 
 // The thread with which Gloo reads and writes the connections of a device.
 //
-// A sender wakes this thread, which then spins until the sender releases the connection. On a rank
-// with one CPU it would spin for its whole time slice: 4 ms per message of 64 KB. So it has the
-// policy SCHED_BATCH, and does not preempt the thread that wakes it.
-//
-// With that policy, it does not preempt a computing thread either, and waits for the end of that
-// slice: about 4 ms each time. A caller that only waits holds no connection, so it lets this thread
+// A sender wakes this thread, which then spins until the sender releases the connection: on a rank
+// with one CPU for a whole time slice. So the thread has SCHED_BATCH, and preempts neither a sender
+// nor a computing thread. A caller that only waits holds no connection, so it lets this thread
 // preempt.
 class LoopThread {
  public:
   LoopThread() = default;
 
-  // Finds the one thread that `start` starts. The thread keeps its policy if it is not found, or if
-  // the calling thread's policy is not SCHED_OTHER.
+  // Finds the thread that `start` starts. It keeps its policy if it is not found, or if the calling
+  // thread's policy is not SCHED_OTHER.
   static LoopThread started_by(const std::function<void()>& start);
 
   // Lets the thread preempt while this object lives; one at a time.
@@ -49,26 +46,23 @@ class LoopThread {
   };
 
  private:
-  pid_t id_ = 0;  // A thread with SCHED_BATCH; 0 without one.
+  pid_t id_ = 0;  // 0 without a thread with SCHED_BATCH.
 };
 
-// The connections, through one address of this host.
-// Thread safety: one thread at a time, except abort().
+// Through one address of this host. Thread safety: one thread at a time, except abort().
 class Mesh final : public gloo::rendezvous::Context {
  public:
-  // Blocking: until all members have come, at most the timeout of `config`.
-  // Errors: Failed with the store's error; Gloo's own.
+  // Blocking: until all members have come, at most the timeout of `config`. Errors: Failed with the
+  // store's error; Gloo's own.
   explicit Mesh(const lockstep_engine_config& config);
 
   // Ends all connections. A running call then fails, here and on members that wait for this one.
   void abort(const std::string& why);
 
-  // Returns a buffer whose waits fail after abort(); it must not outlive the Mesh. In Gloo's own
-  // buffers, only waits for messages that have not started to move would end; others would never
-  // end.
+  // A buffer whose waits all fail after abort(), unlike Gloo's own; it must not outlive the Mesh.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
-  // Returns the tag of the next call, so that two calls cannot mix their messages.
+  // Distinguishes the messages of two calls.
   std::uint32_t next_tag() { return tag_++; }
 
   const LoopThread& loop() const { return loop_; }

@@ -1,7 +1,5 @@
-// The plugin: opens the library built against Gloo, so that it uses no other Gloo.
-//
-// LibTorch exports a gloo:: of another version. In a program that links LibTorch, the loader would
-// bind the plugin to those functions.
+// Opens the library that is built against Gloo, so that it uses no other Gloo. LibTorch exports a
+// gloo:: of another version, to which the loader would bind the plugin.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
@@ -19,12 +17,11 @@ constexpr bool is_sanitized = true;
 constexpr bool is_sanitized = false;
 #endif
 
-// Whether the loader would find another Gloo first.
 bool is_another_gloo_here() {
   return dlsym(RTLD_DEFAULT, "_ZN4gloo9allreduceERKNS_16AllreduceOptionsE") != nullptr;
 }
 
-// Returns the path of the library beside this file.
+// The library beside this file.
 std::string path_of_gloo() {
   Dl_info self = {};
   if (dladdr(reinterpret_cast<const void*>(&lockstep_engine_v1), &self) == 0) return {};

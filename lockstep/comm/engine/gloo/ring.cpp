@@ -12,17 +12,13 @@
 namespace lockstep::comm::engines {
 namespace {
 
-// In Gloo's own ring, the calling thread writes to the connection. Gloo's thread, which should read
-// from it, spins until that is done: for a whole time slice if it has taken the caller's core. Here
-// a member mostly announces a segment before the next member is ready for it, so Gloo's thread
-// writes. Segments of 64 KiB, 256 KiB and 512 KiB were not faster on a link as fast as memory, nor
-// were four segments ahead. On 1 Gbit/s it made no difference.
+// docs/internals/hosts.md explains why this is not Gloo's ring. Other sizes from 64 KiB to 512 KiB
+// were not faster.
 constexpr std::size_t most_block_bytes = std::size_t{128} << 10;
 constexpr std::size_t ahead = 8;  // Rounds for which a member is ready to receive.
 
 std::size_t divided_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
-// One member's part in one call.
 class RingCall {
  public:
   RingCall(Mesh& mesh, const lockstep_buffer& data, Combine combine)
@@ -84,9 +80,9 @@ class RingCall {
   const int next_;
   const int previous_;
   const std::uint64_t slot_;
-  const std::size_t block_capacity_;  // Bytes of a segment in `scratch_`.
+  const std::size_t block_capacity_;  // Bytes of a segment.
   const std::unique_ptr<std::byte[]> scratch_;
-  const std::unique_ptr<gloo::transport::UnboundBuffer> sums_;   // The data.
+  const std::unique_ptr<gloo::transport::UnboundBuffer> sums_;
   const std::unique_ptr<gloo::transport::UnboundBuffer> parts_;  // Segments that are to be added.
 };
 

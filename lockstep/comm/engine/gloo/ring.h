@@ -11,20 +11,19 @@
 
 namespace lockstep::comm::engines {
 
-// The schedule of a member in a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
-// for clusters of workstations", 2009).
+// A member's schedule in a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+// clusters of workstations", 2009).
 //
 // The data has a chunk for each member, and a chunk has segments. In each round, a member sends a
-// segment to the next member and receives one from the previous member. In the first half of the
-// rounds it adds the received data to its own. Then each member has the sums of a chunk, and in the
-// second half the sums go round.
+// segment to the next member and receives one from the previous. It adds those of the first half of
+// the rounds to its own. In the second half the complete sums go round.
 class Ring {
  public:
-  // `count` elements in segments of at most `most`. Chunks have at least two segments, so that one
-  // is transferred while another is added.
+  // Segments have at most `most` elements. Chunks have at least two segments, so that one is
+  // transferred while another is added.
   Ring(std::size_t count, int rank, int size, std::size_t most);
 
-  // Elements of the data; empty when there are fewer elements than segments, and after the end.
+  // In elements. Empty when there are fewer elements than segments, and after the end.
   struct Block {
     std::size_t begin = 0;
     std::size_t count = 0;
@@ -33,13 +32,13 @@ class Ring {
   Block arriving(std::size_t turn) const { return sent_by(rank_ + size_ - 1, turn); }
 
   std::size_t turns() const { return 2 * sums(); }
-  std::size_t sums() const { return (size_ - 1) * blocks_; }  // Turns of the first half.
+  std::size_t sums() const { return (size_ - 1) * blocks_; }  // Rounds of the first half.
 
   // A segment that arrives in one round leaves this many rounds later.
   std::size_t delay() const { return blocks_; }
 
  private:
-  Block sent_by(std::size_t member, std::size_t turn) const;  // The member modulo their number.
+  Block sent_by(std::size_t member, std::size_t turn) const;  // `member` modulo their number.
 
   const std::size_t count_;
   const std::size_t rank_;
@@ -47,9 +46,8 @@ class Ring {
   const std::size_t blocks_;  // Per chunk.
 };
 
-// Replaces `data` by the combination of all members' data. In the chunk of member c, that of member
-// c + 1 is combined with the data of member c, that of member c + 2 with the result, and so on.
-// Errors: Gloo's.
+// Replaces `data` by the combination of all members' data. In chunk c, member c + 1's data is
+// combined with member c's, member c + 2's with the result, and so on. Errors: Gloo's.
 void all_reduce_in_ring(Mesh& mesh, const lockstep_buffer& data, Combine combine);
 
 }  // namespace lockstep::comm::engines

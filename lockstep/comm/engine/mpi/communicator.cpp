@@ -30,8 +30,7 @@ struct Group {
   }
 };
 
-// Returns a tag for communicators that several threads make at once: FNV-1a of the name, within
-// MPI's range of tags.
+// FNV-1a of the name, within MPI's range of tags: several threads may make communicators at once.
 int tag_of(std::string_view name) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -39,8 +38,7 @@ int tag_of(std::string_view name) {
   void* value = nullptr;
   int found = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found), "MPI_Comm_get_attr");
-  const int largest = found != 0 ? *static_cast<const int*>(value) : 32767;  // MPI's guaranteed
-                                                                             // minimum.
+  const int largest = found != 0 ? *static_cast<const int*>(value) : 32767;  // MPI guarantees this.
   return static_cast<int>(hash % (static_cast<std::uint64_t>(largest) + 1));
 }
 
@@ -80,7 +78,7 @@ void broadcast_bytes(const Part& part, int root, MPI_Comm comm) {
   });
 }
 
-// Reduces in place at `root`.
+// In place at `root`.
 void reduce_elements(const Part& part, std::size_t element, Reduction native, int root, int rank,
                      MPI_Comm comm) {
   in_chunks(part, element, [&](std::byte* at, int count) {
@@ -173,8 +171,8 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
   if (in_place) copy_part({apart.get(), own.bytes}, result);
 }
 
-// Uses messages, divided equally at both ends of a pair. Some ranks' parts might fit one
-// MPI_Alltoallv() while others' do not.
+// By messages, divided equally at both ends: some ranks' parts might fit one MPI_Alltoallv() while
+// others' do not.
 void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
                               const std::size_t* send_counts, const std::size_t* receive_counts) {
   const Parts sent(input, send_counts, size_);

@@ -1,13 +1,10 @@
-// A communicator of some ranks of the job; its collectives use MPI.
+// Collectives of some ranks of the job, by MPI. All except reductions move bytes. MPI counts in
+// int, so longer data takes several calls, equal on all ranks.
 //
-// All calls except reductions move bytes, for any type. MPI counts in int, so longer data takes
-// several calls, which are equal on all ranks.
+// MPI cannot be interrupted: config.timeout_ms has no effect, and there is no cancel().
 //
-// MPI waits without a deadline and cannot be interrupted. So config.timeout_ms has no effect here,
-// and there is no cancel().
-//
-// Thread safety: one thread at a time; distinct communicators are independent.
-// Errors: plugin::Failed; the communicator is unusable afterwards.
+// Thread safety: one thread at a time; distinct communicators are independent. Errors:
+// plugin::Failed; the communicator is unusable afterwards.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,19 +20,18 @@ namespace lockstep::comm::mpi {
 
 class Communicator {
  public:
-  // Makes a communicator of config.world_ranks in duplicated_world(config.world). Collective over
-  // these ranks only.
+  // A communicator of config.world_ranks in duplicated_world(config.world). Collective over these
+  // ranks only.
   explicit Communicator(const lockstep_engine_config& config);
 
-  // Does not communicate. After a failure it leaves MPI's communicator, because peers may never
-  // free it. After the end of MPI it leaves everything.
+  // Does not communicate. Leaves MPI's communicator after a failure, because peers may never free
+  // it, and after the end of MPI.
   ~Communicator();
 
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Runs `act`, a collective that moves `bytes` in total. After one of more than
-  // plugin::sent_at_once, waits until all its data have arrived. Records a failure.
+  // Runs `act`, a collective that moves `bytes` in total: see plugin::sent_at_once.
   template <class Act>
   void run(std::size_t bytes, Act act) {
     try {

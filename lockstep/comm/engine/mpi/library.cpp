@@ -36,8 +36,7 @@ bool is_finalized() {
   return flag != 0;
 }
 
-// Requires a variable of a launcher that waits for this process to start MPI. Without a launcher
-// MPI would start as a job of one rank.
+// Without a launcher MPI would start as a job of one rank.
 void require_launcher() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK",
                                "PMI_RANK", "PMI_SIZE", "PMI_FD"})
@@ -54,8 +53,8 @@ struct Launched {
   int ranks;
 };
 
-// Returns the number of ranks, if the launcher gives it. Open MPI's ranks also have Slurm's
-// variable, for the step that started its daemons, so the order matters.
+// If the launcher gives the number. Open MPI's ranks also have Slurm's variable, for the step that
+// started its daemons, so the order matters.
 std::optional<Launched> launched() {
   for (const char* variable :
        {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
@@ -63,9 +62,8 @@ std::optional<Launched> launched() {
   return std::nullopt;
 }
 
-// Makes Open MPI send long messages over TCP without a request for each part. Such requests wait
-// behind the receiver's own data, so two ranks that send to each other would do so one at a time.
-// Without requests, data uses both directions of the link.
+// Without this, Open MPI requests the parts of a long message over TCP. Requests wait behind the
+// receiver's own data, so two ranks that send to each other would alternate.
 void choose_settings() { plugin::set_by_default("OMPI_MCA_btl_tcp_flags", "send,inplace"); }
 
 void require_all_ranks() {
@@ -117,8 +115,7 @@ MPI_Comm handed_over(const void* original) {
   return original == nullptr ? MPI_COMM_WORLD : *static_cast<const MPI_Comm*>(original);
 }
 
-// A duplicate is an attribute of its original. A map by handle would fail, because MPI reuses the
-// handle of a freed communicator.
+// An attribute of the original, because MPI reuses the handle of a freed communicator.
 int key_of_duplicate() {
   static const int key = [] {
     int made = MPI_KEYVAL_INVALID;

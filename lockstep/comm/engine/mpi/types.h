@@ -20,21 +20,20 @@ namespace lockstep::comm::mpi {
 
 // --- Types and reductions, where both mean the same ----------------------------------------------
 
-// Returns MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not have.
+// MPI_DATATYPE_NULL for float16 and bfloat16, which MPI does not have.
 MPI_Datatype type_of(DType dtype);
 
-// Returns the operation for elements of type_of(dtype). Returns MPI_OP_NULL where MPI's result may
-// differ from Lockstep's: averages and types that MPI lacks. Also min and max of floating-point
-// numbers, which may lose a NaN, and sums of 8- and 16-bit integers, which may not wrap.
+// For elements of type_of(dtype). MPI_OP_NULL where MPI's result may differ from Lockstep's:
+// averages, types that MPI lacks, min and max of floating-point numbers, sums of short integers.
+// MPI may lose a NaN, and saturate.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
 // --- Chunks --------------------------------------------------------------------------------------
 
-// Well below INT_MAX, because libraries multiply counts by sizes. Large enough that only the
-// network limits the speed.
+// Well below INT_MAX, because libraries multiply counts by sizes.
 constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
 
-// Calls act(begin, elements) for each chunk of `part`, whose elements have `element` bytes.
+// Calls act(begin, elements) for each chunk; elements have `element` bytes.
 template <class Act>
 void in_chunks(const plugin::Part& part, std::size_t element, Act act) {
   const std::size_t most = largest_call / element * element;
@@ -42,7 +41,7 @@ void in_chunks(const plugin::Part& part, std::size_t element, Act act) {
     act(part.data + begin, static_cast<int>(std::min(most, part.bytes - begin) / element));
 }
 
-// Converts to MPI's counts, in units of `unit` bytes; for a total of at most largest_call.
+// In units of `unit` bytes; for a total of at most largest_call.
 inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size_t unit = 1) {
   std::vector<int> all;
   all.reserve(bytes.size());
@@ -50,7 +49,6 @@ inline std::vector<int> as_ints(const std::vector<std::size_t>& bytes, std::size
   return all;
 }
 
-// Messages that run at the same time.
 class Messages {
  public:
   void add(MPI_Request request) { requests_.push_back(request); }

@@ -120,8 +120,8 @@ Communicator::~Communicator() {
     const auto patience = std::min<std::chrono::milliseconds>(timeout_, longest_farewell);
     settle("ncclCommFinalize", ncclCommFinalize(handle_), Clock::now() + patience, lock);
     if (handle_ != nullptr) ncclCommDestroy(handle_);
-  } catch (...) {  // settle() has aborted it. At process exit, device and
-                   // communicator may be gone.
+  } catch (...) {
+    // settle() has aborted it. At process exit, device and communicator may be gone.
   }
 }
 
@@ -175,7 +175,7 @@ void Communicator::enqueue(const char* what, Act act) {
   settle(what, result, Clock::now() + timeout_, lock);
 }
 
-// Both have a part for each rank. An empty part is neither sent nor received.
+// Both have a part for each rank; an empty one is not transferred.
 void Communicator::exchange(const char* what, cudaStream_t stream, const plugin::Parts& sent,
                             const plugin::Parts& received) {
   const auto [to, bytes] = received[rank_];

@@ -1,13 +1,9 @@
-// One NCCL communicator, on one device.
-//
-// It is non-blocking: no NCCL call waits for a peer. This class waits instead, and can stop waiting
-// after a timeout or by cancel(). Work enqueued on the buffers' stream may still run when a call
-// returns.
+// An NCCL communicator, on one device. It is non-blocking: this class waits for peers instead of
+// NCCL, until a timeout or cancel(). Enqueued work may still run when a call returns.
 //
 // Thread safety: any thread may call cancel() at any time; one thread at a time for the others.
-// Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's text for all
-// others, including a lost peer, which NCCL does not identify. After any error only the destructor
-// may be called.
+// Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's text, also
+// for a lost peer, which NCCL does not identify. Afterwards only the destructor may be called.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,14 +22,13 @@
 
 namespace lockstep::comm::engines {
 
-// A reduction in NCCL's terms.
 struct Reduction {
   ncclDataType_t type;
   ncclRedOp_t op;
 };
 
-// Returns nothing for bitwise operations and 16-bit integers, which NCCL lacks. A bool is a byte:
-// "or" is the maximum, "and" the minimum.
+// Empty for bitwise operations and 16-bit integers, which NCCL lacks. A bool is a byte: "or" is the
+// maximum, "and" the minimum.
 std::optional<Reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op);
 
 class Communicator {
@@ -53,7 +48,6 @@ class Communicator {
     return reduction_of(dtype, reduce_op).has_value();
   }
 
-  // Same as the members of lockstep_engine.
   void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
   void broadcast(const lockstep_buffer& data, int root);
   void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);

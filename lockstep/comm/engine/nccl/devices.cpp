@@ -30,8 +30,7 @@ std::string why_no_device(cudaError_t status) {
 
 constexpr const char* verdict_key = "verdict";
 
-// Returns an id that is equal for all processes of one kernel, in containers too, for any host
-// name.
+// Equal for all processes of one kernel, in containers too.
 std::string host_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
@@ -40,13 +39,13 @@ std::string host_id() {
 
 std::string device_key(int rank) { return "device/" + std::to_string(rank); }
 
-// Whether NCCL may let ranks share a device. NCCL 2.30 supports that; older versions refuse it.
+// NCCL 2.30 supports that; older versions refuse it.
 bool may_share_devices() {
   const char* const enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   return enabled != nullptr && std::string_view(enabled) == "1";
 }
 
-// Returns why the members cannot communicate; empty if they can.
+// Why the members cannot communicate; empty if they can.
 std::string complaint(const plugin::Store& store, const lockstep_engine_config& config,
                       const std::string& mine) {
   if (may_share_devices()) return {};

@@ -1,5 +1,4 @@
-// The CUDA devices of this process, and the rendezvous in which members of a communicator compare
-// theirs.
+// CUDA devices, and the rendezvous of a communicator's members.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,17 +13,17 @@
 
 namespace lockstep::comm::engines {
 
-// Throws Failed(system) with `what` for any status but success.
+// Throws Failed(system) with `what` unless `status` is success.
 void check_cuda(cudaError_t status, const char* what);
 
-// Throws Failed(unsupported) when there is no device here, with what is missing: a driver, a newer
-// driver, or a device. NCCL itself detects that only when it communicates.
+// Throws Failed(unsupported) without a device, with what is missing: a driver, a newer driver, or a
+// device. NCCL itself detects that only when it communicates.
 void require_device();
 
-// Returns the bus id of a device here, such as "0000:1b:00.0".
+// Such as "0000:1b:00.0".
 std::string pci_bus_id(int device);
 
-// Makes `device` this thread's device while it lives, then restores the former one.
+// Makes `device` this thread's device while it lives.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -36,11 +35,9 @@ class DeviceGuard {
   int before_ = -1;  // -1 when nothing must be restored.
 };
 
-// Rendezvous of a communicator's members: rank 0 makes NCCL's id, and all read it from the job's
-// store.
-// Blocking: until rank 0 has received from all.
-// Errors: the store's; misuse, on all ranks, when two of them use one device. NCCL would hang then,
-// or only print a warning on stderr.
+// Rank 0 makes NCCL's id, and all read it from the job's store. Blocking: until rank 0 has received
+// from all. Errors: the store's; misuse, on all ranks, when two of them use one device. Otherwise
+// NCCL would hang.
 ncclUniqueId meet(const lockstep_engine_config& config);
 
 }  // namespace lockstep::comm::engines

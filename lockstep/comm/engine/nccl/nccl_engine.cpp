@@ -1,5 +1,3 @@
-// Implements the engine ABI with NCCL, for CUDA buffers.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <nccl.h>
 

@@ -18,14 +18,14 @@ void choose_settings(const lockstep_engine_config& config) {
   plugin::set_by_default("FI_PROVIDER", "tcp");
   // Works in the waiting thread: a thread of oneCCL's own would spin on a core beside the ranks.
   plugin::set_by_default("CCL_WORKER_OFFLOAD", "0");
-  // Declares each rank alone on its host. oneCCL assumes that ranks with equal host names share
-  // memory, which is wrong between containers. On one host the core has its own shared memory.
+  // Each rank is alone on its host: oneCCL assumes that ranks with equal host names share memory,
+  // which is wrong between containers.
   plugin::set_by_default("CCL_ATL_SHM", "0");
   plugin::set_by_default("CCL_LOCAL_RANK", "0");
   plugin::set_by_default("CCL_LOCAL_SIZE", "1");
   // oneCCL's own choice does not always give the same bits.
   plugin::set_by_default("CCL_ALLREDUCE", "ring");
-  // For the service at which the ranks find each other, and for their connections.
+  // For the ranks' rendezvous and for their connections.
   plugin::set_by_default("CCL_KVS_IFACE", config.interface_name);
   plugin::set_by_default("FI_TCP_IFACE", config.interface_name);
   // The setting above still leaves lo's addresses, and oneCCL takes the first by name.
@@ -38,9 +38,8 @@ void choose_settings(const lockstep_engine_config& config) {
     plugin::set_by_default("CCL_KVS_PREFER_IPV6", "1");
 }
 
-// oneCCL opens its transport with the first communicator of a process, and all its members must do
-// so at the same time. A member that already has one would never come. So the first communicator
-// has only this process. Never destroyed.
+// oneCCL opens its transport with the first communicator of a process, at the same time on all
+// members. So the first one has only this process. Never destroyed.
 void make_first_communicator() {
   static auto* const kvs = new auto(ccl::create_main_kvs());
   static auto* const first = new auto(ccl::create_communicator(1, 0, *kvs));
@@ -83,8 +82,8 @@ Progress& progress() {
 
 }  // namespace lockstep::comm::engines
 
-// Replaces symbols of Intel's compiler runtime and tracer, which oneCCL's archive needs and which
-// are absent. The tracer's functions are these pointers; null means "none".
+// Symbols of Intel's compiler runtime and tracer, which oneCCL's archive needs. Null means "no
+// tracer".
 
 extern "C" {
 

@@ -1,4 +1,4 @@
-// oneCCL in this process: its settings, and the lock for its progress.
+// oneCCL's settings, and the lock for its progress.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,13 +10,12 @@
 
 namespace lockstep::comm::engines {
 
-// Starts oneCCL at the first call. Sets defaults for ranks on different hosts, except where the
-// environment has a value. oneCCL reads them once: a later call with another interface throws.
+// Starts oneCCL at the first call, with defaults for ranks on different hosts. The environment has
+// priority. Throws at a later call with another interface, because oneCCL reads the settings once.
 void start_library(const lockstep_engine_config& config);
 
-// The right to make oneCCL progress. A thread that does so for one communicator moves the data of
-// all communicators, so one thread at a time may do so. After a call was aborted, no thread does
-// again, because its data would still move. All calls fail from then on.
+// The right to make oneCCL progress, which moves the data of all communicators: one thread at a
+// time. After a call was aborted, all calls fail, because progress would still move its data.
 class Progress {
  public:
   // Throws Failed after an abort.

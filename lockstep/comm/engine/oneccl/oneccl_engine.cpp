@@ -1,5 +1,3 @@
-// Implements the engine ABI with oneCCL's collectives.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
 
@@ -24,7 +22,7 @@ using std::chrono::steady_clock;
 
 // --- Types and operations with the core's results -----------------------------------------------
 
-// Leaves out bool, and float16 and bfloat16, whose sums the core rounds once.
+// Not bool, and not float16 and bfloat16, whose sums the core rounds once.
 std::optional<ccl::datatype> number_of(std::uint8_t dtype) {
   switch (static_cast<DType>(dtype)) {
     case DType::float32:
@@ -103,10 +101,9 @@ bool has_come(ccl::event& event) {
 
 // --- Making one ---------------------------------------------------------------------------------
 
-// Serializes the creation of communicators in a process. Members that make two in different orders
-// would wait for each other in oneCCL forever. Two made at once would get the same number. So a
-// process enters oneCCL for one at a time, when all members have come. The core makes them in the
-// same order everywhere.
+// Serializes the creation of communicators in a process: two made at once would get the same
+// number. The core makes them in the same order everywhere, because members would otherwise wait
+// for each other forever.
 std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) {
   static std::timed_mutex mutex;
   std::unique_lock lock(mutex, timeout);
@@ -180,7 +177,7 @@ class Communicator {
   ccl::shared_ptr_class<ccl::kvs> kvs_;
   std::optional<ccl::communicator> ccl_;
   std::atomic<bool> is_cancelled_ = false;
-  std::int32_t arrivals_ = 0;  // Dummy data of await_all().
+  std::int32_t arrivals_ = 0;
 };
 
 Communicator::Communicator(const lockstep_engine_config& config)
@@ -194,7 +191,7 @@ Communicator::Communicator(const lockstep_engine_config& config)
   ccl_.emplace(ccl::create_communicator(config.size, config.rank, kvs_));
 }
 
-// Polls until `event` is complete. Throws Failed when the call was aborted.
+// Throws Failed when the call was aborted.
 void Communicator::poll(ccl::event& event) const {
   const auto deadline = steady_clock::now() + timeout_;
   for (Patience patience;; patience.pause()) {
@@ -213,7 +210,7 @@ void Communicator::poll(ccl::event& event) const {
   }
 }
 
-// Starts an operation that returns an event, begin(communicator), and completes it.
+// Completes an operation that returns an event, begin(communicator).
 template <class Begin>
 void Communicator::complete(Begin begin) {
   // oneCCL's destructor waits for an incomplete event, so such an event is never freed.
@@ -230,8 +227,7 @@ void Communicator::complete(Begin begin) {
   }
 }
 
-// A barrier. oneCCL's own blocks inside the call that starts it, and so blocks other threads'
-// calls.
+// A barrier. oneCCL's own blocks other threads' calls.
 void Communicator::await_all() {
   complete([&](const ccl::communicator& ccl) {
     return ccl::allreduce(&arrivals_, &arrivals_, 1, ccl::datatype::int32, ccl::reduction::max,
@@ -293,8 +289,8 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
   });
 }
 
-// Keeps the communicator. To end one, oneCCL calls the service of its rendezvous, and ends the
-// process if that service is gone. It is gone if rank 0 was a little faster.
+// Keeps the communicator. To end one, oneCCL calls its rendezvous service, and ends the process if
+// that is gone, as when rank 0 was faster.
 void destroy(void*) {}
 
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({
