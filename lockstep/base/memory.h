@@ -83,7 +83,7 @@ LOCKSTEP_API void map_all_pages(std::byte* data, std::size_t bytes);
 // what remains in each of its memory cgroups.
 LOCKSTEP_API std::size_t available_memory();
 
-// The lowest limit of those cgroups; empty without one.
+// The lowest limit of this process's memory cgroups; empty if none has one.
 LOCKSTEP_API std::optional<std::size_t> memory_limit();
 
 // Words shared by processes must be lock-free.

@@ -47,19 +47,22 @@ class LOCKSTEP_API StepClock {
   // While it exists, the loop waits in `reduce` for collectives of another thread.
   class Lent;
 
-  // Records that this other thread waited from `begin` to `end` for the rank `last`.
+  // Call it on another thread than the loop's: records that it waited from `begin` to `end` for the
+  // rank `last`.
   static void book_wait_of_helper(int last, Ticks begin, Ticks end);
 
   StepTimes times() const;
 
-  // The ticks of each phase until `now`, for the thread that changes the phases.
+  // Returns the ticks of each phase until `now`. Only the thread that changes the phases may call
+  // it.
   std::array<Ticks, step_phases> spent_until(Ticks now) const;
 
   // Excludes the first step, because ranks start at different times; empty before its end.
   StepTimes since_first_step() const;
 
  private:
-  static constexpr std::size_t most_ranks = 1024;  // The last entry sums all ranks beyond.
+  static constexpr std::size_t most_ranks =
+      1024;  // Entries of waited_; the last sums all other ranks.
 
   template <class Change>
   void change(Change change);
@@ -130,7 +133,7 @@ class LOCKSTEP_API SharedStepTimes {
 struct StepReport {
   SharedStepTimes recent;                 // The last ten seconds.
   SharedStepTimes whole;                  // StepClock::since_first_step().
-  std::atomic<std::int64_t> stood_still;  // Nanoseconds, as in RankTimes, within `whole`.
+  std::atomic<std::int64_t> stood_still;  // Nanoseconds of `whole` in which it was stopped.
 
   void reset() {
     recent.show({});

@@ -5,8 +5,8 @@
 //
 // In a cut layer, forward() is collective: all ranks call the same layers in the same order, with
 // equal whole inputs or with their parts.
-// Autograd: backward() sums gradients over ranks itself. A whole parameter's gradient is equal on
-// all ranks; the gradient of a part belongs to that part.
+// Autograd: backward() sums gradients over the ranks of the layer's group itself. Afterwards an
+// uncut parameter has the same gradient on all ranks, and a cut one that of this rank's part.
 // Random numbers: all ranks of a group must start with equal generators (torch::manual_seed()).
 // Layers keep them in step.
 // Thread safety: as LibTorch's modules; one thread per rank calls.

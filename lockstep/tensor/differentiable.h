@@ -11,15 +11,15 @@
 //   all_to_all_rows_in_region         all_to_all      its inverse
 //
 // These are Megatron-Core's functions (tensor_parallel/mappings.py) on any dim. Reductions are
-// sums. gather_from_parallel_region() assumes that all ranks compute the same loss from its result,
-// gather_from_sequence_region() that each computes its own part of the loss. Parts are those of
-// chunk_sizes(). Gathers and all_to_all accept any sizes along `dim`, at the cost of a collective.
-// Memory: results are new contiguous tensors, but copy_to_parallel_region() shares the input's
-// memory, and a group of one rank returns the input. Sums are in the group's RegisteredPool.
+// sums. gather_from_parallel_region() assumes that all ranks compute the same loss from its result.
+// gather_from_sequence_region() assumes that each computes its own part of the loss. Parts are
+// those of chunk_sizes(). Gathers and all_to_all accept any sizes along `dim`, at the cost of a
+// collective. Memory: results are new contiguous tensors, but copy_to_parallel_region() shares the
+// input's memory, and a group of one rank returns the input. Sums lie in registered memory.
 // Autograd: gradients are differentiable; forward mode is not supported. An input requires a
 // gradient on all ranks or on none; in the latter case, backward() does not communicate. It
 // communicates in autograd's order, which is the same on ranks with equal graphs.
-// Options: Errors contain the label; the timeout applies to each call; keep_alive is ignored.
+// Options: Errors contain the label; the timeout applies to each collective; keep_alive is ignored.
 // Types, Thread safety, Blocking, Errors: as in collectives.h, also in backward(). bfloat16 is
 // summed in float32. Misuse for a dim that does not exist. Mismatch, on all ranks, for different
 // types, or sizes other than along `dim`.

@@ -1,8 +1,8 @@
 // Where the ranks of one group wait for each other.
 //
-// With a core for each rank, a rank spins for some tens of microseconds, longer inside a call;
-// otherwise it yields. Then it sleeps, at once if the awaited rank is on its core. Each sleep ends
-// within 20 ms to check for lost peers, an abort and the deadline.
+// If each rank has a core, a waiting rank first spins for some tens of microseconds, and for longer
+// in step(). Otherwise it calls sched_yield(). Then it sleeps, or at once if the awaited rank
+// is on its core. Each sleep ends within 20 ms to check for lost peers, an abort and the deadline.
 //
 // Thread safety: one thread at a time for enter() and step(); any thread for await_doorbell() and
 // abort().
@@ -27,8 +27,8 @@ namespace lockstep::comm {
 
 class Barrier {
  public:
-  // Returns once all ranks have made theirs. Aborts the group before it throws. Calls `watch`,
-  // which may throw.
+  // Returns once all ranks have made their Barrier. Aborts the group before it throws. Calls
+  // `watch`, which may throw.
   Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);
 
@@ -59,7 +59,7 @@ class Barrier {
   void leave() const;
   bool has_left(int rank) const { return segment_.block(rank).left.load() != 0; }
 
-  // Ranks that wait here throw timeout at once, with the absent ranks.
+  // Ranks of this host that wait in this barrier throw timeout at once and name the absent ranks.
   void report_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
   // Whether the group was aborted. Very cheap.
@@ -97,14 +97,14 @@ class Barrier {
   const int size_;
   CoreSharing shares_core_;
   CoreSharing shares_core_in_messages_;
-  std::function<void()> watch_;  // Until all have made theirs.
+  std::function<void()> watch_;  // Until all ranks have made their Barrier.
   bool crowded_ = true;          // More ranks than cores, or not known yet.
   int spins_ = 0;
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;
   std::uint32_t rounds_ = 0;
   std::optional<int> last_to_enter_;
-  std::optional<Deadline> deadline_;  // The operation's, once it sleeps.
+  std::optional<Deadline> deadline_;  // Current operation's; empty until it sleeps.
   Clock::duration overslept_{0};      // Time in which this process was stopped.
   std::vector<bool> named_stalled_;
 };

@@ -1,8 +1,9 @@
 // Reading data that another core has just written, and will soon write again.
 //
 // A plain read leaves a copy of each cache line with the reader. The writer's next store has to
-// invalidate it, and runs at 8 GB/s. If the reader takes ownership, the stores run at 40 GB/s. It
-// pays for lines with one reader, in a ring buffer larger than the second-level cache.
+// invalidate it, and runs at 8 GB/s. If the reader takes ownership, the stores run at 40 GB/s.
+// This is worthwhile if each line has one reader and the buffer is larger than the second-level
+// cache.
 //
 // Source: AMD64 Architecture Programmer's Manual, volume 3, PREFETCHW.
 
@@ -18,19 +19,20 @@ namespace lockstep {
 // Prefetches lines for ownership; accesses nothing outside the range.
 void take_over(const std::byte* from, std::size_t bytes);
 
-// Copies, taking ownership of the lines of `from`. The two must not overlap.
+// Copies, taking ownership of the lines of `from`. `from` and `to` must not overlap.
 void copy_taking_over(std::byte* to, const std::byte* from, std::size_t bytes);
 
 // Larger blocks are written faster past the caches, because the lines of `to` need not be read
 // first.
 constexpr std::size_t too_large_for_caches = std::size_t{4} << 20;
 
-// Copies past the caches; `taking_over` as in copy_taking_over(). The two must not overlap.
+// Copies past the caches; `taking_over` as in copy_taking_over(). `from` and `to` must not overlap.
 LOCKSTEP_API void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes,
                                    bool taking_over);
 
-// Copies uncached memory past the caches, as four interleaved blocks of 4 KiB: processors prefetch
-// within a page only. Measured: 10.0 GB/s a core instead of 7.9. The two must not overlap.
+// Copies memory that is in no cache, with non-temporal stores. It alternates between four pages,
+// because processors prefetch within a page only: 10.0 GB/s a core instead of 7.9. `from` and
+// `to` must not overlap.
 LOCKSTEP_API void copy_pages_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace lockstep

@@ -2,9 +2,9 @@
 // being filled by a process, or ready.
 //
 // No process waits for another. If another process is filling a slot, the caller decodes the image
-// itself. If that process has died, by its pid and start time, the slot is filled again in the same
-// memory. A process in another pid namespace counts as dead. If it is alive, both processes write
-// the same pixels, and only the last owner of the slot changes its state.
+// itself. If pid and start time show that this process has died, the caller fills the slot again,
+// in the same memory. A process in another pid namespace counts as dead. If such a process still
+// lives, both write the same pixels, and only the later owner can change the slot's state.
 //
 // Thread safety: any thread of any process that maps the memory may call any member.
 // Blocking: only the constructor.
@@ -28,7 +28,7 @@ class PixelCache {
   // Collective if `options` has a group. `fingerprint` is the source's. Errors: as DecodedImages.
   PixelCache(std::size_t images, std::uint64_t fingerprint, const HostCache& options);
 
-  // Nothing unless the slot is ready.
+  // Returns the image, or nothing unless its slot is ready.
   std::optional<PixelView> find(std::size_t image) const;
 
   // A slot that this process fills. Destruction without ready() empties the slot.
@@ -53,10 +53,10 @@ class PixelCache {
     std::uint64_t place_ = 0;
   };
 
-  // Nothing if the slot is ready, a living process fills it, or the memory is full.
+  // Returns nothing if the slot is ready, a living process fills it, or the memory is full.
   std::optional<Filling> start(std::size_t image, const ImageSize& size);
 
-  // If possible.
+  // Stores the image if its slot can be filled.
   void keep(std::size_t image, const PixelView& pixels);
 
   const RegisteredMemory& memory() const { return memory_; }

@@ -55,8 +55,8 @@ class StoreService {
   static constexpr std::size_t max_waits = 1024;
 
   // Delivers the reply, unless the request must wait, and the replies to all waits that it ends.
-  // Errors: corrupt for the id of a pending wait, or too many waits. A refusal by the table is a
-  // reply.
+  // Errors: corrupt if a new wait has the id of a pending one, or if there are max_waits already.
+  // An error that the table throws becomes the reply.
   void handle(Client client, const StoreRequest& request, const Deliver& deliver);
 
   void forget(Client client);

@@ -1,4 +1,4 @@
-// Runs the order of a pipeline on this rank. Thread safety: none.
+// Executes this rank's actions of a pipeline's schedule (PipelineOrder). Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,8 +27,8 @@ class PipelineRun {
   // Collective over `group`. `stages` outlive this object.
   PipelineRun(RankStages& stages, const ProcessGroup& group);
 
-  // Collective: all actions of one step, and the exchange of gradients. Returns the mean loss.
-  // Errors: as Pipeline::step().
+  // Collective: runs all actions of one step and sums the gradients of tied weights. Returns the
+  // mean loss. Errors: as Pipeline::step().
   double train(const PassedValue& inputs, const LossOf& loss_of);
 
   // Collective: forward only.
@@ -49,7 +49,8 @@ class PipelineRun {
   const std::vector<PipelineAction>& own_actions() const;
   double end_step(const PassedValue& inputs);
 
-  // After an exception, sends it with place() to all ranks, and marks the pipeline as broken.
+  // Runs act(). If it throws, sends the error and the text of place() to all ranks, and marks the
+  // pipeline as broken.
   template <class Place, class Act>
   decltype(auto) guarded(const Place& place, const Act& act);
   void end_with(Ending ending, const std::function<void()>& act);
@@ -73,7 +74,7 @@ class PipelineRun {
   StageMessages messages_;
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
   std::optional<Route> waiting_;                       // During receive().
-  bool waits_for_all_ = false;                         // While it waits for the whole pipeline.
+  bool waits_for_all_ = false;                         // In a collective that ends a step.
   double loss_ = 0;                                    // Sum so far.
   std::uint64_t calls_ = 0;                            // To train() and evaluate().
   bool is_training_ = true;

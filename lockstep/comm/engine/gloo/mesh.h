@@ -21,16 +21,16 @@ namespace lockstep::comm::engines {
 
 // The thread with which Gloo reads and writes the connections of a device.
 //
-// A sender wakes this thread, which then spins until the sender releases the connection: on a rank
-// with one CPU for a whole time slice. So the thread has SCHED_BATCH, and preempts neither a sender
-// nor a computing thread. A caller that only waits holds no connection, so it lets this thread
-// preempt.
+// A thread that sends holds the connection's lock while it wakes this thread, which then spins for
+// the lock. On a rank with one CPU, it would spin for a whole time slice. With SCHED_BATCH, it
+// preempts neither a sender nor a computing thread. A caller that only waits holds no lock, so it
+// lets this thread preempt.
 class LoopThread {
  public:
   LoopThread() = default;
 
-  // Finds the thread that `start` starts. It keeps its policy if it is not found, or if the calling
-  // thread's policy is not SCHED_OTHER.
+  // Calls `start`, finds the thread that this creates, and sets it to SCHED_BATCH. It keeps its
+  // policy if it is not found, or if the calling thread's policy is not SCHED_OTHER.
   static LoopThread started_by(const std::function<void()>& start);
 
   // Lets the thread preempt while this object lives; one at a time.
@@ -46,10 +46,11 @@ class LoopThread {
   };
 
  private:
-  pid_t id_ = 0;  // 0 without a thread with SCHED_BATCH.
+  pid_t id_ = 0;  // 0 if no thread has SCHED_BATCH.
 };
 
-// Through one address of this host. Thread safety: one thread at a time, except abort().
+// All connections use one network address of this host. Thread safety: one thread at a time, except
+// abort().
 class Mesh final : public gloo::rendezvous::Context {
  public:
   // Blocking: until all members have come, at most the timeout of `config`. Errors: Failed with the
