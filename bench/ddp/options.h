@@ -10,6 +10,7 @@
 struct Options {
   std::string model = "cnn";
   std::int64_t batch = 32;  // Samples per step and rank.
+  int threads = 1;          // Threads of each rank.
   int warmup = 10;          // Steps before the clock starts.
   int steps = 50;           // Timed steps.
   bool alone = false;       // The bare model without a group: the machine's limit.

@@ -73,7 +73,8 @@ def run(side, case, options):
         if side in ALL_THREADS:
             whole = case._replace(batch=case.batch * case.ranks)
             return copies([options.build / "bin" / "bench_ddp", *work_of(whole), "--alone",
-                           "--on-cue", *ALL_THREADS[side]], 1, MALLOC, case.ranks)
+                           "--on-cue", "--threads", case.ranks, *ALL_THREADS[side]],
+                          1, MALLOC, case.ranks)
         if side in BARE:
             return copies([options.build / "bin" / "bench_ddp", *work_of(case), "--alone",
                            "--on-cue", *BARE[side]], case.ranks, malloc or MALLOC)

@@ -156,6 +156,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--batch", options.batch, "Samples in a step, on each rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads of each rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--warmup", options.warmup, "Steps before the clock starts")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -208,7 +211,7 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 void run(const Options& options) {
-  torch::set_num_threads(1);
+  torch::set_num_threads(options.threads);
   std::optional<lockstep::ProcessGroup> world;
   if (!options.alone) world = lockstep::init_process_group();
   const Times times = train(options, world);

@@ -48,7 +48,7 @@ def tuned(model, options):
         begin = time.monotonic()
         measure.run([programs / "lockstep", "tune", "--global-batch", MODELS[model], "--json", file,
                      programs / "bench_ddp", "--model", model.split(",")[0], "--batch", "{batch}",
-                     "--steps", STEPS])
+                     "--threads", "{threads}", "--steps", STEPS])
         return json.loads(file.read_text()), time.monotonic() - begin
 
 
