@@ -162,7 +162,7 @@ void note_ranks(const std::vector<RankStatus>& ranks, DivisionRun& run) {
 std::string problem_of(const Launcher& launcher, const StepRate& steps) {
   if (launcher.exit_code() != 0)
     return fmt::format("it ended with exit code {}", launcher.exit_code());
-  if (steps.steps() == 0) return "it ended without a step that Lockstep counts";
+  if (steps.steps() == 0) return "it ended before a step was counted";
   return fmt::format("it ended after {} steps, which are too few to measure", steps.steps());
 }
 
