@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -35,9 +36,9 @@ int complain(const std::string& text, int exit_code) {
   return exit_code;
 }
 
-// Fails before the measurement if the file could not be written after it.
+// Fails before the measurement if the file could not be written after it. Its content stays.
 void require_writable(const std::string& file) {
-  if (!file.empty()) write_file(file, "");
+  if (!file.empty() && !std::ofstream(file, std::ios::app)) throw_errno(file);
 }
 
 int run(const TuneCommandLine& line) {
