@@ -26,12 +26,12 @@ function(lockstep_link target)
 endfunction()
 
 # lockstep_united(<result> <name> [OPTIONS_OF <folder>] <cpp>...) With LOCKSTEP_UNITY, sets <result>
-# to sources <name>_<number>.cpp that each include up to ten of the given sources, so that their
-# headers are read once. Otherwise sets it to the given sources.
-# Sources with compile options stay separate. So do those outside of the calling folder, which may
-# replace operator new for tests and must not be inlined into others. CMake's UNITY_BUILD includes
-# absolute paths, so ccache would find nothing for another checkout. A source's options apply only
-# if they are set in the target's folder: the calling folder unless OPTIONS_OF names it.
+# to sources <name>_<number>.cpp. Each includes up to ten of the given sources, so that headers are
+# read once. Otherwise sets <result> to the given sources. Sources with compile options stay
+# separate. So do those outside of the calling folder, which may replace operator new for tests and
+# must not be inlined into others. CMake's UNITY_BUILD includes absolute paths, which defeat ccache
+# in another checkout. A source's options apply only if they are set in the target's folder: the
+# calling folder unless OPTIONS_OF names it.
 function(lockstep_united result name)
   cmake_parse_arguments(united "" "OPTIONS_OF" "" ${ARGN})
   set(ARGN ${united_UNPARSED_ARGUMENTS})
@@ -77,15 +77,14 @@ endfunction()
 # LibTorch's headers.
 function(lockstep_trust_united target)
   if(LOCKSTEP_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
-     NOT target STREQUAL lockstep_objects)
+     NOT target MATCHES "^lockstep(_toolkit)?_objects$")
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
   endif()
 endfunction()
 
 # lockstep_component(<library> [HEADERS h...] [OFFERS h...] [SOURCES cpp...] [TESTS cpp...]) Adds
-# the files of the calling folder. HEADERS are installed. OFFERS are for other components of the
-# project; further headers are private (tests/tidy.py). TESTS become the GoogleTest program
-# <component>_test.
+# the files of the calling folder. HEADERS are installed, OFFERS are for other components; further
+# headers are private (tests/tidy.py). TESTS become the GoogleTest program <component>_test.
 function(lockstep_component library)
   cmake_parse_arguments(component "" "" "HEADERS;OFFERS;SOURCES;TESTS" ${ARGN})
   list(TRANSFORM component_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
@@ -107,9 +106,9 @@ set(lockstep_fast_tests base_test job_test store_test launch_test tensor_test nn
 # Programs that measure this process's share of memory, which other processes affect.
 set(lockstep_lone_tests observe_test)
 
-# lockstep_test(<program> <library> <cpp>...): adds a GoogleTest program whose tests are ctests. It
-# may start itself again as ranks (tests/ranks.h), so tests/ranks_main.cpp provides main(). The
-# program contains the objects of lockstep_comm and searches for engines beside that library.
+# lockstep_test(<program> <library> <cpp>...): adds a GoogleTest program whose suites are ctests.
+# tests/ranks_main.cpp provides main(), because the program may start itself as ranks
+# (tests/ranks.h). It contains the objects of lockstep_comm and searches for engines beside it.
 function(lockstep_test program library)
   lockstep_united(sources ${program} ${ARGN})
   if(NOT TARGET lockstep_test_ranks)
@@ -120,9 +119,9 @@ function(lockstep_test program library)
   endif()
   add_executable(${program} ${sources} $<TARGET_OBJECTS:lockstep_test_ranks>)
   target_link_libraries(${program} PRIVATE ${library}_objects GTest::gtest lockstep_settings)
-  # Tests are compiled with -O1, to save time. The library keeps its own flags.
+  # -O1 saves compile time. The library keeps its own flags.
   target_compile_options(${program} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(library STREQUAL lockstep)
+  if(library STREQUAL lockstep OR library STREQUAL lockstep_toolkit)
     if(NOT TARGET lockstep_test_vector_math)
       add_library(lockstep_test_vector_math OBJECT
                   ${PROJECT_SOURCE_DIR}/tests/settled_vector_math.cpp)
@@ -134,16 +133,77 @@ function(lockstep_test program library)
     lockstep_trust_united(${program})
   endif()
   set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  include(GoogleTest)
-  set(labels "")
+  set(properties TIMEOUT 600
+                 ENVIRONMENT "[=[LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY}]=]")
   if(program IN_LIST lockstep_fast_tests)
-    set(labels LABELS fast)
+    list(APPEND properties LABELS fast)
   endif()
-  set(serial OFF)
   if(program IN_LIST lockstep_lone_tests)
-    set(serial ON)
+    list(APPEND properties RUN_SERIAL ON)
   endif()
-  gtest_discover_tests(${program} DISCOVERY_TIMEOUT 60 PROPERTIES
-    ${labels} RUN_SERIAL ${serial} TIMEOUT 120
-    ENVIRONMENT LOCKSTEP_ENGINE_PATH=${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+  string(JOIN " " properties ${properties})
+  if(CMAKE_CROSSCOMPILING)
+    return() # This machine cannot list the suites. tests/platforms runs the program elsewhere.
+  endif()
+  set(suites ${CMAKE_CURRENT_BINARY_DIR}/${program}_suites.cmake)
+  string(REGEX REPLACE "_test$" "" name ${program})
+  add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${suites} VERBATIM
+    COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${program}> -D NAME=${name}
+            -D OUTPUT=${suites} -D "PROPERTIES=${properties}"
+            -P ${PROJECT_SOURCE_DIR}/cmake/DiscoverSuites.cmake)
+  # Until the program is built, a test fails in its place.
+  set(include ${CMAKE_CURRENT_BINARY_DIR}/${program}_tests.cmake)
+  file(CONFIGURE OUTPUT ${include} @ONLY CONTENT [[
+if(EXISTS "@suites@")
+  include("@suites@")
+else()
+  add_test(@program@_NOT_BUILT @program@_NOT_BUILT)
+endif()
+]])
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include})
+endfunction()
+
+# lockstep_former_header(<path> <header>): until version 0.2, <path> includes <header>, which has
+# moved. Both are below lockstep/.
+function(lockstep_former_header path header)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/former_headers/lockstep/${path}
+       CONTENT "// Deprecated path.\n#pragma once\n\n#include \"lockstep/${header}\"\n")
+endfunction()
+
+# Compiles LibTorch's most used headers once for all targets below `folder` that link LibTorch, are
+# of one type and have the same options. It saves a third of a unit's time. A source with other
+# options reads the headers again.
+function(lockstep_precompile_torch folder)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    get_target_property(libraries ${target} LINK_LIBRARIES)
+    if(NOT type MATCHES "EXECUTABLE|OBJECT_LIBRARY|MODULE_LIBRARY" OR
+       NOT libraries MATCHES
+           "(^|;)(Lockstep::torch|(Lockstep::|lockstep_)?(lockstep|toolkit)(_objects)?)(;|$)")
+      continue()
+    endif()
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_compile_options(${target} PRIVATE -fpch-preprocess)  # For ccache.
+    endif()
+    get_target_property(options ${target} COMPILE_OPTIONS)
+    list(FILTER options EXCLUDE REGEX "^-W")
+    list(FILTER libraries INCLUDE REGEX "^GTest::")  # With a macro of its own.
+    string(REPLACE "MODULE" "OBJECT" kind "${type} ${options} ${libraries}")
+    string(MD5 kind "${kind}")
+    get_property(first GLOBAL PROPERTY LOCKSTEP_PRECOMPILED_${kind})
+    if(first)
+      target_precompile_headers(${target} REUSE_FROM ${first})
+      continue()
+    endif()
+    set_property(GLOBAL PROPERTY LOCKSTEP_PRECOMPILED_${kind} ${target})
+    target_precompile_headers(${target} PRIVATE
+      <ATen/core/Tensor.h> <ATen/ops/empty.h> <ATen/ops/zeros.h> <torch/nn/module.h>
+      <torch/nn/modules/container/sequential.h> <torch/nn/modules/linear.h>
+      <torch/optim/optimizer.h> <torch/optim/sgd.h> <torch/types.h>)
+  endforeach()
+  get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(each IN LISTS folders)
+    lockstep_precompile_torch(${each})
+  endforeach()
 endfunction()

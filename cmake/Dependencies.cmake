@@ -3,7 +3,7 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 # The interfaces of our libraries name this target. A project that has added Lockstep by
-# FetchContent or add_subdirectory() needs it in its own folders, too.
+# FetchContent or add_subdirectory() therefore needs it in its own folders, too.
 get_property(imported DIRECTORY PROPERTY IMPORTED_TARGETS)
 if("Threads::Threads" IN_LIST imported)
   set_property(TARGET Threads::Threads PROPERTY IMPORTED_GLOBAL TRUE)
@@ -20,7 +20,7 @@ add_library(hwloc::hwloc UNKNOWN IMPORTED)
 set_target_properties(hwloc::hwloc PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_HWLOC_LIBRARY}
                                               INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_HWLOC_DIR})
 
-# ISA-L, for CRC-32C; components without LibTorch do not need it.
+# ISA-L, for CRC-32C in components with LibTorch.
 find_path(LOCKSTEP_ISAL_DIR isa-l/crc.h)
 find_library(LOCKSTEP_ISAL_LIBRARY isal)
 if(LOCKSTEP_ISAL_DIR AND LOCKSTEP_ISAL_LIBRARY)
@@ -31,14 +31,17 @@ elseif(LOCKSTEP_WITH_TORCH)
   message(FATAL_ERROR "Lockstep needs ISA-L, Debian's libisal-dev, for checkpoints.")
 endif()
 
-# Only xxHash's header is used: nothing is linked.
+# Only xxHash's header is used.
 find_path(LOCKSTEP_XXHASH_DIR xxhash.h REQUIRED)
 add_library(xxhash::header INTERFACE IMPORTED)
 target_include_directories(xxhash::header INTERFACE ${LOCKSTEP_XXHASH_DIR})
 
 # MPI, for the engine and for comparisons, without its obsolete C++ classes. Debian installs mpicxx
-# with mpirun but without the headers. find_package(MPI) then fails even if MPI is optional.
-find_program(LOCKSTEP_MPICXX mpicxx)
+# with mpirun but without the headers; find_package(MPI) then fails even if MPI is optional. A cross
+# build does not use this machine's MPI.
+if(NOT CMAKE_CROSSCOMPILING)
+  find_program(LOCKSTEP_MPICXX mpicxx)
+endif()
 if(LOCKSTEP_MPICXX)
   execute_process(COMMAND ${LOCKSTEP_MPICXX} -fsyntax-only -include mpi.h -x c++ /dev/null
                   RESULT_VARIABLE mpicxx_result OUTPUT_QUIET ERROR_QUIET)

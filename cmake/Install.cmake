@@ -1,18 +1,19 @@
-# Files that `cmake --install` copies. Each belongs to a component, which is a package of
-# packaging/debian. `comm`, the default, has the engines and the launcher and needs no LibTorch.
-# `full` adds everything that needs LibTorch. `dev` has the files for compilers.
+# Files that `cmake --install` copies, by component: a package of packaging/debian. `comm`, the
+# default, has the engines and the launcher and needs no LibTorch. `full` adds the core, `toolkit`
+# the library on top of it. `dev` has the files for compilers.
 
 include(CMakePackageConfigHelpers)
 
-set(targets_of_full lockstep lockstep-checkpoint lockstep-shard)
+set(targets_of_full lockstep lockstep-checkpoint)
+set(targets_of_toolkit lockstep_toolkit lockstep-shard)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
 
-# An installed copy searches for LibTorch at its build-time path last: a program's own link line and
-# LD_LIBRARY_PATH have priority. CMake would remove run paths below the source folder, where ./dev
-# installs LibTorch. Packages for other machines set another folder.
+# An installed copy searches LibTorch at its build-time path last, after a program's own link line
+# and LD_LIBRARY_PATH. CMake would remove run paths below the source folder, where ./dev installs
+# LibTorch. Packages for other machines set another folder.
 set(LOCKSTEP_TORCH_PLACE "" CACHE PATH
     "Where an installed copy looks last for LibTorch; if empty, where it was at build time")
 if(LOCKSTEP_WITH_TORCH)
@@ -20,14 +21,17 @@ if(LOCKSTEP_WITH_TORCH)
   if(NOT torch_place)
     set(torch_place ${TORCH_INSTALL_PREFIX})
   endif()
-  set_property(TARGET lockstep lockstep_checkpoint APPEND PROPERTY INSTALL_RPATH ${torch_place}/lib)
+  set_property(TARGET lockstep lockstep_toolkit lockstep_checkpoint
+               APPEND PROPERTY INSTALL_RPATH ${torch_place}/lib)
 endif()
 
 function(component_of result target)
   set(${result} comm PARENT_SCOPE)
-  if(target IN_LIST targets_of_full)
-    set(${result} full PARENT_SCOPE)
-  endif()
+  foreach(component full toolkit)
+    if(target IN_LIST targets_of_${component})
+      set(${result} ${component} PARENT_SCOPE)
+    endif()
+  endforeach()
 endfunction()
 
 # One export per library, so that a program that uses only comm does not need LibTorch.
@@ -49,7 +53,7 @@ endforeach()
 
 if(LOCKSTEP_WITH_TORCH)
   install(DIRECTORY python/lockstep_export DESTINATION ${CMAKE_INSTALL_DATADIR}/lockstep/python
-          COMPONENT full FILES_MATCHING PATTERN "*.py")
+          COMPONENT toolkit FILES_MATCHING PATTERN "*.py")
 endif()
 
 configure_package_config_file(cmake/LockstepConfig.cmake.in LockstepConfig.cmake
@@ -60,7 +64,7 @@ install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake cmake/Torch.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
         DESTINATION ${package} COMPONENT dev)
 
-# pkg-config files refer to the prefix relative to themselves, so that a copy may be moved.
+# pkg-config files have paths relative to themselves, so that a copy may be moved.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})
   return()  # The folders of such a copy have no common prefix.
 endif()
@@ -69,7 +73,7 @@ cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
            OUTPUT_VARIABLE prefix_of_pc)
 set(packages lockstep-comm)
 if(LOCKSTEP_WITH_TORCH)
-  list(APPEND packages lockstep)
+  list(APPEND packages lockstep lockstep-toolkit)
 endif()
 foreach(name IN LISTS packages)
   configure_file(cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)

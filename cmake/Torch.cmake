@@ -1,17 +1,14 @@
-# Finds LibTorch and defines the imported target Lockstep::torch. The build and an installed
-# LockstepConfig.cmake include this file.
+# Finds LibTorch and defines the imported target Lockstep::torch, also for an installed
+# LockstepConfig.cmake.
 #
-# The targets do not come from find_package(Torch), which needs a CUDA toolkit for a CUDA build of
-# LibTorch. Its targets are also visible in one directory only, which fails for a project that adds
-# Lockstep as a subdirectory.
+# find_package(Torch) needs a CUDA toolkit for a CUDA build of LibTorch. Its targets are also
+# visible in one directory only, which fails for a project that adds Lockstep as a subdirectory.
 
-# Supported minor versions of LibTorch, oldest first. 2.11 lacks features, which
-# lockstep/tensor/torch_version.h lists.
+# Supported minor versions of LibTorch, oldest first (lockstep/tensor/torch_version.h).
 set(LOCKSTEP_TORCH_VERSIONS 2.11 2.12 2.13 2.14 2.15)
 
 # Sets Torch_DIR (the folder of TorchConfig.cmake, or empty), Torch_VERSION and TORCH_INSTALL_PREFIX
-# in the caller's scope. CMake searches by Torch_DIR and CMAKE_PREFIX_PATH, and finally in the
-# folders of ARGN.
+# in the caller's scope. Searches Torch_DIR and CMAKE_PREFIX_PATH, and finally the folders of ARGN.
 function(lockstep_locate_torch)
   find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake PATHS ${ARGN})
   if(NOT Torch_FOUND)
@@ -40,14 +37,13 @@ function(lockstep_define_torch prefix)
     INTERFACE_COMPILE_DEFINITIONS "USE_C10D_GLOO;USE_DISTRIBUTED;USE_RPC;USE_TENSORPIPE"
     INTERFACE_INCLUDE_DIRECTORIES "${prefix}/include;${prefix}/include/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES "Lockstep::torch_cpu;Lockstep::c10"
-    # libtorch_cpu.so of a CUDA build needs libraries in NVIDIA's wheels, whose paths its RUNPATH
-    # has.
+    # libtorch_cpu.so of a CUDA build needs libraries in NVIDIA's wheels; its RUNPATH has the paths.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined")
 endfunction()
 
-# Sets `result` to the link item of LibTorch's libraries for CUDA devices, or to nothing. By
-# default, programs are linked with them if LibTorch has them and this machine has NVIDIA's driver;
-# without them, programs start faster.
+# Sets `result` to the link item of LibTorch's libraries for CUDA devices, or to nothing. The
+# default is to link them if LibTorch has them and this machine has NVIDIA's driver; without them,
+# programs start faster.
 function(lockstep_torch_cuda result prefix)
   set(default OFF)
   if(EXISTS "${prefix}/lib/libtorch_cuda.so" AND EXISTS /dev/nvidiactl)

@@ -9,7 +9,7 @@ set(CPACK_THREADS 0)  # Compression uses all cores.
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL comm dev)
 if(LOCKSTEP_WITH_TORCH)
-  list(APPEND CPACK_COMPONENTS_ALL full)
+  list(APPEND CPACK_COMPONENTS_ALL full toolkit)
 endif()
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 
@@ -26,6 +26,7 @@ set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
 set(CPACK_COMPONENT_FULL_DEPENDS comm)
+set(CPACK_COMPONENT_TOOLKIT_DEPENDS full)
 set(CPACK_COMPONENT_DEV_DEPENDS comm)
 
 set(CPACK_DEBIAN_COMM_PACKAGE_NAME lockstep-comm)
@@ -49,19 +50,29 @@ archive to ${LOCKSTEP_TORCH_PLACE}, or make this a link to the folder torch of
 Python's package. Programs that were linked with another LibTorch ${LOCKSTEP_TORCH_VERSION}
 take theirs, and LD_LIBRARY_PATH comes before both.")
 
+set(CPACK_DEBIAN_TOOLKIT_PACKAGE_NAME lockstep-toolkit)
+set(CPACK_DEBIAN_TOOLKIT_PACKAGE_SECTION libs)
+set(CPACK_COMPONENT_TOOLKIT_DESCRIPTION
+"data formats, schedules, LoRA and pruning for Lockstep
+Readers of images, tar shards, arrays and token files, learning rate
+schedules, LoRA, averages of weights, pruning, compiled training steps, the
+log of a run, and the command lockstep shard.")
+
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME lockstep-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_RECOMMENDS
-    "lockstep (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
+    "lockstep-toolkit (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
 set(CPACK_COMPONENT_DEV_DESCRIPTION
 "headers, CMake and pkg-config files of Lockstep
-find_package(Lockstep COMPONENTS comm) needs lockstep-comm alone. Lockstep's
-training needs the package lockstep too, and LibTorch ${LOCKSTEP_TORCH_VERSION}, which
-CMake finds by CMAKE_PREFIX_PATH or Torch_DIR, or in ${LOCKSTEP_TORCH_PLACE}.")
+find_package(Lockstep COMPONENTS comm) needs lockstep-comm alone. Training
+needs the package lockstep too, and COMPONENTS toolkit needs lockstep-toolkit.
+Both need LibTorch ${LOCKSTEP_TORCH_VERSION}, which CMake finds by CMAKE_PREFIX_PATH or Torch_DIR,
+or in ${LOCKSTEP_TORCH_PLACE}.")
 
 # The libraries of a package, for dependencies of packages that are built with them.
 set(shlibs_of_comm "")
 set(shlibs_of_full "")
+set(shlibs_of_toolkit "")
 foreach(library IN LISTS libraries)
   component_of(component ${library})
   string(TOUPPER ${component} name)
@@ -69,7 +80,7 @@ foreach(library IN LISTS libraries)
          "lib${library} ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} "
          "${CPACK_DEBIAN_${name}_PACKAGE_NAME} (>= ${PROJECT_VERSION})\n")
 endforeach()
-foreach(component comm full)
+foreach(component comm full toolkit)
   set(control ${PROJECT_BINARY_DIR}/packaging/${component})
   file(WRITE ${control}/shlibs "${shlibs_of_${component}}")
   file(WRITE ${control}/triggers "activate-noawait ldconfig\n")

@@ -57,11 +57,13 @@ endfunction()
 function(dependencies)
   staged(comm comm)
   staged(full full)
+  staged(toolkit toolkit)
   set(folder ${CPACK_TOPLEVEL_DIRECTORY}/dependencies)
   file(WRITE ${folder}/debian/control "")
   execute_process(
     COMMAND dpkg-shlibdeps -O --ignore-missing-info -l${comm}/${CPACK_LOCKSTEP_LIBRARIES}
-            -l${full}/${CPACK_LOCKSTEP_LIBRARIES} -l${CPACK_LOCKSTEP_TORCH} ${ARGN}
+            -l${full}/${CPACK_LOCKSTEP_LIBRARIES} -l${toolkit}/${CPACK_LOCKSTEP_LIBRARIES}
+            -l${CPACK_LOCKSTEP_TORCH} ${ARGN}
     WORKING_DIRECTORY ${folder} OUTPUT_VARIABLE found ERROR_VARIABLE log RESULT_VARIABLE code)
   if(code)
     message(FATAL_ERROR "dpkg-shlibdeps: ${log}")
@@ -89,8 +91,11 @@ set(CPACK_DEBIAN_COMM_PACKAGE_DEPENDS "${shlibs_Depends}")
 set(CPACK_DEBIAN_COMM_PACKAGE_RECOMMENDS "${shlibs_Recommends}")
 set(CPACK_DEBIAN_COMM_PACKAGE_SUGGESTS "${shlibs_Suggests}")
 
-if(full IN_LIST CPACK_COMPONENTS_ALL)
-  binaries_of(required full)
-  dependencies(${required})
-  set(CPACK_DEBIAN_FULL_PACKAGE_DEPENDS "${shlibs_Depends}")
-endif()
+foreach(component full toolkit)
+  if(component IN_LIST CPACK_COMPONENTS_ALL)
+    binaries_of(required ${component})
+    dependencies(${required})
+    string(TOUPPER ${component} name)
+    set(CPACK_DEBIAN_${name}_PACKAGE_DEPENDS "${shlibs_Depends}")
+  endif()
+endforeach()
